@@ -1,0 +1,105 @@
+# Every target sets up what it needs, once; stamp files make the second time quick.
+#
+#   make test PYTHON=python3.12          another Python for the environment in .venv
+#   make test ARGS="-k aggregation -x"   arguments for pytest, the demo or the benchmark
+
+PYTHON ?= python3
+JAVA   := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
+VENV   := .venv
+PY     := $(VENV)/bin/python
+JAR    := pyspark_ckpt/jars/pyspark-ckpt.jar
+SHIM   := $(shell find jvm-bridge/src/main -name '*.scala')
+
+# An installed sbt, else its launcher by Maven, else none: then the Scala compiler inside PySpark builds the jar.
+SBT_LAUNCH := .tools/sbt-launch-1.13.1.jar
+ifneq ($(shell command -v sbt),)
+SBT := PYTHON=$(PY) sbt -Dsbt.color=false
+else ifneq ($(shell command -v mvn),)
+SBT := PYTHON=$(PY) $(JAVA) -Xmx2g -Dsbt.color=false -jar $(SBT_LAUNCH)
+SBT_READY := $(SBT_LAUNCH)
+endif
+NO_SBT := needs sbt, or Maven to fetch it: neither is installed
+
+export SPARK_LOCAL_IP ?= 127.0.0.1
+export PYSPARK_PYTHON := $(CURDIR)/$(PY)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-scala bench lint types format jar clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.ready $(JAR) ## a stream of 336,776 real flights, killed in the middle, compared with a batch result
+	@$(PY) -m integration.demo $(ARGS)
+
+test: lint $(JAR) test-scala ## all checks and all tests: what CI runs
+	@$(PY) -m pytest $(ARGS)
+
+test-scala: $(VENV)/.ready $(SBT_READY)
+ifdef SBT
+	@$(SBT) test
+else
+	@echo "NOT RUN: the tests of the shim in Scala. $(NO_SBT)."
+endif
+
+bench: $(VENV)/.ready $(JAR) ## ours against Spark's own providers: a table, and a plot in bench/out
+	@$(PY) -m integration.bench $(ARGS)
+
+lint: types $(SBT_READY) ## ruff, mypy and scalafmt
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+ifdef SBT
+	@$(SBT) checkScala
+else
+	@echo "NOT RUN: scalafmt. $(NO_SBT)."
+endif
+
+# mypy sees the packages under the names they are installed by; from inside the repository it would check a part only.
+types: $(VENV)/.ready
+	@rm -rf .tools/typed && mkdir -p .tools/typed/pyspark_ckpt
+	@ln -s ../../../pyspark_ckpt/*.py ../../../pyspark_ckpt/py.typed ../../../state_store ../../../operators \
+		.tools/typed/pyspark_ckpt/
+	@cd .tools/typed && MYPYPATH=. ../../$(PY) -m mypy --config-file ../../pyproject.toml -p pyspark_ckpt
+	@MYPYPATH=.tools/typed $(PY) -m mypy --explicit-package-bases tests integration
+
+format: $(VENV)/.ready $(SBT_READY) ## let ruff and scalafmt lay out every file
+	@$(PY) -m ruff check --fix-only --quiet .
+	@$(PY) -m ruff format .
+ifdef SBT
+	@$(SBT) formatScala
+else
+	@echo "NOT RUN: scalafmt. $(NO_SBT)."
+endif
+
+jar: $(JAR) ## build the shim into pyspark_ckpt/jars
+
+$(JAR): $(SHIM) state_store/options.json build.sbt jvm-bridge/build_jar.py | $(VENV)/.ready $(SBT_READY)
+ifdef SBT
+	@$(SBT) package
+else
+	@$(PY) jvm-bridge/build_jar.py
+endif
+	@touch $@
+
+clean: ## remove everything that make has made
+	rm -rf $(VENV) $(JAR) .tools .bsp build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis bench/out
+	rm -rf jvm-bridge/target project/target project/project spark-warehouse artifacts metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- set-up -----------------------------------------------------------------------------------------------------------
+
+$(VENV)/.ready: pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11, 3.12 or 3.13 is needed: set PYTHON=<interpreter>."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+		{ echo "PySpark 4.3 needs Python 3.11, 3.12 or 3.13, and $(PYTHON) is $$($(PYTHON) -V): set PYTHON=<interpreter>."; exit 1; }
+	@$(JAVA) -version 2>&1 | grep -qE 'version "(1[7-9]|2[0-9])' || \
+		{ echo "Java 17 or newer is needed: install it, or set JAVA_HOME."; exit 1; }
+	@test -x $(PY) || { echo "Making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "Installing PySpark 4.3 and the tools into $(VENV): some minutes the first time"
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --config-settings editable_mode=strict
+	@touch $@
+
+$(SBT_LAUNCH):
+	@mkdir -p .tools
+	@mvn -q -B dependency:copy -Dartifact=org.scala-sbt:sbt-launch:1.13.1 -DoutputDirectory=.tools

@@ -1,0 +1,368 @@
+package org.apache.spark.sql.ckpt
+
+import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedQueue}
+
+import scala.collection.mutable
+import scala.jdk.CollectionConverters._
+
+import com.fasterxml.jackson.databind.JsonNode
+import com.fasterxml.jackson.databind.node.ObjectNode
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.Path
+
+import org.apache.spark.TaskContext
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.types.StructType
+
+/** Spark's way into pyspark-ckpt: `spark.sql.streaming.stateStore.providerClass`.
+  *
+  * One provider serves one (operator, partition, store) of one query run in one JVM. It reads rows through a secondary
+  * of the state server's database and hands back each transaction's writes as one sorted delta file. What is stored,
+  * uploaded, kept or deleted is decided by the state server alone.
+  */
+class CkptStateStoreProvider extends StateStoreProvider with Logging {
+  import CkptStateStoreProvider._
+
+  @volatile private var storeId: StateStoreId = _
+  private var keySchema: StructType = _
+  private var valueSchema: StructType = _
+  private var storeConf: StateStoreConf = _
+  private var hadoopConf: Configuration = _
+  private var usesFamilies = false
+  private var settings: Settings = _
+  private var engine: Engine = _
+  private var cache: NearCache = _
+  private val families = new ConcurrentHashMap[String, FamilySpec]
+  private val idleCodecs = new ConcurrentLinkedQueue[Codecs]
+  private var opened: Opened = _
+  @volatile private var lastLivePath: String = _
+  private var closed = false
+
+  override def init(
+      stateStoreId: StateStoreId,
+      keySchema: StructType,
+      valueSchema: StructType,
+      keyStateEncoderSpec: KeyStateEncoderSpec,
+      useColumnFamilies: Boolean,
+      storeConf: StateStoreConf,
+      hadoopConf: Configuration,
+      useMultipleValuesPerKey: Boolean,
+      stateSchemaProvider: Option[StateSchemaProvider]): Unit = {
+    this.storeId = stateStoreId
+    this.keySchema = keySchema
+    this.valueSchema = valueSchema
+    this.storeConf = storeConf
+    this.hadoopConf = hadoopConf
+    this.usesFamilies = useColumnFamilies
+    this.settings = Settings.from(storeConf.sqlConfs)
+    if (storeConf.stateStoreEncodingFormat != "unsaferow") {
+      throw CkptErrors.invalidInput(
+        s"spark.sql.streaming.stateStore.encodingFormat is '${storeConf.stateStoreEncodingFormat}'",
+        "the ckpt state store keeps Spark's UnsafeRow bytes: set it to unsaferow")
+    }
+    engine = Engine.get(settings)
+    cache = new NearCache(engine.budget)
+    families.put(
+      StateStore.DEFAULT_COL_FAMILY_NAME,
+      FamilySpec(
+        StateStore.DEFAULT_COL_FAMILY_NAME, keySchema, valueSchema, keyStateEncoderSpec, useMultipleValuesPerKey,
+        internal = false))
+  }
+
+  override def stateStoreId: StateStoreId = storeId
+
+  override def getStore(
+      version: Long,
+      stateStoreCkptId: Option[String],
+      forceSnapshotOnCommit: Boolean,
+      loadEmpty: Boolean): StateStore = {
+    if (loadEmpty) throw CkptErrors.unsupported("a load of an empty store", "it rewrites state offline")
+    val txn = begin(version, stateStoreCkptId)
+    try {
+      checkPartitions(txn.begun)
+      new CkptStateStore(this, txn, writable = true)
+    } catch {
+      case failure: Throwable =>
+        txn.close()
+        abort(txn.begun.number)
+        throw failure
+    }
+  }
+
+  override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore =
+    new CkptStateStore(this, begin(version, stateStoreCkptId), writable = false)
+
+  override def upgradeReadStoreToWriteStore(
+      readStore: ReadStateStore,
+      version: Long,
+      stateStoreCkptId: Option[String],
+      forceSnapshotOnCommit: Boolean): StateStore = readStore match {
+    case store: CkptStateStore if store.version == version && store.id == storeId => store.upgrade()
+    case other =>
+      throw CkptErrors.lifecycle(s"$other cannot become the write store of version $version of $label")
+  }
+
+  override def doMaintenance(): Unit = {
+    doSnapshotMaintenance()
+    doCleanupMaintenance()
+  }
+
+  override def doSnapshotMaintenance(): Unit = maintain("snapshot")
+
+  override def doCleanupMaintenance(): Unit = maintain("cleanup")
+
+  override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = {
+    // Spark asks on the driver while it plans the query: the first moment to refuse a bad option.
+    Settings.from(SQLConf.get.getAllConfs)
+    Metrics.all
+  }
+
+  override def close(): Unit = {
+    val last = synchronized {
+      val handle = opened
+      opened = null
+      closed = true
+      handle
+    }
+    if (cache != null) cache.close()
+    if (last != null && last.server.alive) {
+      tolerant(s"close of $label")(last.server.call("close", Json.obj().put("handle", last.handle)))
+    }
+    if (lastLivePath != null) engine.readers.forget(lastLivePath)
+  }
+
+  // ---- transactions ---------------------------------------------------------------------------------------------
+
+  private def begin(version: Long, id: Option[String]): Transaction = {
+    val started = System.nanoTime
+    var attempt = 0
+    while (true) {
+      attempt += 1
+      try {
+        val begun = new Begun(beginCall(version, id))
+        openReader(begun) match {
+          case Some(reader) =>
+            val txn = new Transaction(begun, reader, engine.readers, cache, engine.budget)
+            txn.loadMs = (System.nanoTime - started) / 1000000
+            return txn
+          case None =>
+            // Another attempt's commit moved the live database on in between: the next answer names a checkpoint.
+            abort(begun.number)
+            if (attempt >= MostBegins) {
+              throw CkptErrors.lifecycle(
+                s"$label: version $version was not to be read in $attempt tries: the database in ${begun.path} " +
+                  "never showed its version marker")
+            }
+        }
+      } catch {
+        case lost: StateServerLostException if attempt < MostBegins =>
+          logWarning(s"$label: ${lost.getMessage}; trying again")
+      }
+    }
+    throw new IllegalStateException("not reached")
+  }
+
+  private def beginCall(version: Long, id: Option[String]): JsonNode = {
+    val open = handle()
+    val request = Json.obj().put("handle", open.handle).put("version", version)
+    id.fold(request.putNull("id"))(request.put("id", _))
+    Option(TaskContext.get()) match {
+      case Some(context) => request.put("attempt", context.taskAttemptId())
+      case None => request.putNull("attempt")
+    }
+    request.putNull("num_partitions")
+    open.server.call("begin", request)
+  }
+
+  private def openReader(begun: Begun): Option[Reader] = {
+    if (begun.live && lastLivePath != begun.path) {
+      if (lastLivePath != null) engine.readers.forget(lastLivePath)
+      lastLivePath = begun.path
+    }
+    val reader = engine.readers.take(begun.path, begun.live)
+    var shown = false
+    try {
+      if (begun.live) reader.catchUp()
+      shown = reader.shows(begun.markerKey, begun.markerValue)
+    } finally {
+      if (!shown) reader.close()
+    }
+    if (shown) Some(reader) else None
+  }
+
+  /** Makes the writes of `txn` the next version, durably; returns the metrics of the commit. */
+  private[ckpt] def commit(txn: Transaction): StateStoreMetrics = {
+    val sealing = System.nanoTime
+    val writer = takeWriter()
+    val delta =
+      try txn.seal(writer, DeltaFile)
+      finally idleWriters.add(writer)
+    val serving = System.nanoTime
+    val answer = current("commit").call("commit", commitRequest(txn, delta))
+    val done = System.nanoTime
+    CommitReport.metrics(
+      txn, delta, answer, cache.bytes, engine.readers.blockCacheBytes, (serving - sealing) / 1000000,
+      (done - serving) / 1000000)
+  }
+
+  private def commitRequest(txn: Transaction, delta: Option[SealedDelta]): ObjectNode = {
+    val request = Json.obj().put("txn", txn.begun.number)
+    val files = request.putArray("files")
+    val rows = request.putObject("rows")
+    delta.foreach { sealedDelta =>
+      files.add(DeltaFile)
+      sealedDelta.rowChanges.foreach { case (state, change) => rows.put(state.toString, change) }
+    }
+    request.put("num_partitions", partitions)
+  }
+
+  /** Drops a transaction. A server that is gone has dropped it already. */
+  private[ckpt] def abort(number: Long): Unit = synchronized(Option(opened)).filter(_.server.alive).foreach { open =>
+    tolerant(s"abort of transaction $number of $label")(open.server.call("abort", Json.obj().put("txn", number)))
+  }
+
+  /** Refuses to write state that was laid out for another number of partitions. */
+  private[ckpt] def checkPartitions(begun: Begun): Unit = begun.partitions.filter(_ != partitions).foreach { recorded =>
+    throw CkptErrors.invalidInput(
+      s"$label was written with $recorded partitions, the query runs with $partitions",
+      "state of one number of partitions cannot be continued with another; restart with the number of the checkpoint")
+  }
+
+  private[ckpt] def reportCommit(version: Long): Unit =
+    if (storeConf.commitValidationEnabled) StateStore.reportCommitToCoordinator(version, storeId, hadoopConf)
+
+  private[ckpt] def usesCheckpointIds: Boolean = storeConf.enableStateStoreCheckpointIds
+
+  private[ckpt] def validate(key: UnsafeRow, value: UnsafeRow): Unit =
+    if (!usesFamilies) {
+      StateStoreProvider.validateStateRowFormat(key, keySchema, value, valueSchema, storeId, storeConf)
+    }
+
+  // ---- column families ------------------------------------------------------------------------------------------
+
+  private[ckpt] def familyNames(begun: Begun): Set[String] =
+    families.keySet.asScala.toSet ++ begun.states.elements.asScala.map(_.get("name").asText)
+
+  /** Whether the family had been registered. */
+  private[ckpt] def unregister(name: String): Boolean = families.remove(name) != null
+
+  /** The number of a state that the base version holds. */
+  private[ckpt] def storedState(begun: Begun, name: String): Option[Int] =
+    begun.states.elements.asScala.find(_.get("name").asText == name).map(_.get("number").asInt)
+
+  private[ckpt] def register(spec: FamilySpec): Unit = {
+    checkFamilyName("create_col_family", spec.name, spec.internal)
+    families.putIfAbsent(spec.name, spec)
+  }
+
+  private[ckpt] def checkFamilyName(operation: String, name: String, internal: Boolean): Unit = {
+    if (!usesFamilies) throw StateStoreErrors.unsupportedOperationException(operation, "column families are disabled")
+    if (name == null || name.isEmpty || name.trim != name || name == StateStore.DEFAULT_COL_FAMILY_NAME) {
+      throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name)
+    }
+    if (!internal && name.startsWith("_")) {
+      throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name)
+    }
+  }
+
+  /** The column family for one transaction, its state number asked of the server when this version has none (or the
+    * transaction has dropped the one it had: `recreated`).
+    */
+  private[ckpt] def family(
+      operation: String, name: String, begun: Begun, codecs: Codecs, recreated: Boolean): Family = {
+    val spec = families.get(name)
+    if (spec == null) throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name)
+    val number = storedState(begun, name).filterNot(_ => recreated).getOrElse {
+      val request = Json.obj().put("txn", begun.number).put("name", name)
+      request.set[ObjectNode]("descriptor", spec.descriptor)
+      current("create_state").call("create_state", request).get("number").asInt
+    }
+    codecs.getOrElseUpdate((name, number), new Family(spec, number, storeId.storeName))
+  }
+
+  private[ckpt] def dropState(txn: Long, name: String): Unit =
+    current("drop_state").call("drop_state", Json.obj().put("txn", txn).put("name", name))
+
+  private[ckpt] def takeCodecs(): Codecs = Option(idleCodecs.poll()).getOrElse(mutable.HashMap.empty)
+  private[ckpt] def giveBackCodecs(codecs: Codecs): Unit = idleCodecs.add(codecs)
+
+  // ---- the server -----------------------------------------------------------------------------------------------
+
+  /** The handle of this store in the running server; opens it anew in a server that was started since. */
+  private def handle(): Opened = synchronized {
+    if (closed) throw CkptErrors.lifecycle(s"$label is closed")
+    val server = StateServer.get(settings)
+    if (opened == null || opened.server != server) opened = Opened(server, open(server))
+    opened
+  }
+
+  private def open(server: StateServer): Long = {
+    val root = new Path(storeId.checkpointRootLocation)
+    val request = Json.obj()
+      .put("state_dir", storeId.storeCheckpointLocation().toString)
+      .put("checkpoint_root", root.getParent.toString)
+      .put("operator", storeId.operatorId)
+      .put("partition", storeId.partitionId)
+      .put("name", storeId.storeName)
+      .put("run_id", runId)
+      .put("format", if (usesCheckpointIds) 2 else 1)
+      .put("min_versions_to_retain", storeConf.minVersionsToRetain)
+    request.set[ObjectNode]("options", Json.strings(settings.options))
+    server.call("open", request).get("handle").asLong
+  }
+
+  /** The run of the query; a reader of state outside a query is a run of its own. */
+  private lazy val runId: String =
+    Option(hadoopConf.get(StreamExecution.RUN_ID_KEY)).getOrElse(java.util.UUID.randomUUID().toString)
+
+  /** The server that the open transaction lives in; a new one knows nothing of it. */
+  private def current(operation: String): StateServer = {
+    val open = synchronized(opened)
+    if (open == null || !open.server.alive) {
+      throw new StateServerLostException(s"$label: the state server ended before '$operation'", null)
+    }
+    open.server
+  }
+
+  private def maintain(method: String): Unit =
+    synchronized(Option(opened)).filter(_.server.alive).foreach { open =>
+      open.server.call(method, Json.obj().put("handle", open.handle))
+    }
+
+  /** For clean-up that must not hide the failure it runs behind: what goes wrong is logged. */
+  private def tolerant(what: String)(action: => Unit): Unit =
+    try {
+      action
+    } catch {
+      case failure: CkptException => logWarning(s"$what: ${failure.getMessage}")
+    }
+
+  private[ckpt] def label: String = {
+    val store = if (storeId.storeName == StateStoreId.DEFAULT_STORE_NAME) "" else s", store ${storeId.storeName}"
+    s"state of operator ${storeId.operatorId}, partition ${storeId.partitionId}$store"
+  }
+
+  /** The query's number of partitions as its offset log pins it. */
+  private def partitions: Int = {
+    val conf = SQLConf.get
+    conf.getConfString(StatefulPartitions, conf.numShufflePartitions.toString).toInt
+  }
+
+  private val idleWriters = new ConcurrentLinkedQueue[DeltaWriter]
+  private def takeWriter(): DeltaWriter =
+    Option(idleWriters.poll()).getOrElse(new DeltaWriter(engine.readers.table, settings.compression))
+}
+
+private[ckpt] object CkptStateStoreProvider {
+  type Codecs = mutable.HashMap[(String, Int), Family]
+
+  private final case class Opened(server: StateServer, handle: Long)
+
+  private val DeltaFile = "shim.sst"
+  private val MostBegins = 5
+  private val StatefulPartitions = "spark.sql.streaming.internal.stateStore.partitions"
+}

@@ -1,0 +1,126 @@
+package org.apache.spark.sql.ckpt
+
+import java.util.Arrays
+
+import org.rocksdb.{AbstractRocksIterator, RocksIteratorInterface}
+
+/** A position in one sorted source of rows: the database, a spilled run, or the write set in memory. */
+private[ckpt] trait Cursor {
+  def valid: Boolean
+  def key: Array[Byte]
+  def deleted: Boolean
+
+  /** What is known of this key in the base version (`WriteSet`'s marks). */
+  def mark: Byte
+
+  /** The value lies in `valueBase` from `valueFrom`, `valueLength` long. */
+  def valueBase: Array[Byte]
+  def valueFrom: Int
+  def valueLength: Int
+  def advance(): Unit
+  def close(): Unit
+}
+
+/** Written entries of a map, sorted by key when the scan began. */
+private[ckpt] final class MapCursor(map: ByteMap, entries: Array[Int]) extends Cursor {
+  private var at = 0
+  private var currentKey: Array[Byte] = _
+  load()
+
+  override def valid: Boolean = at < entries.length
+  override def key: Array[Byte] = currentKey
+  override def deleted: Boolean = !map.hasValue(entries(at))
+  override def valueBase: Array[Byte] = map.valueSlab(entries(at))
+  override def valueFrom: Int = map.valueOffset(entries(at))
+  override def valueLength: Int = map.valueLength(entries(at))
+  override def close(): Unit = ()
+  override def mark: Byte = map.mark(entries(at))
+
+  override def advance(): Unit = {
+    at += 1
+    load()
+  }
+
+  private def load(): Unit = currentKey = if (valid) map.key(entries(at)) else null
+}
+
+/** Rows of a RocksDB iterator below `upper` (exclusive; null: to the end). `release` gets the iterator back. */
+private[ckpt] class RocksCursor[I <: AbstractRocksIterator[_]](
+    iterator: I, keyOf: I => Array[Byte], valueOf: I => Array[Byte], lower: Array[Byte], upper: Array[Byte],
+    release: I => Unit) extends Cursor {
+  private var currentKey: Array[Byte] = _
+  private var currentValue: Array[Byte] = _
+  private var closed = false
+  iterator.asInstanceOf[RocksIteratorInterface].seek(lower)
+  load()
+
+  override def valid: Boolean = currentKey != null
+  override def key: Array[Byte] = currentKey
+  override def deleted: Boolean = false
+  override def mark: Byte = WriteSet.InBase
+  override def valueBase: Array[Byte] = currentValue
+  override def valueFrom: Int = 0
+  override def valueLength: Int = currentValue.length
+
+  override def advance(): Unit = if (!closed) {
+    iterator.next()
+    load()
+  }
+
+  override def close(): Unit = if (!closed) {
+    closed = true
+    currentKey = null
+    release(iterator)
+  }
+
+  private def load(): Unit = {
+    if (iterator.isValid) {
+      currentKey = keyOf(iterator)
+      if (upper != null && Arrays.compareUnsigned(currentKey, upper) >= 0) currentKey = null
+      else currentValue = valueOf(iterator)
+    } else {
+      iterator.status()
+      currentKey = null
+    }
+  }
+}
+
+/** The union of sorted sources; of equal keys the newest source's row counts (sources are given newest first). */
+private[ckpt] final class MergedCursor(sources: Array[Cursor], onClose: MergedCursor => Unit) extends Cursor {
+  private var current: Cursor = _
+  choose()
+
+  override def valid: Boolean = current != null
+  override def key: Array[Byte] = current.key
+  override def deleted: Boolean = current.deleted
+  override def mark: Byte = current.mark
+  override def valueBase: Array[Byte] = current.valueBase
+  override def valueFrom: Int = current.valueFrom
+  override def valueLength: Int = current.valueLength
+  override def close(): Unit = {
+    current = null
+    sources.foreach(_.close())
+    onClose(this)
+  }
+
+  override def advance(): Unit = if (current != null) {
+    val passed = current.key
+    var i = 0
+    while (i < sources.length) {
+      val source = sources(i)
+      if (source.valid && Arrays.equals(source.key, passed)) source.advance()
+      i += 1
+    }
+    choose()
+  }
+
+  private def choose(): Unit = {
+    current = null
+    var i = 0
+    while (i < sources.length) {
+      val source = sources(i)
+      if (source.valid && (current == null || Arrays.compareUnsigned(source.key, current.key) < 0)) current = source
+      i += 1
+    }
+  }
+}

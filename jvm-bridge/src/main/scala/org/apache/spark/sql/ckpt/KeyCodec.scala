@@ -1,0 +1,156 @@
+package org.apache.spark.sql.ckpt
+
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.types.StructType
+import org.apache.spark.unsafe.Platform
+
+/** Turns the key rows of one state into stored keys and back (layout: docs/stored-format.md).
+  *
+  * An encoded key lies in `buffer` from 0 to the length that was returned, until the next call. Not thread-safe.
+  */
+private[ckpt] abstract class KeyCodec(val number: Int) {
+  var buffer = new Array[Byte](64)
+
+  def encode(key: UnsafeRow): Int
+  def encodePrefix(prefix: UnsafeRow): Int
+  def decode(stored: Array[Byte]): UnsafeRow
+
+  def supportsPrefixScan: Boolean
+  def supportsRangeScan: Boolean
+
+  /** The first byte string behind all keys of this state. */
+  val stateEnd: Array[Byte] = KeyCodec.stateBound(number + 1)
+  val stateStart: Array[Byte] = KeyCodec.stateBound(number)
+
+  protected def ensure(length: Int): Unit =
+    if (buffer.length < length) buffer = java.util.Arrays.copyOf(buffer, math.max(length, buffer.length * 2))
+
+  protected def writeState(): Unit = {
+    buffer(0) = (number >> 8).toByte
+    buffer(1) = number.toByte
+  }
+
+  protected def writeInt(at: Int, value: Int): Unit =
+    Platform.putInt(buffer, Platform.BYTE_ARRAY_OFFSET + at, Integer.reverseBytes(value))
+}
+
+private[ckpt] object KeyCodec {
+  final val StateBytes = 2
+  final val HashBytes = 4
+  private final val OrderedBit = 0x8000
+
+  def isOrdered(number: Int): Boolean = (number & OrderedBit) != 0
+
+  /** Whether Spark scans such keys in their order, so that the hash must not lead. */
+  def needsOrder(spec: KeyStateEncoderSpec): Boolean = spec match {
+    case _: RangeKeyScanStateEncoderSpec => true
+    case _: TimestampAsPrefixKeyStateEncoderSpec | _: TimestampAsPostfixKeyStateEncoderSpec => true
+    case _ => false
+  }
+
+  def create(name: String, number: Int, spec: KeyStateEncoderSpec, valueSchema: StructType): KeyCodec = {
+    val hash = PartitionKey.hash(spec.keySchema, PartitionKey.columns(name, spec))
+    def sparkEncoder = spec.toEncoder(new UnsafeRowDataEncoder(spec, valueSchema), false)
+    spec match {
+      case NoPrefixKeyStateEncoderSpec(schema) => new WholeRowKeyCodec(number, schema.length, hash)
+      case _ if isOrdered(number) => new OrderedKeyCodec(number, sparkEncoder, hash)
+      case _ => new PrefixKeyCodec(number, sparkEncoder, hash)
+    }
+  }
+
+  def stateBound(number: Int): Array[Byte] = Array((number >> 8).toByte, number.toByte)
+
+  /** The first byte string behind all that start with `prefix`; null when there is none. */
+  def behind(prefix: Array[Byte], length: Int): Array[Byte] = {
+    var last = length - 1
+    while (last >= 0 && prefix(last) == -1) last -= 1
+    if (last < 0) {
+      null
+    } else {
+      val bound = java.util.Arrays.copyOf(prefix, last + 1)
+      bound(last) = (bound(last) + 1).toByte
+      bound
+    }
+  }
+}
+
+/** `state · hash · the key row's own bytes`: the hot path of aggregation, dedup and (flat)MapGroupsWithState. */
+private[ckpt] final class WholeRowKeyCodec(number: Int, columns: Int, hash: UnsafeRow => Int) extends KeyCodec(number) {
+  private val head = KeyCodec.StateBytes + KeyCodec.HashBytes
+
+  override def supportsPrefixScan: Boolean = false
+  override def supportsRangeScan: Boolean = false
+
+  override def encode(key: UnsafeRow): Int = {
+    val size = key.getSizeInBytes
+    ensure(head + size)
+    writeState()
+    writeInt(KeyCodec.StateBytes, hash(key))
+    Platform.copyMemory(key.getBaseObject, key.getBaseOffset, buffer, Platform.BYTE_ARRAY_OFFSET + head, size)
+    head + size
+  }
+
+  override def encodePrefix(prefix: UnsafeRow): Int =
+    throw CkptErrors.unsupported("prefixScan", "the store's key encoder has no prefix columns")
+
+  override def decode(stored: Array[Byte]): UnsafeRow = {
+    val row = new UnsafeRow(columns)
+    row.pointTo(stored, Platform.BYTE_ARRAY_OFFSET + head, stored.length - head)
+    row
+  }
+}
+
+/** `state · hash of the prefix columns · Spark's own encoding`, so that one prefix scan reads one contiguous range. */
+private[ckpt] final class PrefixKeyCodec(number: Int, encoder: RocksDBKeyStateEncoder, hash: UnsafeRow => Int)
+  extends KeyCodec(number) {
+  private val head = KeyCodec.StateBytes + KeyCodec.HashBytes
+
+  override def supportsPrefixScan: Boolean = encoder.supportPrefixKeyScan
+  override def supportsRangeScan: Boolean = false
+
+  override def encode(key: UnsafeRow): Int = write(hash(key), encoder.encodeKey(key))
+
+  override def encodePrefix(prefix: UnsafeRow): Int = write(hash(prefix), encoder.encodePrefixKey(prefix))
+
+  override def decode(stored: Array[Byte]): UnsafeRow =
+    encoder.decodeKey(java.util.Arrays.copyOfRange(stored, head, stored.length))
+
+  private def write(hash: Int, encoded: Array[Byte]): Int = {
+    ensure(head + encoded.length)
+    writeState()
+    writeInt(KeyCodec.StateBytes, hash)
+    System.arraycopy(encoded, 0, buffer, head, encoded.length)
+    head + encoded.length
+  }
+}
+
+/** `state · Spark's order-preserving encoding · hash`: the hash must not disturb the order. */
+private[ckpt] final class OrderedKeyCodec(number: Int, encoder: RocksDBKeyStateEncoder, hash: UnsafeRow => Int)
+  extends KeyCodec(number) {
+
+  override def supportsPrefixScan: Boolean = encoder.supportPrefixKeyScan
+  override def supportsRangeScan: Boolean = encoder.supportsRangeScan
+
+  override def encode(key: UnsafeRow): Int = {
+    val length = write(encoder.encodeKey(key), KeyCodec.HashBytes)
+    writeInt(length, hash(key))
+    length + KeyCodec.HashBytes
+  }
+
+  override def encodePrefix(prefix: UnsafeRow): Int = write(encoder.encodePrefixKey(prefix), 0)
+
+  /** A bound of a range scan: the key without its hash, which sorts before every key that starts with it. */
+  def encodeBound(key: UnsafeRow): Int = write(encoder.encodeKey(key), 0)
+
+  override def decode(stored: Array[Byte]): UnsafeRow =
+    encoder.decodeKey(
+      java.util.Arrays.copyOfRange(stored, KeyCodec.StateBytes, stored.length - KeyCodec.HashBytes))
+
+  private def write(encoded: Array[Byte], extra: Int): Int = {
+    ensure(KeyCodec.StateBytes + encoded.length + extra)
+    writeState()
+    System.arraycopy(encoded, 0, buffer, KeyCodec.StateBytes, encoded.length)
+    KeyCodec.StateBytes + encoded.length
+  }
+}

@@ -1,0 +1,31 @@
+package org.apache.spark.sql.ckpt
+
+import org.apache.spark.sql.execution.streaming.state._
+
+/** The custom metrics of this provider, as they appear in `StreamingQueryProgress.stateOperators`. */
+private[ckpt] object Metrics {
+  private def sum(name: String, text: String) = StateStoreCustomSumMetric(name, s"ckpt: $text")
+  private def size(name: String, text: String) = StateStoreCustomSizeMetric(name, s"ckpt: $text")
+  private def time(name: String, text: String) = StateStoreCustomTimingMetric(name, s"ckpt: $text")
+
+  val LoadTime = time("ckptLoadTimeMs", "time to make the base version readable, catch-up included")
+  val Restores = sum("ckptRestores", "stores restored from the remote place")
+  val ReplayedDeltas = sum("ckptReplayedDeltas", "deltas applied while restoring")
+  val CacheHits = sum("ckptCacheHits", "reads answered by the near cache")
+  val CacheMisses = sum("ckptCacheMisses", "reads answered by the database")
+  val ExistenceReads = sum("ckptExistenceReads", "writes of keys that were not read before")
+  val WrittenRows = sum("ckptWrittenRows", "rows written or removed by the commit")
+  val SpilledRuns = sum("ckptSpilledRuns", "sorted runs that write sets spilled")
+  val SealTime = time("ckptSealTimeMs", "time to sort and write the delta")
+  val ServerTime = time("ckptServerTimeMs", "time the state server took to make the delta durable and apply it")
+  val UploadTime = time("ckptUploadTimeMs", "time to upload the delta")
+  val IngestTime = time("ckptIngestTimeMs", "time to ingest the delta into the local database")
+  val DeltaBytes = size("ckptDeltaBytes", "bytes of the delta object")
+  val InternalRows = sum("ckptInternalRows", "rows of internal states, not counted in numRowsTotal")
+  val CacheBytes = size("ckptCacheBytes", "bytes of near caches")
+  val WriteSetBytes = size("ckptWriteSetBytes", "bytes of write sets at commit")
+
+  val all: Seq[StateStoreCustomMetric] = Seq(
+    LoadTime, Restores, ReplayedDeltas, CacheHits, CacheMisses, ExistenceReads, WrittenRows, SpilledRuns, SealTime,
+    ServerTime, UploadTime, IngestTime, DeltaBytes, InternalRows, CacheBytes, WriteSetBytes)
+}

@@ -1,0 +1,108 @@
+package org.apache.spark.sql.ckpt
+
+import java.io.File
+import java.nio.file.{Files, Path}
+import java.util.concurrent.atomic.AtomicLong
+
+import scala.jdk.CollectionConverters._
+
+import org.rocksdb.{Options => RocksOptions, RocksDB => NativeDB, _}
+
+/** One open view of a store's database: a secondary of the live one, or a local checkpoint opened read-only. */
+private[ckpt] final class Reader(val path: String, val live: Boolean, val db: NativeDB, home: Path) {
+  val family: ColumnFamilyHandle = db.getDefaultColumnFamily
+  val readOptions: ReadOptions = new ReadOptions
+  val scanOptions: ReadOptions = new ReadOptions().setFillCache(false)
+
+  def catchUp(): Unit = db.tryCatchUpWithPrimary()
+
+  /** Whether the view shows exactly the version whose marker row is given (null: the store has no version yet). */
+  def shows(markerKey: Array[Byte], markerValue: Array[Byte]): Boolean =
+    java.util.Arrays.equals(db.get(family, readOptions, markerKey), markerValue)
+
+  def close(): Unit = {
+    readOptions.close()
+    scanOptions.close()
+    db.close()
+    if (home != null) Readers.deleteFolder(home)
+  }
+}
+
+/** All readers of this process. Idle secondaries are kept for the next transaction of their store, the least recently
+  * used closed first; they share one block cache.
+  */
+private[ckpt] final class Readers(scratch: Path, budget: MemoryBudget) {
+  NativeDB.loadLibrary()
+  private val blockCache = new LRUCache(budget.blockCacheBytes)
+  private val numbers = new AtomicLong
+  private val idle = new java.util.LinkedHashMap[Reader, String](16, 0.75f, true)
+
+  val table: BlockBasedTableConfig = new BlockBasedTableConfig()
+    .setBlockCache(blockCache)
+    .setFilterPolicy(new BloomFilter(10))
+    .setFormatVersion(5)
+
+  private val options = new RocksOptions()
+    .setMaxOpenFiles(-1)
+    .setTableFormatConfig(table)
+    .setKeepLogFileNum(1)
+    .setInfoLogLevel(InfoLogLevel.ERROR_LEVEL)
+
+  def blockCacheBytes: Long = blockCache.getUsage
+
+  /** A view of `path`; a live one is not caught up yet. The caller gives it back or closes it. */
+  def take(path: String, live: Boolean): Reader = {
+    val kept = idle.synchronized {
+      val found = idle.keySet.asScala.find(reader => live && reader.path == path)
+      found.foreach(idle.remove)
+      found
+    }
+    kept.getOrElse(open(path, live))
+  }
+
+  def giveBack(reader: Reader): Unit =
+    if (!reader.live) {
+      reader.close()
+    } else {
+      val surplus = idle.synchronized {
+        idle.put(reader, reader.path)
+        if (idle.size > Readers.MostIdle) {
+          val eldest = idle.keySet.iterator.next()
+          idle.remove(eldest)
+          Some(eldest)
+        } else {
+          None
+        }
+      }
+      surplus.foreach(_.close())
+    }
+
+  /** Closes the idle views of a path that is no longer used. */
+  def forget(path: String): Unit = {
+    val gone = idle.synchronized {
+      val found = idle.keySet.asScala.filter(_.path == path).toSeq
+      found.foreach(idle.remove)
+      found
+    }
+    gone.foreach(_.close())
+  }
+
+  private def open(path: String, live: Boolean): Reader =
+    if (live) {
+      val home = scratch.resolve(s"secondary-${numbers.incrementAndGet()}")
+      Files.createDirectories(home)
+      new Reader(path, live, NativeDB.openAsSecondary(options, path, home.toString), home)
+    } else {
+      new Reader(path, live, NativeDB.openReadOnly(options, path), null)
+    }
+}
+
+private[ckpt] object Readers {
+  private val MostIdle = 1024
+
+  def deleteFolder(folder: Path): Unit = {
+    val files = Option(folder.toFile.listFiles).getOrElse(Array.empty[File])
+    files.foreach(file => if (file.isDirectory) deleteFolder(file.toPath) else file.delete())
+    Files.deleteIfExists(folder)
+  }
+}

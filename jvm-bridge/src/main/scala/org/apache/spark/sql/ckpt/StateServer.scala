@@ -1,0 +1,233 @@
+package org.apache.spark.sql.ckpt
+
+import java.io.{BufferedReader, InputStreamReader, OutputStreamWriter}
+import java.net.InetAddress
+import java.nio.charset.StandardCharsets.UTF_8
+import java.nio.file.{Files, Path}
+import java.security.SecureRandom
+import java.util.Base64
+import java.util.concurrent.TimeUnit
+
+import scala.util.control.NonFatal
+
+import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
+import com.fasterxml.jackson.databind.node.ObjectNode
+import py4j.ClientServer
+
+import org.apache.spark.internal.Logging
+
+/** What the Python side offers; requests and answers are JSON (docs/stored-format.md names the fields). */
+trait StateServerRpc {
+  def call(method: String, request: String): String
+}
+
+/** One running state server and the connection to it. */
+private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gateway: ClientServer, val generation: Long)
+  extends Logging {
+
+  def alive: Boolean = process.isAlive
+
+  /** Calls `method`; errors of the engine come back as CkptException, a lost server as StateServerLostException. */
+  def call(method: String, request: ObjectNode): JsonNode = {
+    val answer =
+      try {
+        Json.mapper.readTree(rpc.call(method, Json.mapper.writeValueAsString(request)))
+      } catch {
+        case NonFatal(failure) =>
+          throw new StateServerLostException(
+            s"the state server (pid ${process.pid}) did not answer '$method'${ending()}", failure)
+      }
+    if (answer.has("error")) throw Json.error(answer.get("error"))
+    answer.get("ok")
+  }
+
+  def stop(): Unit = {
+    gateway.shutdown()
+    process.getOutputStream.close()
+    if (!process.waitFor(5, TimeUnit.SECONDS)) process.destroyForcibly()
+  }
+
+  private def ending(): String =
+    if (process.waitFor(200, TimeUnit.MILLISECONDS)) s"; it ended with status ${process.exitValue}" else ""
+}
+
+/** Starts, restarts and ends the state server of this JVM. */
+private[ckpt] object StateServer extends Logging {
+  private var current: StateServer = _
+  private var generations = 0L
+
+  /** The running server; starts one when there is none or the last one ended. */
+  def get(settings: Settings): StateServer = synchronized {
+    if (current == null || !current.alive) {
+      if (current != null) logWarning("the state server ended; starting another one")
+      current = start(settings)
+    }
+    current
+  }
+
+  /** Ends the server, if it runs. Its local files go with it. */
+  def stop(): Unit = synchronized {
+    if (current != null) current.stop()
+    current = null
+  }
+
+  private def start(settings: Settings): StateServer = {
+    val python = settings.python
+    val home = Engine.home(settings).resolve("server")
+    Files.createDirectories(home)
+    val process =
+      try {
+        new ProcessBuilder(python, "-m", "pyspark_ckpt.state_store").start()
+      } catch {
+        case failure: java.io.IOException =>
+          throw new CkptException(
+            "LifecycleError", s"the state server cannot be started with the Python '$python': ${failure.getMessage}",
+            s"set ${Settings.Prefix}python to a Python in which pyspark-ckpt is installed", false, failure)
+      }
+    val token = newToken()
+    val log = new ServerLog(process.getErrorStream)
+    log.start()
+    try {
+      val hello = greet(process, settings, token, home, log)
+      val loopback = InetAddress.getLoopbackAddress
+      val gateway = new ClientServer.ClientServerBuilder()
+        .javaPort(0).javaAddress(loopback).autoStartJavaServer(false)
+        .pythonPort(hello.get("port").asInt).pythonAddress(loopback)
+        .authToken(token)
+        .build()
+      val rpc = gateway.getPythonServerEntryPoint(Array[Class[_]](classOf[StateServerRpc])).asInstanceOf[StateServerRpc]
+      generations += 1
+      logInfo(s"state server ${hello.path("version").asText} runs as pid ${process.pid} in $home")
+      new StateServer(process, rpc, gateway, generations)
+    } catch {
+      case failure: Throwable =>
+        process.destroyForcibly()
+        throw failure
+    }
+  }
+
+  private def greet(process: Process, settings: Settings, token: String, home: Path, log: ServerLog): JsonNode = {
+    val request = Json.obj()
+    request.put("protocol", 1).put("token", token).put("local_dir", home.toString)
+      .put("memory_bytes", settings.budget.serverBytes)
+    request.set[ObjectNode]("options", Json.strings(settings.options))
+    val in = new OutputStreamWriter(process.getOutputStream, UTF_8)
+    val out = new BufferedReader(new InputStreamReader(process.getInputStream, UTF_8))
+    val line =
+      try {
+        in.write(Json.mapper.writeValueAsString(request) + "\n")
+        in.flush() // The stream stays open: its end tells the server that this JVM is gone.
+        Deadline.read(out, settings.startTimeoutSeconds)
+      } catch {
+        case _: java.io.IOException => null
+      }
+    if (line == null) {
+      process.destroyForcibly()
+      process.waitFor(5, TimeUnit.SECONDS)
+      val last = log.last
+      val hint =
+        if (last.contains("No module named")) {
+          s"install pyspark-ckpt into that Python on every executor, or set ${Settings.Prefix}python to one that has it"
+        } else {
+          s"see the executor's log; ${Settings.Prefix}python chooses the Python"
+        }
+      throw new CkptException(
+        "LifecycleError",
+        s"the state server did not start with the Python '${settings.python}'" + (if (last.isEmpty) "" else s": $last"),
+        hint, false, null)
+    }
+    val hello = Json.mapper.readTree(line)
+    if (hello.has("error")) throw Json.error(hello.get("error"))
+    if (hello.path("protocol").asInt != 1) {
+      throw CkptErrors.lifecycle(
+        s"the state server speaks protocol ${hello.path("protocol").asText}, the jar speaks 1: install the same " +
+          "version of pyspark-ckpt on the driver and on every executor")
+    }
+    hello
+  }
+
+  private def newToken(): String = {
+    val bytes = new Array[Byte](32)
+    new SecureRandom().nextBytes(bytes)
+    Base64.getUrlEncoder.withoutPadding.encodeToString(bytes)
+  }
+}
+
+/** Carries the server's log lines (JSON, one a line) into this JVM's log, with their level and store. */
+private[ckpt] final class ServerLog(stream: java.io.InputStream) extends Thread("ckpt-state-server-log") with Logging {
+  @volatile var last: String = ""
+  setDaemon(true)
+
+  override def run(): Unit = {
+    val lines = new BufferedReader(new InputStreamReader(stream, UTF_8))
+    var line = lines.readLine()
+    while (line != null) {
+      carry(line)
+      line = lines.readLine()
+    }
+  }
+
+  private def carry(line: String): Unit = {
+    val entry = if (line.startsWith("{")) Json.tryParse(line) else None
+    entry match {
+      case Some(json) =>
+        val text = json.path("store").asText("") match {
+          case "" => json.path("message").asText
+          case store => s"[$store] ${json.path("message").asText}"
+        }
+        last = text
+        json.path("level").asText match {
+          case "ERROR" | "CRITICAL" => logError(text)
+          case "WARNING" => logWarning(text)
+          case "DEBUG" => logDebug(text)
+          case _ => logInfo(text)
+        }
+      case None =>
+        last = line
+        logWarning(line)
+    }
+  }
+}
+
+/** Reads one line, but not for ever. */
+private[ckpt] object Deadline {
+  def read(reader: BufferedReader, seconds: Long): String = {
+    @volatile var line: String = null
+    val thread = new Thread(
+      () =>
+        line =
+          try reader.readLine()
+          catch { case _: java.io.IOException => null },
+      "ckpt-state-server-hello")
+    thread.setDaemon(true)
+    thread.start()
+    thread.join(seconds * 1000)
+    line
+  }
+}
+
+/** JSON as this package uses it. */
+private[ckpt] object Json {
+  val mapper = new ObjectMapper
+
+  def obj(): ObjectNode = mapper.createObjectNode()
+
+  def strings(values: Map[String, String]): ObjectNode = {
+    val node = obj()
+    values.foreach { case (key, value) => node.put(key, value) }
+    node
+  }
+
+  def bytes(node: JsonNode, field: String): Array[Byte] =
+    if (node.hasNonNull(field)) Base64.getDecoder.decode(node.get(field).asText) else null
+
+  def text(node: JsonNode, field: String): String = if (node.hasNonNull(field)) node.get(field).asText else null
+
+  def tryParse(line: String): Option[JsonNode] =
+    try Some(mapper.readTree(line))
+    catch { case _: com.fasterxml.jackson.core.JsonProcessingException => None }
+
+  def error(node: JsonNode): CkptException = new CkptException(
+    node.path("kind").asText("InternalError"), node.path("message").asText, node.path("hint").asText(""),
+    node.path("retryable").asBoolean(false), null)
+}

@@ -1,0 +1,57 @@
+package org.apache.spark.sql.ckpt
+
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.unsafe.Platform
+
+/** Values of one state: the bytes of an UnsafeRow, or, where a key has several values, each of them behind its length
+  * (u32, big-endian).
+  */
+private[ckpt] final class ValueCodec(columns: Int, val multiple: Boolean) {
+
+  /** A row over the bytes where they are. */
+  def decode(base: Array[Byte], from: Int, length: Int): UnsafeRow =
+    if (multiple) {
+      first(base, from, length)
+    } else {
+      val row = new UnsafeRow(columns)
+      row.pointTo(base, Platform.BYTE_ARRAY_OFFSET + from, length)
+      row
+    }
+
+  /** All values of a key, in the order in which they were added; each is a row of its own. */
+  def decodeAll(base: Array[Byte], from: Int, bytes: Int): Iterator[UnsafeRow] = new Iterator[UnsafeRow] {
+    private var at = from
+    override def hasNext: Boolean = at < from + bytes
+    override def next(): UnsafeRow = {
+      if (!hasNext) throw new NoSuchElementException("no more values of this key")
+      val size = ValueCodec.readLength(base, at)
+      val value = new UnsafeRow(columns)
+      value.pointTo(base, Platform.BYTE_ARRAY_OFFSET + at + 4, size)
+      at += 4 + size
+      value
+    }
+  }
+
+  /** The stored form of `values`, behind the `existing` bytes. */
+  def append(existing: Array[Byte], from: Int, length: Int, values: Array[UnsafeRow]): Array[Byte] = {
+    val result = new Array[Byte](length + values.iterator.map(_.getSizeInBytes + 4).sum)
+    if (length > 0) System.arraycopy(existing, from, result, 0, length)
+    var at = length
+    values.foreach { value =>
+      val size = value.getSizeInBytes
+      Platform.putInt(result, Platform.BYTE_ARRAY_OFFSET + at, Integer.reverseBytes(size))
+      Platform.copyMemory(
+        value.getBaseObject, value.getBaseOffset, result, Platform.BYTE_ARRAY_OFFSET + at + 4, size)
+      at += 4 + size
+    }
+    result
+  }
+
+  private def first(base: Array[Byte], from: Int, length: Int): UnsafeRow =
+    if (length == 0) null else decodeAll(base, from, length).next()
+}
+
+private[ckpt] object ValueCodec {
+  private def readLength(base: Array[Byte], at: Int): Int =
+    Integer.reverseBytes(Platform.getInt(base, Platform.BYTE_ARRAY_OFFSET + at))
+}

@@ -1,0 +1,141 @@
+"""Give a Spark session the state store: the jar, the provider class and the options."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, NotFoundError
+from pyspark_ckpt.state_store.options import PREFIX, parse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PROVIDER_CLASS = "org.apache.spark.sql.ckpt.CkptStateStoreProvider"
+
+_JARS = "spark.jars"
+_CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+
+
+def jar_path() -> str:
+    """Absolute path of the shim's jar. Raises NotFoundError where it was never built."""
+    jar = Path(__file__).resolve().parent / "jars" / "pyspark-ckpt.jar"
+    if not jar.is_file():
+        raise NotFoundError(f"{jar} is missing: run `make jar` in the checkout, then install the package again.")
+    return str(jar)
+
+
+def spark_conf(**options: str | float) -> dict[str, str]:
+    """Every Spark conf that a new session needs, for a place where ``configure`` cannot be called.
+
+    ``options`` are those of docs/options.md in snake case: ``memory_limit="1g"`` stands for
+    ``spark.sql.streaming.stateStore.ckpt.memoryLimit``. Raises InvalidInputError for an unknown option or
+    a bad value, NotFoundError where the jar was never built.
+    """
+    given = {PREFIX + _camel_case(name): str(value) for name, value in options.items()}
+    parse(given)
+    return {_JARS: jar_path(), _PROVIDER: PROVIDER_CLASS, _CHECKPOINT_FORMAT: "2", **given}
+
+
+def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSession.Builder:
+    """Let every stateful operator of the session that ``builder`` makes keep its state in this store.
+
+    Returns ``builder``. Jars and a checkpoint format version that are already set stay as they are; so do
+    jars given to spark-submit. Call it before the session exists: what runs already cannot be given a jar.
+    ``options`` as for ``spark_conf``.
+    Raises InvalidInputError (an unknown option, a bad value, Spark Connect), LifecycleError (a session
+    without the jar runs already), NotFoundError (the jar was never built).
+    """
+    already: dict[str, Any] = builder._options  # noqa: SLF001 - PySpark has no public way to ask a builder
+    if "spark.remote" in already or "SPARK_REMOTE" in os.environ:
+        raise InvalidInputError(
+            "configure() needs a session in this process, and this one is a Spark Connect client: "
+            "start the Connect server with the settings of pyspark_ckpt.spark_conf()."
+        )
+    conf = spark_conf(**options)
+    parse({key: str(value) for key, value in already.items() if key.startswith(PREFIX)})
+    conf[_CHECKPOINT_FORMAT] = str(already.get(_CHECKPOINT_FORMAT, conf[_CHECKPOINT_FORMAT]))
+    jar = conf[_JARS]
+    jars = _split(str(already[_JARS])) if _JARS in already else _jars_set_elsewhere(jar)
+    conf[_JARS] = ",".join(jars if jar in jars else [*jars, jar])
+    _give_to_running_jvm(jar)
+    for key, value in conf.items():
+        builder.config(key, value)
+    return builder
+
+
+def _camel_case(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def _split(jars: str) -> list[str]:
+    return [jar.strip() for jar in jars.split(",") if jar.strip()]
+
+
+def _jars_set_elsewhere(jar: str) -> list[str]:
+    """Return the jars that the session would have without the builder's word, which hides them."""
+    if _jvm_is_running():
+        from pyspark import SparkConf  # noqa: PLC0415 - see the docstring of the package
+
+        return _split(SparkConf().get(_JARS, "") or "")
+    arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    for flag, value in pairwise(arguments):
+        if flag == "--jars" and jar not in _split(value):
+            raise InvalidInputError(
+                f"PYSPARK_SUBMIT_ARGS has --jars, which hides every other jar from the driver: add {jar} there."
+            )
+        if flag == "--conf" and value.startswith(f"{_JARS}="):
+            return _split(value.removeprefix(f"{_JARS}="))
+        if flag == "--jars":
+            return _split(value)
+    return _jars_of_defaults()
+
+
+def _jars_of_defaults() -> list[str]:
+    """Return the jars of spark-defaults.conf, where Spark reads it."""
+    from pyspark.find_spark_home import _find_spark_home  # noqa: PLC0415 - see the docstring of the package
+
+    folder = os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home()) / "conf"
+    defaults = Path(folder) / "spark-defaults.conf"
+    lines = defaults.read_text(encoding="utf-8").splitlines() if defaults.is_file() else []
+    for line in lines:
+        key, _, value = line.strip().replace("=", " ", 1).partition(" ")
+        if key == _JARS:
+            return _split(value)
+    return []
+
+
+def _jvm_is_running() -> bool:
+    from pyspark import SparkContext  # noqa: PLC0415 - see the docstring of the package
+
+    return SparkContext._jvm is not None or "PYSPARK_GATEWAY_PORT" in os.environ  # noqa: SLF001
+
+
+def _give_to_running_jvm(jar: str) -> None:
+    """Put ``jar`` on the class path of a JVM that spark-submit or an earlier session has started.
+
+    ``spark.jars`` alone reaches the executors of the new session, but not the driver's class loader, which is
+    filled when the JVM starts.
+    """
+    if not _jvm_is_running():
+        return
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - see the docstring of the package
+    from pyspark import SparkContext  # noqa: PLC0415
+
+    SparkContext._ensure_initialized()  # noqa: SLF001
+    jvm: Any = SparkContext._jvm  # noqa: SLF001
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        jvm.java.lang.Class.forName(PROVIDER_CLASS, False, loader)  # noqa: FBT003 - a Java signature
+    except Py4JJavaError:
+        if SparkContext._active_spark_context is not None:  # noqa: SLF001
+            raise LifecycleError(
+                "A Spark session without the jar of pyspark-ckpt runs already: stop it first, or start it "
+                f"with --jars {jar}."
+            ) from None
+        loader.addURL(jvm.java.io.File(jar).toURI().toURL())
