@@ -25,7 +25,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-scala bench lint types format jar clean
+.PHONY: help demo test test-scala bench lint types format docs jar clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,7 +58,7 @@ endif
 # mypy sees the packages under the names they are installed by; from inside the repository it would check a part only.
 types: $(VENV)/.ready
 	@rm -rf .tools/typed && mkdir -p .tools/typed/pyspark_ckpt
-	@ln -s ../../../pyspark_ckpt/*.py ../../../pyspark_ckpt/py.typed ../../../state_store ../../../operators \
+	@ln -s $(CURDIR)/pyspark_ckpt/*.py $(CURDIR)/pyspark_ckpt/py.typed $(CURDIR)/state_store $(CURDIR)/operators \
 		.tools/typed/pyspark_ckpt/
 	@cd .tools/typed && MYPYPATH=. ../../$(PY) -m mypy --config-file ../../pyproject.toml -p pyspark_ckpt
 	@MYPYPATH=.tools/typed $(PY) -m mypy --explicit-package-bases tests integration
@@ -71,6 +71,9 @@ ifdef SBT
 else
 	@echo "NOT RUN: scalafmt. $(NO_SBT)."
 endif
+
+docs: $(VENV)/.ready ## write docs/options.md from state_store/options.json
+	@$(PY) docs/write_options.py
 
 jar: $(JAR) ## build the shim into pyspark_ckpt/jars
 

@@ -131,7 +131,7 @@ def _give_to_running_jvm(jar: str) -> None:
     jvm: Any = SparkContext._jvm  # noqa: SLF001
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     try:
-        jvm.java.lang.Class.forName(PROVIDER_CLASS, False, loader)  # noqa: FBT003 - a Java signature
+        jvm.java.lang.Class.forName(PROVIDER_CLASS, False, loader)
     except Py4JJavaError:
         if SparkContext._active_spark_context is not None:  # noqa: SLF001
             raise LifecycleError(

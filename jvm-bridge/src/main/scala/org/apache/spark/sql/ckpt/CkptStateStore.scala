@@ -203,10 +203,12 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   override def removeColFamilyIfExists(colFamilyName: String): Boolean = {
     require(Open, "remove_col_family")
     provider.checkFamilyName("remove_col_family", colFamilyName, internal = false)
-    val number = families.get(colFamilyName).map(_.number).orElse(provider.storedState(txn.begun, colFamilyName))
+    val number = families.get(colFamilyName).map(_.number)
+      .orElse(provider.storedState(txn.begun, colFamilyName).filterNot(_ => everDropped.contains(colFamilyName)))
     number.foreach { state =>
       deleteAll(state, Bounds(KeyCodec.stateBound(state), KeyCodec.stateBound(state + 1), whole = true))
       provider.dropState(txn.begun.number, colFamilyName)
+      txn.drop(state)
       dropped += colFamilyName
       everDropped += colFamilyName
     }

@@ -215,7 +215,9 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     val rows = request.putObject("rows")
     delta.foreach { sealedDelta =>
       files.add(DeltaFile)
-      sealedDelta.rowChanges.foreach { case (state, change) => rows.put(state.toString, change) }
+      sealedDelta.rowChanges.foreach { case (state, change) =>
+        if (txn.counts(state)) rows.put(state.toString, change)
+      }
     }
     request.put("num_partitions", partitions)
   }

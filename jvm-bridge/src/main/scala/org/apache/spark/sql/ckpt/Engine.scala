@@ -18,14 +18,15 @@ private[ckpt] final class Engine(val settings: Settings, val home: Path) {
 
 private[ckpt] object Engine extends Logging {
   private var current: Engine = _
+  private val refused = scala.collection.mutable.HashSet.empty[Settings]
 
   def get(settings: Settings): Engine = synchronized {
     if (current == null) {
       current = new Engine(settings, privateFolder(settings.localFolder))
-    } else if (current.settings != settings) {
+    } else if (current.settings != settings && refused.add(settings)) {
       logWarning(
-        s"this process already runs the ckpt state store with ${current.settings.options}; " +
-          s"${settings.options} takes effect in a new one")
+        s"the ckpt state store of this process was started with ${current.settings.text}; what differs in " +
+          s"${settings.text} takes effect in a new process")
     }
     current
   }

@@ -46,6 +46,9 @@ private[ckpt] final case class Settings(options: Map[String, String]) {
     case path => Paths.get(path)
   }
 
+  def text: String =
+    if (options.isEmpty) "no options" else options.toSeq.sorted.map { case (key, value) => s"$key=$value" }.mkString(", ")
+
   private def value(key: String): String = options.getOrElse(key, Settings.default(key))
 }
 

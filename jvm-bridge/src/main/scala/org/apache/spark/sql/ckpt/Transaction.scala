@@ -49,6 +49,7 @@ private[ckpt] final class Transaction(
   private val idleIterators = mutable.ArrayDeque.empty[RocksIterator]
   private val openScans = mutable.HashSet.empty[Cursor]
   private val scanned = new Array[Array[Byte]](Transaction.RememberedScans)
+  private val droppedStates = mutable.HashSet.empty[Int]
   private var closed = false
 
   var valueBase: Array[Byte] = _
@@ -115,6 +116,10 @@ private[ckpt] final class Transaction(
 
   /** Tells that a scan has just shown `key` from the base or the write set: a removal need not look again. */
   def remember(key: Array[Byte]): Unit = scanned(ByteMap.hash(key, key.length) & (scanned.length - 1)) = key
+
+  /** Row counts of a state that ends with this transaction are of no use to anybody. */
+  def drop(state: Int): Unit = droppedStates += state
+  def counts(state: Int): Boolean = !droppedStates.contains(state)
 
   def seal(writer: DeltaWriter, name: String): Option[SealedDelta] =
     if (writes.isEmpty) {

@@ -27,6 +27,7 @@ class GroupStateSuite extends AnyFunSuite with BeforeAndAfterAll {
       .config("spark.sql.shuffle.partitions", "3")
       .config("spark.sql.warehouse.dir", folder.resolve("warehouse").toString)
       .config("spark.sql.streaming.stateStore.checkpointFormatVersion", "2")
+      .config(Settings.Prefix + "memoryLimit", "16m")
       .config(Settings.Prefix + "python", sys.env.getOrElse("PYTHON", "python3"))
       .getOrCreate()
   }

@@ -44,6 +44,7 @@ class ProviderSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAf
     val sqlConf = new SQLConf
     sqlConf.setConfString("spark.sql.streaming.stateStore.checkpointFormatVersion", "2")
     sqlConf.setConfString(Settings.Prefix + "python", sys.env.getOrElse("PYTHON", "python3"))
+    sqlConf.setConfString(Settings.Prefix + "memoryLimit", "16m") // the process's; it makes large write sets spill
     conf.foreach { case (key, value) => sqlConf.setConfString(key, value) }
     val hadoop = new Configuration
     hadoop.set(StreamExecution.RUN_ID_KEY, UUID.randomUUID().toString)
@@ -55,12 +56,14 @@ class ProviderSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAf
     made
   }
 
+  private val projections = scala.collection.mutable.HashMap.empty[StructType, UnsafeProjection]
+
   private def row(schema: StructType, values: Any*): UnsafeRow = {
     val fields = values.map {
       case text: String => UTF8String.fromString(text)
       case other => other
     }
-    UnsafeProjection.create(schema)(InternalRow.fromSeq(fields)).copy()
+    projections.getOrElseUpdate(schema, UnsafeProjection.create(schema))(InternalRow.fromSeq(fields)).copy()
   }
 
   private def key(name: String, number: Long): UnsafeRow = row(keySchema, name, number)
@@ -259,15 +262,20 @@ class ProviderSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAf
   }
 
   test("spills when the memory limit is small and loses nothing") {
-    // The limit is the process's; a write set gets 1 MiB at least, which these rows outgrow several times.
     start()
     val wide = "x" * 500
-    val (one, first) = transaction(0, None) { store =>
-      (1 to 200000).foreach(i => store.put(key(wide.take(i % 500), i), value(i)))
-      assert(store.get(key(wide.take(7), 7)).getLong(0) == 7)
-    }
-    val store = provider.getReadStore(one, first)
-    assert(store.iterator().size == 200000)
+    def wideKey(i: Int) = key(wide.take(i % 500), i)
+    val first = provider.getStore(0, None)
+    (1 to 50000).foreach(i => first.put(wideKey(i), value(i)))
+    (1 to 50000 by 3).foreach(i => first.remove(wideKey(i)))
+    (2 to 50000 by 3).foreach(i => assert(first.get(wideKey(i)).getLong(0) == i))
+    assert(first.iterator().size == 33333)
+    first.commit()
+    val metrics = first.metrics
+    assert(metrics.customMetrics(Metrics.SpilledRuns) >= 2 && metrics.numKeys == 33333)
+    val store = provider.getReadStore(1, first.getStateStoreCheckpointInfo().stateStoreCkptId)
+    assert(store.iterator().size == 33333)
+    (1 to 50000 by 3).foreach(i => assert(store.get(wideKey(i)) == null))
     store.release()
   }
 

@@ -1,0 +1,1 @@
+"""What runs against real parts: Spark sessions, clusters, kills, benchmarks."""

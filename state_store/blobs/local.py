@@ -1,0 +1,215 @@
+"""A folder of a local or shared POSIX file system as a place for blobs.
+
+A write goes to a temporary file in the same folder, is fsynced, gets its final name by ``link`` (which
+refuses to overwrite) or ``rename``, and then the folder is fsynced. So a name that can be seen has its
+whole content, also after a power failure.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn
+
+from pyspark_ckpt.state_store.blobs.place import Blob, Sink
+from pyspark_ckpt.state_store.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    Outcome,
+    StorageError,
+)
+
+_TEMPORARY = ".tmp"
+
+
+class LocalPlace:
+    """A folder; it is created by the first write."""
+
+    def __init__(self, root: Path) -> None:
+        """Use ``root``, an absolute path."""
+        self._root = root
+        self._known_folders: set[Path] = set()
+
+    @property
+    def url(self) -> str:
+        """Path of the folder."""
+        return str(self._root)
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[Sink]:
+        """Write a new object piece by piece; see the protocol."""
+        with self._writing(name) as (path, temporary, sink):
+            yield sink
+            _sync_file(sink.fileno())
+            try:
+                os.link(temporary, path)
+            except FileExistsError as problem:
+                raise ConflictError(f"{path} exists already.") from problem
+            temporary.unlink()
+            self._sync_folder(path.parent)
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Write ``data`` unless ``name`` exists; see the protocol."""
+        try:
+            with self.create(name) as sink:
+                sink.write(data)
+        except ConflictError:
+            return False
+        return True
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write ``data``, replacing what was there; see the protocol."""
+        with self._writing(name) as (path, temporary, sink):
+            sink.write(data)
+            _sync_file(sink.fileno())
+            temporary.replace(path)
+            self._sync_folder(path.parent)
+
+    def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """Bytes ``start`` to ``end`` of the object; see the protocol."""
+        path = self._path(name)
+        try:
+            with path.open("rb", buffering=0) as source:
+                source.seek(start)
+                return source.read() if end is None else source.read(max(0, end - start))
+        except OSError as problem:
+            _fail("read", path, problem)
+
+    def download(self, name: str, path: Path) -> int:
+        """Copy the object into the local file ``path``; see the protocol."""
+        source = self._path(name)
+        try:
+            shutil.copyfile(source, path)
+            return path.stat().st_size
+        except OSError as problem:
+            _fail("copy", source, problem)
+
+    def list(self, folder: str = "", prefix: str = "", start: str = "") -> list[Blob]:
+        """Objects directly in ``folder``; see the protocol."""
+        path = self._path(folder) if folder else self._root
+        lead = f"{folder}/" if folder else ""
+        found: list[Blob] = []
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    name = entry.name
+                    if name.startswith(prefix) and name >= start and not name.startswith("."):
+                        with suppress(FileNotFoundError):  # deleted by somebody between scan and stat
+                            if entry.is_file():
+                                state = entry.stat()
+                                found.append(Blob(lead + name, state.st_size, state.st_mtime))
+        except FileNotFoundError:
+            return []
+        except OSError as problem:
+            _fail("list", path, problem)
+        return sorted(found, key=lambda blob: blob.name)
+
+    def delete(self, name: str) -> None:
+        """Remove the object; see the protocol."""
+        path = self._path(name)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as problem:
+            _fail("delete", path, problem)
+
+    def discard_unfinished(self, older_than_s: float) -> int:
+        """Remove temporary files of writers that died; see the protocol."""
+        limit = time.time() - older_than_s
+        count = 0
+        for folder in (self._root, *self._folders()):
+            for path in folder.glob(f".*{_TEMPORARY}"):
+                with suppress(FileNotFoundError):
+                    if path.stat().st_mtime <= limit:
+                        path.unlink()
+                        count += 1
+        return count
+
+    def _folders(self) -> Iterator[Path]:
+        with suppress(FileNotFoundError), os.scandir(self._root) as entries:
+            yield from (Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
+
+    def _path(self, name: str) -> Path:
+        parts = name.split("/")
+        if any(part in ("", ".", "..") or "\0" in part for part in parts):
+            raise InvalidInputError(f"{name!r} is not the name of an object.")
+        return self._root.joinpath(*parts)
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[tuple[Path, Path, _FileSink]]:
+        path = self._path(name)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_TEMPORARY}")
+        try:
+            self._make_folder(path.parent)
+            sink = _FileSink(temporary)
+        except OSError as problem:
+            _fail("write", path, problem)
+        try:
+            yield path, temporary, sink
+        except OSError as problem:
+            temporary.unlink(missing_ok=True)
+            _fail("write", path, problem, "unknown")
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        finally:
+            sink.close()
+
+    def _make_folder(self, folder: Path) -> None:
+        """Make ``folder`` and its parents, each durable in its own parent."""
+        if folder in self._known_folders and folder.is_dir():
+            return
+        missing = []
+        while not folder.is_dir():
+            missing.append(folder)
+            folder = folder.parent
+        for made in reversed(missing):
+            made.mkdir(exist_ok=True)
+            self._sync_folder(made.parent)
+        self._known_folders.update(missing or [folder])
+
+    @staticmethod
+    def _sync_folder(folder: Path) -> None:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class _FileSink:
+    """Unbuffered file that writes everything it is given."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("xb", buffering=0)
+
+    def write(self, data: bytes | memoryview, /) -> int:
+        """Append all of ``data``."""
+        view = memoryview(data)
+        done = 0
+        while done < len(view):
+            done += self._file.write(view[done:])
+        return done
+
+    def fileno(self) -> int:
+        """Descriptor, for fsync."""
+        return self._file.fileno()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _sync_file(descriptor: int) -> None:
+    os.fsync(descriptor)
+
+
+def _fail(verb: str, path: Path, problem: OSError, outcome: Outcome = "not_applied") -> NoReturn:
+    if isinstance(problem, FileNotFoundError):
+        raise NotFoundError(f"{path} does not exist.") from problem
+    raise StorageError(f"Could not {verb} {path}: {problem}.", outcome=outcome) from problem

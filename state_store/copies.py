@@ -1,0 +1,284 @@
+"""Local copies of one store on this machine's disk: the live database, and frozen copies of other versions.
+
+::
+
+    <store folder>/<random name>/db/                      a RocksDB folder
+    <store folder>/<random name>/<version>-<id>.json      StoreMeta of what db/ holds
+
+A copy's folder is never used again for another one, so whoever holds a path cannot be shown another
+copy under it. One copy is *live*: open as a primary, moved forward by commits. The others are frozen:
+nobody writes them, readers may open them read-only. Which commit a folder really holds is said by its
+marker row; the JSON file is looked up by it. All methods expect the store's lock to be held.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from pyspark_ckpt.state_store.database import Database, Tuning
+from pyspark_ckpt.state_store.errors import CkptError, InternalError
+from pyspark_ckpt.state_store.keys import EMPTY, Marker
+from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.meta import EMPTY_META, StoreMeta
+
+SIBLINGS_KEPT = 2
+
+
+@dataclass(eq=False)
+class LocalCopy:
+    """One folder with one version of the store.
+
+    ``leases`` counts who relies on it staying as it is; ``confirmed`` says that Spark has asked for this
+    commit, so it is no loser; ``used`` orders copies by their last use.
+    """
+
+    folder: Path
+    meta: StoreMeta
+    database: Database | None = None
+    leases: int = 0
+    confirmed: bool = False
+    used: int = 0
+
+    @property
+    def marker(self) -> Marker:
+        """Which commit the copy holds."""
+        return self.meta.marker
+
+    @property
+    def db(self) -> Path:
+        """RocksDB's folder."""
+        return self.folder / "db"
+
+
+class LocalCopies:
+    """All local copies of one store."""
+
+    def __init__(self, folder: Path, tuning: Tuning, keep_versions: int, log: StoreLog) -> None:
+        """Use ``folder``; ``keep_versions`` frozen versions survive ``prune``."""
+        self._folder = folder
+        self._tuning = tuning
+        self._keep_versions = keep_versions
+        self._log = log
+        self._clock = itertools.count(1)
+        self._copies: list[LocalCopy] = []
+        self.live: LocalCopy | None = None
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def __iter__(self) -> Iterator[LocalCopy]:
+        """Every copy, in no order."""
+        return iter(list(self._copies))
+
+    def adopt(self) -> None:
+        """Take over what an earlier process left in the folder; what cannot be read is removed."""
+        for folder in sorted(self._folder.iterdir()):
+            meta = self._held(folder)
+            if meta is None:
+                _remove(folder)
+            else:
+                self._copies.append(LocalCopy(folder, meta, used=next(self._clock)))
+
+    def find(self, marker: Marker) -> LocalCopy | None:
+        """Return a copy of that commit, as it is now."""
+        if self.live is not None and self.live.marker == marker:
+            return self.live
+        return next((copy for copy in self._copies if copy.marker == marker), None)
+
+    def take(self, marker: Marker) -> LocalCopy | None:
+        """Lease a copy of that commit, the live one if that can be arranged; None if there is no copy.
+
+        A frozen copy becomes the live one unless somebody leases either of them.
+        """
+        copy = self.find(marker)
+        if copy is None and marker == EMPTY:
+            folder = self.new_folder()
+            copy = self.add(folder, EMPTY_META, Database(folder / "db", self._tuning))
+        elif copy is not None and copy is not self.live and self._may_replace_live(copy):
+            self._promote(copy)
+        if copy is not None:
+            self.lease(copy)
+        return copy
+
+    def lease(self, copy: LocalCopy) -> None:
+        """Keep ``copy`` as it is until ``release``."""
+        copy.leases += 1
+        copy.used = next(self._clock)
+
+    def release(self, copy: LocalCopy) -> None:
+        """End one lease."""
+        copy.leases -= 1
+
+    def new_folder(self) -> Path:
+        """Make a fresh folder for one copy."""
+        folder = self._folder / uuid.uuid4().hex[:16]
+        folder.mkdir(mode=0o700, parents=True)  # a closing store of the same name may have removed the parent
+        return folder
+
+    def add(self, folder: Path, meta: StoreMeta, database: Database | None) -> LocalCopy:
+        """Take in a folder that was filled; with its open ``database`` it becomes live if that is free to change."""
+        _write_meta(folder, meta)
+        copy = LocalCopy(folder, meta, used=next(self._clock))
+        self._copies.append(copy)
+        if database is not None:
+            if self._may_replace_live(copy):
+                self._freeze_live()
+                copy.database = database
+                self.live = copy
+            else:
+                database.close()
+        return copy
+
+    def checkpoint_live(self) -> LocalCopy:
+        """Freeze the live version into a copy of its own, unless there is one; about a millisecond."""
+        live = self._require_live()
+        frozen = next((copy for copy in self._copies if copy is not live and copy.marker == live.marker), None)
+        if frozen is not None:
+            return frozen
+        folder = self.new_folder()
+        live.database.checkpoint(folder / "db")  # type: ignore[union-attr]  # live is open
+        copy = self.add(folder, live.meta, None)
+        copy.confirmed = live.confirmed
+        return copy
+
+    def advance(self, meta: StoreMeta, files: Sequence[Path]) -> None:
+        """Apply a commit's table files to the live database; then it holds ``meta``.
+
+        Raises InternalError if the files do not carry the marker row of this commit, StorageError. After
+        an error the copy is gone.
+        """
+        live = self._require_live()
+        before = _meta_path(live.folder, live.meta)
+        try:
+            _write_meta(live.folder, meta)
+            _ingest(live.database, meta, files)
+        except BaseException:
+            self.discard(live)
+            raise
+        live.meta = meta
+        live.confirmed = False
+        before.unlink(missing_ok=True)
+
+    def link(self, copy: LocalCopy, folder: Path) -> None:
+        """Make ``folder`` a database folder with the content of ``copy``, by hard links where content is final."""
+        if copy is self.live:
+            copy.database.checkpoint(folder)  # type: ignore[union-attr]  # live is open
+            return
+        folder.mkdir(mode=0o700)
+        for path in copy.db.iterdir():
+            if path.suffix == ".sst":
+                os.link(path, folder / path.name)
+            elif path.name not in ("LOCK", "LOG"):
+                shutil.copyfile(path, folder / path.name)
+
+    def discard(self, copy: LocalCopy) -> None:
+        """Forget ``copy``; its files go unless somebody leases it."""
+        if copy is self.live:
+            self._freeze_live()
+        if copy in self._copies:
+            self._copies.remove(copy)
+        if copy.leases == 0:
+            _remove(copy.folder)
+
+    def prune(self) -> None:
+        """Remove frozen copies beyond the most recently used versions; leased ones stay."""
+        versions: dict[int, int] = {}
+        for copy in sorted(self._copies, key=lambda copy: -copy.used):
+            if copy is self.live:
+                continue
+            siblings = versions.get(copy.marker.version, 0)
+            kept = siblings < SIBLINGS_KEPT if siblings else len(versions) < self._keep_versions
+            if kept:
+                versions[copy.marker.version] = siblings + 1
+            elif copy.leases == 0:
+                self.discard(copy)
+
+    def close(self, *, remove: bool) -> None:
+        """Close the live database; with ``remove`` delete every file."""
+        self._freeze_live()
+        if remove:
+            for copy in self._copies:
+                _remove(copy.folder)
+            self._copies.clear()
+            with suppress(OSError):  # not empty: a store of the same name was opened meanwhile
+                self._folder.rmdir()
+
+    def _may_replace_live(self, copy: LocalCopy) -> bool:
+        return copy.leases == 0 and (self.live is None or self.live.leases == 0)
+
+    def _freeze_live(self) -> None:
+        if self.live is not None and self.live.database is not None:
+            self.live.database.close()
+            self.live.database = None
+        self.live = None
+
+    def _require_live(self) -> LocalCopy:
+        if self.live is None or self.live.database is None:
+            raise InternalError("There is no live copy of this store.")
+        return self.live
+
+    def _promote(self, copy: LocalCopy) -> None:
+        database = Database(copy.db, self._tuning)
+        self._freeze_live()
+        copy.database = database
+        self.live = copy
+
+    def _held(self, folder: Path) -> StoreMeta | None:
+        """Metadata of the commit that a folder left by an earlier process holds; None if that is not certain."""
+        try:
+            metas = {meta.marker: meta for meta in map(_read_meta, folder.glob("*.json"))}
+            database = Database(folder / "db", self._tuning, read_only=True)
+            try:
+                held = database.marker() or EMPTY
+            finally:
+                database.close()
+        except (CkptError, OSError, msgspec.MsgspecError) as problem:
+            self._log.warning("what an earlier state server left in %s is not usable and goes: %s", folder, problem)
+            return None
+        for marker in metas.keys() - {held}:
+            _meta_path(folder, metas[marker]).unlink()
+        return metas.get(held)
+
+
+def ingest_all(database: Database, steps: Sequence[tuple[StoreMeta, Sequence[Path]]]) -> None:
+    """Apply several commits in order; each must carry its own marker row. Raises InternalError, StorageError."""
+    for meta, files in steps:
+        _ingest(database, meta, files)
+
+
+def _ingest(database: Database | None, meta: StoreMeta, files: Sequence[Path]) -> None:
+    if database is None:
+        raise InternalError("The database of this copy is not open.")
+    database.ingest(files)
+    held = database.marker()
+    if held != meta.marker:
+        raise InternalError(f"The files of {meta.marker} carry the marker row of {held}.")
+
+
+def _meta_path(folder: Path, meta: StoreMeta) -> Path:
+    return folder / f"{meta.version:020d}-{meta.id}.json"
+
+
+def _write_meta(folder: Path, meta: StoreMeta) -> None:
+    path = _meta_path(folder, meta)
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_bytes(msgspec.json.encode(meta))
+    unfinished.replace(path)
+
+
+def _read_meta(path: Path) -> StoreMeta:
+    return msgspec.json.decode(path.read_bytes(), type=StoreMeta)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,208 @@
+"""RocksDB as this engine uses it. The only module that imports rocksdict.
+
+Databases are fed by ingested files alone: the memtable is always empty and there is no write-ahead log to
+replay, so a checkpoint is pure hard links and a reader in another process needs only the manifest. The
+table format is pinned to what Spark's own rocksdbjni reads, whatever a newer rocksdict would write.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import rocksdict
+
+from pyspark_ckpt.state_store.errors import FormatError, StorageError
+from pyspark_ckpt.state_store.keys import MARKER_KEY, Marker
+
+TABLE_FORMAT_VERSION = 5
+BLOOM_BITS_PER_KEY = 10
+LEVEL0_COMPACTION_FILES = 8
+COMPACTION_THREADS = 2
+
+_MIB = 1 << 20
+_COMPRESSION = {
+    "lz4": rocksdict.DBCompressionType.lz4,
+    "zstd": rocksdict.DBCompressionType.zstd,
+    "none": rocksdict.DBCompressionType.none,
+}
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """One SST of a database: its file name, key range and number of rows (a deletion counts as one)."""
+
+    name: str
+    size_bytes: int
+    first_key: bytes
+    last_key: bytes
+    rows: int
+
+
+class Tuning:
+    """RocksDB settings shared by all databases of the process: one block cache, one pool of threads."""
+
+    def __init__(self, cache_bytes: int, compression: str = "lz4") -> None:
+        """Make a cache of ``cache_bytes`` for all databases together."""
+        self.cache = rocksdict.Cache(cache_bytes)
+        self.compression = compression
+        self._env = rocksdict.Env()
+        self._env.set_low_priority_background_threads(COMPACTION_THREADS)
+        self._env.set_high_priority_background_threads(1)
+
+    def using(self, compression: str) -> Tuning:
+        """Return these settings, cache and threads included, with another compression."""
+        other = copy.copy(self)
+        other.compression = compression
+        return other
+
+    def used_bytes(self) -> int:
+        """Memory the block cache holds now, index and filter blocks included."""
+        return self.cache.get_usage()
+
+    def options(self) -> rocksdict.Options:
+        """Options of one database or one table file writer."""
+        options = rocksdict.Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_env(self._env)
+        options.set_block_based_table_factory(self._tables())
+        options.set_compression_type(_COMPRESSION[self.compression]())
+        # Ingested files only: a memtable is never filled, so it may be as small as RocksDB allows.
+        options.set_write_buffer_size(64 << 10)
+        options.set_max_write_buffer_number(2)
+        options.set_max_background_jobs(COMPACTION_THREADS)
+        options.set_level_zero_file_num_compaction_trigger(LEVEL0_COMPACTION_FILES)
+        options.set_level_zero_slowdown_writes_trigger(1 << 20)
+        options.set_level_zero_stop_writes_trigger(1 << 20)
+        options.set_soft_pending_compaction_bytes_limit(0)
+        options.set_hard_pending_compaction_bytes_limit(0)
+        # Smaller files than RocksDB's default: an incremental snapshot uploads whole files.
+        options.set_target_file_size_base(16 * _MIB)
+        options.set_max_bytes_for_level_base(64 * _MIB)
+        options.set_level_compaction_dynamic_level_bytes(True)
+        options.set_max_open_files(-1)
+        options.set_max_file_opening_threads(2)
+        options.set_max_manifest_file_size(_MIB)
+        options.set_keep_log_file_num(1)
+        options.set_max_log_file_size(_MIB)
+        options.set_stats_dump_period_sec(0)
+        options.set_stats_persist_period_sec(0)
+        options.set_skip_stats_update_on_db_open(True)
+        return options
+
+    def _tables(self) -> rocksdict.BlockBasedOptions:
+        tables = rocksdict.BlockBasedOptions()
+        tables.set_format_version(TABLE_FORMAT_VERSION)
+        tables.set_block_size(8 << 10)
+        tables.set_bloom_filter(BLOOM_BITS_PER_KEY, False)
+        tables.set_block_cache(self.cache)
+        tables.set_cache_index_and_filter_blocks(True)
+        return tables
+
+
+class Database:
+    """One open RocksDB primary: the only writer of its folder."""
+
+    def __init__(self, folder: Path, tuning: Tuning, *, read_only: bool = False) -> None:
+        """Open ``folder``, creating it if it is not there; read-only changes no file. Raises StorageError."""
+        self.folder = folder
+        self._closing = threading.Lock()
+        mode = rocksdict.AccessType.read_only(False) if read_only else rocksdict.AccessType.read_write()
+        with _failures(f"open the database {folder}"):
+            self._db: rocksdict.Rdict | None = rocksdict.Rdict(str(folder), tuning.options(), access_type=mode)
+
+    @property
+    def _open(self) -> rocksdict.Rdict:
+        if self._db is None:
+            raise StorageError(f"The database {self.folder} is closed.")
+        return self._db
+
+    def ingest(self, files: Sequence[Path]) -> None:
+        """Apply sorted table files in order, as one atomic step; the files are moved into the database.
+
+        A later file wins over an earlier one. Files must come from a table file writer: those of another
+        database are refused. Raises StorageError.
+        """
+        how = rocksdict.IngestExternalFileOptions()
+        how.set_move_files(True)
+        with _failures(f"ingest {len(files)} files into {self.folder}"):
+            self._open.ingest_external_file([str(file) for file in files], how)
+
+    def marker(self) -> Marker | None:
+        """Which commit the database holds; None for an empty one."""
+        with _failures(f"read the version marker of {self.folder}"):
+            value = self._open.get(MARKER_KEY)
+        return None if value is None else Marker.decode(bytes(value))
+
+    def checkpoint(self, folder: Path) -> None:
+        """Make ``folder`` a copy of the database by hard links, within about a millisecond."""
+        with _failures(f"make a checkpoint of {self.folder} in {folder}"):
+            rocksdict.Checkpoint(self._open).create_checkpoint(str(folder))
+
+    def table_files(self) -> list[TableFile]:
+        """Every SST of the database."""
+        with _failures(f"list the files of {self.folder}"):
+            return [
+                TableFile(
+                    name=str(file["name"]).lstrip("/"),
+                    size_bytes=int(file["size"]),
+                    first_key=bytes(file["start_key"] or b""),
+                    last_key=bytes(file["end_key"] or b""),
+                    rows=int(file["num_entries"]),
+                )
+                for file in self._open.live_files()
+            ]
+
+    def rows(self) -> Iterator[tuple[bytes, bytes]]:
+        """All rows in key order, the marker row included; for tests and tools, not for the commit path."""
+        for key, value in self._open.items():
+            yield bytes(key), bytes(value)  # type: ignore[arg-type]  # raw mode: keys are bytes
+
+    def compact(self) -> None:
+        """Merge everything into the fewest files; for offline work and tests."""
+        with _failures(f"compact {self.folder}"):
+            self._open.compact_range(None, None)
+
+    def close(self) -> None:
+        """Stop background work and release the folder. May be called twice."""
+        with self._closing:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+
+def write_table_file(path: Path, rows: Iterable[tuple[bytes, bytes | None]], tuning: Tuning) -> int:
+    """Write rows, sorted by key without duplicates, as one table file; a value of None deletes its key.
+
+    Returns the size in bytes. Raises StorageError, also for rows out of order.
+    """
+    with _failures(f"write the table file {path}"):
+        writer = rocksdict.SstFileWriter(tuning.options())
+        writer.open(str(path))
+        for key, value in rows:
+            if value is None:
+                del writer[key]
+            else:
+                writer[key] = value
+        writer.finish()
+    return path.stat().st_size
+
+
+class _failures:  # noqa: N801 - used as a function
+    """Turn what the binding raises into the error tree."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
+        if problem is None or isinstance(problem, (StorageError, FormatError)) or not isinstance(problem, Exception):
+            return
+        if "Corruption" in str(problem):
+            raise FormatError(f"Could not {self._what}: {problem}") from problem
+        raise StorageError(f"Could not {self._what}: {problem}") from problem

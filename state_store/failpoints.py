@@ -1,0 +1,86 @@
+"""Named places where a test can make this process die, fail or wait. Costs one attribute read when unused.
+
+``name:action[@n],...`` with action ``kill`` (SIGKILL to the own process), ``error`` (StorageError) or
+``sleep=<ms>``; ``@n`` acts at the n-th pass. Each fires once per local folder: a file is dropped there
+before it acts, so that the process that takes over does not die again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
+
+NAMES = frozenset(
+    {
+        "begin.before",
+        "begin.after_ticket",
+        "commit.before_upload",
+        "commit.after_upload",
+        "commit.before_ingest",
+        "commit.after_ingest",
+        "commit.before_answer",
+        "snapshot.before_manifest",
+        "snapshot.after_manifest",
+        "cleanup.before_delete",
+        "restore.before_download",
+        "restore.after_download",
+    }
+)
+
+_ENTRY = re.compile(r"([a-z_.]+):(kill|error|sleep=\d{1,6})(?:@(\d{1,6}))?")
+
+
+@dataclass
+class _FailPoint:
+    name: str
+    action: str
+    remaining: int
+    fired: Path
+
+
+class FailPoints:
+    """Fail points of one process."""
+
+    def __init__(self, spec: str = "", folder: Path | None = None) -> None:
+        """Arm the points of ``spec``; ``folder`` remembers which have fired. Raises InvalidInputError."""
+        self._lock = threading.Lock()
+        self._points: list[_FailPoint] = []
+        for entry in filter(None, (part.strip() for part in spec.split(","))):
+            match = _ENTRY.fullmatch(entry)
+            if match is None or match[1] not in NAMES or folder is None:
+                raise InvalidInputError(
+                    f"{entry!r} is not a fail point.",
+                    hint="name:kill|error|sleep=ms[@n]; names: " + ", ".join(sorted(NAMES)),
+                )
+            fired = folder / "failpoints" / re.sub(r"[^a-z0-9_.@=-]", "_", entry.replace(":", "-"))
+            if not fired.exists():
+                self._points.append(_FailPoint(match[1], match[2], int(match[3] or 1), fired))
+
+    def hit(self, name: str) -> None:
+        """Act if a point of this name is armed and it is its turn."""
+        if not self._points:
+            return
+        for point in [point for point in self._points if point.name == name]:
+            with self._lock:
+                point.remaining -= 1
+                due = point.remaining == 0
+            if due:
+                _act(point)
+
+
+def _act(point: _FailPoint) -> None:
+    point.fired.parent.mkdir(parents=True, exist_ok=True)
+    point.fired.touch()
+    if point.action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif point.action == "error":
+        raise StorageError(f"Fail point {point.name} says so.")
+    else:
+        time.sleep(int(point.action.partition("=")[2]) / 1000)

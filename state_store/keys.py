@@ -1,0 +1,84 @@
+"""Layout of the keys of all rows of one store, and the version marker.
+
+All rows of all states of a store are in the default column family of one database::
+
+    hashed state    state:u16be · hash:u32be · user key          numbers 0x0001..0x7FFE
+    ordered state   state:u16be · user key · hash:u32be          numbers 0x8001..0xFFFE
+    version marker  00 00 'm'  ->  version:u64be · id (ASCII)    number 0x0000, one row
+
+So a state is one contiguous range, and a range of hashes is one contiguous range of a hashed state.
+Ordered states are those that Spark scans in key order, so their hash is behind the key. State
+numbers are never reused within the life of a store. ``tests/golden/keys.json`` has examples that
+the JVM's tests read as well.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import NamedTuple
+
+from pyspark_ckpt.state_store.errors import FormatError
+
+MARKER_KEY = b"\x00\x00m"
+ORDERED_BIT = 0x8000
+LAST_COUNTER = 0x7FFE
+
+_ID = re.compile(r"[A-Za-z0-9_.]{1,128}")
+_STATE = struct.Struct(">H")
+_HASH = struct.Struct(">I")
+_VERSION = struct.Struct(">Q")
+
+EMPTY_ID = "0"
+
+
+class Marker(NamedTuple):
+    """Which commit a database holds: the version, and the id that tells it from its siblings."""
+
+    version: int
+    id: str
+
+    def encode(self) -> bytes:
+        """Value of the marker row."""
+        return _VERSION.pack(self.version) + self.id.encode("ascii")
+
+    @classmethod
+    def decode(cls, value: bytes) -> Marker:
+        """Read the value of a marker row. Raises FormatError when it is none."""
+        identity = value[_VERSION.size :].decode("ascii", errors="replace")
+        if len(value) <= _VERSION.size or not is_id(identity):
+            raise FormatError(f"A version marker row has the value {value[:64]!r}, which is none.")
+        return cls(_VERSION.unpack_from(value)[0], identity)
+
+    def __str__(self) -> str:
+        """Version and id as messages show them."""
+        return f"version {self.version} (id {self.id})"
+
+
+EMPTY = Marker(0, EMPTY_ID)
+"""Version 0 of every store: no rows, no marker row."""
+
+
+def is_id(text: str) -> bool:
+    """Whether ``text`` may be the id of a commit: ASCII letters, digits, ``_`` and ``.`` (no ``-``)."""
+    return _ID.fullmatch(text) is not None
+
+
+def hashed_key(state: int, partition_hash: int, user_key: bytes) -> bytes:
+    """Key of a row of a hashed state; ``partition_hash`` is unsigned."""
+    return _STATE.pack(state) + _HASH.pack(partition_hash) + user_key
+
+
+def ordered_key(state: int, user_key: bytes, partition_hash: int) -> bytes:
+    """Key of a row of a state in key order; ``partition_hash`` is unsigned."""
+    return _STATE.pack(state) + user_key + _HASH.pack(partition_hash)
+
+
+def state_number(counter: int, *, ordered: bool) -> int:
+    """State number of the ``counter``-th state (from 1) that a store has ever had."""
+    return counter | ORDERED_BIT if ordered else counter
+
+
+def state_range(state: int) -> tuple[bytes, bytes]:
+    """First key, and the key behind the last one, of all rows of ``state``."""
+    return _STATE.pack(state), _STATE.pack(state + 1)

@@ -1,0 +1,50 @@
+"""Messages of the state server: one JSON object a line on stderr, which the JVM passes on to its own log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import MutableMapping
+from typing import Any
+
+LOGGER = "pyspark_ckpt"
+
+
+class StoreLog(logging.LoggerAdapter[logging.Logger]):
+    """Logger that says of every message which store it is about (``operator/partition/name``)."""
+
+    def __init__(self, module: str, store: str) -> None:
+        """Log as ``module`` about ``store``."""
+        super().__init__(logging.getLogger(f"{LOGGER}.{module}"), {"store": store})
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:  # noqa: ANN401
+        """Attach the store to the record."""
+        kwargs["extra"] = dict(self.extra or {})
+        return msg, kwargs
+
+
+class JsonLines(logging.Formatter):
+    """Format a record as the line that the JVM expects."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return ``{"level", "logger", "message", "store"?}`` on one line."""
+        message = record.getMessage()
+        if record.exc_info:
+            message += "\n" + self.formatException(record.exc_info)
+        line = {"level": record.levelname, "logger": record.name, "message": message}
+        store = getattr(record, "store", None)
+        if store is not None:
+            line["store"] = store
+        return json.dumps(line)
+
+
+def log_to_stderr(level: str) -> None:
+    """Send everything from ``level`` up to stderr as JSON lines; a closed stderr is no error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger(LOGGER).setLevel(level)
+    logging.raiseExceptions = False

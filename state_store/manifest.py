@@ -1,0 +1,116 @@
+"""Manifest of a snapshot: a JSON object whose creation publishes the snapshot.
+
+::
+
+    {"format": 1, "store": {...StoreMeta...}, "max_parallelism": 32768, "key_groups": [0, 32768],
+     "files": [{"name": "000012.sst", "bytes", "sha256", "xxh3", "object": "sst/<sha256>-<tail>.sst",
+                "first_key", "last_key" (base64), "rows"},
+               {"name": "CURRENT", "bytes", "sha256", "xxh3", "data": (base64)}]}
+
+The files are a whole RocksDB folder: it is restored by placing them and opening it. Table files are
+objects that snapshots share; RocksDB's own small files (MANIFEST, CURRENT, OPTIONS) are inside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+
+import msgspec
+import xxhash
+
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.meta import FORMAT_VERSION, StoreMeta
+from pyspark_ckpt.state_store.names import is_table_object
+
+MAX_PARALLELISM: Final = 32768
+MAX_FILE_BYTES: Final = 1 << 44
+
+_TABLE_NAME = re.compile(r"\d{6,20}\.sst")
+_OTHER_NAME = re.compile(r"CURRENT|(MANIFEST|OPTIONS)-\d{6,20}|rocksdict-config\.json")
+
+
+class ManifestFile(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    rename={"size_bytes": "bytes", "object_name": "object"},
+):
+    """One file of the RocksDB folder: an object of its own, or inline ``data``."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+    xxh3: str
+    object_name: str | None = None
+    data: bytes | None = None
+    first_key: bytes | None = None
+    last_key: bytes | None = None
+    rows: int | None = None
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything a restore of one snapshot needs."""
+
+    format: int
+    store: StoreMeta
+    max_parallelism: int
+    key_groups: tuple[int, int]
+    files: tuple[ManifestFile, ...]
+
+    def objects(self) -> dict[str, ManifestFile]:
+        """Table files by the name of their object."""
+        return {file.object_name: file for file in self.files if file.object_name is not None}
+
+    def encode(self) -> bytes:
+        """Content of the manifest object."""
+        return msgspec.json.encode(self)
+
+
+def is_inline(name: str) -> bool:
+    """Whether a file of a RocksDB folder belongs inside the manifest."""
+    return _OTHER_NAME.fullmatch(name) is not None
+
+
+def inline_file(name: str, data: bytes) -> ManifestFile:
+    """Describe a small file that travels inside the manifest."""
+    digest = hashlib.sha256(data).hexdigest()
+    return ManifestFile(name, len(data), digest, xxhash.xxh3_128_hexdigest(data), data=data)
+
+
+def decode(content: bytes, where: str) -> Manifest:
+    """Read and check a manifest. Raises FormatError that names ``where`` it lies."""
+    try:
+        written_as = msgspec.json.decode(content, type=_FormatOnly).format
+        if written_as != FORMAT_VERSION:
+            raise FormatError(
+                f"{where} has format {written_as}; this release reads {FORMAT_VERSION}.",
+                hint="Use the release that wrote the checkpoint, or a newer one.",
+            )
+        manifest = msgspec.json.decode(content, type=Manifest)
+    except msgspec.MsgspecError as problem:
+        raise FormatError(f"{where} is damaged: {problem}.") from problem
+    names = [file.name for file in manifest.files]
+    bad = next((file.name for file in manifest.files if not _acceptable(file)), None)
+    if bad is not None or len(set(names)) != len(names) or "CURRENT" not in names:
+        raise FormatError(f"{where} is damaged: its list of files is not that of a database folder ({bad!r}).")
+    return manifest
+
+
+def _acceptable(file: ManifestFile) -> bool:
+    if not 0 <= file.size_bytes <= MAX_FILE_BYTES:
+        return False
+    if file.data is not None:
+        intact = len(file.data) == file.size_bytes and xxhash.xxh3_128_hexdigest(file.data) == file.xxh3
+        return file.object_name is None and is_inline(file.name) and intact
+    return (
+        file.object_name is not None
+        and is_table_object(file.object_name)
+        and _TABLE_NAME.fullmatch(file.name) is not None
+    )
+
+
+class _FormatOnly(msgspec.Struct):
+    format: int

@@ -1,0 +1,116 @@
+"""What is known of a store at one version beside its rows: its states, their row counts, its partitions.
+
+It travels in every delta (``meta.json``), in every snapshot manifest, and lies beside every local copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.keys import EMPTY, EMPTY_ID, LAST_COUNTER, Marker, state_number
+
+FORMAT_VERSION = 1
+
+
+class Descriptor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the rows of one state are laid out; schemas and encoder are kept as the shim gave them."""
+
+    ordered: bool = False
+    multiple_values: bool = False
+    internal: bool = False
+    key_schema: Any = None
+    value_schema: Any = None
+    key_encoder: Any = None
+
+
+class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One state of a store: its number in the keys, its name, how many rows it has."""
+
+    number: int
+    name: str
+    rows: int
+    descriptor: Descriptor
+
+
+class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The store at one commit. ``counter`` counts all states there ever were: numbers are never reused."""
+
+    version: int
+    id: str
+    parent: str
+    num_partitions: int | None
+    counter: int
+    states: tuple[State, ...]
+
+    @property
+    def marker(self) -> Marker:
+        """Version and id."""
+        return Marker(self.version, self.id)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all states together."""
+        return sum(state.rows for state in self.states)
+
+    def state(self, name: str) -> State | None:
+        """Return the state of that name, if there is one."""
+        return next((state for state in self.states if state.name == name), None)
+
+    def with_state(self, name: str, descriptor: Descriptor) -> tuple[StoreMeta, int]:
+        """Return this store with state ``name`` in it, and the state's number.
+
+        A state that exists keeps its number and rows; its schemas become the given ones. Raises
+        InvalidInputError if the layout of its rows would change, or if all state numbers are used up.
+        """
+        known = self.state(name)
+        if known is None:
+            if self.counter >= LAST_COUNTER:
+                raise InvalidInputError(f"State {name!r}: this store has had {LAST_COUNTER} states; there are no more.")
+            number = state_number(self.counter + 1, ordered=descriptor.ordered)
+            states = (*self.states, State(number, name, 0, descriptor))
+            return msgspec.structs.replace(self, counter=self.counter + 1, states=states), number
+        for field in ("ordered", "multiple_values"):
+            if getattr(known.descriptor, field) != getattr(descriptor, field):
+                raise InvalidInputError(
+                    f"State {name!r} was created with {field}={getattr(known.descriptor, field)} "
+                    f"and is now asked for with {field}={getattr(descriptor, field)}.",
+                    hint="Give the changed state another name, or start the query with a new checkpoint.",
+                )
+        changed = msgspec.structs.replace(known, descriptor=descriptor)
+        states = tuple(changed if state is known else state for state in self.states)
+        return msgspec.structs.replace(self, states=states), known.number
+
+    def without_state(self, name: str) -> StoreMeta:
+        """Return this store without state ``name``; no error if there is none."""
+        return msgspec.structs.replace(self, states=tuple(state for state in self.states if state.name != name))
+
+    def committed(self, commit_id: str, row_changes: Mapping[int, int], num_partitions: int | None) -> StoreMeta:
+        """Return the next version: same states, row counts changed by ``row_changes`` (by state number).
+
+        Raises InvalidInputError for a state number that is not there and for a count below zero.
+        """
+        unknown = set(row_changes) - {state.number for state in self.states}
+        if unknown:
+            raise InvalidInputError(f"Row counts name states {sorted(unknown)}, which this store does not have.")
+        states = []
+        for state in self.states:
+            rows = state.rows + row_changes.get(state.number, 0)
+            if rows < 0:
+                raise InvalidInputError(f"State {state.name!r} would have {rows} rows: the writer's counts are wrong.")
+            states.append(msgspec.structs.replace(state, rows=rows))
+        return StoreMeta(
+            version=self.version + 1,
+            id=commit_id,
+            parent=self.id,
+            num_partitions=self.num_partitions if num_partitions is None else num_partitions,
+            counter=self.counter,
+            states=tuple(states),
+        )
+
+
+EMPTY_META = StoreMeta(version=EMPTY.version, id=EMPTY_ID, parent=EMPTY_ID, num_partitions=None, counter=0, states=())
+"""Version 0 of every store."""

@@ -1,0 +1,98 @@
+"""Names of the objects in the remote folder of one store. The names alone tell the lineage.
+
+::
+
+    <version:020d>-<id>-<parent id>.delta    one commit; the parent of version 1 is "0"
+    <version:020d>-<id>.snapshot             manifest of one snapshot: its creation publishes it
+    <version:020d>-<epoch:010d>.winner       checkpoint format 1 only: which commit of a run stands
+    sst/<sha256>-<8 hex digits>.sst          one table file of one or more snapshots
+    _ckpt/runs/<epoch:010d>.run              checkpoint format 1 only, in the folder of the checkpoint
+
+Versions have 20 digits so that the order of names is the order of versions. What has no such name is
+not ours (Spark keeps ``_metadata`` there) and is neither read nor deleted.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import NamedTuple
+
+from pyspark_ckpt.state_store.keys import Marker
+
+META_NAME = "meta.json"
+TABLE_FOLDER = "sst"
+
+_DELTA = re.compile(r"(\d{20})-([A-Za-z0-9_.]{1,128})-([A-Za-z0-9_.]{1,128})\.delta")
+_SNAPSHOT = re.compile(r"(\d{20})-([A-Za-z0-9_.]{1,128})\.snapshot")
+_WINNER = re.compile(r"(\d{20})-(\d{10})\.winner")
+_TABLE_OBJECT = re.compile(r"sst/([0-9a-f]{64})-[0-9a-f]{8}\.sst")
+_DELTA_FILE = re.compile(r"\d{4}\.sst")
+
+
+class DeltaName(NamedTuple):
+    """A commit and the one it was made on."""
+
+    commit: Marker
+    parent: Marker
+
+    def __str__(self) -> str:
+        """Object name."""
+        return f"{self.commit.version:020d}-{self.commit.id}-{self.parent.id}.delta"
+
+
+class WinnerName(NamedTuple):
+    """Which run (by epoch) the winner object of a version belongs to."""
+
+    version: int
+    epoch: int
+
+    def __str__(self) -> str:
+        """Object name."""
+        return f"{self.version:020d}-{self.epoch:010d}.winner"
+
+
+def snapshot_name(commit: Marker) -> str:
+    """Object name of the manifest of ``commit``."""
+    return f"{commit.version:020d}-{commit.id}.snapshot"
+
+
+def table_object_name(sha256: str) -> str:
+    """New object name for a table file with this content.
+
+    The random tail makes every upload its own object: one that retention is just about to delete as
+    unreachable can never be the one that a snapshot in progress relies on.
+    """
+    return f"{TABLE_FOLDER}/{sha256}-{uuid.uuid4().hex[:8]}.sst"
+
+
+def version_prefix(version: int) -> str:
+    """What the names of all objects of one version begin with."""
+    return f"{version:020d}-"
+
+
+def parse(name: str) -> DeltaName | WinnerName | Marker | None:
+    """Read an object name: a delta, a winner, a snapshot (its commit), or None for a name not ours."""
+    if match := _DELTA.fullmatch(name):
+        version = int(match[1])
+        return DeltaName(Marker(version, match[2]), Marker(version - 1, match[3])) if version > 0 else None
+    if match := _WINNER.fullmatch(name):
+        return WinnerName(int(match[1]), int(match[2]))
+    if match := _SNAPSHOT.fullmatch(name):
+        return Marker(int(match[1]), match[2])
+    return None
+
+
+def is_table_object(name: str) -> bool:
+    """Whether ``name`` is that of a table file of a snapshot."""
+    return _TABLE_OBJECT.fullmatch(name) is not None
+
+
+def is_delta_file(name: str) -> bool:
+    """Whether ``name`` is that of a table file inside a delta."""
+    return _DELTA_FILE.fullmatch(name) is not None
+
+
+def new_commit_id() -> str:
+    """Id that no other commit has: 32 hexadecimal digits, so never ``"0"``, which is version 0's."""
+    return uuid.uuid4().hex

@@ -1,0 +1,143 @@
+"""Options of the engine: one table, ``options.json``, read by Python, by the JVM and by the documentation.
+
+A key of the table is what follows ``spark.sql.streaming.stateStore.ckpt.`` in a Spark conf.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+PREFIX = "spark.sql.streaming.stateStore.ckpt."
+
+_BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_BYTES = re.compile(r"(\d{1,15})\s*([kmgt]?)b?", re.IGNORECASE)
+_TIME_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_TIME = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*(ms|s|min|m|h|d)?", re.IGNORECASE)
+
+
+class OptionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One row of the table, as ``options.json`` holds it."""
+
+    type: str
+    default: str | int
+    doc: str
+    unit: str = ""
+    values: tuple[str, ...] = ()
+    min: int | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """All options with their units; what travels through the engine instead of a map of strings."""
+
+    python: str
+    memory_limit_bytes: int
+    local_dir: str
+    snapshot_every_versions: int
+    local_checkpoints: int
+    compression: str
+    start_timeout_s: float
+    log_level: str
+    retention_grace_period_s: float
+    fail_points: str
+
+
+@cache
+def table() -> Mapping[str, OptionRow]:
+    """Every option by its key without the prefix, in the order of the file."""
+    text = Path(__file__).with_name("options.json").read_bytes()
+    return msgspec.json.decode(text, type=dict[str, OptionRow])
+
+
+def parse(settings: Mapping[str, str]) -> Options:
+    """Options from ``settings``; what is not set has the default of the table.
+
+    Keys may carry the full Spark prefix. Raises InvalidInputError that names the key and the value,
+    for a key that the table does not know as for a value it does not allow.
+    """
+    given = {key.removeprefix(PREFIX): value for key, value in settings.items()}
+    for key in given:
+        if key not in table():
+            raise _unknown(key)
+    values = {key: _value(key, row, given.get(key)) for key, row in table().items()}
+    return Options(
+        python=cast("str", values["python"]),
+        memory_limit_bytes=cast("int", values["memoryLimit"]),
+        local_dir=cast("str", values["localDir"]),
+        snapshot_every_versions=cast("int", values["snapshotEveryVersions"]),
+        local_checkpoints=cast("int", values["localCheckpoints"]),
+        compression=cast("str", values["compression"]),
+        start_timeout_s=cast("float", values["startTimeout"]),
+        log_level=cast("str", values["logLevel"]),
+        retention_grace_period_s=cast("float", values["retentionGracePeriod"]),
+        fail_points=cast("str", values["failPoints"]),
+    )
+
+
+def _unknown(key: str) -> InvalidInputError:
+    near = difflib.get_close_matches(key, list(table()), n=1)
+    meant = f" Did you mean {PREFIX}{near[0]}?" if near else ""
+    return InvalidInputError(
+        f"There is no option {PREFIX}{key}.{meant}",
+        hint="Known options: " + ", ".join(PREFIX + known for known in table()),
+    )
+
+
+def _value(key: str, row: OptionRow, given: str | None) -> object:
+    text = str(row.default) if given is None else str(given)
+    parser = _PARSERS[row.type]
+    try:
+        value = parser(text.strip())
+    except ValueError as problem:
+        raise _bad(key, text, str(problem)) from problem
+    if row.values:
+        matching = [allowed for allowed in row.values if allowed.lower() == text.strip().lower()]
+        if not matching:
+            raise _bad(key, text, "it must be one of " + ", ".join(row.values))
+        value = matching[0]
+    if row.min is not None and value < row.min:
+        raise _bad(key, text, f"it must be at least {row.min} {row.unit}".rstrip())
+    return value
+
+
+def _bad(key: str, text: str, why: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"Option {PREFIX}{key} has the value {text!r}: {why}.",
+        hint=f"{table()[key].doc} Default: {table()[key].default!r}.",
+    )
+
+
+def _bytes(text: str) -> int:
+    match = _BYTES.fullmatch(text)
+    if match is None:
+        problem = "it must be a number of bytes such as 268435456, 256m or 1g"
+        raise ValueError(problem)
+    return int(match[1]) * _BYTE_UNITS[match[2].lower()]
+
+
+def _seconds(text: str) -> float:
+    match = _TIME.fullmatch(text)
+    if match is None:
+        problem = "it must be a time such as 60, 60s, 10m or 1h"
+        raise ValueError(problem)
+    return float(match[1]) * _TIME_UNITS[(match[2] or "").lower()]
+
+
+def _int(text: str) -> int:
+    if re.fullmatch(r"-?\d{1,18}", text) is None:
+        problem = "it must be a whole number"
+        raise ValueError(problem)
+    return int(text)
+
+
+_PARSERS: Mapping[str, Any] = {"bytes": _bytes, "int": _int, "seconds": _seconds, "string": str, "enum": str}

@@ -1,0 +1,219 @@
+"""Bring a version to this machine: the nearest usable base, then deltas in lineage order.
+
+A base is a local copy, a remote snapshot, or version 0. Objects are fetched in parallel and every checksum
+is verified before RocksDB sees a byte. A snapshot that is damaged or incomplete is named in a warning and an
+older base with more deltas takes its place; a delta that is damaged has no substitute, and the error says so.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import xxhash
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.copies import ingest_all
+from pyspark_ckpt.state_store.database import Database, Tuning
+from pyspark_ckpt.state_store.delta import Delta, read_delta
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, InternalError, NotFoundError, StorageError
+from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.keys import EMPTY, Marker
+from pyspark_ckpt.state_store.lineage import Lineage
+from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.manifest import Manifest, ManifestFile, decode
+from pyspark_ckpt.state_store.meta import EMPTY_META, StoreMeta
+from pyspark_ckpt.state_store.names import DeltaName, snapshot_name
+
+CHUNK_BYTES = 1 << 20
+
+_T = TypeVar("_T")
+
+LinkLocal = Callable[[Marker, Path], StoreMeta | None]
+"""Fill a folder from a local copy of that commit; its metadata, or None if the copy is gone."""
+
+
+@dataclass
+class Restored:
+    """An open database at the version that was asked for, and what it took."""
+
+    meta: StoreMeta
+    database: Database
+    metrics: dict[str, int] = field(default_factory=dict)
+
+
+class _UnusableBaseError(Exception):
+    """The base that was picked cannot be used; the next older one may."""
+
+
+class Restorer:
+    """Restores versions of one store."""
+
+    def __init__(
+        self, place: BlobPlace, tuning: Tuning, pool: Executor, failpoints: FailPoints, log: StoreLog, store: str
+    ) -> None:
+        """Read from ``place``, with the threads of ``pool``."""
+        self._place = place
+        self._tuning = tuning
+        self._pool = pool
+        self._failpoints = failpoints
+        self._log = log
+        self._store = store
+
+    def restore(self, commit: Marker, folder: Path, local: set[Marker], link: LinkLocal) -> Restored:
+        """Fill the empty ``folder`` so that ``folder/db`` holds ``commit``, and open it.
+
+        ``local`` are commits that ``link`` can provide. Raises NotFoundError (never committed or
+        retired), InvalidInputError (other id), FormatError (damage without a way round it), StorageError.
+        """
+        lineage = Lineage.read(self._place)
+        lineage.require(commit, self._store)
+        sources = {"local copy": set(local), "snapshot": set(lineage.snapshots)}
+        troubles: list[str] = []
+        while True:
+            try:
+                base, steps = lineage.chain(commit, lambda marker: any(marker in kind for kind in sources.values()))
+            except NotFoundError as problem:
+                raise self._hopeless(commit, problem, troubles) from problem
+            kind = next((kind for kind, markers in sources.items() if base in markers), "empty store")
+            try:
+                return self._build(base, kind, steps, lineage, folder, link)
+            except _UnusableBaseError as problem:
+                self._log.warning("%s; an older base and more deltas are used instead", problem)
+                troubles.append(str(problem))
+                sources[kind].discard(base)
+                _empty(folder)
+
+    def _build(
+        self, base: Marker, kind: str, steps: list[DeltaName], lineage: Lineage, folder: Path, link: LinkLocal
+    ) -> Restored:
+        started = time.monotonic()
+        manifest = self._manifest(base) if kind == "snapshot" else None
+        self._failpoints.hit("restore.before_download")
+        tables = {file.name: file for file in manifest.files} if manifest is not None else {}
+        (folder / "db").mkdir(mode=0o700)
+        placing = [self._pool.submit(self._place_file, file, folder / "db") for file in tables.values()]
+        fetching = [
+            self._pool.submit(
+                read_delta, self._place, name, lineage.deltas[name.commit][1].size_bytes, folder / f"delta-{index}"
+            )
+            for index, name in enumerate(steps)
+        ]
+        placed, deltas = _all(placing), _all(fetching)  # every thread has ended before anything is raised
+        if isinstance(placed, CkptError):
+            raise _UnusableBaseError(f"the {kind} of {base} is not usable: {placed}") from placed
+        if isinstance(deltas, CkptError):
+            raise deltas
+        meta = manifest.store if manifest is not None else EMPTY_META
+        if kind == "local copy":
+            (folder / "db").rmdir()
+            meta = _usable(link(base, folder / "db"), base)
+        self._failpoints.hit("restore.after_download")
+        database = self._opened(base, kind, folder / "db")
+        self._replay(database, deltas)
+        _empty(folder, keep="db")
+        return Restored(
+            deltas[-1].store if deltas else meta,
+            database,
+            {
+                "restored": 1,
+                "restore_ms": round((time.monotonic() - started) * 1000),
+                "replayed_deltas": len(deltas),
+                "downloaded_bytes": sum(placed) + sum(delta.size_bytes for delta in deltas),
+            },
+        )
+
+    def _manifest(self, base: Marker) -> Manifest:
+        name = snapshot_name(base)
+        try:
+            manifest = decode(self._place.get(name), f"{self._place.url}/{name}")
+        except CkptError as problem:
+            raise _UnusableBaseError(f"the snapshot of {base} is not usable: {problem}") from problem
+        if manifest.store.marker != base:
+            raise _UnusableBaseError(f"{self._place.url}/{name} is damaged: it holds {manifest.store.marker}")
+        return manifest
+
+    def _place_file(self, file: ManifestFile, folder: Path) -> int:
+        """Fetch one file of a snapshot and verify it; returns the bytes that came from the place."""
+        path = folder / file.name
+        if file.data is not None:
+            path.write_bytes(file.data)
+            return 0
+        name = str(file.object_name)
+        self._place.download(name, path)
+        if path.stat().st_size != file.size_bytes or _xxh3(path) != file.xxh3:
+            raise FormatError(f"{self._place.url}/{name} is damaged: size or checksum is wrong.")
+        return file.size_bytes
+
+    def _opened(self, base: Marker, kind: str, folder: Path) -> Database:
+        try:
+            database = Database(folder, self._tuning)
+        except CkptError as problem:
+            raise _UnusableBaseError(f"the {kind} of {base} cannot be opened: {problem}") from problem
+        held = database.marker() or EMPTY
+        if held != base:
+            database.close()
+            raise _UnusableBaseError(f"the {kind} of {base} holds {held}")
+        return database
+
+    def _replay(self, database: Database, deltas: list[Delta]) -> None:
+        for delta in deltas:
+            try:
+                ingest_all(database, [(delta.store, delta.files)])
+            except (InternalError, StorageError, FormatError) as problem:
+                database.close()
+                if isinstance(problem, StorageError):
+                    raise
+                raise FormatError(
+                    f"{self._store}: the delta of {delta.store.marker} in {self._place.url} is not usable: {problem}",
+                    hint="Restore the file from a backup of the checkpoint.",
+                ) from problem
+            except BaseException:
+                database.close()
+                raise
+
+    def _hopeless(self, commit: Marker, problem: CkptError, troubles: list[str]) -> CkptError:
+        if not troubles:
+            return NotFoundError(f"{self._store}: {problem}", hint=problem.hint)
+        return FormatError(
+            f"{self._store}: {commit} cannot be restored: {'; '.join(troubles)}; and {problem}",
+            hint="Restore the named files from a backup of the checkpoint, "
+            "or go back to a version that does not need them.",
+        )
+
+
+def _all(futures: list[Future[_T]]) -> list[_T] | CkptError:
+    """Wait for every future; all results, or the first error of the tree. Other errors are raised."""
+    wait(futures)
+    problems = [problem for future in futures if (problem := future.exception()) is not None]
+    for problem in problems:
+        if not isinstance(problem, CkptError):
+            raise problem
+    if problems:
+        return next(problem for problem in problems if isinstance(problem, CkptError))
+    return [future.result() for future in futures]
+
+
+def _usable(meta: StoreMeta | None, base: Marker) -> StoreMeta:
+    if meta is None:
+        raise _UnusableBaseError(f"the local copy of {base} is gone")
+    return meta
+
+
+def _xxh3(path: Path) -> str:
+    digest = xxhash.xxh3_128()
+    with path.open("rb", buffering=0) as source:
+        while chunk := source.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _empty(folder: Path, keep: str = "") -> None:
+    for path in folder.iterdir():
+        if path.name != keep:
+            shutil.rmtree(path)

@@ -1,0 +1,147 @@
+"""Delete what nobody can ask for any more.
+
+Kept are: the versions Spark may still ask for (``min_versions_to_retain`` below the newest one that Spark
+is known to have committed, and everything above), the newest snapshot at or below the oldest of them, on
+their lineage, all deltas from that snapshot on, and every table file that a remaining manifest refers to.
+Siblings that lost are kept until their version is older than that: only then has the commit log decided.
+
+The order makes a crash harmless: first manifests, then deltas and winners, then table files; a manifest
+never refers to a deleted file. A table file goes only after two looks, a grace period apart in this
+process, both found it unreachable, and if it is older than the grace period itself: a snapshot being
+made by another process is never hit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
+from pyspark_ckpt.state_store.errors import CkptError
+from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.keys import Marker
+from pyspark_ckpt.state_store.lineage import Lineage
+from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.manifest import decode
+from pyspark_ckpt.state_store.names import TABLE_FOLDER, is_table_object, snapshot_name
+
+
+@dataclass(frozen=True)
+class Retired:
+    """Objects to delete, in the order of deletion; the names within one list may go in parallel."""
+
+    manifests: list[str]
+    commits: list[str]
+
+
+def retired(lineage: Lineage, newest: Marker, min_versions: int) -> Retired:
+    """Manifests, deltas and winners that no retained version needs; nothing is deleted here.
+
+    ``newest`` is the last commit that Spark has asked for.
+    """
+    oldest = newest.version - min_versions
+    ancestors = lineage.ancestors(newest)
+    base = max((m for m in lineage.snapshots if m in ancestors and m.version <= oldest), default=None)
+    if base is None:
+        return Retired([], [])
+    losers = {m for m in (*lineage.deltas, *lineage.snapshots) if m.version < oldest and m not in ancestors}
+    return Retired(
+        manifests=[snapshot_name(m) for m in lineage.snapshots if m.version < base.version or m in losers],
+        commits=[str(name) for m, (name, _) in lineage.deltas.items() if m.version <= base.version or m in losers]
+        + [str(name) for name in lineage.winners if name.version < base.version],
+    )
+
+
+class Retention:
+    """Cleans up behind one store."""
+
+    def __init__(
+        self,
+        place: BlobPlace,
+        grace_s: float,
+        pool: Executor,
+        failpoints: FailPoints,
+        log: StoreLog,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Delete in ``place`` with the threads of ``pool``."""
+        self._place = place
+        self._grace_s = grace_s
+        self._pool = pool
+        self._failpoints = failpoints
+        self._log = log
+        self._clock = clock
+        self._unreachable_since: dict[str, float] = {}
+        self._objects: dict[str, set[str]] = {}
+        self._cleaned: tuple[Marker, int] | None = None
+
+    def clean(self, newest: Marker, min_versions: int) -> int:
+        """Delete what is retired; returns the number of objects. Raises StorageError.
+
+        A failure in the middle leaves objects too many, never one too few; the next call goes on.
+        Costs nothing when nothing was committed since the last call.
+        """
+        if self._cleaned == (newest, min_versions) and not self._unreachable_since:
+            return 0
+        gone = retired(Lineage.read(self._place), newest, min_versions)
+        count = self._delete(gone.manifests) + self._delete(gone.commits)
+        tables = self._unreachable_tables()
+        count += self._delete(tables)
+        for name in tables:
+            del self._unreachable_since[name]
+        count += self._place.discard_unfinished(self._grace_s)
+        self._cleaned = (newest, min_versions)
+        return count
+
+    def _unreachable_tables(self) -> list[str]:
+        """Table files that were seen unreachable a grace period ago and still are."""
+        tables = [blob for blob in self._place.list(TABLE_FOLDER) if is_table_object(blob.name)]
+        reachable = self._reachable() if tables else set()  # after the listing: a new manifest is seen
+        if reachable is None:
+            return []
+        now = self._clock()
+        since = {
+            blob.name: self._unreachable_since.get(blob.name, now) for blob in tables if blob.name not in reachable
+        }
+        self._unreachable_since = since
+        return [blob.name for blob in tables if blob.name in since and self._is_due(blob, since[blob.name], now)]
+
+    def _is_due(self, blob: Blob, since: float, now: float) -> bool:
+        return now - since >= self._grace_s and now - blob.modified_s >= self._grace_s
+
+    def _reachable(self) -> set[str] | None:
+        """Every table file that some manifest refers to; None if a manifest cannot be read, for then nobody knows."""
+        names = [snapshot_name(marker) for marker in Lineage.read(self._place).snapshots]
+        known = {}
+        for name in names:
+            try:
+                known[name] = self._objects.get(name) or set(
+                    decode(self._place.get(name), f"{self._place.url}/{name}").objects()
+                )
+            except CkptError as problem:
+                self._log.warning("no table file is deleted while a snapshot cannot be read: %s", problem)
+                return None
+        self._objects = known
+        return set().union(*known.values())
+
+    def _delete(self, names: Iterable[str]) -> int:
+        todo = list(names)
+        if todo:
+            self._failpoints.hit("cleanup.before_delete")
+        failed: list[CkptError] = []
+        for name, problem in zip(todo, self._pool.map(self._try_delete, todo), strict=True):
+            if problem is not None:
+                self._log.warning("could not delete %s: %s", name, problem)
+                failed.append(problem)
+        if failed:
+            raise failed[0]
+        return len(todo)
+
+    def _try_delete(self, name: str) -> CkptError | None:
+        try:
+            self._place.delete(name)
+        except CkptError as problem:
+            return problem
+        return None

@@ -1,0 +1,234 @@
+"""Protocol between the JVM and the state server: one JSON object in, one out.
+
+An answer is ``{"ok": {...}}`` or ``{"error": {"kind", "message", "hint", "retryable"}}``. Messages carry names and
+numbers; rows never pass here.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from pyspark_ckpt.state_store import options as option_table
+from pyspark_ckpt.state_store.errors import CkptError, InternalError, InvalidInputError, StorageError
+from pyspark_ckpt.state_store.keys import EMPTY, MARKER_KEY
+from pyspark_ckpt.state_store.meta import Descriptor
+from pyspark_ckpt.state_store.store import Caller, Identity
+from pyspark_ckpt.state_store.stores import Stores
+
+PROTOCOL = 1
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of all requests."""
+
+
+class Open(Request, frozen=True):
+    """Open a store."""
+
+    state_dir: str
+    checkpoint_root: str
+    operator: int
+    partition: int
+    name: str
+    run_id: str
+    format: int
+    min_versions_to_retain: int
+    options: dict[str, str] = {}
+
+
+class Begin(Request, frozen=True):
+    """Begin a transaction."""
+
+    handle: int
+    version: int
+    id: str | None = None
+    attempt: int | None = None
+    num_partitions: int | None = None
+
+
+class CreateState(Request, frozen=True):
+    """Find or create a state."""
+
+    txn: int
+    name: str
+    descriptor: Descriptor
+
+
+class DropState(Request, frozen=True):
+    """Forget a state."""
+
+    txn: int
+    name: str
+
+
+class Commit(Request, frozen=True):
+    """Make the next version."""
+
+    txn: int
+    files: list[str]
+    rows: dict[str, int] = {}
+    num_partitions: int | None = None
+
+
+class OfTransaction(Request, frozen=True):
+    """Name a transaction."""
+
+    txn: int
+
+
+class OfHandle(Request, frozen=True):
+    """Name an open handle."""
+
+    handle: int
+
+
+class Snapshot(Request, frozen=True):
+    """Make a snapshot if one is due, or at once with ``force``."""
+
+    handle: int
+    force: bool = False
+
+
+class Nothing(Request, frozen=True):
+    """Say nothing."""
+
+
+class Dispatcher:
+    """Answers requests; the same object serves all connections."""
+
+    def __init__(self, stores: Stores, stop: Callable[[], None]) -> None:
+        """Serve ``stores``; ``stop`` ends the process soon after it returns."""
+        self._stores = stores
+        self._stop = stop
+        self._encoder = msgspec.json.Encoder()
+        self._methods: Mapping[str, tuple[msgspec.json.Decoder[Any], Callable[[Any], dict[str, Any]]]] = {
+            "open": (msgspec.json.Decoder(Open), self._open),
+            "begin": (msgspec.json.Decoder(Begin), self._begin),
+            "create_state": (msgspec.json.Decoder(CreateState), self._create_state),
+            "drop_state": (msgspec.json.Decoder(DropState), self._drop_state),
+            "commit": (msgspec.json.Decoder(Commit), self._commit),
+            "abort": (msgspec.json.Decoder(OfTransaction), self._abort),
+            "snapshot": (msgspec.json.Decoder(Snapshot), self._snapshot),
+            "cleanup": (msgspec.json.Decoder(OfHandle), self._cleanup),
+            "close": (msgspec.json.Decoder(OfHandle), self._close),
+            "stats": (msgspec.json.Decoder(Nothing), self._stats),
+            "stop": (msgspec.json.Decoder(Nothing), self._stop_soon),
+        }
+
+    def call(self, method: str, request: str) -> str:
+        """Answer one request; every failure is an answer, too."""
+        try:
+            answer: dict[str, Any] = {"ok": self._dispatch(method, request)}
+        except Exception as problem:  # noqa: BLE001 - the boundary of the process: nothing may escape as it is
+            answer = {"error": error_answer(problem)}
+        return self._encoder.encode(answer).decode()
+
+    def _dispatch(self, method: str, request: str) -> dict[str, Any]:
+        if method not in self._methods:
+            raise InvalidInputError(f"There is no method {method!r}.", hint="Known: " + ", ".join(self._methods))
+        decoder, answer = self._methods[method]
+        try:
+            decoded = decoder.decode(request)
+        except msgspec.MsgspecError as problem:
+            raise InvalidInputError(f"The request of {method!r} is not valid: {problem}.") from problem
+        return answer(decoded)
+
+    def _open(self, request: Open) -> dict[str, Any]:
+        if request.format not in (1, 2):
+            raise InvalidInputError(f"Checkpoint format {request.format} is not known; there are 1 and 2.")
+        if min(request.operator, request.partition, request.min_versions_to_retain) < 0:
+            raise InvalidInputError("operator, partition and min_versions_to_retain cannot be negative.")
+        handle = self._stores.open(
+            request.state_dir,
+            request.checkpoint_root,
+            Identity(request.operator, request.partition, request.name),
+            Caller(request.run_id, request.format, request.min_versions_to_retain),
+            option_table.parse(request.options),
+        )
+        return {"handle": handle.number}
+
+    def _begin(self, request: Begin) -> dict[str, Any]:
+        handle = self._stores.handle(request.handle)
+        store = handle.store
+        transaction = store.begin(handle.caller, request.version, request.id, request.attempt, request.num_partitions)
+        self._stores.remember(store, transaction)
+        base, meta = transaction.base, transaction.meta
+        return {
+            "txn": transaction.number,
+            "version": base.version,
+            "id": None if base == EMPTY else base.id,
+            "new_id": transaction.new_id,
+            "db": str(transaction.copy.db),
+            "live": store.is_live(transaction),
+            "staging": str(transaction.staging),
+            "marker_key": MARKER_KEY,
+            "marker_value": None if base == EMPTY else base.encode(),
+            "next_marker_value": transaction.target.encode(),
+            "num_partitions": meta.num_partitions,
+            "rows": meta.rows,
+            "states": meta.states,
+            "metrics": transaction.metrics,
+        }
+
+    def _create_state(self, request: CreateState) -> dict[str, Any]:
+        store, transaction = self._stores.transaction(request.txn)
+        return {"number": store.create_state(transaction, request.name, request.descriptor)}
+
+    def _drop_state(self, request: DropState) -> dict[str, Any]:
+        store, transaction = self._stores.transaction(request.txn)
+        store.drop_state(transaction, request.name)
+        return {}
+
+    def _commit(self, request: Commit) -> dict[str, Any]:
+        store, transaction = self._stores.transaction(request.txn)
+        try:
+            rows = {int(number): change for number, change in request.rows.items()}
+        except ValueError as problem:
+            raise InvalidInputError(f"Row counts are by state number, not {list(request.rows)}.") from problem
+        result = store.commit(transaction, request.files, rows, request.num_partitions)
+        return {"version": result.version, "id": result.id, "metrics": result.metrics, "states": result.states}
+
+    def _abort(self, request: OfTransaction) -> dict[str, Any]:
+        found = self._stores.find_transaction(request.txn)
+        if found is not None:
+            store, transaction = found
+            store.abort(transaction)
+        return {}
+
+    def _snapshot(self, request: Snapshot) -> dict[str, Any]:
+        published, metrics = self._stores.handle(request.handle).maintenance.snapshot(force=request.force)
+        return {"version": None if published is None else published.marker.version, "metrics": metrics}
+
+    def _cleanup(self, request: OfHandle) -> dict[str, Any]:
+        handle = self._stores.handle(request.handle)
+        return {"deleted": handle.maintenance.cleanup(handle.caller.min_versions_to_retain)}
+
+    def _close(self, request: OfHandle) -> dict[str, Any]:
+        self._stores.close(request.handle)
+        return {}
+
+    def _stats(self, _: Nothing) -> dict[str, Any]:
+        return dict(self._stores.stats())
+
+    def _stop_soon(self, _: Nothing) -> dict[str, Any]:
+        self._stop()
+        return {}
+
+
+def error_answer(problem: Exception) -> dict[str, Any]:
+    """Describe any failure as the protocol has it."""
+    if isinstance(problem, OSError):
+        problem = StorageError(f"{type(problem).__name__}: {problem}", outcome="unknown")
+    elif not isinstance(problem, CkptError):
+        trace = "".join(traceback.format_exception(problem))
+        problem = InternalError(f"{type(problem).__name__}: {problem}\n{trace}")
+    return {
+        "kind": problem.kind,
+        "message": problem.message,
+        "hint": problem.hint,
+        "retryable": problem.retryable,
+    }

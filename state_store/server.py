@@ -1,0 +1,139 @@
+"""Life of the state server process: hello, serve, and end with the JVM that started it.
+
+stdin brings one line of JSON with the settings and the token, and then stays open: its end means that the
+JVM is gone, however it died, and the process ends at once. stdout gets one line of JSON: where the server
+listens, or why it cannot start. stderr gets log lines. The token appears nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+
+from pyspark_ckpt.state_store import options as option_table
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.log import LOGGER, log_to_stderr
+from pyspark_ckpt.state_store.rpc import PROTOCOL, Dispatcher, error_answer
+from pyspark_ckpt.state_store.stores import Stores
+
+ADDRESS = "127.0.0.1"
+STOP_DELAY_S = 0.2
+
+_log = logging.getLogger(f"{LOGGER}.server")
+
+
+class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """First line of stdin."""
+
+    protocol: int
+    token: str
+    local_dir: str
+    memory_bytes: int
+    options: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        """Never show the token."""
+        return f"Hello(local_dir={self.local_dir!r})"
+
+
+class EntryPoint:
+    """The object that the JVM calls."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        """Answer through ``dispatcher``."""
+        self._dispatcher = dispatcher
+
+    def call(self, method: str, request: str) -> str:
+        """Answer one request; never raises."""
+        return self._dispatcher.call(method, request)
+
+    class Java:
+        """What py4j needs to know to make this object a Java one."""
+
+        implements = ["org.apache.spark.sql.ckpt.StateServerRpc"]  # noqa: RUF012 - py4j reads a list
+
+
+def main() -> int:
+    """Run the server until stdin ends or ``stop`` is called; returns the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the JVM decides
+    stdin = sys.stdin.buffer
+    stopped = threading.Event()
+    try:
+        hello = _hello(stdin.readline())
+        options = option_table.parse(hello.options)
+        log_to_stderr(options.log_level)
+        stores = Stores(Path(hello.local_dir), hello.memory_bytes, options)
+        gateway = _serve(Dispatcher(stores, stopped.set), hello.token)
+    except Exception as problem:  # noqa: BLE001 - whatever it is, the JVM must be told
+        _say({"error": error_answer(problem)})
+        return 1
+    port = gateway.get_callback_server().get_listening_port()
+    _say({"port": port, "pid": os.getpid(), "protocol": PROTOCOL, "version": _package_version()})
+    _log.info("state server %d listens on port %d, local folder %s", os.getpid(), port, hello.local_dir)
+    threading.Thread(target=_end_with_parent, args=(stdin,), name="parent-watch", daemon=True).start()
+    stopped.wait()
+    stopped.clear()
+    stopped.wait(STOP_DELAY_S)  # the answer to "stop" leaves first
+    stores.shut_down()
+    _leave(0)
+    return 0
+
+
+def _hello(line: bytes) -> Hello:
+    try:
+        hello = msgspec.json.decode(line, type=Hello)
+    except msgspec.MsgspecError as problem:
+        raise InvalidInputError(f"The first line of stdin is not a valid hello: {problem}.") from problem
+    if hello.protocol != PROTOCOL:
+        raise InvalidInputError(
+            f"The JVM speaks protocol {hello.protocol}, this state server speaks {PROTOCOL}.",
+            hint="Install the same release of pyspark-ckpt for the driver's jar and for the executors' Python.",
+        )
+    if not hello.token or not Path(hello.local_dir).is_absolute() or hello.memory_bytes <= 0:
+        raise InvalidInputError("The hello needs a token, an absolute local_dir and a positive memory_bytes.")
+    return hello
+
+
+def _serve(dispatcher: Dispatcher, token: str) -> Any:  # noqa: ANN401 - py4j has no types
+    return ClientServer(
+        java_parameters=JavaParameters(auth_token=token),
+        python_parameters=PythonParameters(
+            address=ADDRESS, port=0, daemonize=True, daemonize_connections=True, auth_token=token
+        ),
+        python_server_entry_point=EntryPoint(dispatcher),
+    )
+
+
+def _end_with_parent(stdin: Any) -> None:  # noqa: ANN401 - a binary file
+    """Wait for the end of stdin, then end at once: every state on disk is one that a kill may leave."""
+    while stdin.read(4096):
+        pass
+    _leave(0)
+
+
+def _leave(status: int) -> None:
+    logging.shutdown()
+    os._exit(status)
+
+
+def _say(message: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def _package_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow to import
+
+    try:
+        return version("pyspark-ckpt")
+    except PackageNotFoundError:
+        return "0+unknown"

@@ -1,0 +1,154 @@
+"""Make a snapshot: upload what a frozen local copy has and no confirmed snapshot has, then publish a manifest.
+
+A snapshot is made in the background from a copy that nobody changes; no commit ever waits for it. Its name
+carries the commit's id, so a snapshot of a commit that Spark never confirms is harmless: nobody asks for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.copies import LocalCopy
+from pyspark_ckpt.state_store.database import Database, TableFile, Tuning
+from pyspark_ckpt.state_store.errors import CkptError, InternalError, LifecycleError
+from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.keys import Marker
+from pyspark_ckpt.state_store.lineage import Lineage
+from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.manifest import (
+    MAX_PARALLELISM,
+    Manifest,
+    ManifestFile,
+    decode,
+    inline_file,
+    is_inline,
+)
+from pyspark_ckpt.state_store.meta import FORMAT_VERSION
+from pyspark_ckpt.state_store.names import snapshot_name, table_object_name
+
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Published:
+    """What making one snapshot came to."""
+
+    marker: Marker
+    uploaded_files: int
+    uploaded_bytes: int
+    reused_files: int
+
+
+class Hashes:
+    """Checksums of local table files, each computed once. Contents of a table file never change."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._known: dict[tuple[int, int, int], tuple[str, str]] = {}
+
+    def of(self, path: Path) -> tuple[str, str]:
+        """Sha256 and xxh3 of a table file. A hard link is the same file."""
+        state = path.stat()
+        identity = (state.st_ino, state.st_size, state.st_mtime_ns)
+        if identity not in self._known:
+            self._known[identity] = _digests(path)
+        return self._known[identity]
+
+    def keep_only(self, paths: list[Path]) -> None:
+        """Forget every file but these."""
+        wanted = {self.of(path) for path in paths}
+        self._known = {identity: digests for identity, digests in self._known.items() if digests in wanted}
+
+
+class SnapshotWriter:
+    """Makes the snapshots of one store, one at a time."""
+
+    def __init__(self, place: BlobPlace, tuning: Tuning, failpoints: FailPoints, log: StoreLog) -> None:
+        """Write to ``place``."""
+        self._place = place
+        self._tuning = tuning
+        self._failpoints = failpoints
+        self._log = log
+        self._hashes = Hashes()
+
+    def publish(self, copy: LocalCopy, lineage: Lineage, cancelled: Callable[[], bool]) -> Published | None:
+        """Make a snapshot of a frozen copy that is leased meanwhile; None if there is one of that commit.
+
+        After return it survives the loss of this machine. A table file is not uploaded again if a
+        published snapshot of an ancestor has the same content. A failure leaves at most objects that
+        nothing refers to. Raises LifecycleError when ``cancelled`` says so, StorageError, InternalError.
+        """
+        if copy.marker in lineage.snapshots:
+            return None
+        known = self._confirmed_objects(copy.marker, lineage)
+        tables = {table.name: table for table in self._tables(copy)}
+        files: list[ManifestFile] = []
+        uploaded: list[int] = []
+        for path in sorted(copy.db.iterdir()):
+            if cancelled():
+                raise LifecycleError("The store was closed while a snapshot was made.")
+            if path.name in tables:
+                file, is_new = self._table(path, tables[path.name], known)
+                files.append(file)
+                uploaded.extend([file.size_bytes] if is_new else [])
+            elif is_inline(path.name):
+                files.append(inline_file(path.name, path.read_bytes()))
+            elif path.suffix == ".log" and path.stat().st_size:
+                raise InternalError(f"{path} is not empty: rows would be missing from a snapshot.")
+        manifest = Manifest(FORMAT_VERSION, copy.meta, MAX_PARALLELISM, (0, MAX_PARALLELISM), tuple(files))
+        self._failpoints.hit("snapshot.before_manifest")
+        created = self._place.put_if_absent(snapshot_name(copy.marker), manifest.encode())
+        self._failpoints.hit("snapshot.after_manifest")
+        self._hashes.keep_only([copy.db / name for name in tables])
+        return Published(copy.marker, len(uploaded), sum(uploaded), len(tables) - len(uploaded)) if created else None
+
+    def _tables(self, copy: LocalCopy) -> list[TableFile]:
+        database = Database(copy.db, self._tuning, read_only=True)
+        try:
+            held = database.marker()
+            if held != copy.marker:
+                raise InternalError(f"{copy.db} holds {held}, not {copy.marker}.")
+            return database.table_files()
+        finally:
+            database.close()
+
+    def _table(self, path: Path, table: TableFile, known: dict[str, str]) -> tuple[ManifestFile, bool]:
+        sha256, xxh3 = self._hashes.of(path)
+        name = known.get(sha256)
+        is_new = name is None
+        if name is None:
+            name = table_object_name(sha256)
+            with self._place.create(name) as sink, path.open("rb", buffering=0) as source:
+                while chunk := source.read(CHUNK_BYTES):
+                    sink.write(chunk)
+        size = path.stat().st_size
+        described = ManifestFile(path.name, size, sha256, xxh3, name, None, table.first_key, table.last_key, table.rows)
+        return described, is_new
+
+    def _confirmed_objects(self, commit: Marker, lineage: Lineage) -> dict[str, str]:
+        """Objects by content that the newest readable snapshot of an ancestor refers to."""
+        ancestors = lineage.ancestors(commit)
+        for base in sorted((marker for marker in lineage.snapshots if marker in ancestors), reverse=True):
+            name = snapshot_name(base)
+            try:
+                manifest = decode(self._place.get(name), f"{self._place.url}/{name}")
+            except CkptError as problem:
+                self._log.warning("snapshot %s is not used as a base: %s", name, problem)
+                continue
+            return {file.sha256: name for name, file in manifest.objects().items()}
+        return {}
+
+
+def _digests(path: Path) -> tuple[str, str]:
+    sha256, xxh3 = hashlib.sha256(), xxhash.xxh3_128()
+    with path.open("rb", buffering=0) as source:
+        while chunk := source.read(CHUNK_BYTES):
+            sha256.update(chunk)
+            xxh3.update(chunk)
+    return sha256.hexdigest(), xxh3.hexdigest()

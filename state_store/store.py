@@ -1,0 +1,435 @@
+"""One store: the state of one operator in one partition, under one name.
+
+Any number of transactions run at once, on one base or on several; none ever waits for another. The store's
+lock is held for pointer swaps, hard links and ingests, which take milliseconds; never for a remote request.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.copies import LocalCopies, LocalCopy
+from pyspark_ckpt.state_store.database import Tuning, write_table_file
+from pyspark_ckpt.state_store.delta import write_delta
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.keys import EMPTY, MARKER_KEY, Marker, is_id
+from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
+from pyspark_ckpt.state_store.names import DeltaName, new_commit_id
+from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.restore import Restorer
+from pyspark_ckpt.state_store.ticket import Ticket, ticket_path, write_ticket
+from pyspark_ckpt.state_store.transaction import Committed, Status, Transaction
+from pyspark_ckpt.state_store.winners import Epochs, declare_winner, resolve
+
+DECISIONS_KEPT = 64
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all stores of the process have in common."""
+
+    local_dir: Path
+    tuning: Tuning
+    pool: Executor
+    failpoints: FailPoints
+    transaction_numbers: itertools.count[int]
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which store this is, for messages."""
+
+    operator: int
+    partition: int
+    name: str
+
+    def __str__(self) -> str:
+        """Return the words messages use."""
+        return f"operator {self.operator}, partition {self.partition}, store {self.name!r}"
+
+    @property
+    def short(self) -> str:
+        """The form of log lines."""
+        return f"{self.operator}/{self.partition}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """On whose behalf a call is made: one provider instance of one run."""
+
+    run_id: str
+    format: int
+    min_versions_to_retain: int
+
+
+class Store:
+    """Serves all versions of one store and makes new ones."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        place: BlobPlace,
+        checkpoint: BlobPlace,
+        epochs: Epochs,
+        folder: Path,
+        options: Options,
+        shared: Shared,
+    ) -> None:
+        """Keep durable objects in ``place`` and local copies in ``folder``."""
+        self.identity = identity
+        self.place = place
+        self.options = options
+        self.log = StoreLog("store", identity.short)
+        self._checkpoint = checkpoint
+        self._epochs = epochs
+        self._shared = shared
+        self._tuning = shared.tuning.using(options.compression)
+        self._lock = threading.RLock()
+        self._closed = False
+        self._copies = LocalCopies(folder, self._tuning, options.local_checkpoints, self.log)
+        self._restorer = Restorer(place, self._tuning, shared.pool, shared.failpoints, self.log, str(identity))
+        self._restoring: dict[Marker, Future[None]] = {}
+        self._transactions: dict[int, Transaction] = {}
+        self._decided: dict[tuple[str, int], Marker] = {}
+        self.newest: Marker | None = None
+        """The last commit a transaction began on: Spark is known to have committed it."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the store has been closed."""
+        return self._closed
+
+    @property
+    def tuning(self) -> Tuning:
+        """RocksDB settings of this store."""
+        return self._tuning
+
+    @property
+    def open_transactions(self) -> int:
+        """How many transactions have not ended."""
+        return len(self._transactions)
+
+    def adopt(self) -> None:
+        """Use the local copies that an earlier state server left behind."""
+        with self._lock:
+            self._copies.adopt()
+
+    def begin(
+        self, caller: Caller, version: int, commit_id: str | None, attempt: int | None, num_partitions: int | None
+    ) -> Transaction:
+        """Begin a transaction on a committed version; reads on it see exactly that version until it ends.
+
+        With the version at hand locally this makes no remote request. Raises NotFoundError (never committed
+        or retired), InvalidInputError (other id, other number of partitions), FormatError, StorageError.
+        """
+        self._shared.failpoints.hit("begin.before")
+        started = time.monotonic()
+        base = self._base(caller, version, commit_id)
+        copy, metrics = self._leased(base)
+        try:
+            self._check_partitions(copy.meta, num_partitions)
+            transaction = self._opened(caller, base, copy, attempt)
+        except BaseException:
+            with self._lock:
+                self._copies.release(copy)
+            raise
+        with self._lock:
+            copy.confirmed = True
+            self.newest = base
+            self._decide(caller, base)
+        self._shared.failpoints.hit("begin.after_ticket")
+        transaction.metrics = {"load_ms": _ms_since(started), "restored": 0, "replayed_deltas": 0, **metrics}
+        return transaction
+
+    def is_live(self, transaction: Transaction) -> bool:
+        """Whether the base of ``transaction`` is the copy that commits move forward."""
+        return transaction.copy is self._copies.live
+
+    def create_state(self, transaction: Transaction, name: str, descriptor: Descriptor) -> int:
+        """Return the number of state ``name``, which exists from this transaction's commit on.
+
+        Raises LifecycleError, InvalidInputError (the layout of its rows would change).
+        """
+        with self._lock:
+            transaction.require_open()
+            try:
+                transaction.meta, number = transaction.meta.with_state(name, descriptor)
+            except InvalidInputError as problem:
+                raise InvalidInputError(f"{self.identity}: {problem.message}", hint=problem.hint) from problem
+            return number
+
+    def drop_state(self, transaction: Transaction, name: str) -> None:
+        """Forget state ``name``, whose rows the caller deletes in the same transaction. Raises LifecycleError."""
+        with self._lock:
+            transaction.require_open()
+            transaction.meta = transaction.meta.without_state(name)
+
+    def commit(
+        self,
+        transaction: Transaction,
+        files: Sequence[str],
+        row_changes: Mapping[int, int],
+        num_partitions: int | None,
+    ) -> Committed:
+        """Make the next version from the staged table files, applied in order.
+
+        After return it survives the loss of this machine. A repeat gets the same answer. Under checkpoint
+        format 1 the answer may name another commit of this run that was first. After an error the
+        transaction is ABORTED and the base as it was. Raises LifecycleError, InvalidInputError,
+        InternalError (the files lack the marker row), StorageError.
+        """
+        with self._lock:
+            if transaction.status is Status.COMMITTED and transaction.result is not None:
+                return transaction.result
+            self._require_usable()
+            transaction.move(Status.PREPARED)
+        try:
+            result = self._make_durable(transaction, files, row_changes, num_partitions)
+        except BaseException:
+            self._end(transaction, Status.ABORTED)
+            raise
+        transaction.result = result
+        self._end(transaction, Status.COMMITTED)
+        self._shared.failpoints.hit("commit.before_answer")
+        return result
+
+    def abort(self, transaction: Transaction) -> None:
+        """End a transaction without a trace. No error if it has ended or is just being committed."""
+        if transaction.status is Status.OPEN:
+            self._end(transaction, Status.ABORTED)
+
+    def lease_for_snapshot(self, due: Callable[[int], bool]) -> LocalCopy | None:
+        """Lease a frozen copy of the newest version that Spark has asked for, if its version is ``due``."""
+        with self._lock:
+            confirmed = [copy for copy in self._copies if copy.confirmed and copy.marker != EMPTY]
+            newest = max(confirmed, key=lambda copy: copy.marker.version, default=None)
+            if self._closed or newest is None or not due(newest.marker.version):
+                return None
+            frozen = self._copies.checkpoint_live() if newest is self._copies.live else newest
+            self._copies.lease(frozen)
+            return frozen
+
+    def release(self, copy: LocalCopy) -> None:
+        """End the lease of a snapshot."""
+        with self._lock:
+            self._copies.release(copy)
+            self._copies.prune()
+
+    def close(self) -> None:
+        """Abort what is open, close the database, delete the local files. May be called twice."""
+        with self._lock:
+            if self._closed:
+                return
+            for transaction in list(self._transactions.values()):
+                self.abort(transaction)
+            self._closed = True
+            self._copies.close(remove=True)
+
+    def _base(self, caller: Caller, version: int, commit_id: str | None) -> Marker:
+        if version < 0 or (commit_id is not None and not is_id(commit_id)):
+            raise InvalidInputError(f"{self.identity}: version {version} with id {commit_id!r} cannot exist.")
+        if caller.format == 1:
+            self._epochs.of(caller.run_id)  # number the run before it commits anything
+        if version == 0:
+            return EMPTY
+        if commit_id is not None:
+            return Marker(version, commit_id)
+        decided = self._decided.get((caller.run_id, version))
+        if decided is not None:
+            return decided
+        return resolve(
+            self.place, self._checkpoint, version, self.identity.operator, self.identity.partition, str(self.identity)
+        )
+
+    def _decide(self, caller: Caller, commit: Marker) -> None:
+        """Remember for this run which commit of a version stands."""
+        self._decided[caller.run_id, commit.version] = commit
+        while len(self._decided) > DECISIONS_KEPT:
+            del self._decided[next(iter(self._decided))]
+
+    def _leased(self, base: Marker) -> tuple[LocalCopy, dict[str, int]]:
+        """A leased local copy of ``base``, restored if there is none; one restore serves all who ask for it."""
+        metrics: dict[str, int] = {}
+        while True:
+            with self._lock:
+                self._require_usable()
+                copy = self._copies.take(base)
+                if copy is not None:
+                    return copy, metrics
+                running = self._restoring.get(base)
+                if running is None:
+                    mine = self._restoring[base] = Future[None]()
+            if running is not None:
+                running.result()
+                continue
+            try:
+                copy, metrics = self._restored(base)
+            except BaseException as problem:
+                mine.set_exception(problem)
+                raise
+            else:
+                mine.set_result(None)
+                return copy, metrics
+            finally:
+                with self._lock:
+                    del self._restoring[base]
+
+    def _restored(self, base: Marker) -> tuple[LocalCopy, dict[str, int]]:
+        with self._lock:
+            folder = self._copies.new_folder()
+            local = {copy.marker for copy in self._copies}
+        try:
+            restored = self._restorer.restore(base, folder, local, self._link)
+            with self._lock:
+                if self._closed:
+                    restored.database.close()
+                self._require_usable()
+                copy = self._copies.add(folder, restored.meta, restored.database)
+                self._copies.lease(copy)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        self.log.info("%s restored: %s", base, restored.metrics)
+        return copy, restored.metrics
+
+    def _link(self, base: Marker, folder: Path) -> StoreMeta | None:
+        with self._lock:
+            copy = self._copies.find(base)
+            if copy is None:
+                return None
+            self._copies.link(copy, folder)
+            return copy.meta
+
+    def _check_partitions(self, meta: StoreMeta, num_partitions: int | None) -> None:
+        if num_partitions is not None and meta.num_partitions not in (None, num_partitions):
+            raise InvalidInputError(
+                f"{self.identity}: the state was written with {meta.num_partitions} partitions, "
+                f"the query now runs with {num_partitions}.",
+                hint=f"Set spark.sql.shuffle.partitions to {meta.num_partitions} for this checkpoint.",
+            )
+
+    def _opened(self, caller: Caller, base: Marker, copy: LocalCopy, attempt: int | None) -> Transaction:
+        number = next(self._shared.transaction_numbers)
+        staging = self._shared.local_dir / "staging" / f"{number}-{uuid.uuid4().hex[:8]}"
+        staging.mkdir(mode=0o700)
+        transaction = Transaction(number, base, new_commit_id(), copy, copy.meta, staging, caller.format, caller.run_id)
+        if attempt is not None:
+            who = self.identity
+            transaction.ticket = ticket_path(self._shared.local_dir, attempt, who.operator, who.name)
+            live = self.is_live(transaction)
+            write_ticket(
+                transaction.ticket,
+                Ticket(
+                    who.operator,
+                    who.partition,
+                    who.name,
+                    base.version,
+                    base.id,
+                    transaction.new_id,
+                    str(copy.db),
+                    live,
+                    str(staging),
+                ),
+            )
+        with self._lock:
+            self._transactions[number] = transaction
+        return transaction
+
+    def _make_durable(
+        self,
+        transaction: Transaction,
+        files: Sequence[str],
+        row_changes: Mapping[int, int],
+        num_partitions: int | None,
+    ) -> Committed:
+        failpoints, started = self._shared.failpoints, time.monotonic()
+        # 1. What was staged, or the marker row alone.
+        staged = transaction.staged(files) or [self._marker_file(transaction)]
+        try:
+            meta = transaction.meta.committed(transaction.new_id, row_changes, num_partitions)
+        except InvalidInputError as problem:
+            raise InvalidInputError(f"{self.identity}: {problem.message}", hint=problem.hint) from problem
+        # 2. One remote object. From here on the version exists, but nobody knows its id.
+        failpoints.hit("commit.before_upload")
+        size_bytes = write_delta(self.place, DeltaName(transaction.target, transaction.base), meta, staged)
+        uploaded = time.monotonic()
+        failpoints.hit("commit.after_upload")
+        # 3. The live database moves on, if it still is at the base; the base stays as a local checkpoint.
+        live = self._move_live(transaction, meta, staged)
+        metrics: dict[str, int | float] = {
+            "upload_ms": _ms(uploaded - started),
+            "ingest_ms": _ms_since(uploaded),
+            "delta_bytes": size_bytes,
+            "live": int(live),
+            "superseded": 0,
+        }
+        # 4. Format 1 only: which commit of this version stands. Format 2 leaves that to Spark's commit log.
+        stands = transaction.target
+        if transaction.format == 1:
+            stands = self._settle(transaction)
+            metrics["superseded"] = int(stands != transaction.target)
+            metrics["winner_ms"] = _ms(time.monotonic() - started) - metrics["upload_ms"] - metrics["ingest_ms"]
+        return Committed(stands.version, stands.id, metrics, meta.states)
+
+    def _marker_file(self, transaction: Transaction) -> Path:
+        path = transaction.staging / "marker.sst"
+        write_table_file(path, [(MARKER_KEY, transaction.target.encode())], self._tuning)
+        return path
+
+    def _move_live(self, transaction: Transaction, meta: StoreMeta, files: Sequence[Path]) -> bool:
+        with self._lock:
+            live = self._copies.live
+            if self._closed or live is None or live.marker != transaction.base:
+                return False
+            self._copies.checkpoint_live()
+            self._shared.failpoints.hit("commit.before_ingest")
+            self._copies.advance(meta, files)
+            self._shared.failpoints.hit("commit.after_ingest")
+            return True
+
+    def _settle(self, transaction: Transaction) -> Marker:
+        """Declare the winner of a format 1 commit; a loser's traces go."""
+        caller = Caller(transaction.run_id, transaction.format, 0)
+        stands = declare_winner(self.place, transaction.target, self._epochs.of(transaction.run_id), transaction.run_id)
+        with self._lock:
+            self._decide(caller, stands)
+            if stands != transaction.target:
+                lost = self._copies.find(transaction.target)
+                if lost is not None:
+                    self._copies.discard(lost)
+        if stands != transaction.target:
+            self.log.info("%s was committed as %s first; %s is dropped", self.identity, stands, transaction.target)
+            self.place.delete(str(DeltaName(transaction.target, transaction.base)))
+        return stands
+
+    def _end(self, transaction: Transaction, status: Status) -> None:
+        with self._lock:
+            transaction.move(status)
+            self._transactions.pop(transaction.number, None)
+            self._copies.release(transaction.copy)
+            if not self._closed:
+                self._copies.prune()
+        transaction.clear()
+
+    def _require_usable(self) -> None:
+        if self._closed:
+            raise LifecycleError(f"{self.identity} is closed.", hint="Open the store again.", retryable=True)
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
+
+
+def _ms_since(started: float) -> float:
+    return _ms(time.monotonic() - started)

@@ -1,0 +1,210 @@
+"""All stores of one state server: who has which open, and which transaction belongs to which."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import itertools
+import os
+import re
+import shutil
+import threading
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from pyspark_ckpt.state_store.blobs import place_at
+from pyspark_ckpt.state_store.boot import boot_id
+from pyspark_ckpt.state_store.database import Tuning
+from pyspark_ckpt.state_store.errors import ConflictError, LifecycleError
+from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.maintenance import Maintenance
+from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.store import Caller, Identity, Shared, Store
+from pyspark_ckpt.state_store.transaction import Transaction
+from pyspark_ckpt.state_store.winners import Epochs
+
+TRANSFER_THREADS = 8
+ENDED_KEPT = 1024
+CACHE_SHARE = 0.75
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
+
+
+@dataclass(frozen=True)
+class Handle:
+    """One open of a store."""
+
+    number: int
+    store: Store
+    maintenance: Maintenance
+    caller: Caller
+
+
+@dataclass
+class _Shelf:
+    store: Store
+    maintenance: Maintenance
+    handles: int = 0
+
+
+class Stores:
+    """Owner of a local folder and of everything in it. Safe to call from many threads."""
+
+    def __init__(self, local_dir: Path, memory_bytes: int, options: Options) -> None:
+        """Take possession of ``local_dir``. Raises ConflictError if another live state server has it."""
+        self.local_dir = local_dir
+        self.memory_bytes = memory_bytes
+        local_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._possession = _possess(local_dir)
+        _tidy(local_dir)
+        self._shared = Shared(
+            local_dir=local_dir,
+            tuning=Tuning(int(memory_bytes * CACHE_SHARE), options.compression),
+            pool=ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="transfer"),
+            failpoints=FailPoints(options.fail_points, local_dir),
+            transaction_numbers=itertools.count(1),
+        )
+        self._lock = threading.Lock()
+        self._handle_numbers = itertools.count(1)
+        self._handles: dict[int, Handle] = {}
+        self._shelves: dict[str, _Shelf] = {}
+        self._adopted: set[Path] = set()
+        self._epochs: dict[str, Epochs] = {}
+        self._transactions: OrderedDict[int, tuple[Store, Transaction]] = OrderedDict()
+
+    def open(
+        self, state_dir: str, checkpoint_root: str, identity: Identity, caller: Caller, options: Options
+    ) -> Handle:
+        """Open a store; several opens of one folder share one store, with the options of the first.
+
+        Makes no remote request. Raises InvalidInputError (a place of an unknown kind).
+        """
+        place, checkpoint = place_at(state_dir), place_at(checkpoint_root)
+        with self._lock:
+            shelf = self._shelves.get(place.url)
+            if shelf is None:
+                epochs = self._epochs.setdefault(checkpoint.url, Epochs(checkpoint))
+                folder = self.local_dir / "stores" / _folder_name(identity, place.url)
+                store = Store(identity, place, checkpoint, epochs, folder, options, self._shared)
+                if folder not in self._adopted:
+                    self._adopted.add(folder)
+                    store.adopt()
+                shelf = self._shelves[place.url] = _Shelf(store, Maintenance(store, self._shared))
+            shelf.handles += 1
+            handle = Handle(next(self._handle_numbers), shelf.store, shelf.maintenance, caller)
+            self._handles[handle.number] = handle
+            return handle
+
+    def handle(self, number: int) -> Handle:
+        """Return an open handle. Raises LifecycleError."""
+        handle = self._handles.get(number)
+        if handle is None:
+            raise LifecycleError(
+                f"Handle {number} is not open in this state server.", hint="Open the store again.", retryable=True
+            )
+        return handle
+
+    def close(self, number: int) -> None:
+        """Close a handle; the last one of a store closes the store. No error if it is closed already."""
+        with self._lock:
+            handle = self._handles.pop(number, None)
+            if handle is None:
+                return
+            shelf = self._shelves[handle.store.place.url]
+            shelf.handles -= 1
+            if shelf.handles > 0:
+                return
+            del self._shelves[handle.store.place.url]
+        handle.store.close()
+
+    def remember(self, store: Store, transaction: Transaction) -> None:
+        """Let ``transaction`` find this one by its number, also for a while after its end."""
+        with self._lock:
+            self._transactions[transaction.number] = (store, transaction)
+            surplus = len(self._transactions) - ENDED_KEPT
+            if surplus > 0:
+                ended = [number for number, (_, other) in self._transactions.items() if other.has_ended]
+                for number in ended[:surplus]:
+                    del self._transactions[number]
+
+    def transaction(self, number: int) -> tuple[Store, Transaction]:
+        """Return a transaction and its store. Raises LifecycleError if this server knows none of that number."""
+        found = self.find_transaction(number)
+        if found is None:
+            raise LifecycleError(
+                f"Transaction {number} is unknown to this state server.",
+                hint="Begin a new transaction.",
+                retryable=True,
+            )
+        return found
+
+    def find_transaction(self, number: int) -> tuple[Store, Transaction] | None:
+        """Return a transaction and its store, or None."""
+        return self._transactions.get(number)
+
+    def stats(self) -> dict[str, int]:
+        """Figures of the whole process."""
+        with self._lock:
+            stores = [shelf.store for shelf in self._shelves.values()]
+        return {
+            "memory_bytes": self._shared.tuning.used_bytes(),
+            "memory_limit_bytes": self.memory_bytes,
+            "open_handles": len(self._handles),
+            "open_stores": len(stores),
+            "open_transactions": sum(store.open_transactions for store in stores),
+            "open_files": _open_files(),
+        }
+
+    def shut_down(self) -> None:
+        """Close everything that is open and give up the local folder. Local copies stay for the next server."""
+        with self._lock:
+            stores = [shelf.store for shelf in self._shelves.values()]
+            self._shelves.clear()
+            self._handles.clear()
+        for store in stores:
+            store.close()
+        self._shared.pool.shutdown(wait=True)
+        self._possession.close()
+
+
+def _possess(local_dir: Path) -> IO[bytes]:
+    """Lock the folder for the life of this process."""
+    path = local_dir / "server.lock"
+    lock = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as problem:
+        lock.close()
+        raise ConflictError(
+            f"Another state server uses {local_dir}.", hint="Give every executor its own local folder.", retryable=True
+        ) from problem
+    return lock
+
+
+def _tidy(local_dir: Path) -> None:
+    """Remove what cannot be used any more: all transactions of a dead server; all copies after a reboot.
+
+    Local files are not fsynced, so after a crash of the machine they prove nothing.
+    """
+    for folder in ("staging", "tickets"):
+        shutil.rmtree(local_dir / folder, ignore_errors=True)
+    booted, current = local_dir / "boot", boot_id()
+    if not booted.exists() or booted.read_text() != current:
+        shutil.rmtree(local_dir / "stores", ignore_errors=True)
+        booted.write_text(current)
+    for folder in ("staging", "tickets", "stores"):
+        (local_dir / folder).mkdir(exist_ok=True, mode=0o700)
+
+
+def _folder_name(identity: Identity, url: str) -> str:
+    name = _UNSAFE.sub("_", identity.name)[:64]
+    digest = hashlib.sha256(url.encode()).hexdigest()[:12]
+    return f"{identity.operator}-{identity.partition}-{name}-{digest}"
+
+
+def _open_files() -> int:
+    folder = Path("/proc/self/fd") if Path("/proc/self/fd").is_dir() else Path("/dev/fd")
+    return sum(1 for _ in folder.iterdir())

@@ -1,0 +1,50 @@
+"""Where a Python worker finds the database and the staging folder of its task's transaction.
+
+The state server and the worker share a machine but no connection. Both know the executor's local folder and
+the task attempt's id, so a small file of that name tells the worker the rest::
+
+    <local folder>/tickets/<task attempt>-<operator>-<store>.json
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import msgspec
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
+
+
+class Ticket(msgspec.Struct, frozen=True):
+    """Content of a ticket."""
+
+    operator: int
+    partition: int
+    name: str
+    version: int
+    id: str
+    new_id: str
+    db: str
+    live: bool
+    staging: str
+
+
+def ticket_path(local_dir: Path, attempt: int, operator: int, name: str) -> Path:
+    """Where the ticket of a task attempt for one store lies."""
+    return local_dir / "tickets" / f"{attempt}-{operator}-{_UNSAFE.sub('_', name)}.json"
+
+
+def write_ticket(path: Path, ticket: Ticket) -> None:
+    """Put the ticket where the worker looks; readers see all of it or nothing. For this user only."""
+    unfinished = path.with_suffix(".tmp")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as target:
+        target.write(msgspec.json.encode(ticket))
+    unfinished.replace(path)
+
+
+def read_ticket(path: Path) -> Ticket:
+    """Read a ticket."""
+    return msgspec.json.decode(path.read_bytes(), type=Ticket)

@@ -1,0 +1,122 @@
+"""One attempt to move a store from one version to the next.
+
+::
+
+    OPEN ──commit──▶ PREPARED ──durable──▶ COMMITTED
+      │                 │
+      └──────abort──────┴──failure──▶ ABORTED
+
+OPEN accepts everything. PREPARED is the time between the call of ``commit`` and its outcome. COMMITTED and
+ABORTED are final; a repeated ``commit`` of a committed transaction gets the same answer, for its first
+answer may have been lost.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark_ckpt.state_store.copies import LocalCopy
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.keys import Marker
+from pyspark_ckpt.state_store.meta import State, StoreMeta
+
+_STAGED_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}\.sst")
+
+
+class Status(enum.Enum):
+    """Where a transaction is in its life."""
+
+    OPEN = "OPEN"
+    PREPARED = "PREPARED"
+    COMMITTED = "COMMITTED"
+    ABORTED = "ABORTED"
+
+
+ALLOWED: Mapping[Status, frozenset[Status]] = {
+    Status.OPEN: frozenset({Status.PREPARED, Status.ABORTED}),
+    Status.PREPARED: frozenset({Status.COMMITTED, Status.ABORTED}),
+    Status.COMMITTED: frozenset(),
+    Status.ABORTED: frozenset(),
+}
+"""Which status may follow which."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The answer to a commit: the version that stands now, and what it cost."""
+
+    version: int
+    id: str
+    metrics: dict[str, int | float]
+    states: tuple[State, ...]
+
+
+@dataclass
+class Transaction:
+    """A base that is kept as it is, a staging folder, and a working copy of the store's metadata.
+
+    Expects the store's lock to be held by whoever changes it.
+    """
+
+    number: int
+    base: Marker
+    new_id: str
+    copy: LocalCopy
+    meta: StoreMeta
+    staging: Path
+    format: int
+    run_id: str
+    ticket: Path | None = None
+    status: Status = Status.OPEN
+    result: Committed | None = None
+    metrics: dict[str, int | float] = field(default_factory=dict)
+
+    @property
+    def target(self) -> Marker:
+        """The commit this transaction makes."""
+        return Marker(self.base.version + 1, self.new_id)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the status is final."""
+        return not ALLOWED[self.status]
+
+    def move(self, status: Status) -> None:
+        """Go to ``status``. Raises LifecycleError if that is not allowed from here."""
+        if status not in ALLOWED[self.status]:
+            raise LifecycleError(
+                f"Transaction {self.number} on {self.base} is {self.status.value} and cannot become {status.value}.",
+                hint="Begin a new transaction.",
+            )
+        self.status = status
+
+    def require_open(self) -> None:
+        """Raise LifecycleError unless the transaction is OPEN."""
+        if self.status is not Status.OPEN:
+            raise LifecycleError(
+                f"Transaction {self.number} on {self.base} is {self.status.value}, not OPEN.",
+                hint="Begin a new transaction.",
+            )
+
+    def staged(self, names: Sequence[str]) -> list[Path]:
+        """Paths of staged files. Raises InvalidInputError for one that is not a plain file in the staging folder."""
+        paths = []
+        for name in names:
+            path = self.staging / name
+            if _STAGED_NAME.fullmatch(name) is None or path.is_symlink() or not path.is_file():
+                raise InvalidInputError(f"{name!r} is not a file in the staging folder {self.staging}.")
+            paths.append(path)
+        if len(set(paths)) != len(paths):
+            raise InvalidInputError(f"A staged file is listed twice: {list(names)}.")
+        return paths
+
+    def clear(self) -> None:
+        """Remove staging folder and ticket."""
+        shutil.rmtree(self.staging, ignore_errors=True)
+        if self.ticket is not None:
+            self.ticket.unlink(missing_ok=True)

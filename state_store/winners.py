@@ -1,0 +1,136 @@
+"""Checkpoint format 1: which of several commits of one version stands, as Spark does not say.
+
+Runs of a query are numbered by *epochs*: ``<checkpoint>/_ckpt/runs/<epoch:010d>.run`` holds the run's id and
+is created only if absent, one number after the other, when a run first begins a transaction anywhere. A
+newer run has a higher epoch. A commit of version v in epoch e is made final by creating
+``<v:020d>-<e:010d>.winner``, only if absent, which holds the commit's id:
+
+- within a run the first to create it wins; the loser's task succeeds and its commit is dropped;
+- of several runs the highest epoch wins: a fixed program that re-runs an uncommitted batch is right.
+
+Who asks for a version without an id gets, in this order: the commit that Spark's commit log names (format
+2 wrote it), the winner of the highest epoch, the only commit there is.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TypeVar
+
+import msgspec
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.commit_log import committed_ids
+from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.keys import Marker
+from pyspark_ckpt.state_store.lineage import Lineage
+from pyspark_ckpt.state_store.names import WinnerName
+
+RUNS_SEARCHED = 64
+NO_RUN_EPOCH = 0
+
+_T = TypeVar("_T")
+
+
+class Winner(msgspec.Struct, frozen=True):
+    """Content of a winner object."""
+
+    format: int
+    version: int
+    id: str
+    run_id: str
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Content of a run object."""
+
+    format: int
+    run_id: str
+
+
+class Epochs:
+    """Epochs of the runs this process has seen of one query."""
+
+    def __init__(self, checkpoint: BlobPlace) -> None:
+        """Use the ``_ckpt/runs`` folder of the query's checkpoint."""
+        self._place = checkpoint
+        self._lock = threading.Lock()
+        self._known: dict[str, int] = {"": NO_RUN_EPOCH}
+
+    def of(self, run_id: str) -> int:
+        """Epoch of a run; the first call of a run anywhere gives it the next number. Raises StorageError.
+
+        A run without an id (a batch reader) has epoch 0, below every run of a query.
+        """
+        with self._lock:
+            if run_id not in self._known:
+                self._known[run_id] = self._find(run_id)
+            return self._known[run_id]
+
+    def _find(self, run_id: str) -> int:
+        while True:
+            names = [blob.name for blob in self._place.list("_ckpt/runs") if blob.name.endswith(".run")]
+            for name in reversed(names[-RUNS_SEARCHED:]):
+                if _decode(self._place, name, Run).run_id == run_id:
+                    return _epoch(name)
+            epoch = _epoch(names[-1]) + 1 if names else 1
+            content = msgspec.json.encode(Run(1, run_id))
+            if self._place.put_if_absent(f"_ckpt/runs/{epoch:010d}.run", content):
+                return epoch
+
+
+def declare_winner(place: BlobPlace, commit: Marker, epoch: int, run_id: str) -> Marker:
+    """Make ``commit`` the one of its version in this epoch, unless another was first; returns the one that stands.
+
+    Durable after return. Safe to repeat after a lost answer. Raises StorageError.
+    """
+    name = str(WinnerName(commit.version, epoch))
+    if place.put_if_absent(name, msgspec.json.encode(Winner(1, commit.version, commit.id, run_id))):
+        return commit
+    return Marker(commit.version, _decode(place, name, Winner).id)
+
+
+def resolve(place: BlobPlace, checkpoint: BlobPlace, version: int, operator: int, partition: int, store: str) -> Marker:
+    """Find the commit of ``version`` that stands, when nobody names its id; see the module for the rules.
+
+    Raises NotFoundError (never committed, or retired), InvalidInputError (the commit log names an id that
+    is not there), ConflictError (several commits and nothing that decides), FormatError, StorageError.
+    """
+    lineage = Lineage.read(place)
+    candidates = lineage.commits_of(version)
+    if not candidates:
+        lineage.require(Marker(version, "?"), store)
+    named = committed_ids(checkpoint, version, operator, partition)
+    if named:
+        found = [candidate for candidate in candidates if candidate.id in named]
+        if len(found) == 1:
+            return found[0]
+        raise InvalidInputError(
+            f"{store}: the commit log names the ids {sorted(named)} for version {version}, "
+            f"the state folder has {[candidate.id for candidate in candidates]}.",
+            hint="Are state and commit log from one checkpoint?",
+        )
+    winners = sorted(winner for winner in lineage.winners if winner.version == version)
+    if winners:
+        decided = Marker(version, _decode(place, str(winners[-1]), Winner).id)
+        if decided in candidates:
+            return decided
+        raise NotFoundError(f"{store}: {winners[-1]} names {decided}, whose delta is missing.")
+    if len(candidates) == 1:
+        return candidates[0]
+    raise ConflictError(
+        f"{store}: version {version} was committed as {[candidate.id for candidate in candidates]}, and neither the "
+        "commit log nor a winner object says which one stands.",
+        hint="Read a version that the commit log still covers.",
+    )
+
+
+def _epoch(name: str) -> int:
+    return int(name.rpartition("/")[2].removesuffix(".run"))
+
+
+def _decode(place: BlobPlace, name: str, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(place.get(name), type=kind)
+    except msgspec.MsgspecError as problem:
+        raise FormatError(f"{place.url}/{name} is damaged: {problem}.") from problem

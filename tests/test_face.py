@@ -1,0 +1,149 @@
+"""What a user imports: the settings of a session, and what is said when they cannot work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import pyspark_ckpt
+from pyspark_ckpt import session
+from pyspark_ckpt.state_store import errors
+
+PREFIX = "spark.sql.streaming.stateStore."
+JAR = "/made/up/pyspark-ckpt.jar"
+
+
+@pytest.fixture(autouse=True)
+def clean_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A jar that is there, and nothing from outside that says where other jars are."""
+    monkeypatch.setattr(session, "jar_path", lambda: JAR)
+    monkeypatch.setattr(session, "_jvm_is_running", lambda: False)
+    for name in ("PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_REMOTE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def builder() -> Iterator[SparkSession.Builder]:
+    made = SparkSession.Builder()
+    made._options = {}
+    yield made
+    made._options = {}
+
+
+def test_import_stays_light_when_the_state_server_starts() -> None:
+    code = "import sys, pyspark_ckpt; sys.exit(' '.join({'pyspark', 'pandas', 'numpy', 'pyarrow'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert not done.stderr.strip()
+
+
+def test_face_names_every_error_of_the_tree() -> None:
+    tree = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
+    assert tree <= set(pyspark_ckpt.__all__)
+    assert all(getattr(pyspark_ckpt, name) is getattr(errors, name) for name in tree)
+
+
+def test_configure_returns_the_builder_with_provider_format_and_jar(builder: SparkSession.Builder) -> None:
+    assert pyspark_ckpt.configure(builder) is builder
+    assert builder._options == {
+        "spark.jars": JAR,
+        PREFIX + "providerClass": pyspark_ckpt.PROVIDER_CLASS,
+        PREFIX + "checkpointFormatVersion": "2",
+    }
+    assert builder._options == pyspark_ckpt.spark_conf()
+
+
+def test_configure_changes_nothing_when_it_is_called_twice(builder: SparkSession.Builder) -> None:
+    once = dict(pyspark_ckpt.configure(builder)._options)
+    assert pyspark_ckpt.configure(builder)._options == once
+
+
+def test_configure_keeps_jars_and_format_when_they_are_set(builder: SparkSession.Builder) -> None:
+    builder.config("spark.jars", "a.jar, b.jar").config(PREFIX + "checkpointFormatVersion", 1)
+    pyspark_ckpt.configure(builder)
+    assert builder._options["spark.jars"] == f"a.jar,b.jar,{JAR}"
+    assert builder._options[PREFIX + "checkpointFormatVersion"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("--conf spark.jars=a.jar,b.jar pyspark-shell", f"a.jar,b.jar,{JAR}"),
+        (f"--jars a.jar,{JAR} pyspark-shell", f"a.jar,{JAR}"),
+        ("--master local[2] pyspark-shell", JAR),
+    ],
+)
+def test_configure_keeps_jars_when_the_environment_names_them(
+    builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch, arguments: str, expected: str
+) -> None:
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", arguments)
+    assert pyspark_ckpt.configure(builder)._options["spark.jars"] == expected
+
+
+def test_configure_refuses_submit_args_when_they_hide_the_jar(
+    builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--jars a.jar pyspark-shell")
+    with pytest.raises(pyspark_ckpt.InvalidInputError, match=f"add {JAR} there"):
+        pyspark_ckpt.configure(builder)
+
+
+def test_configure_keeps_jars_when_spark_defaults_name_them(
+    builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "spark-defaults.conf").write_text("# jars\nspark.jars.packages x:y:1\nspark.jars  a.jar\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert pyspark_ckpt.configure(builder)._options["spark.jars"] == f"a.jar,{JAR}"
+
+
+def test_options_become_spark_confs_when_given_in_snake_case(builder: SparkSession.Builder) -> None:
+    pyspark_ckpt.configure(builder, memory_limit="1g", snapshot_every_versions=5)
+    assert builder._options[PREFIX + "ckpt.memoryLimit"] == "1g"
+    assert builder._options[PREFIX + "ckpt.snapshotEveryVersions"] == "5"
+
+
+@pytest.mark.parametrize(("key", "value"), [("memoryLimt", "1g"), ("memoryLimit", "much"), ("compression", "rar")])
+def test_configure_names_the_option_when_it_is_wrong(builder: SparkSession.Builder, key: str, value: str) -> None:
+    builder.config(PREFIX + "ckpt." + key, value)
+    with pytest.raises(pyspark_ckpt.InvalidInputError, match=PREFIX + "ckpt." + key):
+        pyspark_ckpt.configure(builder)
+
+
+def test_configure_leaves_the_builder_alone_when_it_refuses(builder: SparkSession.Builder) -> None:
+    with pytest.raises(pyspark_ckpt.InvalidInputError, match="memoryLimit"):
+        pyspark_ckpt.configure(builder, memory_limit="much")
+    assert builder._options == {}
+
+
+@pytest.mark.parametrize("by_environment", [True, False])
+def test_configure_refuses_a_connect_client(
+    builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch, *, by_environment: bool
+) -> None:
+    if by_environment:
+        monkeypatch.setenv("SPARK_REMOTE", "sc://host")
+    else:
+        builder.remote("sc://host")
+    with pytest.raises(pyspark_ckpt.InvalidInputError, match="Connect"):
+        pyspark_ckpt.configure(builder)
+
+
+def test_jar_path_says_what_to_do_when_the_jar_was_never_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(session, "__file__", str(tmp_path / "session.py"))
+    with pytest.raises(pyspark_ckpt.NotFoundError, match="make jar"):
+        session.jar_path()
+
+
+def test_every_package_on_disk_is_installed() -> None:
+    root = Path(__file__).parent.parent
+    declared = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    found = {"pyspark_ckpt"}
+    for folder in ("state_store", "operators"):
+        for path in (root / folder).rglob("__init__.py"):
+            found.add("pyspark_ckpt." + ".".join(path.parent.relative_to(root).parts))
+    assert set(declared) == found
