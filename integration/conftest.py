@@ -13,13 +13,16 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+PARTITIONS = 2
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
 _SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "2",
+    SHUFFLE_PARTITIONS: str(PARTITIONS),
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.stateStore.maintenanceInterval": "1s",
     "spark.sql.adaptive.enabled": "false",

@@ -18,13 +18,14 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from pyspark_ckpt.state_store.database import Database, Tuning
+from pyspark_ckpt.state_store.database import Database, Tuning, drop_unreferenced
 from pyspark_ckpt.state_store.errors import CkptError, InternalError
 from pyspark_ckpt.state_store.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.log import StoreLog
@@ -62,8 +63,9 @@ class LocalCopy:
 class LocalCopies:
     """All local copies of one store."""
 
-    def __init__(self, folder: Path, tuning: Tuning, keep_versions: int, log: StoreLog) -> None:
-        """Use ``folder``; ``keep_versions`` frozen versions survive ``prune``."""
+    def __init__(self, folder: Path, tuning: Tuning, keep_versions: int, sweeper: Executor, log: StoreLog) -> None:
+        """Use ``folder``; ``keep_versions`` frozen versions survive ``prune``; ``sweeper`` deletes what does not."""
+        self._sweeper = sweeper
         self._folder = folder
         self._tuning = tuning
         self._keep_versions = keep_versions
@@ -170,6 +172,7 @@ class LocalCopies:
         """Make ``folder`` a database folder with the content of ``copy``, by hard links where content is final."""
         if copy is self.live:
             copy.database.checkpoint(folder)  # type: ignore[union-attr]  # live is open
+            drop_unreferenced(folder, self._tuning)
             return
         folder.mkdir(mode=0o700)
         for path in copy.db.iterdir():
@@ -177,6 +180,7 @@ class LocalCopies:
                 os.link(path, folder / path.name)
             elif path.name not in ("LOCK", "LOG"):
                 shutil.copyfile(path, folder / path.name)
+        drop_unreferenced(folder, self._tuning)
 
     def discard(self, copy: LocalCopy) -> None:
         """Forget ``copy``; its files go unless somebody leases it."""
@@ -185,7 +189,7 @@ class LocalCopies:
         if copy in self._copies:
             self._copies.remove(copy)
         if copy.leases == 0:
-            _remove(copy.folder)
+            self._sweeper.submit(_remove, copy.folder)  # unlinking may wait for the file system's journal
 
     def prune(self) -> None:
         """Remove frozen copies beyond the most recently used versions; leased ones stay."""
@@ -225,6 +229,7 @@ class LocalCopies:
         return self.live
 
     def _promote(self, copy: LocalCopy) -> None:
+        drop_unreferenced(copy.db, self._tuning)
         database = Database(copy.db, self._tuning)
         self._freeze_live()
         copy.database = database

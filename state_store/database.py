@@ -8,6 +8,8 @@ table format is pinned to what Spark's own rocksdbjni reads, whatever a newer ro
 from __future__ import annotations
 
 import copy
+import os
+import shutil
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +24,8 @@ TABLE_FORMAT_VERSION = 5
 BLOOM_BITS_PER_KEY = 10
 LEVEL0_COMPACTION_FILES = 8
 COMPACTION_THREADS = 2
+LINK_ATTEMPTS = 5
+CONFIG_NAME = "rocksdict-config.json"
 
 _MIB = 1 << 20
 _COMPRESSION = {
@@ -138,8 +142,16 @@ class Database:
         return None if value is None else Marker.decode(bytes(value))
 
     def checkpoint(self, folder: Path) -> None:
-        """Make ``folder`` a copy of the database by hard links, within about a millisecond."""
+        """Make the new ``folder`` a copy of the database by hard links, in well under a millisecond of work.
+
+        Nothing is fsynced: a local copy need not survive a crash of the machine. The caller makes sure that
+        nothing is ingested meanwhile; compaction may go on. Raises StorageError.
+        """
         with _failures(f"make a checkpoint of {self.folder} in {folder}"):
+            for _ in range(LINK_ATTEMPTS):
+                if _link_database(self.folder, folder):
+                    return
+                shutil.rmtree(folder)
             rocksdict.Checkpoint(self._open).create_checkpoint(str(folder))
 
     def table_files(self) -> list[TableFile]:
@@ -172,6 +184,52 @@ class Database:
             if self._db is not None:
                 self._db.close()
                 self._db = None
+
+
+def drop_unreferenced(folder: Path, tuning: Tuning) -> None:
+    """Unlink table files that the database of ``folder`` does not refer to, before somebody writes to it.
+
+    A checkpoint may hold links to files that a compaction was just writing. RocksDB may give their numbers
+    to new files, and must then not find the old ones, which another folder shares.
+    """
+    database = Database(folder, tuning, read_only=True)
+    try:
+        known = {table.name for table in database.table_files()}
+    finally:
+        database.close()
+    for path in folder.glob("*.sst"):
+        if path.name not in known:
+            path.unlink()
+
+
+def _link_database(source: Path, target: Path) -> bool:
+    """Link a database that may be compacting into ``target``; False if its manifest changed meanwhile.
+
+    The manifest is copied first and all table files are linked after it. RocksDB deletes a file only after
+    a manifest record without it: with the manifest as it was, every file that it refers to is linked.
+    """
+    target.mkdir(mode=0o700)
+    manifest = source / (source / "CURRENT").read_text(encoding="ascii").strip()
+    before = manifest.stat().st_size
+    shutil.copyfile(manifest, target / manifest.name)
+    (target / "CURRENT").write_text(manifest.name + "\n", encoding="ascii")
+    for path in source.iterdir():
+        try:
+            if path.suffix == ".sst":
+                os.link(path, target / path.name)
+            elif path.name.startswith("OPTIONS-") or path.name == CONFIG_NAME:
+                shutil.copyfile(path, target / path.name)
+        except FileNotFoundError:  # an obsolete file that compaction has just removed
+            continue
+    now = (source / "CURRENT").read_text(encoding="ascii").strip()
+    return (
+        (now, manifest.stat().st_size)
+        == (manifest.name, before)
+        == (
+            manifest.name,
+            (target / manifest.name).stat().st_size,
+        )
+    )
 
 
 def write_table_file(path: Path, rows: Iterable[tuple[bytes, bytes | None]], tuning: Tuning) -> int:

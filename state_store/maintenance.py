@@ -80,6 +80,7 @@ class Maintenance:
             return None
         finally:
             self._store.release(copy)
+            self._retention.look_again()
         return published
 
     def _is_due(self, version: int) -> bool:

@@ -81,7 +81,7 @@ class Retention:
         """Delete what is retired; returns the number of objects. Raises StorageError.
 
         A failure in the middle leaves objects too many, never one too few; the next call goes on.
-        Costs nothing when nothing was committed since the last call.
+        Costs nothing when nothing was committed and no snapshot made since the last call.
         """
         if self._cleaned == (newest, min_versions) and not self._unreachable_since:
             return 0
@@ -94,6 +94,10 @@ class Retention:
         count += self._place.discard_unfinished(self._grace_s)
         self._cleaned = (newest, min_versions)
         return count
+
+    def look_again(self) -> None:
+        """Let the next ``clean`` look even if nothing was committed: a snapshot may have made more of it retired."""
+        self._cleaned = None
 
     def _unreachable_tables(self) -> list[str]:
         """Table files that were seen unreachable a grace period ago and still are."""

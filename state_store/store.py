@@ -42,6 +42,7 @@ class Shared:
     local_dir: Path
     tuning: Tuning
     pool: Executor
+    sweeper: Executor
     failpoints: FailPoints
     transaction_numbers: itertools.count[int]
 
@@ -97,7 +98,7 @@ class Store:
         self._tuning = shared.tuning.using(options.compression)
         self._lock = threading.RLock()
         self._closed = False
-        self._copies = LocalCopies(folder, self._tuning, options.local_checkpoints, self.log)
+        self._copies = LocalCopies(folder, self._tuning, options.local_checkpoints, shared.sweeper, self.log)
         self._restorer = Restorer(place, self._tuning, shared.pool, shared.failpoints, self.log, str(identity))
         self._restoring: dict[Marker, Future[None]] = {}
         self._transactions: dict[int, Transaction] = {}

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import os
 import re
+import secrets
 import shutil
 import threading
 from collections import OrderedDict
@@ -64,8 +65,10 @@ class Stores:
             local_dir=local_dir,
             tuning=Tuning(int(memory_bytes * CACHE_SHARE), options.compression),
             pool=ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="transfer"),
+            sweeper=ThreadPoolExecutor(1, thread_name_prefix="sweeper"),
             failpoints=FailPoints(options.fail_points, local_dir),
-            transaction_numbers=itertools.count(1),
+            # From a random start: a transaction of a server that died is never taken for one of this server.
+            transaction_numbers=itertools.count(secrets.randbits(48)),
         )
         self._lock = threading.Lock()
         self._handle_numbers = itertools.count(1)
@@ -167,6 +170,7 @@ class Stores:
         for store in stores:
             store.close()
         self._shared.pool.shutdown(wait=True)
+        self._shared.sweeper.shutdown(wait=True)
         self._possession.close()
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 
 from integration.operators.providers import BY_NAME, HDFS_BACKED, OURS, Provider
+from integration.conftest import PARTITIONS, SHUFFLE_PARTITIONS
+from integration.operators.placement import partition_of, stored_rows
 from integration.operators.replay import Case, Recording, replay_both
 
 if TYPE_CHECKING:
@@ -43,6 +45,10 @@ def compare(spark: SparkSession, provider: Provider, tmp_path: Path) -> Compare:
         assert actual.batches == expected.batches
         assert actual.counts == expected.counts
         assert actual.state == expected.state
+        if provider.provider_class == OURS.provider_class:
+            partitions = int(case.settings.get(SHUFFLE_PARTITIONS, PARTITIONS))
+            rows = list(stored_rows(tmp_path / "actual" / "checkpoint", tmp_path / "restored"))
+            assert [row for row in rows if partition_of(row.partition_hash, partitions) != row.partition] == []
         return actual
 
     return on_both

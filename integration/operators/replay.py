@@ -38,13 +38,18 @@ JOIN_SIDES = (StateView({"joinSide": "left"}), StateView({"joinSide": "right"}))
 
 @dataclass(frozen=True)
 class Case:
-    """A streaming query with its input. ``runs`` counts the files of each run: a restart lies between two runs."""
+    """A streaming query with its input.
+
+    ``runs`` counts the files of each run, and a restart lies between two runs; ``run_settings`` are session
+    settings of one run each.
+    """
 
     query: Query
     sources: tuple[Source, ...]
     output_mode: str = "append"
     settings: Mapping[str, str] = field(default_factory=dict)
     runs: tuple[int, ...] = (2, 2)
+    run_settings: tuple[Mapping[str, str], ...] = ()
     one_batch_a_run: bool = False
     state: tuple[StateView, ...] = ONE_STORE
     counts: tuple[str, ...] = _COUNTS
@@ -64,9 +69,10 @@ def replay(spark: SparkSession, case: Case, provider: Provider, folder: Path) ->
     batches: dict[int, Lines] = {}
     counts: dict[int, tuple[Mapping[str, Any], ...]] = {}
     ends = tuple(accumulate(case.runs))
-    for first, last in zip((0, *ends), ends, strict=False):
-        _write_inputs(case, folder, first, last)
-        finished = run(provider.session(spark, **case.settings), case, folder, _collect_into(batches))
+    for number, (first, last) in enumerate(zip((0, *ends), ends, strict=False)):
+        write_inputs(case, folder, first, last)
+        settings = {**case.settings, **(case.run_settings[number] if case.run_settings else {})}
+        finished = run(provider.session(spark, **settings), case, folder, collect_into(batches))
         for progress in finished.recentProgress:
             counts[progress.batchId] = _row_counts(progress, case.counts)
     return Recording(batches, counts, read_state(provider.session(spark, **case.settings), case, folder))
@@ -119,12 +125,15 @@ def lines(frame: DataFrame) -> Lines:
     return tuple(sorted(map(repr, frame.collect())))
 
 
-def _write_inputs(case: Case, folder: Path, first: int, last: int) -> None:
+def write_inputs(case: Case, folder: Path, first: int, last: int) -> None:
+    """Write files ``first`` to ``last - 1`` of every source of the case."""
     for number, source in enumerate(case.sources):
         source.write(folder / f"input{number}", first, last)
 
 
-def _collect_into(batches: dict[int, Lines]) -> Callable[[DataFrame, int], None]:
+def collect_into(batches: dict[int, Lines]) -> Callable[[DataFrame, int], None]:
+    """A ``foreachBatch`` function that keeps every batch's rows as text."""
+
     def collect(frame: DataFrame, batch_id: int) -> None:
         batches[batch_id] = lines(frame)
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pytest
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.state import GroupStateTimeout
 
 from integration.operators import inputs
 from integration.operators.replay import Case, StateView
 from integration.operators.test_grouped_python import totals
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.state import GroupState
 
     from integration.operators.conftest import Compare
 
@@ -27,15 +30,16 @@ def _operators(count: int) -> tuple[StateView, ...]:
     return tuple(StateView({"operatorId": str(number)}) for number in range(count))
 
 
-_JOIN_BEHIND = (
-    StateView({"operatorId": "0"}),
-    StateView({"operatorId": "1", "joinSide": "left"}),
-    StateView({"operatorId": "1", "joinSide": "right"}),
-)
-_JOIN_BEFORE = (
+# Spark numbers the operators from the sink to the sources.
+_JOIN_LAST = (
     StateView({"operatorId": "0", "joinSide": "left"}),
     StateView({"operatorId": "0", "joinSide": "right"}),
     StateView({"operatorId": "1"}),
+)
+_JOIN_FIRST = (
+    StateView({"operatorId": "0"}),
+    StateView({"operatorId": "1", "joinSide": "left"}),
+    StateView({"operatorId": "1", "joinSide": "right"}),
 )
 
 
@@ -86,18 +90,30 @@ def _groups_of_deduplicated(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def _windows_of_groups(frames: Sequence[DataFrame]) -> DataFrame:
-    return totals(frames[0], "append").groupBy("rows").agg(f.count("*"), f.max("total"))
+    seen = frames[0].groupBy("user").applyInPandasWithState(
+        _newest, "user int, newest timestamp", "newest timestamp", "append", GroupStateTimeout.NoTimeout
+    )
+    late = seen.withWatermark("newest", "5 minutes")
+    return late.groupBy(f.window("newest", "5 minutes")).agg(f.count("*"), f.sum("user"))
+
+
+def _newest(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    newest = max(frame["at"].max() for frame in frames)
+    if state.exists:
+        newest = max(newest, pd.Timestamp(state.get[0]))
+    state.update((newest.to_pydatetime(),))
+    yield pd.DataFrame({"user": [key[0]], "newest": [newest]})
 
 
 CASES = {
     "windows behind a deduplication": Case(_deduplicated_windows, _REPEATS, state=_operators(2)),
     "windows of windows": Case(_windows_of_windows, _REPEATS, state=_operators(2)),
     "windows of sessions": Case(_windows_of_sessions, _REPEATS, state=_operators(2)),
-    "windows of a join": Case(_windows_of_a_join, _SIDES, state=_JOIN_BEFORE),
-    "a join of windows": Case(_join_of_windows, _SIDES, state=_JOIN_BEHIND),
-    "a join behind a deduplication": Case(_join_of_deduplicated, _SIDES, state=_JOIN_BEHIND),
+    "windows of a join": Case(_windows_of_a_join, _SIDES, state=_JOIN_FIRST),
+    "a join of windows": Case(_join_of_windows, _SIDES, state=_JOIN_LAST),
+    "a join behind a deduplication": Case(_join_of_deduplicated, _SIDES, state=_JOIN_LAST),
     "python groups behind a deduplication": Case(_groups_of_deduplicated, _REPEATS, "update", state=_operators(2)),
-    "an aggregation behind python groups": Case(_windows_of_groups, _REPEATS, "append", state=_operators(2)),
+    "windows of python groups": Case(_windows_of_groups, _REPEATS, state=_operators(2)),
 }
 
 

@@ -59,7 +59,7 @@ def _until_the_next_batch(
 def _only_the_even(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
     rows = (state.get[0] if state.exists else 0) + sum(map(len, frames))
     if rows % 2:
-        state.update((rows, f"{key[0]} has {rows}", [f"{rows:08d}"] * (rows % 5)))
+        state.update((rows, f"{key[0]} has {rows}", rows / 3))
     elif state.exists:
         state.remove()
     yield pd.DataFrame({"word": [key[0]], "rows": [rows]})
@@ -91,7 +91,7 @@ CASES = {
         .applyInPandasWithState(
             _only_the_even,
             "word string, rows long",
-            "rows long, label string, history array<string>",
+            "rows long, label string, third double",
             "update",
             GroupStateTimeout.NoTimeout,
         ),

@@ -52,7 +52,7 @@ class LocalPlace:
             except FileExistsError as problem:
                 raise ConflictError(f"{path} exists already.") from problem
             temporary.unlink()
-            self._sync_folder(path.parent)
+            _sync_folder(path.parent)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write ``data`` unless ``name`` exists; see the protocol."""
@@ -69,7 +69,7 @@ class LocalPlace:
             sink.write(data)
             _sync_file(sink.fileno())
             temporary.replace(path)
-            self._sync_folder(path.parent)
+            _sync_folder(path.parent)
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Bytes ``start`` to ``end`` of the object; see the protocol."""
@@ -170,16 +170,8 @@ class LocalPlace:
             folder = folder.parent
         for made in reversed(missing):
             made.mkdir(exist_ok=True)
-            self._sync_folder(made.parent)
+            _sync_folder(made.parent)
         self._known_folders.update(missing or [folder])
-
-    @staticmethod
-    def _sync_folder(folder: Path) -> None:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 class _FileSink:
@@ -207,6 +199,14 @@ class _FileSink:
 
 def _sync_file(descriptor: int) -> None:
     os.fsync(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _fail(verb: str, path: Path, problem: OSError, outcome: Outcome = "not_applied") -> NoReturn:

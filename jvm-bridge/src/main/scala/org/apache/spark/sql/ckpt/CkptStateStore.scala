@@ -13,7 +13,8 @@ import org.apache.spark.unsafe.Platform
   *
   * `getReadStore` and the write store it is upgraded to are the same object and one transaction: the read side goes on
   * reading lazily behind the upgrade, so its `release` ends nothing then. Resources live until the task ends, for some
-  * operators read what they have committed.
+  * operators read what they have committed. Every operation holds the transaction's lock: with
+  * `spark.python.udf.pipelined.enabled` a second thread of the task reads state while the first writes it.
   */
 private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: Transaction, writable: Boolean)
   extends StateStore with Logging {
@@ -23,6 +24,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   @volatile private var canWrite = writable
   private var upgraded = false
   private var validated = false
+  private var closed = false
   private val families = mutable.HashMap.empty[String, Family]
   private val dropped = mutable.HashSet.empty[String]
   private val everDropped = mutable.HashSet.empty[String]
@@ -50,7 +52,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
 
   // ---- reads ----------------------------------------------------------------------------------------------------
 
-  override def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = {
+  override def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = txn.synchronized {
     val family = readable("get", colFamilyName)
     nonNull(key)
     if (!find(family, key)) {
@@ -65,13 +67,13 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] =
     keys.iterator.map(get(_, colFamilyName))
 
-  override def keyExists(key: UnsafeRow, colFamilyName: String): Boolean = {
+  override def keyExists(key: UnsafeRow, colFamilyName: String): Boolean = txn.synchronized {
     val family = readable("keyExists", colFamilyName)
     nonNull(key)
     find(family, key)
   }
 
-  override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = {
+  override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = txn.synchronized {
     val family = readable("valuesIterator", colFamilyName)
     multiple("valuesIterator", family)
     nonNull(key)
@@ -82,25 +84,25 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     }
   }
 
-  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = txn.synchronized {
     val family = readable("iterator", colFamilyName)
     rows(family, wholeState(family), all = false)
   }
 
-  override def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+  override def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = txn.synchronized {
     val family = readable("iteratorWithMultiValues", colFamilyName)
     multiple("iteratorWithMultiValues", family)
     rows(family, wholeState(family), all = true)
   }
 
-  override def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+  override def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = txn.synchronized {
     val family = readable("prefixScan", colFamilyName)
     rows(family, prefix("prefixScan", family, prefixKey), all = false)
   }
 
   override def prefixScanWithMultiValues(
       prefixKey: UnsafeRow,
-      colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+      colFamilyName: String): StateStoreIterator[UnsafeRowPair] = txn.synchronized {
     val family = readable("prefixScanWithMultiValues", colFamilyName)
     multiple("prefixScanWithMultiValues", family)
     rows(family, prefix("prefixScanWithMultiValues", family, prefixKey), all = true)
@@ -109,7 +111,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   override def rangeScan(
       startKey: Option[UnsafeRow],
       endKey: Option[UnsafeRow],
-      colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+      colFamilyName: String): StateStoreIterator[UnsafeRowPair] = txn.synchronized {
     val family = readable("rangeScan", colFamilyName)
     rows(family, range("rangeScan", family, startKey, endKey), all = false)
   }
@@ -117,7 +119,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   override def rangeScanWithMultiValues(
       startKey: Option[UnsafeRow],
       endKey: Option[UnsafeRow],
-      colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+      colFamilyName: String): StateStoreIterator[UnsafeRowPair] = txn.synchronized {
     val family = readable("rangeScanWithMultiValues", colFamilyName)
     multiple("rangeScanWithMultiValues", family)
     rows(family, range("rangeScanWithMultiValues", family, startKey, endKey), all = true)
@@ -125,7 +127,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
 
   // ---- writes ---------------------------------------------------------------------------------------------------
 
-  override def put(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = {
+  override def put(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = txn.synchronized {
     val family = writableFamily("put", colFamilyName)
     nonNull(key)
     if (value == null) throw CkptErrors.invalidInput("put: the value is null", "remove the key instead")
@@ -137,7 +139,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     }
   }
 
-  override def putList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = {
+  override def putList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = txn.synchronized {
     val family = writableFamily("putList", colFamilyName)
     multiple("putList", family)
     nonNull(key)
@@ -148,7 +150,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   override def merge(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit =
     mergeList(key, Array(value), colFamilyName)
 
-  override def mergeList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = {
+  override def mergeList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = txn.synchronized {
     val family = writableFamily("merge", colFamilyName)
     multiple("merge", family)
     nonNull(key)
@@ -162,7 +164,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     putBytes(family, key, bytes)
   }
 
-  override def remove(key: UnsafeRow, colFamilyName: String): Unit = {
+  override def remove(key: UnsafeRow, colFamilyName: String): Unit = txn.synchronized {
     val family = writableFamily("remove", colFamilyName)
     nonNull(key)
     val length = family.keys.encode(key)
@@ -170,7 +172,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   }
 
   /** Removes all keys in [beginKey, endKey) by one tombstone each: the SST of a delta can hold no range tombstone. */
-  override def deleteRange(beginKey: UnsafeRow, endKey: UnsafeRow, colFamilyName: String): Unit = {
+  override def deleteRange(beginKey: UnsafeRow, endKey: UnsafeRow, colFamilyName: String): Unit = txn.synchronized {
     val family = writableFamily("deleteRange", colFamilyName)
     deleteAll(family.number, range("deleteRange", family, Some(beginKey), Some(endKey)))
   }
@@ -200,7 +202,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   }
 
   /** Removes the family's rows and retires its state number; a family stored by an earlier program counts, too. */
-  override def removeColFamilyIfExists(colFamilyName: String): Boolean = {
+  override def removeColFamilyIfExists(colFamilyName: String): Boolean = txn.synchronized {
     require(Open, "remove_col_family")
     provider.checkFamilyName("remove_col_family", colFamilyName, internal = false)
     val number = families.get(colFamilyName).map(_.number)
@@ -219,7 +221,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   // ---- the end --------------------------------------------------------------------------------------------------
 
   /** After return the new version survives the loss of this machine (as far as the remote place does). */
-  override def commit(): Long = {
+  override def commit(): Long = txn.synchronized {
     require(Open, "commit")
     if (!canWrite) throw CkptErrors.lifecycle(s"$this was opened for reading and cannot be committed")
     val outcome = provider.commit(txn)
@@ -257,9 +259,12 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     close()
   }
 
-  private def close(): Unit = synchronized {
-    txn.close()
-    provider.giveBackCodecs(codecs)
+  private def close(): Unit = txn.synchronized {
+    if (!closed) {
+      closed = true
+      txn.close()
+      provider.giveBackCodecs(codecs)
+    }
   }
 
   // ---- pieces ---------------------------------------------------------------------------------------------------
@@ -371,13 +376,13 @@ private[ckpt] final class RowIterator(cursor: Cursor, family: Family, txn: Trans
   private var values: Iterator[UnsafeRow] = Iterator.empty
   private var key: UnsafeRow = _
 
-  override def hasNext: Boolean = values.hasNext || {
+  override def hasNext: Boolean = values.hasNext || txn.synchronized {
     while (cursor.valid && cursor.deleted) cursor.advance()
     if (!cursor.valid) cursor.close()
     cursor.valid
   }
 
-  override def next(): UnsafeRowPair = {
+  override def next(): UnsafeRowPair = txn.synchronized {
     if (!hasNext) throw new NoSuchElementException("no more rows")
     if (values.hasNext) {
       pair.withRows(key, values.next())

@@ -40,6 +40,7 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
   private val idleCodecs = new ConcurrentLinkedQueue[Codecs]
   private var opened: Opened = _
   @volatile private var lastLivePath: String = _
+  @volatile private var snapshotAsked = false
   private var closed = false
 
   override def init(
@@ -81,6 +82,7 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
       forceSnapshotOnCommit: Boolean,
       loadEmpty: Boolean): StateStore = {
     if (loadEmpty) throw CkptErrors.unsupported("a load of an empty store", "it rewrites state offline")
+    askForSnapshot(forceSnapshotOnCommit)
     val txn = begin(version, stateStoreCkptId)
     try {
       checkPartitions(txn.begun)
@@ -101,19 +103,28 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
       version: Long,
       stateStoreCkptId: Option[String],
       forceSnapshotOnCommit: Boolean): StateStore = readStore match {
-    case store: CkptStateStore if store.version == version && store.id == storeId => store.upgrade()
+    case store: CkptStateStore if store.version == version && store.id == storeId =>
+      askForSnapshot(forceSnapshotOnCommit)
+      store.upgrade()
     case other =>
       throw CkptErrors.lifecycle(s"$other cannot become the write store of version $version of $label")
   }
+
+  /** Spark's coordinator found the snapshots lagging: the next maintenance makes one, behind the commit. */
+  private def askForSnapshot(asked: Boolean): Unit = if (asked) snapshotAsked = true
 
   override def doMaintenance(): Unit = {
     doSnapshotMaintenance()
     doCleanupMaintenance()
   }
 
-  override def doSnapshotMaintenance(): Unit = maintain("snapshot")
+  override def doSnapshotMaintenance(): Unit = {
+    val force = snapshotAsked
+    snapshotAsked = false
+    maintain("snapshot", _.put("force", force))
+  }
 
-  override def doCleanupMaintenance(): Unit = maintain("cleanup")
+  override def doCleanupMaintenance(): Unit = maintain("cleanup", identity)
 
   override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = {
     // Spark asks on the driver while it plans the query: the first moment to refuse a bad option.
@@ -205,7 +216,7 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     val answer = current("commit").call("commit", commitRequest(txn, delta))
     val done = System.nanoTime
     CommitReport.metrics(
-      txn, delta, answer, cache.bytes, engine.readers.blockCacheBytes, (serving - sealing) / 1000000,
+      txn, delta, answer, cache.bytes, engine.readers.blockCacheBytes / engine.budget.stores, (serving - sealing) / 1000000,
       (done - serving) / 1000000)
   }
 
@@ -330,9 +341,9 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     open.server
   }
 
-  private def maintain(method: String): Unit =
+  private def maintain(method: String, ask: ObjectNode => ObjectNode): Unit =
     synchronized(Option(opened)).filter(_.server.alive).foreach { open =>
-      open.server.call(method, Json.obj().put("handle", open.handle))
+      open.server.call(method, ask(Json.obj().put("handle", open.handle)))
     }
 
   /** For clean-up that must not hide the failure it runs behind: what goes wrong is logged. */

@@ -23,21 +23,51 @@ private[ckpt] abstract class KeyCodec(val number: Int) {
   val stateEnd: Array[Byte] = KeyCodec.stateBound(number + 1)
   val stateStart: Array[Byte] = KeyCodec.stateBound(number)
 
-  protected def ensure(length: Int): Unit =
+  /** Lays out `state · hash · encoded`; returns the length. */
+  private[ckpt] final def frameHashed(hash: Int, encoded: Array[Byte]): Int = {
+    val length = startHashed(hash, encoded.length)
+    System.arraycopy(encoded, 0, buffer, KeyCodec.HashedHead, encoded.length)
+    length
+  }
+
+  /** Makes room for `state · hash` and `size` bytes behind it, which the caller fills in. */
+  protected final def startHashed(hash: Int, size: Int): Int = {
+    ensure(KeyCodec.HashedHead + size)
+    writeState()
+    writeInt(KeyCodec.StateBytes, hash)
+    KeyCodec.HashedHead + size
+  }
+
+  /** Lays out `state · encoded`, the beginning of a key that is kept in order; returns the length. */
+  private[ckpt] final def frameOrdered(encoded: Array[Byte]): Int = {
+    ensure(KeyCodec.StateBytes + encoded.length + KeyCodec.HashBytes)
+    writeState()
+    System.arraycopy(encoded, 0, buffer, KeyCodec.StateBytes, encoded.length)
+    KeyCodec.StateBytes + encoded.length
+  }
+
+  /** Completes a key that is kept in order with its hash; returns the length. */
+  private[ckpt] final def closeOrdered(length: Int, hash: Int): Int = {
+    writeInt(length, hash)
+    length + KeyCodec.HashBytes
+  }
+
+  private def ensure(length: Int): Unit =
     if (buffer.length < length) buffer = java.util.Arrays.copyOf(buffer, math.max(length, buffer.length * 2))
 
-  protected def writeState(): Unit = {
+  private def writeState(): Unit = {
     buffer(0) = (number >> 8).toByte
     buffer(1) = number.toByte
   }
 
-  protected def writeInt(at: Int, value: Int): Unit =
+  private def writeInt(at: Int, value: Int): Unit =
     Platform.putInt(buffer, Platform.BYTE_ARRAY_OFFSET + at, Integer.reverseBytes(value))
 }
 
 private[ckpt] object KeyCodec {
   final val StateBytes = 2
   final val HashBytes = 4
+  final val HashedHead = StateBytes + HashBytes
   private final val OrderedBit = 0x8000
 
   def isOrdered(number: Int): Boolean = (number & OrderedBit) != 0
@@ -77,18 +107,16 @@ private[ckpt] object KeyCodec {
 
 /** `state · hash · the key row's own bytes`: the hot path of aggregation, dedup and (flat)MapGroupsWithState. */
 private[ckpt] final class WholeRowKeyCodec(number: Int, columns: Int, hash: UnsafeRow => Int) extends KeyCodec(number) {
-  private val head = KeyCodec.StateBytes + KeyCodec.HashBytes
 
   override def supportsPrefixScan: Boolean = false
   override def supportsRangeScan: Boolean = false
 
   override def encode(key: UnsafeRow): Int = {
     val size = key.getSizeInBytes
-    ensure(head + size)
-    writeState()
-    writeInt(KeyCodec.StateBytes, hash(key))
-    Platform.copyMemory(key.getBaseObject, key.getBaseOffset, buffer, Platform.BYTE_ARRAY_OFFSET + head, size)
-    head + size
+    val length = startHashed(hash(key), size)
+    Platform.copyMemory(
+      key.getBaseObject, key.getBaseOffset, buffer, Platform.BYTE_ARRAY_OFFSET + KeyCodec.HashedHead, size)
+    length
   }
 
   override def encodePrefix(prefix: UnsafeRow): Int =
@@ -96,7 +124,7 @@ private[ckpt] final class WholeRowKeyCodec(number: Int, columns: Int, hash: Unsa
 
   override def decode(stored: Array[Byte]): UnsafeRow = {
     val row = new UnsafeRow(columns)
-    row.pointTo(stored, Platform.BYTE_ARRAY_OFFSET + head, stored.length - head)
+    row.pointTo(stored, Platform.BYTE_ARRAY_OFFSET + KeyCodec.HashedHead, stored.length - KeyCodec.HashedHead)
     row
   }
 }
@@ -104,25 +132,16 @@ private[ckpt] final class WholeRowKeyCodec(number: Int, columns: Int, hash: Unsa
 /** `state · hash of the prefix columns · Spark's own encoding`, so that one prefix scan reads one contiguous range. */
 private[ckpt] final class PrefixKeyCodec(number: Int, encoder: RocksDBKeyStateEncoder, hash: UnsafeRow => Int)
   extends KeyCodec(number) {
-  private val head = KeyCodec.StateBytes + KeyCodec.HashBytes
 
   override def supportsPrefixScan: Boolean = encoder.supportPrefixKeyScan
   override def supportsRangeScan: Boolean = false
 
-  override def encode(key: UnsafeRow): Int = write(hash(key), encoder.encodeKey(key))
+  override def encode(key: UnsafeRow): Int = frameHashed(hash(key), encoder.encodeKey(key))
 
-  override def encodePrefix(prefix: UnsafeRow): Int = write(hash(prefix), encoder.encodePrefixKey(prefix))
+  override def encodePrefix(prefix: UnsafeRow): Int = frameHashed(hash(prefix), encoder.encodePrefixKey(prefix))
 
   override def decode(stored: Array[Byte]): UnsafeRow =
-    encoder.decodeKey(java.util.Arrays.copyOfRange(stored, head, stored.length))
-
-  private def write(hash: Int, encoded: Array[Byte]): Int = {
-    ensure(head + encoded.length)
-    writeState()
-    writeInt(KeyCodec.StateBytes, hash)
-    System.arraycopy(encoded, 0, buffer, head, encoded.length)
-    head + encoded.length
-  }
+    encoder.decodeKey(java.util.Arrays.copyOfRange(stored, KeyCodec.HashedHead, stored.length))
 }
 
 /** `state · Spark's order-preserving encoding · hash`: the hash must not disturb the order. */
@@ -132,25 +151,13 @@ private[ckpt] final class OrderedKeyCodec(number: Int, encoder: RocksDBKeyStateE
   override def supportsPrefixScan: Boolean = encoder.supportPrefixKeyScan
   override def supportsRangeScan: Boolean = encoder.supportsRangeScan
 
-  override def encode(key: UnsafeRow): Int = {
-    val length = write(encoder.encodeKey(key), KeyCodec.HashBytes)
-    writeInt(length, hash(key))
-    length + KeyCodec.HashBytes
-  }
+  override def encode(key: UnsafeRow): Int = closeOrdered(frameOrdered(encoder.encodeKey(key)), hash(key))
 
-  override def encodePrefix(prefix: UnsafeRow): Int = write(encoder.encodePrefixKey(prefix), 0)
+  override def encodePrefix(prefix: UnsafeRow): Int = frameOrdered(encoder.encodePrefixKey(prefix))
 
   /** A bound of a range scan: the key without its hash, which sorts before every key that starts with it. */
-  def encodeBound(key: UnsafeRow): Int = write(encoder.encodeKey(key), 0)
+  def encodeBound(key: UnsafeRow): Int = frameOrdered(encoder.encodeKey(key))
 
-  override def decode(stored: Array[Byte]): UnsafeRow =
-    encoder.decodeKey(
-      java.util.Arrays.copyOfRange(stored, KeyCodec.StateBytes, stored.length - KeyCodec.HashBytes))
-
-  private def write(encoded: Array[Byte], extra: Int): Int = {
-    ensure(KeyCodec.StateBytes + encoded.length + extra)
-    writeState()
-    System.arraycopy(encoded, 0, buffer, KeyCodec.StateBytes, encoded.length)
-    KeyCodec.StateBytes + encoded.length
-  }
+  override def decode(stored: Array[Byte]): UnsafeRow = encoder.decodeKey(
+    java.util.Arrays.copyOfRange(stored, KeyCodec.StateBytes, stored.length - KeyCodec.HashBytes))
 }

@@ -12,7 +12,10 @@ private[ckpt] final class MemoryBudget(val limitBytes: Long) {
   val blockCacheBytes: Long = limitBytes / 8
   val serverBytes: Long = limitBytes / 8
 
-  def bytesPerCache: Long = limitBytes / 2 / math.max(1, caches.get)
+  /** Stores that are open in this process. */
+  def stores: Int = math.max(1, caches.get)
+
+  def bytesPerCache: Long = limitBytes / 2 / stores
   def bytesPerWriteSet: Long =
     math.max(MemoryBudget.SmallestWriteSet, limitBytes / 4 / math.max(1, writeSets.get))
 

@@ -33,7 +33,7 @@ private[ckpt] final class Begun(answer: JsonNode) {
 /** One transaction's rows: reads of one version through a reader under the write set, and the sealed delta.
   *
   * A look-up leaves its value in `valueBase`, from `valueFrom`, `valueLength` long; those bytes never change.
-  * Not thread-safe: a transaction belongs to one task.
+  * Not thread-safe: callers hold its lock.
   */
 private[ckpt] final class Transaction(
     val begun: Begun,

@@ -1,0 +1,51 @@
+"""The command: choose workloads, measure, judge, report."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from pathlib import Path
+
+from integration.bench.bars import judge
+from integration.bench.measure import Bench, Measured
+from integration.bench.report import Run, draw, table, write_json
+from integration.bench.workloads import named
+
+OUT = Path("bench") / "out"
+QUICK_FACTOR = 20
+QUICK_ROUNDS = 3
+
+
+def main() -> None:
+    """Run the bench and leave its results below ``bench/out``."""
+    arguments = _arguments()
+    rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else 9)
+    OUT.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix="pyspark-ckpt-bench-"))
+    bench = Bench(scratch, OUT / "logs")
+    results: dict[str, Measured] = {}
+    try:
+        for workload in named(arguments.only):
+            print(f"{workload.name}: {workload.what}", flush=True)
+            chosen = workload.smaller(QUICK_FACTOR) if arguments.quick else workload
+            results[workload.name] = bench.measure(chosen, rounds)
+            run = Run(rounds, arguments.quick, results, judge(results))
+            write_json(run, OUT / "bench.json")
+    finally:
+        bench.close()
+        shutil.rmtree(scratch, ignore_errors=True)
+    draw(run, OUT / "bench.png")
+    print(f"\n{table(run)}\n\n{OUT / 'bench.json'}, {OUT / 'bench.png'}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m integration.bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="less of everything: to see that it runs")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="only these workloads")
+    parser.add_argument("--rounds", type=int, help="measured batches of every variant")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""The bars: how much of another provider's time ours may take, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import TypeAlias
+
+from integration.bench.measure import Measured
+from integration.bench.variants import HDFS_BACKED, OURS, ROCKSDB, ROCKSDB_CHANGELOG, SMALL_CACHE
+from integration.bench.worker import Sample
+
+Figure: TypeAlias = Callable[[Sample], float]
+
+ROCKSDB_MODES = (ROCKSDB.name, ROCKSDB_CHANGELOG.name)
+
+
+def execution_ms(sample: Sample) -> float:
+    """Running the batch: reading input, the operators, loading and committing the stores."""
+    return sample.execution_ms
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Ours over theirs, pair by pair of the same round: the median, and the quartiles as its spread."""
+
+    middle: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+        """The ratio of two series of the same rounds."""
+        pairs = [mine / other for mine, other in zip(ours, theirs, strict=True)]
+        if len(pairs) < 2:
+            return cls(pairs[0], pairs[0], pairs[0])
+        low, _, high = quantiles(pairs, n=4, method="inclusive")
+        return cls(median(pairs), low, high)
+
+    def __str__(self) -> str:
+        return f"{self.middle:.2f}x [{self.low:.2f}..{self.high:.2f}]"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One variant on one workload."""
+
+    workload: str
+    variant: str
+
+
+@dataclass(frozen=True)
+class Bar:
+    """``ours`` takes at most ``limit`` times as long as the fastest of ``theirs``."""
+
+    what: str
+    ours: Side
+    theirs: tuple[Side, ...]
+    limit: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A bar and what was measured."""
+
+    bar: Bar
+    against: Side
+    ratio: Ratio
+
+    @property
+    def passed(self) -> bool:
+        """Whether the median of the pairs keeps the bar."""
+        return self.ratio.middle <= self.bar.limit
+
+
+def _against_rocksdb(workload: str, limit: float) -> Bar:
+    theirs = tuple(Side(workload, mode) for mode in ROCKSDB_MODES)
+    return Bar(f"{workload}: RocksDB in its better mode", Side(workload, OURS.name), theirs, limit)
+
+
+BARS: tuple[Bar, ...] = (
+    _against_rocksdb("aggregation", 0.65),
+    Bar(
+        "aggregation: HDFS-backed",
+        Side("aggregation", OURS.name),
+        (Side("aggregation", HDFS_BACKED.name),),
+        1.1,
+    ),
+    _against_rocksdb("large-state", 0.6),
+    Bar(
+        "the same change on ten times the state, near cache smaller than both",
+        Side("large-state", SMALL_CACHE.name),
+        (Side("same-change", SMALL_CACHE.name),),
+        1.3,
+    ),
+    _against_rocksdb("same-change", 1.0),
+    _against_rocksdb("small-batch", 0.6),
+    _against_rocksdb("dedup", 1.0),
+    _against_rocksdb("dedup-watermark", 1.0),
+    _against_rocksdb("sessions", 1.0),
+    _against_rocksdb("join", 1.0),
+    _against_rocksdb("partitions", 1.0),
+)
+
+
+def judge(results: Mapping[str, Measured], figure: Figure = execution_ms) -> list[Verdict]:
+    """The verdict on every bar whose workloads were measured."""
+    verdicts = []
+    for bar in BARS:
+        if not {bar.ours.workload, *(side.workload for side in bar.theirs)} <= set(results):
+            continue
+        against = min(bar.theirs, key=lambda side: median(_series(results, side, figure)))
+        ratio = Ratio.of(_series(results, bar.ours, figure), _series(results, against, figure))
+        verdicts.append(Verdict(bar, against, ratio))
+    return verdicts
+
+
+def _series(results: Mapping[str, Measured], side: Side, figure: Figure) -> list[float]:
+    return [figure(sample) for sample in results[side.workload].warm[side.variant]]

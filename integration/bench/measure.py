@@ -1,0 +1,71 @@
+"""Runs a workload on every variant in turn, batch by batch, so that all of them see the same weather."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from integration.bench.variants import HDFS_BACKED, OURS, ROCKSDB, ROCKSDB_CHANGELOG, SMALL_CACHE, Variant
+from integration.bench.worker import Sample, Worker
+from integration.bench.workloads import FILL_BATCHES, WARM_BATCHES, Workload
+
+LOOK_AHEAD = 2
+RESTARTS = 3
+BASE = (OURS, ROCKSDB, ROCKSDB_CHANGELOG, HDFS_BACKED)
+SMALL_CACHE_WORKLOADS = ("large-state", "same-change")
+
+
+@dataclass
+class Measured:
+    """All samples of one workload: ``warm[variant][round]`` and ``restored[variant][round]``."""
+
+    workload: Workload
+    warm: dict[str, list[Sample]] = field(default_factory=dict)
+    restored: dict[str, list[Sample]] = field(default_factory=dict)
+
+
+class Bench:
+    """Keeps one process a variant for all workloads."""
+
+    def __init__(self, scratch: Path, logs: Path) -> None:
+        """Use ``scratch`` for input and checkpoints; the processes write to ``logs``."""
+        self._scratch = scratch
+        self._logs = logs
+        self._workers: dict[str, Worker] = {}
+
+    def measure(self, workload: Workload, rounds: int) -> Measured:
+        """Fill and warm every variant, then ``rounds`` batches each, in turn; the order rotates."""
+        variants = (*BASE, SMALL_CACHE) if workload.name in SMALL_CACHE_WORKLOADS else BASE
+        restarts = RESTARTS if workload.restarts else 0
+        folder = self._scratch / workload.name
+        inputs = workload.write(folder, FILL_BATCHES + WARM_BATCHES + rounds + restarts + LOOK_AHEAD)
+        for variant in variants:
+            self._worker(variant).start(workload, inputs, folder / "checkpoint" / variant.name.replace(", ", "-"))
+        measured = Measured(workload)
+        for number in range(FILL_BATCHES + WARM_BATCHES + rounds):
+            for variant in _rotated(variants, number):
+                sample = self._worker(variant).step()
+                if number >= FILL_BATCHES + WARM_BATCHES:
+                    measured.warm.setdefault(variant.name, []).append(sample)
+        for number in range(restarts):
+            for variant in _rotated(variants, number):
+                self._worker(variant).restart()
+                measured.restored.setdefault(variant.name, []).append(self._worker(variant).step())
+        for variant in variants:
+            self._worker(variant).stop()
+        return measured
+
+    def close(self) -> None:
+        """End every process."""
+        for worker in self._workers.values():
+            worker.close()
+
+    def _worker(self, variant: Variant) -> Worker:
+        if variant.name not in self._workers:
+            self._workers[variant.name] = Worker(variant, self._logs / f"{variant.name.replace(', ', '-')}.log")
+        return self._workers[variant.name]
+
+
+def _rotated(variants: tuple[Variant, ...], by: int) -> tuple[Variant, ...]:
+    cut = by % len(variants)
+    return variants[cut:] + variants[:cut]

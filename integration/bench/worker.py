@@ -1,0 +1,252 @@
+"""A process with one Spark session on one provider. It runs one batch when told to, and sleeps in between.
+
+A query waits inside ``foreachBatch`` for its turn, so that nothing of it runs while another variant is measured:
+what it does between two batches (commit log, planning) belongs to its own turn, too.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from integration.bench.variants import SESSION_SETTINGS, Variant
+from integration.bench.workloads import FILES_A_BATCH, SCHEMA, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from multiprocessing.connection import Connection
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+_PATIENCE_S = 300
+
+
+class _Stopped(Exception):  # noqa: N818 - it ends a query, and is no error
+    """The query is told to end."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One batch: running it (``execution_ms``), all of its turn (``turn_ms``), and what the query reported of it."""
+
+    batch: int
+    execution_ms: float
+    turn_ms: float
+    commit_ms: float
+    state_rows: int
+    memory_bytes: int
+    open_files: int
+    duration_ms: Mapping[str, int] = field(default_factory=dict)
+    custom: Mapping[str, int] = field(default_factory=dict)
+
+
+class Worker:
+    """The parent's handle of one process. Every call blocks until the process has done it."""
+
+    def __init__(self, variant: Variant, log: Path) -> None:
+        """Start the process; its output goes to ``log``."""
+        context = multiprocessing.get_context("spawn")
+        self._connection, other = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other, variant, str(log)), daemon=False)
+        self._process.start()
+        other.close()
+
+    def start(self, workload: Workload, inputs: list[Path], checkpoint: Path) -> None:
+        """Start the query, and wait until its first batch waits for its turn."""
+        self._call("start", workload, [str(each) for each in inputs], str(checkpoint))
+
+    def step(self) -> Sample:
+        """Run the next batch."""
+        sample: Sample = self._call("step")
+        return sample
+
+    def restart(self) -> None:
+        """Stop the query, unload every store, and start the query again: its next batch restores the state."""
+        self._call("restart")
+
+    def stop(self) -> None:
+        """Stop the query."""
+        self._call("stop")
+
+    def close(self) -> None:
+        """End the process."""
+        self._connection.close()
+        self._process.join(30)
+        if self._process.is_alive():
+            self._process.terminate()
+
+    def _call(self, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - what the method returns
+        self._connection.send((method, arguments))
+        answer, problem = self._connection.recv()
+        if problem is not None:
+            raise RuntimeError(problem)
+        return answer
+
+
+class _Gate:
+    """Lets the batches of a query through one by one."""
+
+    def __init__(self) -> None:
+        self._arrivals: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._turns: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self.execution_ms = 0.0
+
+    def run_batch(self, frame: DataFrame, batch_id: int) -> None:
+        """What ``foreachBatch`` calls: wait for the turn, then write the batch to nowhere."""
+        self._arrivals.put(batch_id)
+        if not self._turns.get():
+            raise _Stopped
+        started = time.perf_counter()
+        frame.write.format("noop").mode("overwrite").save()
+        self.execution_ms = (time.perf_counter() - started) * 1000
+
+    def open(self, *, go_on: bool) -> None:
+        self._turns.put(go_on)
+
+    def wait_for_arrival(self, query: StreamingQuery) -> int:
+        """Number of the batch that now waits. Raises what ended the query if it ended."""
+        for _ in range(_PATIENCE_S):
+            try:
+                return self._arrivals.get(timeout=1)
+            except queue.Empty:
+                problem = query.exception()
+                if problem is not None:
+                    raise problem from None
+        raise TimeoutError(f"No batch within {_PATIENCE_S} s.")
+
+
+class _Session:
+    """What runs inside the process."""
+
+    def __init__(self, variant: Variant) -> None:
+        self._spark = _session(variant)
+        self._gate = _Gate()
+        self._query: StreamingQuery | None = None
+        self._started_with: tuple[Workload, list[str], str] | None = None
+        self._waiting = -1
+
+    def start(self, workload: Workload, inputs: list[str], checkpoint: str) -> None:
+        self._started_with = (workload, inputs, checkpoint)
+        self._spark.conf.set("spark.sql.shuffle.partitions", str(workload.partitions))
+        frames = [
+            self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_A_BATCH).parquet(each)
+            for each in inputs
+        ]
+        self._gate = _Gate()
+        self._query = (
+            workload.query(self._spark, frames)
+            .writeStream.outputMode("append" if workload.name in _APPENDING else "update")
+            .option("checkpointLocation", checkpoint)
+            .foreachBatch(self._gate.run_batch)
+            .start()
+        )
+        self._waiting = self._gate.wait_for_arrival(self._query)
+
+    def step(self) -> Sample:
+        query = self._running()
+        batch, started = self._waiting, time.perf_counter()
+        self._gate.open(go_on=True)
+        self._waiting = self._gate.wait_for_arrival(query)
+        turn_ms = (time.perf_counter() - started) * 1000
+        progress = next(each for each in reversed(query.recentProgress) if each.batchId == batch)
+        operators = progress.stateOperators
+        processes = _engine_processes()
+        return Sample(
+            batch=batch,
+            execution_ms=self._gate.execution_ms,
+            turn_ms=turn_ms,
+            commit_ms=sum(operator.commitTimeMs for operator in operators),
+            state_rows=sum(operator.numRowsTotal for operator in operators),
+            memory_bytes=sum(process.memory_info().rss for process in processes),
+            open_files=sum(process.num_fds() for process in processes),
+            duration_ms=dict(progress.durationMs),
+            custom=dict(operators[0].customMetrics),
+        )
+
+    def restart(self) -> None:
+        started_with = self._started_with
+        if started_with is None:
+            raise RuntimeError("no query was started")
+        self.stop()
+        _jvm(self._spark).org.apache.spark.sql.execution.streaming.state.StateStore.stop()
+        self.start(*started_with)
+
+    def stop(self) -> None:
+        query = self._running()
+        self._gate.open(go_on=False)
+        while query.isActive:
+            time.sleep(0.01)
+        self._query = None
+
+    def close(self) -> None:
+        if self._query is not None:
+            self.stop()
+        self._spark.stop()
+
+    def _running(self) -> StreamingQuery:
+        if self._query is None:
+            raise RuntimeError("no query runs")
+        return self._query
+
+
+_APPENDING = ("dedup", "dedup-watermark", "sessions", "join")
+
+
+def _session(variant: Variant) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    import pyspark_ckpt
+
+    builder = SparkSession.builder.master("local[2]").appName(f"bench {variant.name}")
+    if variant.ours:
+        builder = pyspark_ckpt.configure(builder)
+    for key, value in {**SESSION_SETTINGS, **variant.settings}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _engine_processes() -> list[psutil.Process]:
+    """The JVM and everything it started: the state server belongs to the bill."""
+    return psutil.Process().children(recursive=True)
+
+
+def _jvm(spark: SparkSession) -> Any:  # noqa: ANN401 - py4j
+    return spark._jvm
+
+
+def _serve(connection: Connection, variant: Variant, log: str) -> None:
+    with _output_in(Path(log)):
+        session = _Session(variant)
+        try:
+            while True:
+                try:
+                    method, arguments = connection.recv()
+                except EOFError:
+                    return
+                try:
+                    connection.send((getattr(session, method)(*arguments), None))
+                except Exception as problem:  # noqa: BLE001 - the parent raises it
+                    connection.send((None, f"{variant.name}, {method}: {problem}"))
+        finally:
+            session.close()
+
+
+@contextmanager
+def _output_in(log: Path) -> Iterator[None]:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    with log.open("ab", buffering=0) as sink:
+        os.dup2(sink.fileno(), 1)
+        os.dup2(sink.fileno(), 2)
+        yield

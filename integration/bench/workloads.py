@@ -1,0 +1,152 @@
+"""What is measured: the query, its partitions, and its input, written once and read by every variant."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from pyspark.sql import DataFrame, SparkSession
+
+Query: TypeAlias = Callable[["SparkSession", Sequence["DataFrame"]], "DataFrame"]
+
+SCHEMA = "key long, amount long, at timestamp"
+FILES_A_BATCH = 2
+FILL_BATCHES = 1
+WARM_BATCHES = 4
+
+_START_US = 1_700_000_000_000_000
+_MINUTE_US = 60_000_000
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One query over ``keys`` keys. The first batch fills the state with every key; the others have ``rows`` rows."""
+
+    name: str
+    what: str
+    query: Query
+    keys: int
+    rows: int
+    inputs: int = 1
+    partitions: int = 2
+    fill: bool = True
+    restarts: bool = False
+
+    def smaller(self, factor: int) -> Workload:
+        """The same with less of everything: to try the bench out."""
+        return replace(
+            self, keys=max(1, self.keys // factor), rows=max(1, self.rows // factor) if self.rows > 100 else self.rows
+        )
+
+    def write(self, folder: Path, batches: int) -> list[Path]:
+        """Write the files of ``batches`` batches for every input; returns the inputs' folders."""
+        folders = [folder / f"input{number}" for number in range(self.inputs)]
+        for number, one_input in enumerate(folders):
+            one_input.mkdir(parents=True)
+            rng = np.random.default_rng([number, self.keys, self.rows])
+            for batch in range(batches):
+                _write_batch(one_input, batch, self._keys_of(batch, rng), rng)
+        return folders
+
+    def _keys_of(self, batch: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        if batch < FILL_BATCHES and self.fill:
+            return rng.permutation(self.keys).astype(np.int64)
+        return rng.integers(0, self.keys, self.rows, dtype=np.int64)
+
+
+def _write_batch(folder: Path, batch: int, keys: NDArray[np.int64], rng: np.random.Generator) -> None:
+    times = _START_US + batch * _MINUTE_US + rng.integers(0, _MINUTE_US, len(keys))
+    for part, (some_keys, some_times) in enumerate(
+        zip(np.array_split(keys, FILES_A_BATCH), np.array_split(times, FILES_A_BATCH), strict=True)
+    ):
+        table = pa.table(
+            {
+                "key": some_keys,
+                "amount": some_keys % 1000,
+                "at": pa.array(some_times, pa.timestamp("us", tz="UTC")),
+            }
+        )
+        path = folder / f"{batch:04d}-{part}.parquet"
+        pq.write_table(table, path)
+        # Spark reads files in the order of their times.
+        os.utime(path, (_START_US / 1e6 + batch, _START_US / 1e6 + batch))
+
+
+def _aggregation(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    return frames[0].groupBy("key").agg(f.count("*").alias("rows"), f.sum("amount").alias("total"))
+
+
+def _deduplication(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame:
+    return frames[0].selectExpr("key + 1000000 * (key % 2) * minute(at) as key").dropDuplicates(["key"])
+
+
+def _deduplication_within_watermark(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame:
+    return frames[0].withWatermark("at", "2 minutes").dropDuplicatesWithinWatermark(["key"])
+
+
+def _sessions(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    timely = frames[0].withWatermark("at", "2 minutes")
+    return timely.groupBy(f.session_window("at", "20 seconds"), "key").agg(f.count("*"), f.sum("amount"))
+
+
+def _join(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    left, right = (frame.withWatermark("at", "1 minute") for frame in frames)
+    near = "l.key = r.key and l.at between r.at - interval 1 minute and r.at + interval 1 minute"
+    return left.alias("l").join(right.alias("r"), f.expr(near)).selectExpr("l.key", "l.amount + r.amount as amount")
+
+
+ALL: tuple[Workload, ...] = (
+    Workload("aggregation", "count and sum, 500k rows a batch over 200k keys", _aggregation, 200_000, 500_000),
+    Workload(
+        "large-state",
+        "count and sum, 50k rows a batch on 2M keys",
+        _aggregation,
+        2_000_000,
+        50_000,
+        restarts=True,
+    ),
+    Workload("same-change", "count and sum, 50k rows a batch on 200k keys", _aggregation, 200_000, 50_000),
+    Workload("small-batch", "count and sum, 100 rows a batch on 200k keys", _aggregation, 200_000, 100),
+    Workload("dedup", "dropDuplicates, 50k rows a batch", _deduplication, 200_000, 50_000),
+    Workload(
+        "dedup-watermark",
+        "dropDuplicatesWithinWatermark, 50k rows a batch, 2 minutes kept",
+        _deduplication_within_watermark,
+        200_000,
+        50_000,
+    ),
+    Workload("sessions", "session windows, 50k rows a batch over 20k keys", _sessions, 20_000, 50_000, fill=False),
+    Workload("join", "inner join in a time range, 20k rows a side and batch", _join, 20_000, 20_000, 2, fill=False),
+    Workload(
+        "partitions",
+        "200 partitions on one executor, 20k rows a batch on 200k keys",
+        _aggregation,
+        200_000,
+        20_000,
+        partitions=200,
+    ),
+)
+
+
+def named(names: Sequence[str]) -> Iterator[Workload]:
+    """The workloads of these names, all of them for no names."""
+    known = {workload.name: workload for workload in ALL}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise SystemExit(f"No workload {', '.join(unknown)}; there are: {', '.join(known)}.")
+    return (workload for workload in ALL if not names or workload.name in names)

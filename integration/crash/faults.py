@@ -1,0 +1,52 @@
+"""Which step is killed in which query, under which checkpoint format: a pairwise sample, or all of them to soak."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import product
+
+from integration.crash.driver import FORMAT, OPTIONS
+from integration.crash.workload import QUERIES
+from pyspark_ckpt.state_store.failpoints import NAMES
+
+FORMATS = (1, 2)
+FAIL_POINTS = f"{OPTIONS}failPoints"
+SOAK = os.environ.get("CKPT_CRASH") == "soak"
+
+Scenario = tuple[str, str, int]
+
+
+def sample() -> list[Scenario]:
+    """(step, query, format): every step once, or with ``CKPT_CRASH=soak`` everywhere."""
+    points = sorted(NAMES)
+    if SOAK:
+        return list(product(points, QUERIES, FORMATS))
+    return [(point, QUERIES[n % len(QUERIES)], FORMATS[(n // 2) % 2]) for n, point in enumerate(points)]
+
+
+def label(scenario: Scenario) -> str:
+    """Name of a scenario among the tests."""
+    point, name, version = scenario
+    return f"{point}-{name}-v{version}"
+
+
+def few(scenarios: list[Scenario]) -> list[Scenario]:
+    """The scenarios named here; with ``CKPT_CRASH=soak`` everything."""
+    return sample() if SOAK else scenarios
+
+
+def armed(point: str, action: str, checkpoint_format: int) -> dict[str, str]:
+    """Conf of a query whose state server acts at ``point``, in a task that is neither the first nor the last."""
+    return {FORMAT: str(checkpoint_format), FAIL_POINTS: _entry(point, action)}
+
+
+def all_armed(points: Sequence[str], action: str, checkpoint_format: int) -> dict[str, str]:
+    """As ``armed``, at several points."""
+    entries = ",".join(_entry(point, action) for point in points)
+    return {FORMAT: str(checkpoint_format), FAIL_POINTS: entries}
+
+
+def _entry(point: str, action: str) -> str:
+    pass_number = 3 if point.startswith(("begin", "commit")) else 1
+    return f"{point}:{action}@{pass_number}"

@@ -1,0 +1,148 @@
+"""A driver in a process of its own, so that it can be killed: ``python -m integration.crash.program <settings>``.
+
+It starts a session, then obeys orders, one line of JSON each on stdin, and answers each with one line on stdout:
+``{"ok": ...}`` or ``{"error": "..."}``. The end of stdin ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+import pyspark_ckpt
+from integration.crash import workload
+
+HOLD_LIMIT_S = 600.0
+
+
+def main() -> int:
+    """Serve until stdin ends."""
+    builder = pyspark_ckpt.configure(SparkSession.builder)
+    for key, value in json.loads(sys.argv[1]).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    _answer({"ok": "ready"})
+    orders: Mapping[str, Callable[..., Any]] = {"run": run, "state": state}
+    for line in sys.stdin:
+        order = json.loads(line)
+        try:
+            _answer({"ok": orders[order.pop("order")](spark, **order)})
+        except Exception:  # noqa: BLE001 - whatever it is, the test must be told
+            _answer({"error": traceback.format_exc()})
+    spark.stop()
+    return 0
+
+
+def run(spark: SparkSession, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Run queries side by side until all input is read; each is described by the arguments of ``start``."""
+    queries = [start(spark, **each) for each in runs]
+    failures = [failure for query in queries if (failure := _end_of(query))]
+    if failures:
+        raise RuntimeError("\n".join(failures))
+    return [
+        {
+            "batches": [progress.batchId for progress in query.recentProgress],
+            "metrics": sorted({name for last in query.recentProgress[-1:] for name in _metric_names(last)}),
+        }
+        for query in queries
+    ]
+
+
+def start(
+    spark: SparkSession,
+    *,
+    name: str,
+    folder: str,
+    inputs: str,
+    conf: Mapping[str, str] | None = None,
+    fault: Mapping[str, Any] | None = None,
+    weight: int = 1,
+    hold: Mapping[str, Any] | None = None,
+    fail_at: int | None = None,
+    program_may_change: bool = False,
+) -> StreamingQuery:
+    """Start query ``name`` on the checkpoint and the output in ``folder``.
+
+    ``hold`` = {"batch", "file"}: that batch does not end before a file of this pattern is there.
+    ``fail_at``: the sink raises in that batch, after the operators have committed their state.
+    """
+    session = spark.newSession()
+    for key, value in {**workload.SETTINGS, **(conf or {})}.items():
+        session.conf.set(key, value)
+    described = workload.Fault(**fault) if fault else None
+    frame = workload.build(session, name, Path(inputs), described, weight)
+
+    def write(rows: DataFrame, batch: int) -> None:
+        _write_once(Path(folder) / "output", rows, batch, program_may_change=program_may_change)
+        if hold and hold["batch"] == batch:
+            _wait_for(hold["file"])
+        if fail_at == batch:
+            raise RuntimeError("made-up failure of the sink")
+
+    return (
+        frame.writeStream.outputMode(workload.output_mode(name))
+        .option("checkpointLocation", str(Path(folder) / "checkpoint"))
+        .foreachBatch(write)
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def state(spark: SparkSession, name: str, folder: str) -> list[list[str]]:
+    """All rows of the state of query ``name``, as sorted text, one list for each view."""
+    return [
+        sorted(
+            map(repr, spark.read.format("statestore").options(**view).load(str(Path(folder) / "checkpoint")).collect())
+        )
+        for view in workload.state_views(name)
+    ]
+
+
+def _write_once(output: Path, rows: DataFrame, batch: int, *, program_may_change: bool) -> None:
+    """Keep the rows of a batch under its id. A batch that runs again must come to the same rows."""
+    text = json.dumps(sorted(map(repr, rows.collect())), indent=0)
+    path = output / f"{batch}.json"
+    output.mkdir(parents=True, exist_ok=True)
+    if path.exists() and path.read_text(encoding="utf-8") != text and not program_may_change:
+        raise RuntimeError(f"batch {batch} came to other rows when it ran again: {path.read_text()} and then {text}")
+    staged = path.with_suffix(".staged")
+    staged.write_text(text, encoding="utf-8")
+    staged.replace(path)
+
+
+def _wait_for(pattern: str) -> None:
+    path = Path(pattern)
+    deadline = time.monotonic() + HOLD_LIMIT_S
+    while not any(Path(path.anchor).glob(str(path.relative_to(path.anchor)))):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{pattern} did not appear")
+        time.sleep(0.02)
+
+
+def _end_of(query: StreamingQuery) -> str | None:
+    try:
+        query.awaitTermination()
+    except Exception as problem:  # noqa: BLE001 - told to the test, which knows what it expects
+        return f"{type(problem).__name__}: {problem}"
+    return None
+
+
+def _metric_names(progress: Any) -> set[str]:  # noqa: ANN401 - PySpark's own type has no public name
+    return {name for operator in progress.stateOperators for name in operator.customMetrics}
+
+
+def _answer(message: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""The outcome of the queries without faults, and the comparison with it."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from integration.crash.driver import Driver
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a query came to: the rows of every batch, and its state."""
+
+    output: dict[str, str]
+    state: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Input files, checkpoint and output of the first half of each query, and the outcome of all of it."""
+
+    inputs: Path
+    halves: Path
+    outcomes: dict[str, Outcome]
+
+    def start_from_half(self, name: str, folder: Path) -> None:
+        """Put the checkpoint and the output of the first three batches below ``folder``."""
+        shutil.copytree(self.halves / name, folder / name)
+
+    def run(self, name: str, folder: Path, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+        """The arguments of a run of query ``name`` below ``folder``."""
+        return {"name": name, "folder": str(folder / name), "inputs": str(self.inputs), **arguments}
+
+    def check(self, driver: Driver, name: str, folder: Path) -> None:
+        """Fail unless output and state of a finished query are those of the run without faults."""
+        assert read_output(folder / name) == self.outcomes[name].output
+        assert driver.state(name, folder / name) == self.outcomes[name].state
+        assert driver.lock_trouble() == []
+
+
+def read_output(folder: Path) -> dict[str, str]:
+    """The rows of every batch, by batch."""
+    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("output/*.json"))}

@@ -1,0 +1,57 @@
+"""SIGKILL of the driver at every step of a micro-batch, then a restart on the same checkpoints."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from integration.crash.driver import Relay
+from integration.crash.faults import FAIL_POINTS, FORMATS, SOAK, all_armed
+from integration.crash.reference import Reference
+from integration.crash.workload import QUERIES
+from pyspark_ckpt.state_store.failpoints import NAMES
+
+# One kill meets a transaction at each of these steps: all queries run, and each step holds up the first to get there.
+# Who is held at an ingest holds up the maintenance of its store: those steps have no maintenance beside them.
+STEPS = (
+    ("begin.before", "commit.before_upload", "snapshot.before_manifest"),
+    ("begin.after_ticket", "commit.after_upload", "snapshot.after_manifest"),
+    ("restore.before_download", "commit.before_answer", "cleanup.before_delete"),
+    ("restore.after_download", "commit.before_ingest", "commit.after_ingest"),
+)
+PARTS = ("jvm", "both", "python")
+SAMPLE = [(steps, PARTS[n % len(PARTS)], FORMATS[n % len(FORMATS)]) for n, steps in enumerate(STEPS)]
+LONG_MS = 900_000
+
+pytestmark = [pytest.mark.spark, pytest.mark.kill]
+
+
+def test_every_step_is_among_those_at_which_the_driver_is_killed() -> None:
+    assert {step for steps in STEPS for step in steps} == NAMES
+
+
+@pytest.mark.parametrize(
+    ("steps", "part", "version"), list(product(STEPS, PARTS, FORMATS)) if SOAK else SAMPLE, ids=str
+)
+def test_state_and_output_are_right_after_a_restart_when_the_driver_is_killed(
+    steps: tuple[str, ...], part: str, version: int, local: Relay, reference: Reference, tmp_path: Path
+) -> None:
+    for name in QUERIES:
+        reference.start_from_half(name, tmp_path)
+    doomed = local.driver()
+    doomed.forget_fired()
+    conf = all_armed(steps, f"sleep={LONG_MS}", version)
+    hold = {"batch": 4, "file": str(tmp_path / "never")}
+    doomed.send("run", runs=[reference.run(name, tmp_path, conf=conf, hold=hold) for name in QUERIES])
+    for step in steps:
+        doomed.await_fired(step)
+    doomed.kill_driver(part)
+    doomed.await_end()
+    local.close()
+
+    driver = local.driver()
+    driver.run(*(reference.run(name, tmp_path, conf={**conf, FAIL_POINTS: ""}) for name in QUERIES))
+    for name in QUERIES:
+        reference.check(driver, name, tmp_path)

@@ -1,0 +1,70 @@
+"""Spark's own readers of state on our checkpoints: ``statestore`` with its options, and ``state-metadata``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+
+from integration.operators import test_aggregation, test_chains, test_join
+from integration.operators.providers import HDFS_BACKED
+from integration.operators.replay import Case, lines, read_state, replay, replay_both
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from integration.operators.providers import Provider
+
+_BY_KEY = test_aggregation.CASES["by key, update"]
+_WITH_METADATA = {
+    "an aggregation": _BY_KEY,
+    "a join": test_join.CASES["leftOuter, format 2"],
+    "two operators": test_chains.CASES["windows behind a deduplication"],
+}
+
+
+def test_statestore_reads_every_batch_when_its_id_is_given(
+    spark: SparkSession, provider: Provider, tmp_path: Path
+) -> None:
+    recorded, _ = replay_both(spark, _BY_KEY, HDFS_BACKED, provider, tmp_path)
+    batches = sorted(recorded.batches)
+    assert len(batches) == sum(_BY_KEY.runs)
+    for batch in batches:
+        expected, actual = (
+            read_state(each.session(spark), _BY_KEY, tmp_path / folder, batchId=str(batch))
+            for each, folder in ((HDFS_BACKED, "expected"), (provider, "actual"))
+        )
+        assert expected[0]
+        assert actual == expected
+
+
+@pytest.mark.parametrize("name", _WITH_METADATA)
+def test_state_metadata_equals_sparks_when_read_from_the_checkpoint(
+    name: str, spark: SparkSession, provider: Provider, tmp_path: Path
+) -> None:
+    replay_both(spark, _WITH_METADATA[name], HDFS_BACKED, provider, tmp_path)
+    expected, actual = (
+        lines(spark.read.format("state-metadata").load(str(tmp_path / folder / "checkpoint")))
+        for folder in ("expected", "actual")
+    )
+    assert expected
+    assert actual == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"readChangeFeed": "true", "changeStartBatchId": "0"},
+        {"snapshotStartBatchId": "0", "snapshotPartitionId": "0"},
+    ],
+)
+def test_statestore_names_the_reason_when_changes_of_single_versions_are_asked_for(
+    options: dict[str, str], spark: SparkSession, provider: Provider, tmp_path: Path
+) -> None:
+    short = Case(_BY_KEY.query, _BY_KEY.sources, "update", runs=(1,))
+    replay(spark, short, provider, tmp_path)
+    with pytest.raises(PySparkException, match="FINE_GRAINED"):
+        read_state(provider.session(spark), short, tmp_path, **options)

@@ -1,0 +1,32 @@
+"""Fixtures of the fast tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab import Lab
+
+MakeLab = Callable[..., Lab]
+
+
+@pytest.fixture
+def make_lab(tmp_path: Path) -> Iterator[MakeLab]:
+    """Make a checkpoint with a running server, with options of the test's choice."""
+    made: list[Lab] = []
+
+    def make(**options: str) -> Lab:
+        made.append(Lab(tmp_path, **options))
+        return made[-1]
+
+    yield make
+    for lab in made:
+        lab.server.stores.shut_down()
+
+
+@pytest.fixture
+def lab(make_lab: MakeLab) -> Lab:
+    """A checkpoint and a running server; its grace period is over at once."""
+    return make_lab(retentionGracePeriod="0")

@@ -1,0 +1,123 @@
+"""Bytes and names that are stored: the golden examples, which the JVM's tests read as well."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_ckpt.state_store import keys, names
+from pyspark_ckpt.state_store.blobs import LocalPlace
+from pyspark_ckpt.state_store.delta import read_delta
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.keys import Marker
+from tests.lab import Lab
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def golden(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((GOLDEN / name).read_text())
+    return content
+
+
+def test_keys_are_as_written_down() -> None:
+    for example in golden("keys.json")["keys"]:
+        user_key, number = bytes.fromhex(example["user_key"]), example["hash"]
+        if example["ordered"]:
+            key = keys.ordered_key(example["state"], user_key, number)
+        else:
+            key = keys.hashed_key(example["state"], number, user_key)
+        assert key.hex() == example["key"], example
+
+
+def test_the_marker_row_is_as_written_down() -> None:
+    assert golden("keys.json")["marker_key"] == keys.MARKER_KEY.hex()
+    for example in golden("keys.json")["markers"]:
+        marker = Marker(example["version"], example["id"])
+        assert marker.encode().hex() == example["value"]
+        assert Marker.decode(bytes.fromhex(example["value"])) == marker
+
+
+def test_state_numbers_are_as_written_down() -> None:
+    for example in golden("keys.json")["state_numbers"]:
+        assert keys.state_number(example["counter"], ordered=example["ordered"]) == example["number"]
+
+
+@pytest.mark.parametrize("value", [b"", b"\0" * 8, b"\0" * 8 + b"a-b", b"\0" * 8 + b"\xff"])
+def test_a_damaged_marker_is_an_error(value: bytes) -> None:
+    with pytest.raises(FormatError):
+        Marker.decode(value)
+
+
+def test_the_marker_is_before_every_row() -> None:
+    assert keys.hashed_key(1, 0, b"") > keys.MARKER_KEY
+
+
+def test_object_names_are_as_written_down() -> None:
+    for example in golden("names.json")["deltas"]:
+        name = names.DeltaName(
+            Marker(example["version"], example["id"]), Marker(example["version"] - 1, example["parent"])
+        )
+        assert str(name) == example["name"]
+        assert names.parse(example["name"]) == name
+    for example in golden("names.json")["snapshots"]:
+        marker = Marker(example["version"], example["id"])
+        assert names.snapshot_name(marker) == example["name"]
+        assert names.parse(example["name"]) == marker
+    for example in golden("names.json")["winners"]:
+        winner = names.WinnerName(example["version"], example["epoch"])
+        assert str(winner) == example["name"]
+        assert names.parse(example["name"]) == winner
+    for name in golden("names.json")["foreign"]:
+        assert names.parse(name) is None
+
+
+def test_a_delta_written_by_the_first_release_is_read(tmp_path: Path) -> None:
+    example = golden("delta.json")
+    name = names.parse(example["name"])
+    assert isinstance(name, names.DeltaName)
+    content = base64.b64decode(example["content"])
+    place = LocalPlace(tmp_path / "place")
+    place.put(str(name), content)
+    delta = read_delta(place, name, len(content), tmp_path / "delta")
+    assert delta.store.marker == name.commit
+    assert [state.name for state in delta.store.states] == ["default"]
+    lab = Lab(tmp_path)
+    LocalPlace(lab.remote).put(str(name), content)
+    assert lab.begin(lab.open(), name.commit.version, name.commit.id).rows == example["rows"]
+    lab.server.stores.shut_down()
+
+
+def test_a_delta_is_a_plain_zip(lab: Lab) -> None:
+    txn = lab.begin(lab.open(), 0)
+    txn.put("k", "v")
+    txn.commit()
+    (path,) = lab.remote.iterdir()
+    with zipfile.ZipFile(path) as archive:
+        assert archive.namelist() == ["0000.sst", "meta.json"]
+        assert all(entry.compress_type == zipfile.ZIP_STORED for entry in archive.infolist())
+        meta = json.loads(archive.read("meta.json"))
+        assert meta["format"] == 1
+        assert meta["files"][0]["bytes"] == len(archive.read("0000.sst"))
+
+
+def test_a_delta_with_a_file_under_another_name_is_refused(lab: Lab, tmp_path: Path) -> None:
+    txn = lab.begin(lab.open(), 0)
+    txn.put("k", "v")
+    txn.commit()
+    (path,) = lab.remote.iterdir()
+    name = names.parse(path.name)
+    assert isinstance(name, names.DeltaName)
+    with zipfile.ZipFile(path) as archive:
+        table, meta = archive.read("0000.sst"), archive.read("meta.json")
+    for evil in ("../0000.sst", "/0000.sst", "x.sst"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(evil, table)
+            archive.writestr("meta.json", meta.replace(b"0000.sst", evil.encode()))
+        with pytest.raises(FormatError, match="damaged"):
+            read_delta(LocalPlace(lab.remote), name, path.stat().st_size, tmp_path / evil.replace("/", "_"))

@@ -1,0 +1,70 @@
+"""Fail points act once, at their turn, and survive a restart as fired."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
+from pyspark_ckpt.state_store.failpoints import FailPoints
+from tests.conftest import MakeLab
+from tests.lab import CallError
+
+
+def test_a_point_fires_once_at_its_turn(tmp_path: Path) -> None:
+    points = FailPoints("commit.before_upload:error@2", tmp_path)
+    points.hit("commit.before_upload")
+    points.hit("commit.after_upload")
+    with pytest.raises(StorageError):
+        points.hit("commit.before_upload")
+    points.hit("commit.before_upload")
+    again = FailPoints("commit.before_upload:error@2", tmp_path)
+    again.hit("commit.before_upload")
+    again.hit("commit.before_upload")
+
+
+def test_a_point_can_wait(tmp_path: Path) -> None:
+    points = FailPoints("begin.before:sleep=50", tmp_path)
+    started = time.monotonic()
+    points.hit("begin.before")
+    assert time.monotonic() - started >= 0.05
+
+
+@pytest.mark.parametrize("spec", ["nonsense", "begin.before", "begin.before:explode", "no.such.point:kill"])
+def test_a_bad_spec_is_refused(tmp_path: Path, spec: str) -> None:
+    with pytest.raises(InvalidInputError):
+        FailPoints(spec, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["commit.before_upload", "commit.after_upload", "commit.before_ingest"])
+def test_a_commit_that_fails_leaves_the_base_usable(make_lab: MakeLab, name: str) -> None:
+    lab = make_lab(failPoints=f"{name}:error@2")
+    handle = lab.open()
+    (base,) = lab.grow(handle, 1)
+    with pytest.raises(CallError) as caught:
+        lab.grow(handle, 1, 1, base)
+    assert caught.value.kind == "StorageError"
+    (again,) = lab.grow(handle, 1, 1, base)
+    assert lab.begin(handle, 2, again).rows == {"key-1": "value-1", "key-2": "value-2"}
+
+
+@pytest.mark.parametrize("name", ["snapshot.before_manifest", "snapshot.after_manifest", "cleanup.before_delete"])
+def test_maintenance_that_fails_is_made_good_by_the_next(make_lab: MakeLab, name: str) -> None:
+    lab = make_lab(failPoints=f"{name}:error", retentionGracePeriod="0")
+    handle = lab.open(keep=0)
+    ids = lab.grow(handle, 3)
+    lab.begin(handle, 3, ids[-1]).abort()
+    failures = 0
+    for method in ("snapshot", "cleanup", "snapshot", "cleanup", "cleanup"):
+        more = {"force": True} if method == "snapshot" else {}
+        try:
+            lab.server.call(method, handle=handle, **more)
+        except CallError:
+            failures += 1
+    assert failures == 1
+    assert len(lab.objects(".snapshot")) == 1
+    assert len(lab.objects(".delta")) == 0
+    lab.restart(lose_local=True)
+    assert len(lab.begin(lab.open(), 3, ids[-1]).rows) == 3

@@ -1,0 +1,58 @@
+"""The table of options and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_ckpt.state_store import options
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+
+def test_defaults_hold_when_nothing_is_set() -> None:
+    parsed = options.parse({})
+    assert parsed.memory_limit_bytes == 256 << 20
+    assert (parsed.snapshot_every_versions, parsed.compression) == (10, "lz4")
+    assert parsed.retention_grace_period_s == 600
+
+
+def test_values_are_read_with_their_units() -> None:
+    parsed = options.parse(
+        {
+            options.PREFIX + "memoryLimit": "1g",
+            "startTimeout": "2m",
+            "retentionGracePeriod": "500ms",
+            "logLevel": "debug",
+        }
+    )
+    assert parsed.memory_limit_bytes == 1 << 30
+    assert (parsed.start_timeout_s, parsed.retention_grace_period_s, parsed.log_level) == (120, 0.5, "DEBUG")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("memoryLimit", "lots"),
+        ("memoryLimit", "1k"),
+        ("snapshotEveryVersions", "0"),
+        ("snapshotEveryVersions", "1.5"),
+        ("compression", "gzip"),
+        ("startTimeout", "-3"),
+    ],
+)
+def test_a_bad_value_is_refused_by_name(key: str, value: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        options.parse({key: value})
+    assert options.PREFIX + key in caught.value.message
+    assert repr(value) in caught.value.message
+    assert caught.value.hint
+
+
+def test_an_unknown_option_is_refused_with_the_near_one() -> None:
+    with pytest.raises(InvalidInputError, match=r"Did you mean .*localCheckpoints"):
+        options.parse({"localCheckpoint": "3"})
+
+
+def test_every_row_has_a_unit_and_words() -> None:
+    for key, row in options.table().items():
+        assert row.doc.endswith("."), key
+        assert row.unit or row.type in ("string", "enum"), key

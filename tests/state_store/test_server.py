@@ -1,0 +1,227 @@
+"""The process: hello, calls over real py4j, the token, fail points, and its end with the parent."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from py4j.protocol import get_command_part, unescape_new_line
+
+from pyspark_ckpt.state_store.failpoints import NAMES
+
+TOKEN = "a-secret-token"  # noqa: S105 - made up
+
+
+class Process:
+    """A state server as the JVM runs it."""
+
+    def __init__(self, folder: Path, **hello: object) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pyspark_ckpt.state_store"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        settings = {"protocol": 1, "token": TOKEN, "local_dir": str(folder), "memory_bytes": 32 << 20, "options": {}}
+        self._stdin.write(json.dumps({**settings, **hello}).encode() + b"\n")
+        self._stdin.flush()
+        assert self.process.stdout is not None
+        self.hello = json.loads(self.process.stdout.readline())
+
+    @property
+    def _stdin(self) -> IO[bytes]:
+        assert self.process.stdin is not None
+        return self.process.stdin
+
+    def end_stdin(self) -> int:
+        self._stdin.close()
+        return self.process.wait(10)
+
+    def stderr(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.read().decode()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+class Connection:
+    """What py4j's Java side sends, by hand."""
+
+    def __init__(self, port: int, token: str = TOKEN) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self._answers = self._socket.makefile("r", encoding="utf-8")
+        self._socket.sendall(f"A\n{token}\ne\n".encode())
+        self.accepted = self._answers.readline().startswith("!yv")
+
+    def call(self, method: str, **request: object) -> dict[str, Any]:
+        command = "c\nt\ncall\n" + get_command_part(method) + get_command_part(json.dumps(request)) + "e\n"
+        self._socket.sendall(command.encode())
+        line = self._answers.readline().rstrip("\n")
+        if not line:
+            raise ConnectionResetError
+        assert line.startswith("!ys")
+        answer: dict[str, Any] = json.loads(unescape_new_line(line[3:]))
+        return answer
+
+    def close(self) -> None:
+        self._answers.close()
+        self._socket.close()
+
+
+@pytest.fixture
+def processes() -> Iterator[list[Process]]:
+    started: list[Process] = []
+    yield started
+    for process in started:
+        process.close()
+
+
+@pytest.fixture
+def connections() -> Iterator[list[Connection]]:
+    made: list[Connection] = []
+    yield made
+    for connection in made:
+        connection.close()
+
+
+def opening(tmp_path: Path) -> dict[str, Any]:
+    return {
+        "state_dir": str(tmp_path / "checkpoint" / "state" / "0" / "0"),
+        "checkpoint_root": str(tmp_path / "checkpoint"),
+        "operator": 0,
+        "partition": 0,
+        "name": "default",
+        "run_id": "r",
+        "format": 2,
+        "min_versions_to_retain": 2,
+        "options": {},
+    }
+
+
+def test_it_serves_several_connections(tmp_path: Path, processes: list[Process], connections: list[Connection]) -> None:
+    server = Process(tmp_path / "local")
+    processes.append(server)
+    assert server.hello["pid"] == server.process.pid
+    assert server.hello["protocol"] == 1
+    connections.extend(Connection(server.hello["port"]) for _ in range(3))
+    handle = connections[0].call("open", **opening(tmp_path))["ok"]["handle"]
+    begun = connections[1].call("begin", handle=handle, version=0)["ok"]
+    assert connections[2].call("commit", txn=begun["txn"], files=[])["ok"]["id"] == begun["new_id"]
+    assert connections[0].call("begin", handle=99, version=0)["error"]["kind"] == "LifecycleError"
+
+
+def test_a_wrong_token_is_refused_and_the_right_one_is_never_shown(
+    tmp_path: Path, processes: list[Process], connections: list[Connection]
+) -> None:
+    server = Process(tmp_path / "local", options={"logLevel": "DEBUG"})
+    processes.append(server)
+    connections.append(Connection(server.hello["port"], "wrong"))
+    assert not connections[0].accepted
+    command_line = Path(f"/proc/{server.process.pid}/cmdline")
+    environment = Path(f"/proc/{server.process.pid}/environ")
+    if command_line.exists():
+        assert TOKEN.encode() not in command_line.read_bytes() + environment.read_bytes()
+    assert server.end_stdin() == 0
+    assert TOKEN not in server.stderr()
+
+
+def test_it_ends_when_stdin_ends_and_not_on_an_interrupt(tmp_path: Path, processes: list[Process]) -> None:
+    server = Process(tmp_path / "local")
+    processes.append(server)
+    server.process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        server.process.wait(0.5)
+    assert server.end_stdin() == 0
+
+
+def test_it_ends_when_told_to(tmp_path: Path, processes: list[Process], connections: list[Connection]) -> None:
+    server = Process(tmp_path / "local")
+    processes.append(server)
+    connections.append(Connection(server.hello["port"]))
+    assert connections[0].call("stop") == {"ok": {}}
+    assert server.process.wait(10) == 0
+
+
+@pytest.mark.parametrize(
+    ("hello", "words"),
+    [
+        ({"protocol": 2}, "protocol 2"),
+        ({"options": {"nonsense": "1"}}, "nonsense"),
+        ({"local_dir": "relative"}, "local_dir"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_a_hello_it_cannot_use_is_answered(
+    tmp_path: Path, processes: list[Process], hello: dict[str, Any], words: str
+) -> None:
+    server = Process(tmp_path / "local", **hello)
+    processes.append(server)
+    assert server.hello["error"]["kind"] == "InvalidInputError"
+    assert words in server.hello["error"]["message"]
+    assert server.process.wait(10) == 1
+
+
+def test_one_folder_has_one_server(tmp_path: Path, processes: list[Process]) -> None:
+    processes += [Process(tmp_path / "local"), Process(tmp_path / "local")]
+    assert processes[1].hello["error"]["kind"] == "ConflictError"
+    assert stat.S_IMODE((tmp_path / "local").stat().st_mode) == 0o700
+
+
+def test_log_lines_say_which_store(tmp_path: Path, processes: list[Process], connections: list[Connection]) -> None:
+    server = Process(tmp_path / "local")
+    processes.append(server)
+    connections.append(Connection(server.hello["port"]))
+    handle = connections[0].call("open", **opening(tmp_path))["ok"]["handle"]
+    txn = connections[0].call("begin", handle=handle, version=0)["ok"]["txn"]
+    done = connections[0].call("commit", txn=txn, files=[])["ok"]
+    connections[0].call("begin", handle=handle, version=1, id=done["id"])
+    connections[0].call("snapshot", handle=handle, force=True)
+    server.end_stdin()
+    lines = [json.loads(line) for line in server.stderr().splitlines()]
+    assert any(line.get("store") == "0/0/default" and line["level"] == "INFO" for line in lines)
+
+
+IN_A_COMMIT = sorted(name for name in NAMES if name.startswith(("begin", "commit")))
+
+
+@pytest.mark.parametrize("name", IN_A_COMMIT)
+def test_nothing_is_lost_when_it_is_killed(
+    name: str, tmp_path: Path, processes: list[Process], connections: list[Connection]
+) -> None:
+    """Kill at the second pass of a fail point; the retry, on a new server, finds the base and goes on."""
+    folder, ids, died = tmp_path / "local", list[str](), 0
+
+    def start() -> tuple[Connection, int]:
+        processes.append(Process(folder, options={"failPoints": f"{name}:kill@2"}))
+        connections.append(Connection(processes[-1].hello["port"]))
+        return connections[-1], connections[-1].call("open", **opening(tmp_path))["ok"]["handle"]
+
+    connection, handle = start()
+    while len(ids) < 4:
+        try:
+            base = ids[-1] if ids else None
+            begun = connection.call("begin", handle=handle, version=len(ids), id=base, attempt=1)["ok"]
+            done = connection.call("commit", txn=begun["txn"], files=[])["ok"]
+        except (ConnectionError, TimeoutError):
+            died += 1
+            assert processes[-1].process.wait(10) == -signal.SIGKILL
+            connection, handle = start()
+        else:
+            assert done["version"] == len(ids) + 1
+            ids.append(done["id"])
+    assert died == 1
+    begun = connection.call("begin", handle=handle, version=4, id=ids[-1])["ok"]
+    assert begun["version"] == 4

@@ -1,0 +1,245 @@
+"""Snapshots, restore with and without damage, and retention."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import MakeLab
+from tests.lab import CallError, Lab
+
+
+def expected(version: int) -> dict[str, str]:
+    return {f"key-{v}": f"value-{v}" for v in range(1, version + 1)}
+
+
+def damage(path: Path) -> None:
+    """Flip one byte in the middle."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def snapshot(lab: Lab, handle: int, *, force: bool = True) -> dict[str, Any]:
+    return lab.server.call("snapshot", handle=handle, force=force)
+
+
+def grown(lab: Lab, versions: int, every: int) -> tuple[int, list[str]]:
+    """A store of ``versions`` versions with a snapshot of every ``every``-th."""
+    handle, ids = lab.open(), list[str]()
+    while len(ids) < versions:
+        ids += lab.grow(handle, min(every, versions - len(ids)), len(ids), ids[-1] if ids else None)
+        lab.begin(handle, len(ids), ids[-1]).abort()
+        snapshot(lab, handle)
+    return handle, ids
+
+
+def test_every_version_restores_when_the_machine_is_lost(lab: Lab) -> None:
+    _, ids = grown(lab, 7, 3)
+    for version in range(1, 8):
+        lab.restart(lose_local=True)
+        assert lab.begin(lab.open(), version, ids[version - 1]).rows == expected(version)
+
+
+def test_a_snapshot_uploads_only_what_is_new(lab: Lab) -> None:
+    handle = lab.open()
+    txn = lab.begin(handle, 0)
+    for number in range(5000):
+        txn.put(f"big-{number}", f"{number}" * 10)
+    done = txn.commit()
+    lab.begin(handle, 1, done["id"]).abort()
+    first = snapshot(lab, handle)["metrics"]
+    (last,) = lab.grow(handle, 1, 1, done["id"])
+    lab.begin(handle, 2, last).abort()
+    second = snapshot(lab, handle)["metrics"]
+    assert (first["uploaded_files"], second["uploaded_files"], second["reused_files"]) == (1, 1, 1)
+    assert second["uploaded_bytes"] < first["uploaded_bytes"] / 10
+    assert snapshot(lab, handle)["version"] is None
+    lab.restart(lose_local=True)
+    (more,) = lab.grow(lab.open(), 1, 2, last)
+    handle = lab.open()
+    lab.begin(handle, 3, more).abort()
+    assert snapshot(lab, handle)["metrics"]["reused_files"] == 2  # known from the manifest, after a restore
+
+
+def test_a_snapshot_is_made_only_when_it_is_due(make_lab: MakeLab) -> None:
+    lab = make_lab(snapshotEveryVersions="4")
+    handle, ids = lab.open(), list[str]()
+    published = []
+    for _ in range(10):
+        ids += lab.grow(handle, 1, len(ids), ids[-1] if ids else None)
+        published.append(snapshot(lab, handle, force=False)["version"])
+    assert [version for version in published if version] == [4, 8]
+    lab.restart(lose_local=True)
+    handle = lab.open()
+    lab.begin(handle, 10, ids[-1]).abort()
+    assert snapshot(lab, handle, force=False)["version"] is None  # the last one is found remotely
+
+
+def test_a_loser_is_never_the_version_of_a_snapshot(lab: Lab) -> None:
+    handle = lab.open()
+    (base,) = lab.grow(handle, 1)
+    lab.begin(handle, 1, base).commit()
+    assert snapshot(lab, handle)["version"] == 1
+
+
+@pytest.mark.parametrize("what", ["manifest", "table", "missing manifest content", "missing table"])
+def test_an_older_snapshot_takes_over_when_the_newest_is_damaged(
+    lab: Lab, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, ids = grown(lab, 7, 3)
+    manifest = lab.remote / lab.objects(".snapshot")[-1]
+    newest_table = max((lab.remote / "sst").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    if what == "manifest":
+        damage(manifest)
+    elif what == "table":
+        damage(newest_table)
+    elif what == "missing manifest content":
+        manifest.write_bytes(b"")
+    else:
+        newest_table.unlink()
+    lab.restart(lose_local=True)
+    txn = lab.begin(lab.open(), 7, ids[-1])
+    assert txn.rows == expected(7)
+    assert txn.answer["metrics"]["replayed_deltas"] == 1
+    assert manifest.name in caplog.text or newest_table.name in caplog.text
+
+
+def test_a_damaged_delta_is_named_when_nothing_can_replace_it(lab: Lab) -> None:
+    _, ids = grown(lab, 5, 3)
+    (path,) = lab.remote.glob(f"{4:020d}-*.delta")
+    for harm in (damage, Path.unlink):
+        harm(path)
+        (lab.remote / f"{5:020d}-{ids[4]}.snapshot").unlink(missing_ok=True)
+        lab.restart(lose_local=True)
+        with pytest.raises(CallError) as caught:
+            lab.begin(lab.open(), 5, ids[4])
+        assert caught.value.kind in ("FormatError", "NotFoundError")
+        assert "version 4" in caught.value.message or path.name in caught.value.message
+        assert "backup" in caught.value.hint
+    lab.restart(lose_local=True)
+    assert lab.begin(lab.open(), 3, ids[2]).rows == expected(3)
+
+
+def test_a_newer_format_is_refused_by_name(lab: Lab) -> None:
+    _, ids = grown(lab, 3, 3)
+    for path in lab.remote.glob("*.delta"):
+        path.unlink()
+    (path,) = lab.remote.glob("*.snapshot")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+    lab.restart(lose_local=True)
+    with pytest.raises(CallError, match="format 99"):
+        lab.begin(lab.open(), 3, ids[2])
+
+
+@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "CURRENT/../x", "000001.sst\0"])
+def test_a_manifest_cannot_name_files_outside(lab: Lab, name: str) -> None:
+    _, ids = grown(lab, 3, 3)
+    (path,) = lab.remote.glob("*.snapshot")
+    manifest = json.loads(path.read_text())
+    manifest["files"][0]["name"] = name
+    path.write_text(json.dumps(manifest))
+    lab.restart(lose_local=True)
+    assert lab.begin(lab.open(), 3, ids[2]).answer["metrics"]["replayed_deltas"] == 3
+
+
+def test_local_copies_are_used_when_a_killed_server_comes_back(lab: Lab) -> None:
+    ids = lab.grow(lab.open(), 5)
+    lab.restart()
+    handle = lab.open()
+    for path in lab.remote.iterdir():
+        path.unlink()
+    assert lab.begin(handle, 5, ids[4]).rows == expected(5)
+    assert lab.begin(handle, 4, ids[3]).rows == expected(4)
+
+
+def test_local_copies_are_dropped_when_the_machine_was_booted_again(lab: Lab) -> None:
+    ids = lab.grow(lab.open(), 3)
+    (lab.local_dir / "boot").write_text("another")
+    lab.restart()
+    assert lab.begin(lab.open(), 3, ids[2]).answer["metrics"]["restored"] == 1
+
+
+def test_a_local_copy_that_is_damaged_is_replaced(lab: Lab) -> None:
+    ids = lab.grow(lab.open(), 3)
+    lab.server.swept()
+    for path in lab.local_dir.rglob("MANIFEST-*"):
+        path.write_bytes(b"rubbish")
+    lab.restart()
+    assert lab.begin(lab.open(), 3, ids[2]).rows == expected(3)
+
+
+def test_retention_keeps_what_may_be_asked_for(lab: Lab) -> None:
+    handle, ids = grown(lab, 20, 3)
+    handle = lab.open(keep=5)
+    lab.begin(handle, 20, ids[-1]).abort()
+    assert lab.server.call("cleanup", handle=handle)["deleted"] > 20
+    assert [int(name[:20]) for name in lab.objects(".snapshot")] == [15, 18, 20]
+    assert [int(name[:20]) for name in lab.objects(".delta")] == [16, 17, 18, 19, 20]
+    for version in range(15, 21):
+        lab.restart(lose_local=True)
+        assert lab.begin(lab.open(), version, ids[version - 1]).rows == expected(version)
+    lab.restart(lose_local=True)
+    with pytest.raises(CallError, match="retired") as caught:
+        lab.begin(lab.open(), 10, ids[9])
+    assert caught.value.kind == "NotFoundError"
+    assert "minBatchesToRetain" in caught.value.hint
+
+
+def test_retention_keeps_siblings_until_the_commit_log_has_decided(lab: Lab) -> None:
+    handle, ids = grown(lab, 6, 3)
+    old = lab.begin(handle, 2, ids[1]).commit()
+    young = lab.begin(handle, 5, ids[4]).commit()
+    handle = lab.open(keep=2)
+    lab.begin(handle, 6, ids[5]).abort()
+    lab.server.call("cleanup", handle=handle)
+    names = " ".join(lab.objects(".delta"))
+    assert young["id"] in names
+    assert old["id"] not in names
+
+
+def test_retention_spares_young_files_and_foreign_ones(make_lab: MakeLab) -> None:
+    lab = make_lab(retentionGracePeriod="1h")
+    handle, _ = grown(lab, 6, 3)
+    (lab.remote / "_metadata").mkdir()
+    (lab.remote / "_metadata" / "schema").write_text("Spark's")
+    (lab.remote / "sst" / ("0" * 64 + "-00000000.sst")).write_bytes(b"in progress elsewhere")
+    before = lab.objects(".sst")
+    lab.server.call("cleanup", handle=handle)
+    assert lab.objects(".sst") == before
+    assert (lab.remote / "_metadata" / "schema").exists()
+
+
+def test_retention_removes_orphans_only_after_two_looks(make_lab: MakeLab) -> None:
+    lab = make_lab(retentionGracePeriod="1s")
+    handle, ids = grown(lab, 3, 3)
+    orphan = lab.remote / "sst" / ("0" * 64 + "-00000000.sst")
+    orphan.write_bytes(b"left by a snapshot that was never published")
+    os.utime(orphan, (1, 1))
+    lab.server.call("cleanup", handle=handle)
+    assert orphan.exists()
+    time.sleep(1.1)
+    lab.server.call("cleanup", handle=handle)
+    assert not orphan.exists()
+    lab.restart(lose_local=True)
+    assert lab.begin(lab.open(), 3, ids[2]).rows == expected(3)
+
+
+def test_retention_deletes_no_table_when_a_manifest_cannot_be_read(lab: Lab) -> None:
+    _, ids = grown(lab, 6, 3)
+    (lab.remote / f"{6:020d}-{ids[5]}.snapshot").write_bytes(b"rubbish")
+    before = lab.objects(".sst")
+    lab.server.call("cleanup", handle=lab.open(keep=0))
+    assert lab.objects(".sst") == before
+
+
+def test_a_closed_store_ends_a_snapshot_quietly(lab: Lab) -> None:
+    handle, _ = grown(lab, 3, 5)
+    maintenance = lab.server.stores.handle(handle).maintenance
+    lab.server.call("close", handle=handle)
+    assert maintenance.snapshot(force=True)[0] is None
