@@ -87,7 +87,7 @@ endif
 
 clean: ## remove everything that make has made
 	rm -rf $(VENV) $(JAR) .tools .bsp build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis bench/out
-	rm -rf jvm-bridge/target project/target project/project spark-warehouse artifacts metastore_db derby.log
+	rm -rf target jvm-bridge/target project/target project/project spark-warehouse artifacts metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- set-up -----------------------------------------------------------------------------------------------------------

@@ -32,8 +32,9 @@ _SETTINGS = {
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A local session with our jar on its class path; each test picks its provider per query."""
-    import pyspark_ckpt
     from pyspark.sql import SparkSession
+
+    import pyspark_ckpt
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = pyspark_ckpt.configure(SparkSession.builder.master("local[2]").appName("integration"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 PROVIDER_CLASS = "org.apache.spark.sql.ckpt.CkptStateStoreProvider"
 
 _JARS = "spark.jars"
+_MASTER = "spark.master"
+_PYTHON = PREFIX + "python"
+_WORKER_PYTHON = "spark.pyspark.python"
 _CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
@@ -46,6 +50,7 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
 
     Returns ``builder``. Jars and a checkpoint format version that are already set stay as they are; so do
     jars given to spark-submit. Call it before the session exists: what runs already cannot be given a jar.
+    With a local master, and where nobody names an interpreter, the state server runs on this one.
     ``options`` as for ``spark_conf``.
     Raises InvalidInputError (an unknown option, a bad value, Spark Connect), LifecycleError (a session
     without the jar runs already), NotFoundError (the jar was never built).
@@ -59,6 +64,8 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
     conf = spark_conf(**options)
     parse({key: str(value) for key, value in already.items() if key.startswith(PREFIX)})
     conf[_CHECKPOINT_FORMAT] = str(already.get(_CHECKPOINT_FORMAT, conf[_CHECKPOINT_FORMAT]))
+    if not (_PYTHON in conf or already.keys() & {_PYTHON, _WORKER_PYTHON} or "PYSPARK_PYTHON" in os.environ):
+        conf |= {_PYTHON: sys.executable} if _is_local(already) else {}
     jar = conf[_JARS]
     jars = _split(str(already[_JARS])) if _JARS in already else _jars_set_elsewhere(jar)
     conf[_JARS] = ",".join(jars if jar in jars else [*jars, jar])
@@ -79,35 +86,48 @@ def _split(jars: str) -> list[str]:
 
 def _jars_set_elsewhere(jar: str) -> list[str]:
     """Return the jars that the session would have without the builder's word, which hides them."""
+    arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    by_flag = [_split(value) for flag, value in pairwise(arguments) if flag == "--jars"]
+    if by_flag and jar not in by_flag[-1] and not _jvm_is_running():
+        raise InvalidInputError(
+            f"PYSPARK_SUBMIT_ARGS has --jars, which hides every other jar from the driver: add {jar} there."
+        )
+    return _split(_set_elsewhere(_JARS, "--jars"))
+
+
+def _is_local(already: dict[str, Any]) -> bool:
+    """Whether driver and executors are on this machine, so that this interpreter is theirs, too."""
+    master = already.get(_MASTER) or os.environ.get("MASTER") or _set_elsewhere(_MASTER, "--master")
+    return str(master or "local").startswith("local")
+
+
+def _set_elsewhere(key: str, flag: str) -> str:
+    """Return what the session would have for ``key`` if the builder did not set it; empty if nothing."""
     if _jvm_is_running():
         from pyspark import SparkConf  # noqa: PLC0415 - see the docstring of the package
 
-        return _split(SparkConf().get(_JARS, "") or "")
+        return SparkConf().get(key, "") or ""
     arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
-    for flag, value in pairwise(arguments):
-        if flag == "--jars" and jar not in _split(value):
-            raise InvalidInputError(
-                f"PYSPARK_SUBMIT_ARGS has --jars, which hides every other jar from the driver: add {jar} there."
-            )
-        if flag == "--conf" and value.startswith(f"{_JARS}="):
-            return _split(value.removeprefix(f"{_JARS}="))
-        if flag == "--jars":
-            return _split(value)
-    return _jars_of_defaults()
+    for name, value in pairwise(arguments):
+        if name == flag:
+            return value
+        if name == "--conf" and value.startswith(f"{key}="):
+            return value.removeprefix(f"{key}=")
+    return _set_in_defaults(key)
 
 
-def _jars_of_defaults() -> list[str]:
-    """Return the jars of spark-defaults.conf, where Spark reads it."""
+def _set_in_defaults(key: str) -> str:
+    """Return what spark-defaults.conf has for ``key``, where Spark reads it; empty if nothing."""
     from pyspark.find_spark_home import _find_spark_home  # noqa: PLC0415 - see the docstring of the package
 
     folder = os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home()) / "conf"
     defaults = Path(folder) / "spark-defaults.conf"
     lines = defaults.read_text(encoding="utf-8").splitlines() if defaults.is_file() else []
     for line in lines:
-        key, _, value = line.strip().replace("=", " ", 1).partition(" ")
-        if key == _JARS:
-            return _split(value)
-    return []
+        name, _, value = line.strip().replace("=", " ", 1).partition(" ")
+        if name == key:
+            return value.strip()
+    return ""
 
 
 def _jvm_is_running() -> bool:

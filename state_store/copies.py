@@ -115,8 +115,10 @@ class LocalCopies:
         copy.used = next(self._clock)
 
     def release(self, copy: LocalCopy) -> None:
-        """End one lease."""
+        """End one lease; a copy that was discarded meanwhile goes with its last one."""
         copy.leases -= 1
+        if copy.leases == 0 and copy not in self._copies:
+            self._sweeper.submit(_remove, copy.folder)
 
     def new_folder(self) -> Path:
         """Make a fresh folder for one copy."""

@@ -6,12 +6,18 @@ import json
 import logging
 import sys
 from collections.abc import MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 LOGGER = "pyspark_ckpt"
 
 
-class StoreLog(logging.LoggerAdapter[logging.Logger]):
+if TYPE_CHECKING:
+    _Adapter = logging.LoggerAdapter[logging.Logger]
+else:
+    _Adapter = logging.LoggerAdapter  # Python 3.10 cannot subscript it
+
+
+class StoreLog(_Adapter):
     """Logger that says of every message which store it is about (``operator/partition/name``)."""
 
     def __init__(self, module: str, store: str) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 import time
 
+from pyspark_ckpt.state_store.context import Shared
 from pyspark_ckpt.state_store.errors import CkptError
-from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.retention import Retention
 from pyspark_ckpt.state_store.snapshot import Published, SnapshotWriter
-from pyspark_ckpt.state_store.store import Shared, Store
+from pyspark_ckpt.state_store.store import Store
 
 
 class Maintenance:
@@ -25,7 +25,7 @@ class Maintenance:
         self._store = store
         self._busy = threading.Lock()
         self._last_snapshot: int | None = None
-        failpoints: FailPoints = shared.failpoints
+        failpoints = shared.failpoints
         self._writer = SnapshotWriter(store.place, store.tuning, failpoints, store.log)
         self._retention = Retention(
             store.place, store.options.retention_grace_period_s, shared.pool, failpoints, store.log

@@ -27,6 +27,9 @@ from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.manifest import decode
 from pyspark_ckpt.state_store.names import TABLE_FOLDER, is_table_object, snapshot_name
 
+UPLOAD_S = 60.0
+"""A temporary file younger than this may be an upload in progress, whatever the grace period."""
+
 
 @dataclass(frozen=True)
 class Retired:
@@ -91,7 +94,7 @@ class Retention:
         count += self._delete(tables)
         for name in tables:
             del self._unreachable_since[name]
-        count += self._place.discard_unfinished(self._grace_s)
+        count += self._place.discard_unfinished(max(self._grace_s, UPLOAD_S))
         self._cleaned = (newest, min_versions)
         return count
 

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from pyspark_ckpt.state_store import options as option_table
+from pyspark_ckpt.state_store.context import Caller, Identity
 from pyspark_ckpt.state_store.errors import CkptError, InternalError, InvalidInputError, StorageError
 from pyspark_ckpt.state_store.keys import EMPTY, MARKER_KEY
 from pyspark_ckpt.state_store.meta import Descriptor
-from pyspark_ckpt.state_store.store import Caller, Identity
 from pyspark_ckpt.state_store.stores import Stores
 
 PROTOCOL = 1

@@ -6,22 +6,20 @@ lock is held for pointer swaps, hard links and ingests, which take milliseconds;
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from concurrent.futures import Future
 from pathlib import Path
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.context import Caller, Identity, Shared
 from pyspark_ckpt.state_store.copies import LocalCopies, LocalCopy
 from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.delta import write_delta
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
-from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.keys import EMPTY, MARKER_KEY, Marker, is_id
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
@@ -33,45 +31,6 @@ from pyspark_ckpt.state_store.transaction import Committed, Status, Transaction
 from pyspark_ckpt.state_store.winners import Epochs, declare_winner, resolve
 
 DECISIONS_KEPT = 64
-
-
-@dataclass(frozen=True)
-class Shared:
-    """What all stores of the process have in common."""
-
-    local_dir: Path
-    tuning: Tuning
-    pool: Executor
-    sweeper: Executor
-    failpoints: FailPoints
-    transaction_numbers: itertools.count[int]
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Which store this is, for messages."""
-
-    operator: int
-    partition: int
-    name: str
-
-    def __str__(self) -> str:
-        """Return the words messages use."""
-        return f"operator {self.operator}, partition {self.partition}, store {self.name!r}"
-
-    @property
-    def short(self) -> str:
-        """The form of log lines."""
-        return f"{self.operator}/{self.partition}/{self.name}"
-
-
-@dataclass(frozen=True)
-class Caller:
-    """On whose behalf a call is made: one provider instance of one run."""
-
-    run_id: str
-    format: int
-    min_versions_to_retain: int
 
 
 class Store:
@@ -207,8 +166,9 @@ class Store:
 
     def abort(self, transaction: Transaction) -> None:
         """End a transaction without a trace. No error if it has ended or is just being committed."""
-        if transaction.status is Status.OPEN:
-            self._end(transaction, Status.ABORTED)
+        with self._lock:
+            if transaction.status is Status.OPEN:
+                self._end(transaction, Status.ABORTED)
 
     def lease_for_snapshot(self, due: Callable[[int], bool]) -> LocalCopy | None:
         """Lease a frozen copy of the newest version that Spark has asked for, if its version is ``due``."""

@@ -18,12 +18,13 @@ from typing import IO
 
 from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.boot import boot_id
+from pyspark_ckpt.state_store.context import Caller, Identity, Shared
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.errors import ConflictError, LifecycleError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.maintenance import Maintenance
 from pyspark_ckpt.state_store.options import Options
-from pyspark_ckpt.state_store.store import Caller, Identity, Shared, Store
+from pyspark_ckpt.state_store.store import Store
 from pyspark_ckpt.state_store.transaction import Transaction
 from pyspark_ckpt.state_store.winners import Epochs
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tomllib
 from pyspark.sql import SparkSession
 
 import pyspark_ckpt
@@ -24,8 +24,9 @@ def clean_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     """A jar that is there, and nothing from outside that says where other jars are."""
     monkeypatch.setattr(session, "jar_path", lambda: JAR)
     monkeypatch.setattr(session, "_jvm_is_running", lambda: False)
-    for name in ("PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_REMOTE"):
+    for name in ("MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_REMOTE"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PYSPARK_PYTHON", "python3")
 
 
 @pytest.fixture
@@ -105,6 +106,36 @@ def test_options_become_spark_confs_when_given_in_snake_case(builder: SparkSessi
     pyspark_ckpt.configure(builder, memory_limit="1g", snapshot_every_versions=5)
     assert builder._options[PREFIX + "ckpt.memoryLimit"] == "1g"
     assert builder._options[PREFIX + "ckpt.snapshotEveryVersions"] == "5"
+
+
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]", None])
+def test_state_server_runs_on_this_interpreter_when_the_session_is_local(
+    builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch, master: str | None
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    if master:
+        builder.master(master)
+    assert pyspark_ckpt.configure(builder)._options[PREFIX + "ckpt.python"] == sys.executable
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("spark.master", "spark://host:7077"), ("spark.pyspark.python", "python3"), (PREFIX + "ckpt.python", "python3")],
+)
+def test_state_server_runs_on_the_interpreter_of_the_conf_when_this_one_may_not_be_there(
+    builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch, key: str, value: str
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    pyspark_ckpt.configure(builder.config(key, value))
+    assert builder._options.get(PREFIX + "ckpt.python") != sys.executable
+
+
+def test_master_of_the_environment_counts_when_the_builder_names_none(
+    builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master yarn pyspark-shell")
+    assert PREFIX + "ckpt.python" not in pyspark_ckpt.configure(builder)._options
 
 
 @pytest.mark.parametrize(("key", "value"), [("memoryLimt", "1g"), ("memoryLimit", "much"), ("compression", "rar")])

@@ -59,7 +59,8 @@ def table(run: Run) -> str:
 def _rows(measured: Measured) -> list[str]:
     header = f"  {'':<20}{'batch p50':>12}{'p99':>10}{'commit':>10}{'files':>8}{'memory':>10}  ours over it"
     rows = [header]
-    for name, samples in measured.warm.items():
+    for name in _in_order(measured.warm):
+        samples = measured.warm[name]
         execution = [sample.execution_ms for sample in samples]
         commit = median(sample.commit_ms for sample in samples) / measured.workload.partitions
         rows.append(
@@ -68,7 +69,8 @@ def _rows(measured: Measured) -> list[str]:
             f"{max(sample.memory_bytes for sample in samples) / 2**20:>7.0f} MB  "
             + _against_ours(measured.warm, name, execution_ms)
         )
-    for name, samples in measured.restored.items():
+    for name in _in_order(measured.restored):
+        samples = measured.restored[name]
         rows.append(
             f"  {name:<20}{median(sample.execution_ms for sample in samples):>9.0f} ms  first batch after the state "
             f"was dropped  {_against_ours(measured.restored, name, execution_ms)}"
@@ -80,6 +82,10 @@ def _against_ours(samples: Mapping[str, Sequence[Sample]], name: str, figure: Ca
     if name in (OURS.name, SMALL_CACHE.name):
         return ""
     return str(Ratio.of([figure(each) for each in samples[OURS.name]], [figure(each) for each in samples[name]]))
+
+
+def _in_order(samples: Mapping[str, Sequence[Sample]]) -> list[str]:
+    return [variant.name for variant in (*BASE, SMALL_CACHE) if variant.name in samples]
 
 
 def _p99(values: Iterable[float]) -> float:
@@ -151,7 +157,7 @@ def draw(run: Run, path: Path) -> None:
 
 
 def _panel(axis: Axes, measured: Measured) -> None:
-    names = list(measured.warm)
+    names = _in_order(measured.warm)
     for row, name in enumerate(names):
         values = [sample.execution_ms for sample in measured.warm[name]]
         axis.barh(row, median(values), color="tab:orange" if name in (OURS.name, SMALL_CACHE.name) else "tab:gray")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 
 import pytest
 
 from integration.crash import workload
-from integration.crash.driver import LOCAL, LOCAL_CLUSTER, Relay
-from integration.crash.reference import Outcome, Reference, read_output
+from integration.crash.driver import FORMAT, LOCAL, LOCAL_CLUSTER, Relay
+from integration.crash.faults import FORMATS
+from integration.crash.reference import Outcome, Reference, order, read_output
 
 
 @pytest.fixture(scope="session")
@@ -30,17 +30,23 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
 
 @pytest.fixture(scope="session")
 def reference(local: Relay, tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    """Run every query once without faults, restarted in the middle."""
+    """Run every query once without faults, in both checkpoint formats for the first half; they must agree."""
     root = tmp_path_factory.mktemp("reference")
-    made = Reference(root / "inputs", root / "halves", {})
+    made = Reference(root / "halves", {})
     driver = local.driver()
-    workload.write_inputs(made.inputs, 0, workload.BATCHES // 2)
-    driver.run(*(made.run(name, made.halves) for name in workload.QUERIES))
-    shutil.copytree(made.halves, root / "whole")
-    workload.write_inputs(made.inputs, workload.BATCHES // 2, workload.BATCHES)
-    driver.run(*(made.run(name, root / "whole") for name in workload.QUERIES))
+    half = [
+        order(name, made.halves / f"v{version}", conf={FORMAT: str(version)}, until=workload.BATCHES // 2)
+        for version in FORMATS
+        for name in workload.QUERIES
+    ]
+    driver.run(*half)
     for name in workload.QUERIES:
-        outcome = Outcome(read_output(root / "whole" / name), driver.state(name, root / "whole" / name))
+        made.start_from_half(name, 2, root)
+    driver.run(*(order(name, root) for name in workload.QUERIES))
+    for name in workload.QUERIES:
+        outcome = Outcome(read_output(root / name), driver.state(name, root / name))
+        first, second = (read_output(made.halves / f"v{version}" / name) for version in FORMATS)
+        assert first == second
         assert len(outcome.output) == workload.BATCHES
         assert all(outcome.state)
         made.outcomes[name] = outcome

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -45,10 +46,15 @@ class OrderFailedError(Exception):
 class Driver:
     """A driver process and all that it starts, in a folder of its own. A context manager: nothing outlives it."""
 
-    def __init__(self, folder: Path, master: str = LOCAL, conf: Mapping[str, str] | None = None) -> None:
-        """Start the process; ``await_ready`` waits for its session."""
+    def __init__(
+        self, folder: Path, master: str = LOCAL, conf: Mapping[str, str] | None = None, mark: str | None = None
+    ) -> None:
+        """Start the process; ``await_ready`` waits for its session.
+
+        ``mark`` is in the environment of all its processes; a cluster started beforehand has to have it, too.
+        """
         self.folder = folder / f"driver-{uuid.uuid4().hex[:8]}"
-        self.mark = uuid.uuid4().hex
+        self.mark = mark or uuid.uuid4().hex
         temporary = self.folder / "temporary"
         temporary.mkdir(parents=True)
         self._log = (self.folder / "driver.log").open("wb")
@@ -58,7 +64,7 @@ class Driver:
             stdout=subprocess.PIPE,
             stderr=self._log,
             cwd=self.folder,
-            env=_environment(self.folder, self.mark),
+            env=environment(self.folder, self.mark),
             text=True,
         )
         self._ready = False
@@ -111,6 +117,10 @@ class Driver:
         if "error" in answer:
             raise OrderFailedError(answer["error"])
         return answer["ok"]
+
+    def has_answered(self, within_s: float) -> bool:
+        """Wait for the next answer, or the driver's death, no longer than this; whether it is there."""
+        return bool(select.select([self._process.stdout], [], [], within_s)[0])
 
     def run(self, *runs: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Run queries side by side to their end. Raises OrderFailedError."""
@@ -205,7 +215,7 @@ class Driver:
 
     def all_logs(self) -> str:
         """The logs of the driver and of all executors."""
-        executors = sorted((self.folder / "spark" / "work").glob("*/*/std*"))
+        executors = sorted(self.folder.parent.glob("**/work/app-*/*/std*"))
         return self.log() + "".join(path.read_text(encoding="utf-8", errors="replace") for path in executors)
 
     def lock_trouble(self) -> list[str]:
@@ -261,7 +271,7 @@ class Relay:
             self._driver = None
 
 
-def _environment(folder: Path, mark: str) -> dict[str, str]:
+def environment(folder: Path, mark: str) -> dict[str, str]:
     return {
         **os.environ,
         processes.MARK: mark,

@@ -21,6 +21,7 @@ import pyspark_ckpt
 from integration.crash import workload
 
 HOLD_LIMIT_S = 600.0
+END = "all batches are done"
 
 
 def main() -> int:
@@ -42,7 +43,7 @@ def main() -> int:
 
 
 def run(spark: SparkSession, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Run queries side by side until all input is read; each is described by the arguments of ``start``."""
+    """Run queries side by side to their ends; each is described by the arguments of ``start``."""
     queries = [start(spark, **each) for each in runs]
     failures = [failure for query in queries if (failure := _end_of(query))]
     if failures:
@@ -61,7 +62,7 @@ def start(
     *,
     name: str,
     folder: str,
-    inputs: str,
+    until: int = workload.BATCHES,
     conf: Mapping[str, str] | None = None,
     fault: Mapping[str, Any] | None = None,
     weight: int = 1,
@@ -69,7 +70,7 @@ def start(
     fail_at: int | None = None,
     program_may_change: bool = False,
 ) -> StreamingQuery:
-    """Start query ``name`` on the checkpoint and the output in ``folder``.
+    """Start query ``name`` on the checkpoint and the output in ``folder``; it ends before batch ``until``.
 
     ``hold`` = {"batch", "file"}: that batch does not end before a file of this pattern is there.
     ``fail_at``: the sink raises in that batch, after the operators have committed their state.
@@ -78,9 +79,11 @@ def start(
     for key, value in {**workload.SETTINGS, **(conf or {})}.items():
         session.conf.set(key, value)
     described = workload.Fault(**fault) if fault else None
-    frame = workload.build(session, name, Path(inputs), described, weight)
+    frame = workload.build(session, name, described, weight)
 
     def write(rows: DataFrame, batch: int) -> None:
+        if batch == until:
+            raise RuntimeError(END)
         _write_once(Path(folder) / "output", rows, batch, program_may_change=program_may_change)
         if hold and hold["batch"] == batch:
             _wait_for(hold["file"])
@@ -91,7 +94,6 @@ def start(
         frame.writeStream.outputMode(workload.output_mode(name))
         .option("checkpointLocation", str(Path(folder) / "checkpoint"))
         .foreachBatch(write)
-        .trigger(availableNow=True)
         .start()
     )
 
@@ -131,6 +133,8 @@ def _end_of(query: StreamingQuery) -> str | None:
     try:
         query.awaitTermination()
     except Exception as problem:  # noqa: BLE001 - told to the test, which knows what it expects
+        if END in str(problem):
+            return None
         return f"{type(problem).__name__}: {problem}"
     return None
 

@@ -20,19 +20,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Reference:
-    """Input files, checkpoint and output of the first half of each query, and the outcome of all of it."""
+    """Checkpoint and output of the first half of each query in either format, and the outcome of all of it."""
 
-    inputs: Path
     halves: Path
     outcomes: dict[str, Outcome]
 
-    def start_from_half(self, name: str, folder: Path) -> None:
-        """Put the checkpoint and the output of the first three batches below ``folder``."""
-        shutil.copytree(self.halves / name, folder / name)
-
-    def run(self, name: str, folder: Path, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
-        """The arguments of a run of query ``name`` below ``folder``."""
-        return {"name": name, "folder": str(folder / name), "inputs": str(self.inputs), **arguments}
+    def start_from_half(self, name: str, version: int, folder: Path) -> None:
+        """Put the checkpoint and the output of the first three batches, in a format, below ``folder``."""
+        shutil.copytree(self.halves / f"v{version}" / name, folder / name)
 
     def check(self, driver: Driver, name: str, folder: Path) -> None:
         """Fail unless output and state of a finished query are those of the run without faults."""
@@ -44,3 +39,8 @@ class Reference:
 def read_output(folder: Path) -> dict[str, str]:
     """The rows of every batch, by batch."""
     return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("output/*.json"))}
+
+
+def order(name: str, folder: Path, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    """The arguments of a run of query ``name`` below ``folder``."""
+    return {"name": name, "folder": str(folder / name), **arguments}

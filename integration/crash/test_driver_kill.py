@@ -9,7 +9,7 @@ import pytest
 
 from integration.crash.driver import Relay
 from integration.crash.faults import FAIL_POINTS, FORMATS, SOAK, all_armed
-from integration.crash.reference import Reference
+from integration.crash.reference import Reference, order
 from integration.crash.workload import QUERIES
 from pyspark_ckpt.state_store.failpoints import NAMES
 
@@ -39,12 +39,12 @@ def test_state_and_output_are_right_after_a_restart_when_the_driver_is_killed(
     steps: tuple[str, ...], part: str, version: int, local: Relay, reference: Reference, tmp_path: Path
 ) -> None:
     for name in QUERIES:
-        reference.start_from_half(name, tmp_path)
+        reference.start_from_half(name, version, tmp_path)
     doomed = local.driver()
     doomed.forget_fired()
     conf = all_armed(steps, f"sleep={LONG_MS}", version)
     hold = {"batch": 4, "file": str(tmp_path / "never")}
-    doomed.send("run", runs=[reference.run(name, tmp_path, conf=conf, hold=hold) for name in QUERIES])
+    doomed.send("run", runs=[order(name, tmp_path, conf=conf, hold=hold) for name in QUERIES])
     for step in steps:
         doomed.await_fired(step)
     doomed.kill_driver(part)
@@ -52,6 +52,6 @@ def test_state_and_output_are_right_after_a_restart_when_the_driver_is_killed(
     local.close()
 
     driver = local.driver()
-    driver.run(*(reference.run(name, tmp_path, conf={**conf, FAIL_POINTS: ""}) for name in QUERIES))
+    driver.run(*(order(name, tmp_path, conf={**conf, FAIL_POINTS: ""}) for name in QUERIES))
     for name in QUERIES:
         reference.check(driver, name, tmp_path)

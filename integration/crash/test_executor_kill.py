@@ -10,7 +10,7 @@ import pytest
 from integration.crash.driver import Driver, Relay
 from integration.crash.faults import Scenario, armed, few, label
 from integration.crash.processes import eventually, kill
-from integration.crash.reference import Reference
+from integration.crash.reference import Reference, order
 
 AT_STEPS = [
     ("begin.before", "join", 2),
@@ -28,12 +28,12 @@ def test_state_and_output_are_right_when_an_executor_is_killed(
     scenario: Scenario, cluster: Relay, reference: Reference, tmp_path: Path
 ) -> None:
     point, name, version = scenario
-    reference.start_from_half(name, tmp_path)
+    reference.start_from_half(name, version, tmp_path)
     driver = cluster.driver()
     driver.forget_fired()
     hold = {"batch": 4, "file": driver.fired_pattern(point)}
     conf = armed(point, f"sleep={SHORT_MS}", version)
-    driver.send("run", runs=[reference.run(name, tmp_path, conf=conf, hold=hold)])
+    driver.send("run", runs=[order(name, tmp_path, conf=conf, hold=hold)])
     executor_id = driver.await_fired(point).parents[2].name.split("-")[1]
     _kill_with_server(driver, driver.executor(executor_id))
     driver.receive()
@@ -43,10 +43,10 @@ def test_state_and_output_are_right_when_an_executor_is_killed(
 def test_state_and_output_are_right_when_all_executors_are_killed_between_batches(
     cluster: Relay, reference: Reference, tmp_path: Path
 ) -> None:
-    reference.start_from_half("join", tmp_path)
+    reference.start_from_half("join", 2, tmp_path)
     driver = cluster.driver()
     go = tmp_path / "go"
-    driver.send("run", runs=[reference.run("join", tmp_path, hold={"batch": 3, "file": str(go)})])
+    driver.send("run", runs=[order("join", tmp_path, hold={"batch": 3, "file": str(go)})])
     eventually("the output of batch 3", (tmp_path / "join" / "output" / "3.json").exists)
     for executor in driver.executors():
         _kill_with_server(driver, executor)

@@ -9,7 +9,7 @@ import pytest
 from integration.crash.driver import Relay
 from integration.crash.faults import Scenario, armed, few, label, sample
 from integration.crash.processes import eventually
-from integration.crash.reference import Reference
+from integration.crash.reference import Reference, order
 
 IN_CLUSTER = [
     ("begin.after_ticket", "windows", 2),
@@ -21,11 +21,11 @@ IN_CLUSTER = [
 
 def _survives(relay: Relay, reference: Reference, scenario: Scenario, folder: Path) -> None:
     point, name, version = scenario
-    reference.start_from_half(name, folder)
+    reference.start_from_half(name, version, folder)
     driver = relay.driver()
     driver.forget_fired()
     hold = {"batch": 4, "file": driver.fired_pattern(point)}
-    driver.run(reference.run(name, folder, conf=armed(point, "kill", version), hold=hold))
+    driver.run(order(name, folder, conf=armed(point, "kill", version), hold=hold))
     reference.check(driver, name, folder)
 
 
@@ -52,10 +52,10 @@ def test_state_and_output_are_right_when_a_state_server_of_a_cluster_is_killed(
 def test_state_and_output_are_right_when_idle_state_servers_are_killed_between_batches(
     local: Relay, reference: Reference, tmp_path: Path
 ) -> None:
-    reference.start_from_half("join", tmp_path)
+    reference.start_from_half("join", 2, tmp_path)
     driver = local.driver()
     go = tmp_path / "go"
-    driver.send("run", runs=[reference.run("join", tmp_path, hold={"batch": 3, "file": str(go)})])
+    driver.send("run", runs=[order("join", tmp_path, hold={"batch": 3, "file": str(go)})])
     eventually("the output of batch 3", (tmp_path / "join" / "output" / "3.json").exists)
     driver.kill_state_servers()
     go.touch()

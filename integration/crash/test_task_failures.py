@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from integration.crash.driver import FORMAT, Driver, OrderFailedError, Relay
-from integration.crash.reference import Reference, read_output
+from integration.crash.reference import Reference, order, read_output
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
@@ -32,7 +32,7 @@ def test_state_and_output_are_right_when_a_task_fails_once(
     marker = tmp_path / "struck"
     driver = local.driver()
     fault = {"kind": kind, "marker": str(marker)}
-    driver.run(reference.run(name, tmp_path, conf={FORMAT: str(version)}, fault=fault))
+    driver.run(order(name, tmp_path, conf={FORMAT: str(version)}, fault=fault))
     assert marker.exists()
     reference.check(driver, name, tmp_path)
 
@@ -46,12 +46,12 @@ def test_state_is_that_of_the_fixed_program_when_an_uncommitted_batch_runs_again
     conf = {FORMAT: str(version)}
     quiet, broken = tmp_path / "quiet", tmp_path / "broken"
 
-    reference.start_from_half(name, quiet)
-    driver.run(reference.run(name, quiet, conf=conf, weight=10))
-    reference.start_from_half(name, broken)
+    reference.start_from_half(name, version, quiet)
+    driver.run(order(name, quiet, conf=conf, weight=10))
+    reference.start_from_half(name, version, broken)
     with pytest.raises(OrderFailedError, match="made-up failure of the sink"):
-        driver.run(reference.run(name, broken, conf=conf, fail_at=3))
-    driver.run(reference.run(name, broken, conf=conf, weight=10, program_may_change=True))
+        driver.run(order(name, broken, conf=conf, fail_at=3))
+    driver.run(order(name, broken, conf=conf, weight=10, program_may_change=True))
 
     assert _what_is_left(broken, name, driver) == _what_is_left(quiet, name, driver)
     assert driver.state(name, broken / name) != reference.outcomes[name].state
@@ -63,9 +63,9 @@ def test_state_and_output_are_right_when_restarted_with_another_number_of_partit
 ) -> None:
     driver = local.driver()
     for name in ("windows", "join"):
-        reference.start_from_half(name, tmp_path)
+        reference.start_from_half(name, 2, tmp_path)
     conf = {"spark.sql.shuffle.partitions": "5"}
-    driver.run(*(reference.run(name, tmp_path, conf=conf) for name in ("windows", "join")))
+    driver.run(*(order(name, tmp_path, conf=conf) for name in ("windows", "join")))
     for name in ("windows", "join"):
         reference.check(driver, name, tmp_path)
 

@@ -1,7 +1,6 @@
-"""The queries that are killed: four stateful operators over small files, one file a micro-batch.
+"""The queries that are killed: four stateful operators over made-up events.
 
-Everything is deterministic: the same files give the same batches, the same output and the same state, whatever
-died in between. Batches without data are off, for Spark does not run the last of them again after a restart.
+Everything is deterministic: a batch of one number has the same rows, output and state, whatever died in between.
 """
 
 from __future__ import annotations
@@ -11,34 +10,26 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 BATCHES = 6
-ROWS = 40
+ROWS = 60
 QUERIES = ("windows", "dedup", "join", "groups")
 SETTINGS = {
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.sql.streaming.stateStore.ckpt.snapshotEveryVersions": "2",
     "spark.sql.streaming.stateStore.ckpt.retentionGracePeriod": "0",
 }
 JOIN_SIDES = ("left", "right")
 
-_COLUMNS = "user int, number long, at timestamp"
-_FILES = pa.schema([("user", pa.int32()), ("number", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
-_FILE_TIME_S = 1_700_000_000
-_START = datetime(2024, 3, 1, 12, 0, tzinfo=timezone.utc)
+_START_S = 1_709_294_400  # 2024-03-01 12:00 UTC
 _GROUPS_OUT = "user int, events long, total long, timed_out boolean"
 _GROUPS_STATE = "events long, total long"
 
@@ -81,30 +72,9 @@ class Fault:
             raise RuntimeError(f"made-up failure: {self.kind}")
 
 
-def write_inputs(folder: Path, first: int = 0, last: int = BATCHES) -> None:
-    """Write the files of batches ``first`` to ``last - 1`` of both sources."""
-    for side, seed in zip(JOIN_SIDES, (21, 22), strict=True):
-        (folder / side).mkdir(parents=True, exist_ok=True)
-        for batch, rows in list(enumerate(_events(seed)))[first:last]:
-            columns = [
-                pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), _FILES, strict=True)
-            ]
-            path = folder / side / f".{batch:04d}.staged"
-            pq.write_table(pa.Table.from_arrays(columns, schema=_FILES), path)
-            os.utime(path, (_FILE_TIME_S + batch, _FILE_TIME_S + batch))  # Spark reads the oldest first
-            path.rename(folder / side / f"{batch:04d}.parquet")
-
-
-def build(spark: SparkSession, name: str, inputs: Path, fault: Fault | None = None, weight: int = 1) -> DataFrame:
+def build(spark: SparkSession, name: str, fault: Fault | None = None, weight: int = 1) -> DataFrame:
     """The query ``name``; ``weight`` is what a fixed program changes about it."""
-    left, right = (
-        spark.readStream.schema(_COLUMNS)
-        .option("maxFilesPerTrigger", "1")
-        .parquet(str(inputs / side))
-        .withWatermark("at", "15 minutes")
-        for side in JOIN_SIDES
-    )
-    return _BUILDERS[name](left, right, fault, weight)
+    return _BUILDERS[name](_events(spark), fault, weight)
 
 
 def output_mode(name: str) -> str:
@@ -117,37 +87,51 @@ def state_views(name: str) -> tuple[Mapping[str, str], ...]:
     return tuple({"joinSide": side} for side in JOIN_SIDES) if name == "join" else ({},)
 
 
-def _events(seed: int) -> list[list[tuple[Any, ...]]]:
-    random = Random(seed)
-    return [[_event(random, batch) for _ in range(ROWS)] for batch in range(BATCHES)]
+def _events(spark: SparkSession) -> DataFrame:
+    """Made-up events in time order, ten minutes a batch; some are late, and users repeat.
+
+    Not files: after a crash between its own log and the offset log, Spark's file source makes a larger batch.
+    """
+    rows = (
+        spark.readStream.format("rate-micro-batch")
+        .options(rowsPerBatch=ROWS, numPartitions=1, startTimestamp=0, advanceMillisPerBatch=1000)
+        .load()
+    )
+
+    def drawn(seed: int, size: int) -> Column:
+        return f.pmod(f.hash("value", f.lit(seed)), f.lit(size))
+
+    late_s = f.when(drawn(1, 5) == 0, 720).when(drawn(1, 5) == 1, 300).otherwise(0)
+    at_s = _START_S + f.floor(f.col("value") / ROWS) * 600 + drawn(2, 20) * 30 - late_s
+    return rows.select(
+        f.nullif(drawn(3, 9), f.lit(8)).alias("user"),
+        drawn(4, 1000).cast("long").alias("number"),
+        f.timestamp_seconds(at_s).alias("at"),
+        f.when(drawn(5, 2) == 0, JOIN_SIDES[0]).otherwise(JOIN_SIDES[1]).alias("side"),
+    ).withWatermark("at", "15 minutes")
 
 
-def _event(random: Random, batch: int) -> tuple[Any, ...]:
-    late = random.choice((0, 0, 0, 5, 12))
-    at = _START + timedelta(minutes=10 * batch - late, seconds=30 * random.randrange(20))
-    return random.choice((1, 2, 3, 4, 5, 6, 7, 8, None)), random.randrange(1000), at
-
-
-def _windows(left: DataFrame, _right: DataFrame, fault: Fault | None, weight: int) -> DataFrame:
-    counted = left.groupBy(f.window("at", "10 minutes"), "user").agg(
+def _windows(events: DataFrame, fault: Fault | None, weight: int) -> DataFrame:
+    counted = events.groupBy(f.window("at", "10 minutes"), "user").agg(
         f.count("*").alias("events"), f.sum(f.col("number") * weight).alias("total")
     )
     return _with(fault, counted.selectExpr("window.start", "user", "events", "total"))
 
 
-def _dedup(left: DataFrame, _right: DataFrame, fault: Fault | None, weight: int) -> DataFrame:
-    first = left.select("user", "at").dropDuplicates(["user", "at"])
+def _dedup(events: DataFrame, fault: Fault | None, weight: int) -> DataFrame:
+    first = events.select("user", "at").dropDuplicates(["user", "at"])
     return _with(fault, first.selectExpr("user", "at", f"{weight} as weight"))
 
 
-def _join(left: DataFrame, right: DataFrame, fault: Fault | None, weight: int) -> DataFrame:
+def _join(events: DataFrame, fault: Fault | None, weight: int) -> DataFrame:
+    left, right = (events.where(f.col("side") == side) for side in JOIN_SIDES)
     near = f.expr("l.user = r.user and l.at between r.at - interval 3 minutes and r.at + interval 3 minutes")
     joined = left.alias("l").join(right.alias("r"), near, "leftOuter")
     columns = ("l.user", "l.number", "l.at", "r.number as other", "r.at as other_at", f"{weight} as weight")
     return _with(fault, joined.selectExpr(*columns))
 
 
-def _groups(left: DataFrame, _right: DataFrame, fault: Fault | None, weight: int) -> DataFrame:
+def _groups(events: DataFrame, fault: Fault | None, weight: int) -> DataFrame:
     def totals(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         if fault is not None:
             fault.strike("midway")
@@ -165,7 +149,7 @@ def _groups(left: DataFrame, _right: DataFrame, fault: Fault | None, weight: int
     # Rare users go silent, so that some time out.
     rare = f.when(f.col("number") % 9 == 0, f.col("user") * 100 + f.col("number") % 5).otherwise(f.col("user"))
     return (
-        left.withColumn("user", rare.cast("int"))
+        events.withColumn("user", rare.cast("int"))
         .groupBy("user")
         .applyInPandasWithState(totals, _GROUPS_OUT, _GROUPS_STATE, "update", GroupStateTimeout.EventTimeTimeout)
     )
@@ -184,7 +168,7 @@ def _with(fault: Fault | None, frame: DataFrame) -> DataFrame:
     return frame.mapInPandas(through, frame.schema)
 
 
-_BUILDERS: Mapping[str, Callable[[DataFrame, DataFrame, Fault | None, int], DataFrame]] = {
+_BUILDERS: Mapping[str, Callable[[DataFrame, Fault | None, int], DataFrame]] = {
     "windows": _windows,
     "dedup": _dedup,
     "join": _join,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -123,7 +124,9 @@ def batches(process: subprocess.Popen[str], folder: Path) -> Iterator[tuple[str,
 
 def last_rows(folder: Path, statistic: Statistic) -> pd.DataFrame:
     """What the stream said last about each key, indexed by the keys."""
-    changes = pd.concat(pd.read_parquet(path) for path in sorted((folder / "results" / statistic.name).glob("*.parquet")))
+    changes = pd.concat(
+        pd.read_parquet(path) for path in sorted((folder / "results" / statistic.name).glob("*.parquet"))
+    )
     keys = list(statistic.keys)
     return changes.sort_values("batch").drop_duplicates(keys, keep="last").set_index(keys)[MEASURES]
 
@@ -131,14 +134,18 @@ def last_rows(folder: Path, statistic: Statistic) -> pd.DataFrame:
 def compare(streamed: pd.DataFrame, expected: pd.DataFrame, statistic: Statistic) -> int:
     """Compare every row and column; returns how many rows differ, and shows the first of them."""
     streamed, expected = _comparable(streamed), _comparable(expected)
-    both = expected.merge(streamed, how="outer", on=list(statistic.keys), suffixes=("_batch", "_stream"), indicator=True)
+    both = expected.merge(
+        streamed, how="outer", on=list(statistic.keys), suffixes=("_batch", "_stream"), indicator=True
+    )
     same = both["_merge"] == "both"
     for measure in MEASURES:
         left, right = both[f"{measure}_batch"], both[f"{measure}_stream"]
         same &= ((left == right) | (left.isna() & right.isna())).fillna(value=False)
     wrong = both[~same]
     if len(wrong):
-        CONSOLE.print(f"[red]{statistic.title}: {len(wrong):,} of {len(both):,} rows differ from the batch computation.")
+        CONSOLE.print(
+            f"[red]{statistic.title}: {len(wrong):,} of {len(both):,} rows differ from the batch computation."
+        )
         CONSOLE.print(wrong.head().to_string())
     else:
         CONSOLE.print(f"[green]{statistic.title}: all {len(both):,} rows equal those of the batch computation.")
@@ -191,8 +198,10 @@ def _provider_name(provider: str) -> str:
 
 
 def _give_up(folder: Path) -> NoReturn:
-    CONSOLE.print("[red]The replay failed. The end of its log:")
-    CONSOLE.print("\n".join((folder / "replay.log").read_text().splitlines()[-40:]), markup=False)
+    lines = (folder / "replay.log").read_text().splitlines()
+    causes = [line[:500] for line in lines if re.match(r"Caused by|[\w.]*(Error|Exception)\b", line)]
+    CONSOLE.print("[red]The replay failed:")
+    CONSOLE.print("\n".join(dict.fromkeys(causes or lines[-40:])), markup=False, soft_wrap=True)
     sys.exit(1)
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from integration.operators.providers import BY_NAME, HDFS_BACKED, OURS, Provider
 from integration.conftest import PARTITIONS, SHUFFLE_PARTITIONS
 from integration.operators.placement import partition_of, stored_rows
+from integration.operators.providers import BY_NAME, HDFS_BACKED, OURS, Provider
 from integration.operators.replay import Case, Recording, replay_both
 
 if TYPE_CHECKING:

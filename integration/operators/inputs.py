@@ -22,9 +22,7 @@ def events(seed: int, rows: int = 30) -> Source:
     random = Random(seed)
     return Source(
         "id long, user int, word string, amount double, at timestamp",
-        tuple(
-            tuple(_event(random, batch * rows + row, batch) for row in range(rows)) for batch in range(BATCHES)
-        ),
+        tuple(tuple(_event(random, batch * rows + row, batch) for row in range(rows)) for batch in range(BATCHES)),
     )
 
 
@@ -45,9 +43,7 @@ def one_side(seed: int, rows: int = 16) -> Source:
     random = Random(seed)
     return Source(
         "key int, tag string, number long, at timestamp",
-        tuple(
-            tuple(_join_row(random, batch * rows + row, batch) for row in range(rows)) for batch in range(BATCHES)
-        ),
+        tuple(tuple(_join_row(random, batch * rows + row, batch) for row in range(rows)) for batch in range(BATCHES)),
     )
 
 

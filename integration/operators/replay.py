@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from integration.operators.providers import Provider
     from integration.operators.sources import Source
@@ -21,7 +22,14 @@ if TYPE_CHECKING:
 Query: TypeAlias = Callable[[Sequence[DataFrame]], DataFrame]
 Lines: TypeAlias = tuple[str, ...]
 
-_COUNTS = ("numRowsTotal", "numRowsUpdated", "numRowsRemoved", "numRowsDroppedByWatermark")
+COUNTS = ("numRowsTotal", "numRowsUpdated", "numRowsRemoved", "numRowsDroppedByWatermark")
+
+
+Prepare: TypeAlias = Callable[[SparkSession, "Case", "Path"], None]
+
+
+def _nothing(_spark: SparkSession, _case: Case, _folder: Path) -> None:
+    """Start from an empty checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,7 @@ class Case:
     """A streaming query with its input.
 
     ``runs`` counts the files of each run, and a restart lies between two runs; ``run_settings`` are session
-    settings of one run each.
+    settings of one run each. ``prepare`` is called before the first run, when its input is there.
     """
 
     query: Query
@@ -52,7 +60,8 @@ class Case:
     run_settings: tuple[Mapping[str, str], ...] = ()
     one_batch_a_run: bool = False
     state: tuple[StateView, ...] = ONE_STORE
-    counts: tuple[str, ...] = _COUNTS
+    counts: tuple[str, ...] = COUNTS
+    prepare: Prepare = _nothing
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,10 @@ def replay(spark: SparkSession, case: Case, provider: Provider, folder: Path) ->
     for number, (first, last) in enumerate(zip((0, *ends), ends, strict=False)):
         write_inputs(case, folder, first, last)
         settings = {**case.settings, **(case.run_settings[number] if case.run_settings else {})}
-        finished = run(provider.session(spark, **settings), case, folder, collect_into(batches))
+        session = provider.session(spark, **settings)
+        if number == 0:
+            case.prepare(session, case, folder)
+        finished = run(session, case, folder, collect_into(batches))
         for progress in finished.recentProgress:
             counts[progress.batchId] = _row_counts(progress, case.counts)
     return Recording(batches, counts, read_state(provider.session(spark, **case.settings), case, folder))
@@ -88,13 +100,9 @@ def replay_both(
         return first.result(), second.result()
 
 
-def run(
-    spark: SparkSession, case: Case, folder: Path, each_batch: Callable[[DataFrame, int], None]
-) -> StreamingQuery:
+def run(spark: SparkSession, case: Case, folder: Path, each_batch: Callable[[DataFrame, int], None]) -> StreamingQuery:
     """Start the query on what is in the input folders, wait until it has read all of it, and return it stopped."""
-    inputs = [
-        source.stream(spark, folder / f"input{number}") for number, source in enumerate(case.sources)
-    ]
+    inputs = [source.stream(spark, folder / f"input{number}") for number, source in enumerate(case.sources)]
     writer = (
         case.query(inputs)
         .writeStream.outputMode(case.output_mode)
@@ -109,11 +117,12 @@ def run(
 
 def read_state(spark: SparkSession, case: Case, folder: Path, **options: str) -> tuple[Lines, ...]:
     """The rows of every view of the case, read through Spark's ``statestore`` source."""
-    reader = spark.read.format("statestore")
+    checkpoint = str(folder / "checkpoint")
     return tuple(
         lines(
-            reader.options(**view.options, **options)
-            .load(str(folder / "checkpoint"))
+            spark.read.format("statestore")
+            .options(**view.options, **options)
+            .load(checkpoint)
             .selectExpr(*view.columns)
         )
         for view in case.state
@@ -140,7 +149,7 @@ def collect_into(batches: dict[int, Lines]) -> Callable[[DataFrame, int], None]:
     return collect
 
 
-def _row_counts(progress: Any, names: Sequence[str]) -> tuple[Mapping[str, Any], ...]:
+def _row_counts(progress: StreamingQueryProgress, names: Sequence[str]) -> tuple[Mapping[str, Any], ...]:
     return tuple(
         {"operatorName": operator.operatorName, **{name: getattr(operator, name) for name in names}}
         for operator in progress.stateOperators

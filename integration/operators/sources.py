@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,8 +32,7 @@ class Source:
     def write(self, folder: Path, first: int, last: int) -> None:
         """Write files ``first`` to ``last - 1``. Their times rise with their number: Spark reads them in that order."""
         folder.mkdir(parents=True, exist_ok=True)
-        spark_schema = StructType.fromDDL(self.schema)
-        arrow_schema = to_arrow_schema(spark_schema, timezone="UTC")
+        arrow_schema = to_arrow_schema(cast("StructType", StructType.fromDDL(self.schema)), timezone="UTC")
         for number in range(first, min(last, len(self.batches))):
             columns = [
                 pa.array(_column(self.batches[number], position), type=field.type)

@@ -74,12 +74,16 @@ def _by_kinds(frames: Sequence[DataFrame]) -> DataFrame:
 
 def _values_of_kinds(frames: Sequence[DataFrame]) -> DataFrame:
     held = [c for c in frames[0].columns if c != "c_byte"]
-    return frames[0].groupBy("c_byte").agg(
-        *(f.first(c, ignorenulls=True).alias(f"first_{c}") for c in held),
-        *(f.max(c).alias(f"max_{c}") for c in held),
-        *(f.collect_list(c).alias(f"all_{c}") for c in held),
-        f.first(f.expr("map('k', c_long, 'l', 1L)")).alias("a_map"),
-        f.max(f.expr("c_string collate UNICODE_CI")).alias("collated"),
+    return (
+        frames[0]
+        .groupBy("c_byte")
+        .agg(
+            *(f.first(c, ignorenulls=True).alias(f"first_{c}") for c in held),
+            *(f.max(c).alias(f"max_{c}") for c in held),
+            *(f.collect_list(c).alias(f"all_{c}") for c in held),
+            f.first(f.expr("map('k', c_long, 'l', 1L)")).alias("a_map"),
+            f.max(f.expr("c_string collate UNICODE_CI")).alias("collated"),
+        )
     )
 
 
@@ -109,9 +113,7 @@ CASES = {
     "a double as the only key": Case(
         lambda frames: frames[0].groupBy("d").agg(f.sum("f"), f.count("*")), (inputs.numbers(),), "complete"
     ),
-    "a nested key": Case(
-        lambda frames: frames[0].groupBy("c_nested").count(), (inputs.kinds(seed=4),), "update"
-    ),
+    "a nested key": Case(lambda frames: frames[0].groupBy("c_nested").count(), (inputs.kinds(seed=4),), "update"),
     "a key of a collation that compares bytes": Case(
         lambda frames: frames[0].groupBy(f.expr("word collate UTF8_BINARY")).count(), _EVENTS, "update"
     ),

@@ -90,8 +90,12 @@ def _groups_of_deduplicated(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def _windows_of_groups(frames: Sequence[DataFrame]) -> DataFrame:
-    seen = frames[0].groupBy("user").applyInPandasWithState(
-        _newest, "user int, newest timestamp", "newest timestamp", "append", GroupStateTimeout.NoTimeout
+    seen = (
+        frames[0]
+        .groupBy("user")
+        .applyInPandasWithState(
+            _newest, "user int, newest timestamp", "newest timestamp", "append", GroupStateTimeout.NoTimeout
+        )
     )
     late = seen.withWatermark("newest", "5 minutes")
     return late.groupBy(f.window("newest", "5 minutes")).agg(f.count("*"), f.sum("user"))

@@ -32,9 +32,7 @@ def _totals(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupSt
     yield pd.DataFrame({"user": [key[0]], "rows": [rows], "total": [total], "timed_out": [False]})
 
 
-def _until_silent(
-    key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
-) -> Iterator[pd.DataFrame]:
+def _until_silent(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
     if not state.hasTimedOut:
         yield from _totals(key, frames, state)
         state.setTimeoutTimestamp(state.getCurrentWatermarkMs() + 4 * 60_000)
@@ -86,14 +84,16 @@ CASES = {
     "without time-out, update": Case(lambda frames: totals(frames[0]), _EVENTS, "update"),
     "without time-out, append": Case(lambda frames: totals(frames[0], "append"), _EVENTS, "append"),
     "state set and removed": Case(
-        lambda frames: frames[0]
-        .groupBy("word")
-        .applyInPandasWithState(
-            _only_the_even,
-            "word string, rows long",
-            "rows long, label string, third double",
-            "update",
-            GroupStateTimeout.NoTimeout,
+        lambda frames: (
+            frames[0]
+            .groupBy("word")
+            .applyInPandasWithState(
+                _only_the_even,
+                "word string, rows long",
+                "rows long, label string, third double",
+                "update",
+                GroupStateTimeout.NoTimeout,
+            )
         ),
         _EVENTS,
         "update",

@@ -66,6 +66,23 @@ def test_two_attempts_on_one_base_both_commit_and_either_may_stand(lab: Lab) -> 
     assert lab.begin(handle, 2, first["id"]).rows["k"] == "one"
 
 
+def test_transactions_on_siblings_do_not_mix(lab: Lab) -> None:
+    handle = lab.open()
+    (base,) = lab.grow(handle, 1)
+    siblings = []
+    for value in ("one", "two"):
+        txn = lab.begin(handle, 1, base)
+        txn.put(value, value)
+        siblings.append(txn.commit()["id"])
+    open_ones = [lab.begin(handle, 2, sibling) for sibling in siblings]
+    assert sorted(txn.answer["live"] for txn in open_ones) == [False, True]
+    for txn in open_ones:
+        txn.put("more", "x")
+    for txn, value in zip(open_ones, ("one", "two"), strict=True):
+        expected = {"key-1": "value-1", value: value, "more": "x"}
+        assert lab.begin(handle, 3, txn.commit()["id"]).rows == expected
+
+
 def test_a_zombie_commits_late_without_harm(lab: Lab) -> None:
     handle = lab.open()
     (base,) = lab.grow(handle, 1)

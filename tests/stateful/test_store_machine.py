@@ -143,6 +143,21 @@ class StoreMachine(RuleBasedStateMachine):
         if log_it:
             self.log(mine)
 
+    @rule(batches=st.integers(3, 6), every=st.integers(1, 3))
+    def run_for_a_while(self, batches: int, every: int) -> None:
+        """Batches without trouble, with a snapshot now and then."""
+        for number in range(batches):
+            version = len(self.model.log)
+            if self.model.winner is None:
+                txn = self.begin(version)
+                txn.put(f"k{version % 8}", f"b{number}")
+                self.log(Logged(txn.result(), txn.commit()["id"], names_id=self.format == 2))
+            else:
+                self.log(self.model.winner)
+            if number % every == 0:
+                self.begin(version + 1).abort()
+                self.snapshot()
+
     @rule(data=st.data())
     @precondition(lambda self: self.model.log)
     def read_a_retained_version(self, data: st.DataObject) -> None:
@@ -206,8 +221,8 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(
-    max_examples=40,
-    stateful_step_count=40,
+    max_examples=25,
+    stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     print_blob=True,

@@ -9,6 +9,7 @@ import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
+import org.rocksdb.RocksDBException
 
 import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
@@ -194,15 +195,22 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
       if (lastLivePath != null) engine.readers.forget(lastLivePath)
       lastLivePath = begun.path
     }
-    val reader = engine.readers.take(begun.path, begun.live)
-    var shown = false
     try {
-      if (begun.live) reader.catchUp()
-      shown = reader.shows(begun.markerKey, begun.markerValue)
-    } finally {
-      if (!shown) reader.close()
+      val reader = engine.readers.take(begun.path, begun.live)
+      var shown = false
+      try {
+        if (begun.live) reader.catchUp()
+        shown = reader.shows(begun.markerKey, begun.markerValue)
+      } finally {
+        if (!shown) reader.close()
+      }
+      if (shown) Some(reader) else None
+    } catch {
+      // A database that is being compacted may drop a file between its listing and its opening.
+      case failure: RocksDBException if begun.live =>
+        logWarning(s"$label: ${begun.path} could not be opened as it was being changed: ${failure.getMessage}")
+        None
     }
-    if (shown) Some(reader) else None
   }
 
   /** Makes the writes of `txn` the next version, durably; returns the metrics of the commit. */
@@ -328,9 +336,11 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     server.call("open", request).get("handle").asLong
   }
 
-  /** The run of the query; a reader of state outside a query is a run of its own. */
-  private lazy val runId: String =
-    Option(hadoopConf.get(StreamExecution.RUN_ID_KEY)).getOrElse(java.util.UUID.randomUUID().toString)
+  /** The run of the query; none for a task outside a query, which reads state and must not write a thing. */
+  private def runId: String = {
+    val inQuery = Option(TaskContext.get()).forall(_.getLocalProperty(StreamExecution.QUERY_ID_KEY) != null)
+    if (inQuery) Option(hadoopConf.get(StreamExecution.RUN_ID_KEY)).getOrElse("") else ""
+  }
 
   /** The server that the open transaction lives in; a new one knows nothing of it. */
   private def current(operation: String): StateServer = {

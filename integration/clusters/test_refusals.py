@@ -1,0 +1,70 @@
+"""What cannot work is said at once and by name."""
+
+from __future__ import annotations
+
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.crash.driver import OPTIONS, Driver, OrderFailedError
+from integration.crash.reference import order
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    """A session in which nothing has run yet."""
+    with Driver(tmp_path_factory.mktemp("refusals"), "local[2]") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python without the package."""
+    folder = tmp_path_factory.mktemp("bare")
+    venv.create(folder, with_pip=False)
+    return folder / "bin" / "python"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("memoryLimt", "1g", f"{OPTIONS}memoryLimt"),
+        ("snapshotEveryVersions", "0", f"{OPTIONS}snapshotEveryVersions has the value '0'"),
+        ("compression", "gzip", f"{OPTIONS}compression has the value 'gzip'"),
+    ],
+)
+def test_query_does_not_start_when_an_option_is_wrong(
+    key: str, value: str, words: str, driver: Driver, tmp_path: Path
+) -> None:
+    with pytest.raises(OrderFailedError) as refused:
+        driver.run(order("windows", tmp_path, conf={f"{OPTIONS}{key}": value}, until=1))
+    assert words in str(refused.value)
+    assert "InvalidInputError" in str(refused.value)
+    assert driver.state_servers() == []
+
+
+def test_query_fails_with_what_to_do_when_the_python_lacks_the_package(
+    driver: Driver, bare_python: Path, tmp_path: Path
+) -> None:
+    wrong = {f"{OPTIONS}python": str(bare_python)}
+    with pytest.raises(OrderFailedError) as refused:
+        driver.run(order("windows", tmp_path, conf=wrong, until=1))
+    assert "install pyspark-ckpt into that Python on every executor" in str(refused.value)
+    assert str(bare_python) in str(refused.value)
+
+
+def test_query_fails_with_what_to_do_when_the_python_is_not_there(driver: Driver, tmp_path: Path) -> None:
+    wrong = {f"{OPTIONS}python": str(tmp_path / "python")}
+    with pytest.raises(OrderFailedError) as refused:
+        driver.run(order("windows", tmp_path, conf=wrong, until=1))
+    assert f"set {OPTIONS}python" in str(refused.value)
+
+
+def test_query_runs_in_the_same_session_when_the_options_are_right_again(driver: Driver, tmp_path: Path) -> None:
+    said = driver.run(order("windows", tmp_path, until=2), order("dedup", tmp_path, until=2))
+    assert all(name.startswith("ckpt") for each in said for name in each["metrics"])
+    assert len(list((tmp_path / "windows" / "output").iterdir())) == len(range(2))

@@ -1,0 +1,65 @@
+"""Speculation on a cluster of two hosts: two attempts of a task live at once, and the slower one is a zombie."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.clusters.standalone import standalone_cluster
+from integration.crash.driver import FORMAT, Driver, environment
+from integration.crash.faults import FAIL_POINTS
+from integration.crash.processes import kill_all
+from integration.crash.reference import Reference, order
+
+pytestmark = [pytest.mark.cluster, pytest.mark.kill]
+
+SPECULATION = {
+    "spark.executor.memory": "512m",
+    "spark.log.level": "INFO",
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.5",
+}
+SPECULATED = "as speculatable"
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    """A driver on two workers. Spark never runs a second attempt on the first one's host: this one has two names."""
+    folder, mark = tmp_path_factory.mktemp("speculation"), uuid.uuid4().hex
+    (folder / "temporary").mkdir()
+    try:
+        with (
+            standalone_cluster(folder, environment(folder, mark), ("127.0.0.1", "localhost")) as url,
+            Driver(folder, url, SPECULATION, mark) as started,
+        ):
+            yield started
+    finally:
+        kill_all(mark)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_state_and_output_are_right_when_the_slower_attempt_commits_late(
+    version: int, driver: Driver, reference: Reference, tmp_path: Path
+) -> None:
+    before = driver.log().count(SPECULATED)
+    driver.forget_fired()
+    conf = {FORMAT: str(version), FAIL_POINTS: "commit.before_upload:sleep=4000@3"}
+    driver.run(order("windows", tmp_path, conf=conf))
+    assert driver.fired()
+    assert driver.log().count(SPECULATED) > before
+    reference.check(driver, "windows", tmp_path)
+
+
+def test_state_and_output_are_right_when_the_slower_attempt_never_ends(
+    driver: Driver, reference: Reference, tmp_path: Path
+) -> None:
+    before = driver.log().count(SPECULATED)
+    driver.forget_fired()
+    driver.run(order("groups", tmp_path, fault={"kind": "sleep", "marker": str(tmp_path / "asleep")}))
+    assert driver.log().count(SPECULATED) > before
+    reference.check(driver, "groups", tmp_path)

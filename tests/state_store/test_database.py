@@ -1,0 +1,69 @@
+"""Checkpoints by hard links while RocksDB compacts, and databases that share files without harm."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from pyspark_ckpt.state_store import database
+from pyspark_ckpt.state_store.database import Database, Tuning, drop_unreferenced, write_table_file
+from pyspark_ckpt.state_store.errors import StorageError
+from pyspark_ckpt.state_store.keys import MARKER_KEY, Marker, hashed_key
+from tests.lab import TUNING
+
+SECONDS = 4
+
+
+def rows_of(db: Database) -> dict[bytes, bytes]:
+    rows = dict(db.rows())
+    rows.pop(MARKER_KEY)
+    return rows
+
+
+def test_a_checkpoint_is_whole_while_compaction_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "LEVEL0_COMPACTION_FILES", 2)
+    tuning = Tuning(1 << 20)
+    db, expected, version = Database(tmp_path / "db", tuning), dict[bytes, bytes](), 0
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        version += 1
+        rows = {
+            hashed_key(1, k * 2654435761 % (1 << 32), b"%d" % k): b"%d" % version for k in range(version % 7, 9000, 7)
+        }
+        marker = Marker(version, "a")
+        write_table_file(tmp_path / "x.sst", [(MARKER_KEY, marker.encode()), *sorted(rows.items())], tuning)
+        db.ingest([tmp_path / "x.sst"])
+        expected.update(rows)
+        folder = tmp_path / f"checkpoint-{version}"
+        db.checkpoint(folder)
+        frozen = Database(folder, tuning, read_only=True)
+        assert frozen.marker() == marker
+        assert rows_of(frozen) == expected
+        frozen.close()
+        if version % 4 == 0:  # a writer on the checkpoint must not reach the files it shares
+            drop_unreferenced(folder, tuning)
+            other = Database(folder, tuning)
+            write_table_file(tmp_path / "y.sst", [(MARKER_KEY, Marker(0, "z").encode())], tuning)
+            other.ingest([tmp_path / "y.sst"])
+            other.compact()
+            other.close()
+            assert rows_of(db) == expected
+            assert db.marker() == marker
+        shutil.rmtree(folder)
+    db.close()
+
+
+def test_table_files_need_rows_in_order(tmp_path: Path) -> None:
+    with pytest.raises(StorageError):
+        write_table_file(tmp_path / "x.sst", [(b"b", b""), (b"a", b"")], TUNING)
+
+
+def test_a_folder_has_one_writer(tmp_path: Path) -> None:
+    db = Database(tmp_path / "db", TUNING)
+    with pytest.raises(StorageError):
+        Database(tmp_path / "db", TUNING)
+    db.close()
+    db.close()
