@@ -17,6 +17,7 @@ lazy val bridge = (project in file("."))
     Compile / unmanagedJars ++= (pysparkJars.value ** "*.jar").classpath,
     Compile / scalaSource := baseDirectory.value / "jvm-bridge" / "src" / "main" / "scala",
     Test / scalaSource := baseDirectory.value / "jvm-bridge" / "src" / "test" / "scala",
+    Test / resourceDirectory := baseDirectory.value / "jvm-bridge" / "src" / "test" / "resources",
     target := baseDirectory.value / "jvm-bridge" / "target",
     scalacOptions ++= Seq("-release", "17", "-deprecation", "-feature", "-unchecked", "-Xlint", "-Werror"),
     // The table of options is one file, read by the shim and by the state server.

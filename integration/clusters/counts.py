@@ -1,7 +1,7 @@
 """A user's program: counts words that come in files, in two queries at once; run by the tests as a script.
 
-``counts.py <folder> <master or -> <how often>``: all input that is there is read, the queries stop, and so on. It prints
-one line of JSON: the counts of each query, and the names of the state metrics.
+``counts.py <folder> <master or -> <how often>``: all input is read, the queries stop, and so on. It prints one
+line of JSON: the counts of each query, and the names of the state metrics.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def few(scenarios: list[Scenario]) -> list[Scenario]:
 
 
 def armed(point: str, action: str, checkpoint_format: int) -> dict[str, str]:
-    """Conf of a query whose state server acts at ``point``, in a task that is neither the first nor the last."""
+    """Conf of a query whose state server acts at ``point``, not in its first task."""
     return {FORMAT: str(checkpoint_format), FAIL_POINTS: _entry(point, action)}
 
 
@@ -48,5 +48,5 @@ def all_armed(points: Sequence[str], action: str, checkpoint_format: int) -> dic
 
 
 def _entry(point: str, action: str) -> str:
-    pass_number = 3 if point.startswith(("begin", "commit")) else 1
+    pass_number = 2 if point.startswith(("begin", "commit")) else 1
     return f"{point}:{action}@{pass_number}"

@@ -12,7 +12,7 @@ from typing import TypeVar
 import psutil
 
 MARK = "CKPT_TEST_MARK"
-PATIENCE_S = 180.0
+PATIENCE_S = 120.0
 STATE_SERVER = "pyspark_ckpt.state_store"
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 WORKER_DAEMON = "pyspark.daemon"

@@ -20,7 +20,7 @@ from pyspark.sql.streaming import StreamingQuery
 import pyspark_ckpt
 from integration.crash import workload
 
-HOLD_LIMIT_S = 600.0
+HOLD_LIMIT_S = 150.0
 END = "all batches are done"
 
 

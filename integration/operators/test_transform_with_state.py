@@ -28,7 +28,7 @@ class _Echo(StatefulProcessor):
     def handleInputRows(  # noqa: N802 - Spark's name
         self,
         key: Any,  # noqa: ANN401, ARG002 - Spark's signature
-        rows: Iterator[pd.DataFrame],
+        rows: Iterator[Any],
         timerValues: Any,  # noqa: ANN401, ARG002, N803
     ) -> Iterator[pd.DataFrame]:
         for frame in rows:

@@ -95,10 +95,11 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     rows(family, wholeState(family), all = true)
   }
 
-  override def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = txn.synchronized {
-    val family = readable("prefixScan", colFamilyName)
-    rows(family, prefix("prefixScan", family, prefixKey), all = false)
-  }
+  override def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    txn.synchronized {
+      val family = readable("prefixScan", colFamilyName)
+      rows(family, prefix("prefixScan", family, prefixKey), all = false)
+    }
 
   override def prefixScanWithMultiValues(
       prefixKey: UnsafeRow,

@@ -224,7 +224,8 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     val answer = current("commit").call("commit", commitRequest(txn, delta))
     val done = System.nanoTime
     CommitReport.metrics(
-      txn, delta, answer, cache.bytes, engine.readers.blockCacheBytes / engine.budget.stores, (serving - sealing) / 1000000,
+      txn, delta, answer, cache.bytes, engine.readers.blockCacheBytes / engine.budget.stores,
+      (serving - sealing) / 1000000,
       (done - serving) / 1000000)
   }
 

@@ -47,7 +47,8 @@ private[ckpt] final case class Settings(options: Map[String, String]) {
   }
 
   def text: String =
-    if (options.isEmpty) "no options" else options.toSeq.sorted.map { case (key, value) => s"$key=$value" }.mkString(", ")
+    if (options.isEmpty) "no options"
+    else options.toSeq.sorted.map { case (key, value) => s"$key=$value" }.mkString(", ")
 
   private def value(key: String): String = options.getOrElse(key, Settings.default(key))
 }
@@ -77,8 +78,10 @@ private[ckpt] object Settings {
     }
     val entry = table.get(key)
     val problem = entry.get("type").asText match {
-      case "bytes" => attempt("a size such as 256m")(JavaUtils.byteStringAsBytes(value)).orElse(below(entry, JavaUtils.byteStringAsBytes(value)))
-      case "seconds" => attempt("a time such as 60s")(JavaUtils.timeStringAsSec(value)).orElse(below(entry, JavaUtils.timeStringAsSec(value)))
+      case "bytes" => attempt("a size such as 256m")(JavaUtils.byteStringAsBytes(value)).orElse(below(entry,
+            JavaUtils.byteStringAsBytes(value)))
+      case "seconds" => attempt("a time such as 60s")(JavaUtils.timeStringAsSec(value)).orElse(below(entry,
+            JavaUtils.timeStringAsSec(value)))
       case "int" => attempt("a whole number")(value.toInt.toLong).orElse(below(entry, value.toLong))
       case "enum" =>
         val allowed = entry.get("values").elements.asScala.map(_.asText).toSeq
@@ -99,5 +102,6 @@ private[ckpt] object Settings {
     }
 
   private def below(entry: JsonNode, value: Long): Option[String] =
-    if (entry.hasNonNull("min") && value < entry.get("min").asLong) Some(s"at least ${entry.get("min").asText}") else None
+    if (entry.hasNonNull("min") && value < entry.get("min").asLong) Some(s"at least ${entry.get("min").asText}")
+    else None
 }

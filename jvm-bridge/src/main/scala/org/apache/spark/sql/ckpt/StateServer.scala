@@ -22,7 +22,8 @@ trait StateServerRpc {
 }
 
 /** One running state server and the connection to it. */
-private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gateway: ClientServer, val generation: Long)
+private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gateway: ClientServer,
+    val generation: Long)
   extends Logging {
 
   def alive: Boolean = process.isAlive

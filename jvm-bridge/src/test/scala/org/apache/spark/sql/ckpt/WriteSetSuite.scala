@@ -99,7 +99,9 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
       Arrays.compareUnsigned(key.toArray, lower) >= 0 && Arrays.compareUnsigned(key.toArray, upper) < 0
     }
     assert(found.toMap == expected.toMap, s"seed $seed")
-    assert(found.map(_._1.toArray).sliding(2).forall(pair => pair.length < 2 || Arrays.compareUnsigned(pair(0), pair(1)) < 0))
+    assert(
+      found.map(_._1.toArray).sliding(2).forall(pair =>
+        pair.length < 2 || Arrays.compareUnsigned(pair(0), pair(1)) < 0))
   }
 
   test("seals what a model holds, with exact row counts, when everything fits in memory") {
