@@ -34,7 +34,8 @@ class Bench:
         self._workers: dict[str, Worker] = {}
 
     def measure(self, workload: Workload, rounds: int) -> Measured:
-        """Fill and warm every variant, then ``rounds`` batches each, in turn; the order rotates."""
+        """Fill and warm every variant, then ``rounds`` batches each (or a multiple), in turn; the order rotates."""
+        rounds *= workload.rounds_factor
         variants = (*BASE, SMALL_CACHE) if workload.name in SMALL_CACHE_WORKLOADS else BASE
         restarts = RESTARTS if workload.restarts else 0
         folder = self._scratch / workload.name

@@ -40,11 +40,16 @@ class Workload:
     partitions: int = 2
     fill: bool = True
     restarts: bool = False
+    rounds_factor: int = 1
 
     def smaller(self, factor: int) -> Workload:
         """The same with less of everything: to try the bench out."""
         return replace(
-            self, keys=max(1, self.keys // factor), rows=max(1, self.rows // factor) if self.rows > 100 else self.rows
+            self,
+            keys=max(1, self.keys // factor),
+            rows=max(100, self.rows // factor),
+            partitions=max(2, self.partitions // factor),
+            rounds_factor=1,
         )
 
     def write(self, folder: Path, batches: int) -> list[Path]:
@@ -139,6 +144,7 @@ ALL: tuple[Workload, ...] = (
         200_000,
         20_000,
         partitions=200,
+        rounds_factor=4,  # enough of them for a p99
     ),
 )
 

@@ -120,7 +120,8 @@ class Driver:
 
     def has_answered(self, within_s: float) -> bool:
         """Wait for the next answer, or the driver's death, no longer than this; whether it is there."""
-        return bool(select.select([self._process.stdout], [], [], within_s)[0])
+        assert self._process.stdout is not None
+        return bool(select.select([self._process.stdout.fileno()], [], [], within_s)[0])
 
     def run(self, *runs: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Run queries side by side to their end. Raises OrderFailedError."""

@@ -26,7 +26,7 @@ def executors(tmp_path: Path) -> Iterator[Executors]:
     second.checkpoint = first.checkpoint
     with ExitStack() as stack:
         for lab in (first, second):
-            stack.callback(lambda lab=lab: lab.server.stores.shut_down())
+            stack.callback(lab.server.stores.shut_down)
         yield first, second
 
 
