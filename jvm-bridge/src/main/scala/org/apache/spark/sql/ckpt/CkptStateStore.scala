@@ -210,7 +210,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
       .orElse(provider.storedState(txn.begun, colFamilyName).filterNot(_ => everDropped.contains(colFamilyName)))
     number.foreach { state =>
       deleteAll(state, Bounds(KeyCodec.stateBound(state), KeyCodec.stateBound(state + 1), whole = true))
-      provider.dropState(txn.begun.number, colFamilyName)
+      provider.dropState(txn.begun, colFamilyName)
       txn.drop(state)
       dropped += colFamilyName
       everDropped += colFamilyName
@@ -237,7 +237,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   override def abort(): Unit = if (status == Open) {
     status = Aborted
     close()
-    provider.abort(txn.begun.number)
+    provider.abort(txn.begun)
   }
 
   /** Ends a store that only read; does nothing when the transaction went on as a write store. */
@@ -279,6 +279,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
 
   private def readable(operation: String, name: String): Family = {
     if (status == Aborted) require(Open, operation)
+    txn.checkOpen()
     families.getOrElseUpdate(
       name, provider.family(operation, name, txn.begun, codecs, recreated = everDropped.contains(name)))
   }
@@ -352,7 +353,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
         validate(pair.key, pair.value)
         pair
       },
-      () => cursor.close())
+      () => txn.synchronized(cursor.close()))
   }
 
   private def validate(key: UnsafeRow, value: UnsafeRow): Unit = if (!validated) {
@@ -378,7 +379,8 @@ private[ckpt] final class RowIterator(cursor: Cursor, family: Family, txn: Trans
   private var key: UnsafeRow = _
 
   override def hasNext: Boolean = values.hasNext || txn.synchronized {
-    while (cursor.valid && cursor.deleted) cursor.advance()
+    txn.checkOpen()
+    while (cursor.valid && (cursor.deleted || (all && cursor.valueLength == 0))) cursor.advance()
     if (!cursor.valid) cursor.close()
     cursor.valid
   }

@@ -11,7 +11,7 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 import org.rocksdb.RocksDBException
 
-import org.apache.spark.TaskContext
+import org.apache.spark.{SparkEnv, TaskContext}
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
@@ -91,7 +91,7 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     } catch {
       case failure: Throwable =>
         txn.close()
-        abort(txn.begun.number)
+        abort(txn.begun)
         throw failure
     }
   }
@@ -121,8 +121,18 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
 
   override def doSnapshotMaintenance(): Unit = {
     val force = snapshotAsked
-    snapshotAsked = false
-    maintain("snapshot", _.put("force", force))
+    maintain("snapshot", _.put("force", force)).foreach { answer =>
+      snapshotAsked = false
+      if (answer.hasNonNull("version")) reportSnapshot(answer.get("version").asLong)
+    }
+  }
+
+  /** Spark's coordinator takes stores whose snapshots it does not hear of for lagging ones. */
+  private def reportSnapshot(version: Long): Unit = if (storeConf.reportSnapshotUploadLag) {
+    val id = StateStoreProviderId(storeId, java.util.UUID.fromString(hadoopConf.get(StreamExecution.RUN_ID_KEY)))
+    Option(SparkEnv.get).foreach { env =>
+      StateStoreCoordinatorRef.forExecutor(env).snapshotUploaded(id, version, System.currentTimeMillis())
+    }
   }
 
   override def doCleanupMaintenance(): Unit = maintain("cleanup", identity)
@@ -134,13 +144,14 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
   }
 
   override def close(): Unit = {
-    val last = synchronized {
-      val handle = opened
+    val (last, first) = synchronized {
+      val (handle, wasOpen) = (opened, !closed)
       opened = null
       closed = true
-      handle
+      (handle, wasOpen)
     }
-    if (cache != null) cache.close()
+    if (first && cache != null) cache.close()
+    Iterator.continually(idleWriters.poll()).takeWhile(_ != null).foreach(_.close())
     if (last != null && last.server.alive) {
       tolerant(s"close of $label")(last.server.call("close", Json.obj().put("handle", last.handle)))
     }
@@ -155,15 +166,15 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     while (true) {
       attempt += 1
       try {
-        val begun = new Begun(beginCall(version, id))
-        openReader(begun) match {
+        val begun = beginCall(version, id)
+        openReaderOrAbort(begun) match {
           case Some(reader) =>
-            val txn = new Transaction(begun, reader, engine.readers, cache, engine.budget)
+            val txn = new Transaction(begun, reader, engine.readers, cache, engine.budget, isCurrent)
             txn.loadMs = (System.nanoTime - started) / 1000000
             return txn
           case None =>
             // Another attempt's commit moved the live database on in between: the next answer names a checkpoint.
-            abort(begun.number)
+            abort(begun)
             if (attempt >= MostBegins) {
               throw CkptErrors.lifecycle(
                 s"$label: version $version was not to be read in $attempt tries: the database in ${begun.path} " +
@@ -178,7 +189,7 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     throw new IllegalStateException("not reached")
   }
 
-  private def beginCall(version: Long, id: Option[String]): JsonNode = {
+  private def beginCall(version: Long, id: Option[String]): Begun = {
     val open = handle()
     val request = Json.obj().put("handle", open.handle).put("version", version)
     id.fold(request.putNull("id"))(request.put("id", _))
@@ -187,8 +198,19 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
       case None => request.putNull("attempt")
     }
     request.putNull("num_partitions")
-    open.server.call("begin", request)
+    new Begun(open.server, open.server.call("begin", request))
   }
+
+  private def isCurrent(reader: Reader): Boolean = synchronized(!closed) && reader.path == lastLivePath
+
+  private def openReaderOrAbort(begun: Begun): Option[Reader] =
+    try {
+      openReader(begun)
+    } catch {
+      case failure: Throwable =>
+        abort(begun)
+        throw failure
+    }
 
   private def openReader(begun: Begun): Option[Reader] = {
     if (begun.live && lastLivePath != begun.path) {
@@ -221,7 +243,7 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
       try txn.seal(writer, DeltaFile)
       finally idleWriters.add(writer)
     val serving = System.nanoTime
-    val answer = current("commit").call("commit", commitRequest(txn, delta))
+    val answer = txn.begun.server.call("commit", commitRequest(txn, delta))
     val done = System.nanoTime
     CommitReport.metrics(
       txn, delta, answer, cache.bytes, engine.readers.blockCacheBytes / engine.budget.stores,
@@ -243,8 +265,10 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
   }
 
   /** Drops a transaction. A server that is gone has dropped it already. */
-  private[ckpt] def abort(number: Long): Unit = synchronized(Option(opened)).filter(_.server.alive).foreach { open =>
-    tolerant(s"abort of transaction $number of $label")(open.server.call("abort", Json.obj().put("txn", number)))
+  private[ckpt] def abort(begun: Begun): Unit = if (begun.server.alive) {
+    tolerant(s"abort of transaction ${begun.number} of $label") {
+      begun.server.call("abort", Json.obj().put("txn", begun.number))
+    }
   }
 
   /** Refuses to write state that was laid out for another number of partitions. */
@@ -274,7 +298,10 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
 
   /** The number of a state that the base version holds. */
   private[ckpt] def storedState(begun: Begun, name: String): Option[Int] =
-    begun.states.elements.asScala.find(_.get("name").asText == name).map(_.get("number").asInt)
+    stateOf(begun, name).map(_.get("number").asInt)
+
+  private def stateOf(begun: Begun, name: String): Option[JsonNode] =
+    begun.states.elements.asScala.find(_.get("name").asText == name)
 
   private[ckpt] def register(spec: FamilySpec): Unit = {
     checkFamilyName("create_col_family", spec.name, spec.internal)
@@ -291,23 +318,25 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     }
   }
 
-  /** The column family for one transaction, its state number asked of the server when this version has none (or the
-    * transaction has dropped the one it had: `recreated`).
+  /** The column family for one transaction, its state number asked of the server when this version has none, has
+    * another descriptor of it, or the transaction has dropped the one it had (`recreated`).
     */
   private[ckpt] def family(
       operation: String, name: String, begun: Begun, codecs: Codecs, recreated: Boolean): Family = {
     val spec = families.get(name)
     if (spec == null) throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name)
-    val number = storedState(begun, name).filterNot(_ => recreated).getOrElse {
+    val descriptor = spec.descriptor
+    val stored = stateOf(begun, name).filter(state => !recreated && state.get("descriptor") == descriptor)
+    val number = stored.map(_.get("number").asInt).getOrElse {
       val request = Json.obj().put("txn", begun.number).put("name", name)
-      request.set[ObjectNode]("descriptor", spec.descriptor)
-      current("create_state").call("create_state", request).get("number").asInt
+      request.set[ObjectNode]("descriptor", descriptor)
+      begun.server.call("create_state", request).get("number").asInt
     }
     codecs.getOrElseUpdate((name, number), new Family(spec, number, storeId.storeName))
   }
 
-  private[ckpt] def dropState(txn: Long, name: String): Unit =
-    current("drop_state").call("drop_state", Json.obj().put("txn", txn).put("name", name))
+  private[ckpt] def dropState(begun: Begun, name: String): Unit =
+    begun.server.call("drop_state", Json.obj().put("txn", begun.number).put("name", name))
 
   private[ckpt] def takeCodecs(): Codecs = Option(idleCodecs.poll()).getOrElse(mutable.HashMap.empty)
   private[ckpt] def giveBackCodecs(codecs: Codecs): Unit = idleCodecs.add(codecs)
@@ -317,7 +346,7 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
   /** The handle of this store in the running server; opens it anew in a server that was started since. */
   private def handle(): Opened = synchronized {
     if (closed) throw CkptErrors.lifecycle(s"$label is closed")
-    val server = StateServer.get(settings)
+    val server = engine.server()
     if (opened == null || opened.server != server) opened = Opened(server, open(server))
     opened
   }
@@ -343,18 +372,14 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     if (inQuery) Option(hadoopConf.get(StreamExecution.RUN_ID_KEY)).getOrElse("") else ""
   }
 
-  /** The server that the open transaction lives in; a new one knows nothing of it. */
-  private def current(operation: String): StateServer = {
-    val open = synchronized(opened)
-    if (open == null || !open.server.alive) {
-      throw new StateServerLostException(s"$label: the state server ended before '$operation'", null)
-    }
-    open.server
-  }
-
-  private def maintain(method: String, ask: ObjectNode => ObjectNode): Unit =
-    synchronized(Option(opened)).filter(_.server.alive).foreach { open =>
-      open.server.call(method, ask(Json.obj().put("handle", open.handle)))
+  /** One round of maintenance. Its failure is logged: it is tried again, and must not unload a store that works. */
+  private def maintain(method: String, ask: ObjectNode => ObjectNode): Option[JsonNode] =
+    synchronized(Option(opened)).filter(_.server.alive).flatMap { open =>
+      var answer: Option[JsonNode] = None
+      tolerant(s"$method of $label") {
+        answer = Some(open.server.call(method, ask(Json.obj().put("handle", open.handle))))
+      }
+      answer
     }
 
   /** For clean-up that must not hide the failure it runs behind: what goes wrong is logged. */

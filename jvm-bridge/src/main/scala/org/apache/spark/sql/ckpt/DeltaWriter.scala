@@ -21,6 +21,8 @@ private[ckpt] final class DeltaWriter(table: BlockBasedTableConfig, compression:
   private var keyBuffer = ByteBuffer.allocateDirect(1 << 10)
   private var valueBuffer = ByteBuffer.allocateDirect(1 << 12)
 
+  def close(): Unit = options.close()
+
   def write(path: Path, markerKey: Array[Byte], markerValue: Array[Byte], writes: WriteSet): SealedDelta = {
     val environment = new EnvOptions
     val writer = new SstFileWriter(environment, options)

@@ -3,26 +3,52 @@ package org.apache.spark.sql.ckpt
 import java.nio.file.{Files, Path}
 import java.nio.file.attribute.PosixFilePermissions
 
-import org.apache.spark.SparkEnv
+import org.apache.spark.{SparkContext, SparkEnv}
 import org.apache.spark.internal.Logging
+import org.apache.spark.scheduler.{SparkListener, SparkListenerApplicationEnd}
 import org.apache.spark.util.ShutdownHookManager
 
-/** What all providers of this JVM share: one memory limit, one set of readers, one folder for local files.
-  *
-  * The first query's options count for the process; a later query that asks for others is told so in the log.
+/** What all providers of this JVM share: one memory limit, one set of readers, one folder for local files and the
+  * state server, which is started on first use and again when it has ended.
   */
-private[ckpt] final class Engine(val settings: Settings, val home: Path) {
+private[ckpt] final class Engine(val settings: Settings, home: Path) extends Logging {
   val budget: MemoryBudget = settings.budget
   val readers: Readers = new Readers(home.resolve("readers"), budget)
+  private var current: StateServer = _
+
+  /** Whether the local files are still there: Spark deletes the folder they lie in when a session ends. */
+  def usable: Boolean = Files.isDirectory(home)
+
+  def server(): StateServer = synchronized {
+    if (current == null || !current.alive) {
+      if (current != null) {
+        logWarning("the state server ended; starting another one")
+        current.release()
+      }
+      current = StateServer.start(settings, Files.createDirectories(home.resolve("server")))
+    }
+    current
+  }
+
+  /** Ends the server and closes what is idle; local files go. */
+  def close(): Unit = synchronized {
+    if (current != null) current.stop()
+    current = null
+    readers.close()
+    if (usable) Readers.deleteFolder(home)
+  }
 }
 
 private[ckpt] object Engine extends Logging {
   private var current: Engine = _
   private val refused = scala.collection.mutable.HashSet.empty[Settings]
 
+  /** The engine of this process. The first query's options count for it; that others ask for more is logged. */
   def get(settings: Settings): Engine = synchronized {
+    if (current != null && !current.usable) stop()
     if (current == null) {
       current = new Engine(settings, privateFolder(settings.localFolder))
+      endWithApplication(current)
     } else if (current.settings != settings && refused.add(settings)) {
       logWarning(
         s"the ckpt state store of this process was started with ${current.settings.text}; what differs in " +
@@ -31,7 +57,19 @@ private[ckpt] object Engine extends Logging {
     current
   }
 
-  def home(settings: Settings): Path = get(settings).home
+  /** Ends the engine, if there is one; the next query starts another. */
+  def stop(): Unit = synchronized {
+    if (current != null) current.close()
+    current = null
+  }
+
+  /** On the driver a session may end long before its JVM; an executor's engine ends with its JVM. */
+  private def endWithApplication(engine: Engine): Unit = SparkContext.getActive.foreach { context =>
+    context.addSparkListener(new SparkListener {
+      override def onApplicationEnd(end: SparkListenerApplicationEnd): Unit =
+        Engine.synchronized(if (current eq engine) stop())
+    })
+  }
 
   private def privateFolder(parent: Path): Path = {
     Files.createDirectories(parent)

@@ -48,6 +48,11 @@ private[ckpt] final class Readers(scratch: Path, budget: MemoryBudget) {
     .setKeepLogFileNum(1)
     .setInfoLogLevel(InfoLogLevel.ERROR_LEVEL)
 
+  /** For the runs that write sets spill. */
+  val runOptions: RocksOptions = new RocksOptions()
+    .setCompressionType(CompressionType.LZ4_COMPRESSION)
+    .setTableFormatConfig(table)
+
   def blockCacheBytes: Long = blockCache.getUsage
 
   /** A view of `path`; a live one is not caught up yet. The caller gives it back or closes it. */
@@ -60,8 +65,9 @@ private[ckpt] final class Readers(scratch: Path, budget: MemoryBudget) {
     kept.getOrElse(open(path, live))
   }
 
-  def giveBack(reader: Reader): Unit =
-    if (!reader.live) {
+  /** Takes a view back; `keep`: its path is still the live one of an open store. */
+  def giveBack(reader: Reader, keep: Boolean): Unit =
+    if (!reader.live || !keep) {
       reader.close()
     } else {
       val surplus = idle.synchronized {
@@ -87,11 +93,26 @@ private[ckpt] final class Readers(scratch: Path, budget: MemoryBudget) {
     gone.foreach(_.close())
   }
 
+  def close(): Unit = {
+    val all = idle.synchronized {
+      val found = idle.keySet.asScala.toSeq
+      idle.clear()
+      found
+    }
+    all.foreach(_.close())
+  }
+
   private def open(path: String, live: Boolean): Reader =
     if (live) {
       val home = scratch.resolve(s"secondary-${numbers.incrementAndGet()}")
       Files.createDirectories(home)
-      new Reader(path, live, NativeDB.openAsSecondary(options, path, home.toString), home)
+      try {
+        new Reader(path, live, NativeDB.openAsSecondary(options, path, home.toString), home)
+      } catch {
+        case failure: RocksDBException =>
+          Readers.deleteFolder(home)
+          throw failure
+      }
     } else {
       new Reader(path, live, NativeDB.openReadOnly(options, path), null)
     }

@@ -3,10 +3,10 @@ package org.apache.spark.sql.ckpt
 import java.io.{BufferedReader, InputStreamReader, OutputStreamWriter}
 import java.net.InetAddress
 import java.nio.charset.StandardCharsets.UTF_8
-import java.nio.file.{Files, Path}
+import java.nio.file.Path
 import java.security.SecureRandom
 import java.util.Base64
-import java.util.concurrent.TimeUnit
+import java.util.concurrent.{ExecutionException, ExecutorService, Executors, Future, TimeUnit}
 
 import scala.util.control.NonFatal
 
@@ -21,18 +21,22 @@ trait StateServerRpc {
   def call(method: String, request: String): String
 }
 
-/** One running state server and the connection to it. */
-private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gateway: ClientServer,
-    val generation: Long)
-  extends Logging {
+/** One running state server and the connections to it.
+  *
+  * py4j keeps one connection for every thread that ever called, and Spark's task threads come and go: so all calls are
+  * made by a fixed set of threads.
+  */
+private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gateway: ClientServer) extends Logging {
+  private val callers = StateServer.callers()
 
   def alive: Boolean = process.isAlive
 
   /** Calls `method`; errors of the engine come back as CkptException, a lost server as StateServerLostException. */
   def call(method: String, request: ObjectNode): JsonNode = {
+    val text = Json.mapper.writeValueAsString(request)
     val answer =
       try {
-        Json.mapper.readTree(rpc.call(method, Json.mapper.writeValueAsString(request)))
+        Json.mapper.readTree(Uninterrupted.get(callers.submit(() => rpc.call(method, text))))
       } catch {
         case NonFatal(failure) =>
           throw new StateServerLostException(
@@ -42,40 +46,38 @@ private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gat
     answer.get("ok")
   }
 
-  def stop(): Unit = {
+  /** Closes this side of a server that has ended. */
+  def release(): Unit = {
+    callers.shutdown()
     gateway.shutdown()
+  }
+
+  def stop(): Unit = {
+    release()
     process.getOutputStream.close()
-    if (!process.waitFor(5, TimeUnit.SECONDS)) process.destroyForcibly()
+    if (!process.waitFor(StateServer.StopSeconds, TimeUnit.SECONDS)) process.destroyForcibly()
   }
 
   private def ending(): String =
     if (process.waitFor(200, TimeUnit.MILLISECONDS)) s"; it ended with status ${process.exitValue}" else ""
 }
 
-/** Starts, restarts and ends the state server of this JVM. */
+/** Starts state servers. */
 private[ckpt] object StateServer extends Logging {
-  private var current: StateServer = _
-  private var generations = 0L
+  private val Callers = 32
+  private val StopSeconds = 5L
 
-  /** The running server; starts one when there is none or the last one ended. */
-  def get(settings: Settings): StateServer = synchronized {
-    if (current == null || !current.alive) {
-      if (current != null) logWarning("the state server ended; starting another one")
-      current = start(settings)
-    }
-    current
-  }
+  private def callers(): ExecutorService = Executors.newFixedThreadPool(
+    Callers,
+    work => {
+      val thread = new Thread(work, "ckpt-state-server-call")
+      thread.setDaemon(true)
+      thread
+    })
 
-  /** Ends the server, if it runs. Its local files go with it. */
-  def stop(): Unit = synchronized {
-    if (current != null) current.stop()
-    current = null
-  }
-
-  private def start(settings: Settings): StateServer = {
+  /** Starts a server on the private folder `home`, which an earlier one may have left. */
+  def start(settings: Settings, home: Path): StateServer = {
     val python = settings.python
-    val home = Engine.home(settings).resolve("server")
-    Files.createDirectories(home)
     val process =
       try {
         new ProcessBuilder(python, "-m", "pyspark_ckpt.state_store").start()
@@ -97,9 +99,8 @@ private[ckpt] object StateServer extends Logging {
         .authToken(token)
         .build()
       val rpc = gateway.getPythonServerEntryPoint(Array[Class[_]](classOf[StateServerRpc])).asInstanceOf[StateServerRpc]
-      generations += 1
       logInfo(s"state server ${hello.path("version").asText} runs as pid ${process.pid} in $home")
-      new StateServer(process, rpc, gateway, generations)
+      new StateServer(process, rpc, gateway)
     } catch {
       case failure: Throwable =>
         process.destroyForcibly()
@@ -186,6 +187,27 @@ private[ckpt] final class ServerLog(stream: java.io.InputStream) extends Thread(
       case None =>
         last = line
         logWarning(line)
+    }
+  }
+}
+
+/** Waits for an answer although the task is being killed: what was asked of the server is not undone by leaving. */
+private[ckpt] object Uninterrupted {
+  def get[T](answer: Future[T]): T = {
+    var interrupted = false
+    try {
+      while (!answer.isDone) {
+        try answer.get()
+        catch {
+          case _: InterruptedException => interrupted = true
+          case _: ExecutionException => ()
+        }
+      }
+      answer.get()
+    } catch {
+      case failure: ExecutionException => throw failure.getCause
+    } finally {
+      if (interrupted) Thread.currentThread().interrupt()
     }
   }
 }

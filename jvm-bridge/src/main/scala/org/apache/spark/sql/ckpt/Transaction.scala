@@ -8,8 +8,8 @@ import scala.collection.mutable
 import com.fasterxml.jackson.databind.JsonNode
 import org.rocksdb.RocksIterator
 
-/** What the state server answered to `begin`. */
-private[ckpt] final class Begun(answer: JsonNode) {
+/** What the state server answered to `begin`; the transaction lives in that `server` and nowhere else. */
+private[ckpt] final class Begun(val server: StateServer, answer: JsonNode) {
   val number: Long = answer.get("txn").asLong
   val version: Long = answer.get("version").asLong
   val id: Option[String] = Option(Json.text(answer, "id"))
@@ -40,11 +40,12 @@ private[ckpt] final class Transaction(
     val reader: Reader,
     readers: Readers,
     cache: NearCache,
-    budget: MemoryBudget) {
+    budget: MemoryBudget,
+    keepReader: Reader => Boolean) {
 
   private val hasCache = cache.lease(begun.tag)
   private var cacheReturned = !hasCache
-  private val writes = new WriteSet(begun.staging, readers.table, budget)
+  private val writes = new WriteSet(begun.staging, readers.runOptions, budget)
   private val found = new NearCache.Found
   private val idleIterators = mutable.ArrayDeque.empty[RocksIterator]
   private val openScans = mutable.HashSet.empty[Cursor]
@@ -72,9 +73,10 @@ private[ckpt] final class Transaction(
     val entry = writes.find(key, length, hash)
     val map = writes.map
     if (entry >= 0 && map.isWritten(entry)) {
-      if (map.isDeleted(entry)) return false
-      point(map.valueSlab(entry), map.valueOffset(entry), map.valueLength(entry))
-      true
+      val present = !map.isDeleted(entry)
+      if (present) point(map.valueSlab(entry), map.valueOffset(entry), map.valueLength(entry))
+      writes.spillWhenFull() // it may have come back from a spilled run
+      present
     } else if (entry >= 0 && map.mark(entry) == WriteSet.NotInBase) {
       false
     } else {
@@ -130,7 +132,12 @@ private[ckpt] final class Transaction(
     }
 
   /** Hands the cache on, showing the committed version. */
-  def committed(): Unit = if (!cacheReturned) {
+  def committed(): Unit = {
+    writes.seal()
+    if (!cacheReturned) handCacheOn()
+  }
+
+  private def handCacheOn(): Unit = {
     cacheReturned = true
     if (writes.runs == 0) {
       cache(writes.map)
@@ -151,10 +158,11 @@ private[ckpt] final class Transaction(
     idleIterators.foreach(_.close())
     idleIterators.clear()
     writes.close()
-    readers.giveBack(reader)
+    readers.giveBack(reader, keepReader(reader))
   }
 
-  private def checkOpen(): Unit =
+  /** Fails when the transaction has ended: its readers and codecs belong to others. */
+  def checkOpen(): Unit =
     if (closed) throw CkptErrors.lifecycle(s"transaction ${begun.number} on version ${begun.version} has ended")
 
   private def entryForWrite(key: Array[Byte], length: Int): Int = {

@@ -4,7 +4,7 @@ import java.nio.file.{Files, Path}
 
 import scala.collection.mutable
 
-import org.rocksdb.{Options => RocksOptions, _}
+import org.rocksdb.{Options => RocksOptions}
 
 /** What one transaction has read and written, and what its reads told about the base version.
   *
@@ -12,15 +12,13 @@ import org.rocksdb.{Options => RocksOptions, _}
   * counts are exact with no read per write. Absent, deleted and never looked at are different things. When it outgrows
   * its budget the written entries are spilled as one sorted run and the others forgotten. Not thread-safe.
   */
-private[ckpt] final class WriteSet(staging: Path, tables: BlockBasedTableConfig, budget: MemoryBudget) {
+private[ckpt] final class WriteSet(staging: Path, runOptions: RocksOptions, budget: MemoryBudget) {
   import WriteSet._
 
   private var entries = new ByteMap
   private val spilled = mutable.ArrayBuffer.empty[Run]
   private val indexes = mutable.HashMap.empty[Int, java.util.TreeMap[Array[Byte], Integer]]
-  private lazy val runOptions = new RocksOptions()
-    .setCompressionType(CompressionType.LZ4_COMPRESSION)
-    .setTableFormatConfig(tables)
+  private var sealedForGood = false
 
   budget.writeSetOpened()
 
@@ -48,7 +46,10 @@ private[ckpt] final class WriteSet(staging: Path, tables: BlockBasedTableConfig,
     spillWhenFull()
   }
 
-  def spillWhenFull(): Unit = if (entries.bytes > budget.bytesPerWriteSet) spill()
+  def spillWhenFull(): Unit = if (!sealedForGood && entries.bytes > budget.bytesPerWriteSet) spill()
+
+  /** After the commit nothing is spilled any more: the staging folder is gone. */
+  def seal(): Unit = sealedForGood = true
 
   /** Cursors over the written rows in [lower, upper), newest first. `whole`: the range is one state. */
   def cursors(state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean): Seq[Cursor] = {
@@ -64,11 +65,13 @@ private[ckpt] final class WriteSet(staging: Path, tables: BlockBasedTableConfig,
   }
 
   /** All written entries of a write set that never spilled, in key order. */
-  def allWritten(): Array[Int] = {
+  def allWritten(): Array[Int] = written(_ => true)
+
+  private def written(wanted: Int => Boolean): Array[Int] = {
     val found = mutable.ArrayBuilder.make[Int]
     var entry = 0
     while (entry < entries.size) {
-      if (entries.isWritten(entry)) found += entry
+      if (entries.isWritten(entry) && wanted(entry)) found += entry
       entry += 1
     }
     val sorted = found.result()
@@ -84,7 +87,7 @@ private[ckpt] final class WriteSet(staging: Path, tables: BlockBasedTableConfig,
 
   private def stateOf(entry: Int): Int = entries.keyWord(entry, 0) >>> 16
 
-  private def writtenOf(state: Int): Array[Int] = allWritten().filter(stateOf(_) == state)
+  private def writtenOf(state: Int): Array[Int] = written(stateOf(_) == state)
 
   private def indexed(state: Int, lower: Array[Byte], upper: Array[Byte]): Array[Int] = {
     val index = indexes.getOrElseUpdate(state, buildIndex(state))

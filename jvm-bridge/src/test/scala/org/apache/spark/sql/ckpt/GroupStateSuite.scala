@@ -19,6 +19,10 @@ class GroupStateSuite extends AnyFunSuite with BeforeAndAfterAll {
 
   override def beforeAll(): Unit = {
     folder = Files.createTempDirectory("group-state")
+    startSession()
+  }
+
+  private def startSession(): Unit =
     spark = SparkSession.builder()
       .master("local[2]")
       .config("spark.ui.enabled", "false")
@@ -30,11 +34,10 @@ class GroupStateSuite extends AnyFunSuite with BeforeAndAfterAll {
       .config(Settings.Prefix + "memoryLimit", "16m")
       .config(Settings.Prefix + "python", sys.env.getOrElse("PYTHON", "python3"))
       .getOrCreate()
-  }
 
   override def afterAll(): Unit = {
     spark.stop()
-    StateServer.stop()
+    Engine.stop()
     Readers.deleteFolder(folder)
   }
 
@@ -97,6 +100,17 @@ class GroupStateSuite extends AnyFunSuite with BeforeAndAfterAll {
       import session.implicits._
       events.groupByKey(_.user)
         .flatMapGroupsWithState(OutputMode.Update, GroupStateTimeout.NoTimeout)(GroupStateSuite.everyThird).toDF()
+    }
+  }
+
+  test("a second session of the same JVM has a state server of its own") {
+    spark.stop()
+    assert(!ProcessHandle.current.children.anyMatch(_.info.commandLine.orElse("").contains("pyspark_ckpt.state_store")))
+    startSession()
+    same(OutputMode.Update, batches.take(2)) { events =>
+      val session = spark
+      import session.implicits._
+      events.groupByKey(_.user).mapGroupsWithState(GroupStateTimeout.NoTimeout)(GroupStateSuite.total).toDF()
     }
   }
 }

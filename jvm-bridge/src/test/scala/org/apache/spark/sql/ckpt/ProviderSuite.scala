@@ -34,7 +34,7 @@ class ProviderSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAf
     Readers.deleteFolder(folder)
   }
 
-  override def afterAll(): Unit = StateServer.stop()
+  override def afterAll(): Unit = Engine.stop()
 
   private def start(
       encoder: KeyStateEncoderSpec = noPrefix,
@@ -289,6 +289,33 @@ class ProviderSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAf
         server.onExit.get
       }
     transaction(one, first)(store => assert(store.get(key("a", 1)).getLong(0) == 1))
+  }
+
+  test("a failed maintenance leaves the store in use") {
+    start()
+    val (one, first) = transaction(0, None)(_.put(key("a", 1), value(1)))
+    val state = folder.resolve("state").resolve("0").resolve("0")
+    val away = folder.resolve("away")
+    Files.move(state, away)
+    Files.createFile(state) // a file where the store's folder was: every remote request fails
+    provider.doMaintenance()
+    Files.delete(state)
+    Files.move(away, state)
+    transaction(one, first)(store => assert(store.get(key("a", 1)).getLong(0) == 1))
+  }
+
+  test("keeps no connection for threads that are gone") {
+    start()
+    def sockets = Files.list(java.nio.file.Paths.get("/proc/self/fd")).iterator.asScala
+      .count(fd => scala.util.Try(Files.readSymbolicLink(fd).toString.startsWith("socket")).getOrElse(false))
+    var at: (Long, Option[String]) = (0L, None)
+    val counts = (1 to 60).map { i =>
+      val thread = new Thread(() => at = transaction(at._1, at._2)(_.put(key("k", i), value(i))))
+      thread.start()
+      thread.join()
+      sockets
+    }
+    assert(at._1 == 60 && counts.last <= counts(39), counts)
   }
 
   test("refuses an unknown option and a bad value by name") {

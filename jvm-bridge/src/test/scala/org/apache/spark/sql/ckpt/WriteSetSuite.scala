@@ -39,7 +39,7 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
   /** Random writes over few keys of two states, some of them in the base version, against a map. */
   private def play(seed: Int, limit: Long): Unit = {
     val random = new Random(seed)
-    val writes = new WriteSet(folder.resolve(s"staging-$seed"), new BlockBasedTableConfig, new MemoryBudget(limit))
+    val writes = new WriteSet(folder.resolve(s"staging-$seed"), new Options, new MemoryBudget(limit))
     val inBase = mutable.HashSet.empty[Seq[Byte]]
     val model = mutable.HashMap.empty[Seq[Byte], Option[Seq[Byte]]]
     (1 to 30000).foreach { _ =>
