@@ -95,16 +95,22 @@ class LocalCopies:
         return next((copy for copy in self._copies if copy.marker == marker), None)
 
     def take(self, marker: Marker) -> LocalCopy | None:
-        """Lease a copy of that commit, the live one if that can be arranged; None if there is no copy.
+        """Lease a copy of that commit, the live one if that can be arranged; None if there is no usable copy.
 
-        A frozen copy becomes the live one unless somebody leases either of them.
+        A frozen copy becomes the live one unless somebody leases either of them. One that cannot be opened
+        is discarded.
         """
         copy = self.find(marker)
         if copy is None and marker == EMPTY:
             folder = self.new_folder()
             copy = self.add(folder, EMPTY_META, Database(folder / "db", self._tuning))
         elif copy is not None and copy is not self.live and self._may_replace_live(copy):
-            self._promote(copy)
+            try:
+                self._promote(copy)
+            except (CkptError, OSError) as problem:
+                self._log.warning("the local copy of %s in %s is not usable and goes: %s", marker, copy.folder, problem)
+                self.discard(copy)
+                return None
         if copy is not None:
             self.lease(copy)
         return copy

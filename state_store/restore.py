@@ -112,7 +112,7 @@ class Restorer:
         meta = manifest.store if manifest is not None else EMPTY_META
         if kind == "local copy":
             (folder / "db").rmdir()
-            meta = _usable(link(base, folder / "db"), base)
+            meta = _linked(link, base, folder / "db")
         self._failpoints.hit("restore.after_download")
         database = self._opened(base, kind, folder / "db")
         self._replay(database, deltas)
@@ -199,7 +199,11 @@ def _all(futures: list[Future[_T]]) -> list[_T] | CkptError:
     return [future.result() for future in futures]
 
 
-def _usable(meta: StoreMeta | None, base: Marker) -> StoreMeta:
+def _linked(link: LinkLocal, base: Marker, folder: Path) -> StoreMeta:
+    try:
+        meta = link(base, folder)
+    except (CkptError, OSError) as problem:
+        raise _UnusableBaseError(f"the local copy of {base} is not usable: {problem}") from problem
     if meta is None:
         raise _UnusableBaseError(f"the local copy of {base} is gone")
     return meta

@@ -1,14 +1,15 @@
 """Delete what nobody can ask for any more.
 
 Kept are: the versions Spark may still ask for (``min_versions_to_retain`` below the newest one that Spark
-is known to have committed, and everything above), the newest snapshot at or below the oldest of them, on
-their lineage, all deltas from that snapshot on, and every table file that a remaining manifest refers to.
+is known to have committed, and everything above), the newest complete snapshot at or below the oldest of them,
+on their lineage, all deltas from that snapshot on, and every table file that a remaining manifest refers to.
 Siblings that lost are kept until their version is older than that: only then has the commit log decided.
 
 The order makes a crash harmless: first manifests, then deltas and winners, then table files; a manifest
 never refers to a deleted file. A table file goes only after two looks, a grace period apart in this
-process, both found it unreachable, and if it is older than the grace period itself: a snapshot being
-made by another process is never hit.
+process, both found it unreachable, and if it is older than the grace period itself: a snapshot that another
+process makes within that time is not hit. One that takes longer may be, and its manifest may appear all the
+same; so nothing below a snapshot goes before all its table files were seen, a while after its manifest.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from pyspark_ckpt.state_store.names import TABLE_FOLDER, is_table_object, snapsh
 UPLOAD_S = 60.0
 """A temporary file younger than this may be an upload in progress, whatever the grace period."""
 
+SETTLED_S = 60.0
+"""A clean-up that began before a manifest appeared has ended by this age (or the grace period, if shorter)."""
+
 
 @dataclass(frozen=True)
 class Retired:
@@ -39,14 +43,16 @@ class Retired:
     commits: list[str]
 
 
-def retired(lineage: Lineage, newest: Marker, min_versions: int) -> Retired:
+def retired(lineage: Lineage, newest: Marker, min_versions: int, is_base: Callable[[Marker], bool]) -> Retired:
     """Manifests, deltas and winners that no retained version needs; nothing is deleted here.
 
-    ``newest`` is the last commit that Spark has asked for.
+    ``newest`` is the last commit that Spark has asked for; ``is_base`` says whether a snapshot can replace
+    everything below it.
     """
     oldest = newest.version - min_versions
     ancestors = lineage.ancestors(newest)
-    base = max((m for m in lineage.snapshots if m in ancestors and m.version <= oldest), default=None)
+    snapshots = sorted((m for m in lineage.snapshots if m in ancestors and m.version <= oldest), reverse=True)
+    base = next(filter(is_base, snapshots), None)
     if base is None:
         return Retired([], [])
     losers = {m for m in (*lineage.deltas, *lineage.snapshots) if m.version < oldest and m not in ancestors}
@@ -77,7 +83,7 @@ class Retention:
         self._log = log
         self._clock = clock
         self._unreachable_since: dict[str, float] = {}
-        self._objects: dict[str, set[str]] = {}
+        self._objects: dict[Blob, set[str]] = {}
         self._cleaned: tuple[Marker, int] | None = None
 
     def clean(self, newest: Marker, min_versions: int) -> int:
@@ -88,9 +94,12 @@ class Retention:
         """
         if self._cleaned == (newest, min_versions) and not self._unreachable_since:
             return 0
-        gone = retired(Lineage.read(self._place), newest, min_versions)
+        lineage = Lineage.read(self._place)
+        listed = [blob for blob in self._place.list(TABLE_FOLDER) if is_table_object(blob.name)]
+        names = {blob.name for blob in listed}
+        gone = retired(lineage, newest, min_versions, lambda marker: self._is_base(lineage.snapshots[marker], names))
         count = self._delete(gone.manifests) + self._delete(gone.commits)
-        tables = self._unreachable_tables()
+        tables = self._unreachable_tables(listed)
         count += self._delete(tables)
         for name in tables:
             del self._unreachable_since[name]
@@ -102,9 +111,21 @@ class Retention:
         """Let the next ``clean`` look even if nothing was committed: a snapshot may have made more of it retired."""
         self._cleaned = None
 
-    def _unreachable_tables(self) -> list[str]:
-        """Table files that were seen unreachable a grace period ago and still are."""
-        tables = [blob for blob in self._place.list(TABLE_FOLDER) if is_table_object(blob.name)]
+    def _is_base(self, manifest: Blob, listed: set[str]) -> bool:
+        """Whether a snapshot has stood for a while with all its table files; they were listed after it."""
+        if self._clock() - manifest.modified_s < min(self._grace_s, SETTLED_S):
+            return False
+        try:
+            missing = sorted(self._objects_of(manifest) - listed)
+        except CkptError as problem:
+            self._log.warning("what is below a snapshot that cannot be read is kept: %s", problem)
+            return False
+        if missing:
+            self._log.warning("what is below snapshot %s is kept: it lacks %s", manifest.name, ", ".join(missing))
+        return not missing
+
+    def _unreachable_tables(self, tables: list[Blob]) -> list[str]:
+        """Of all table files, those that were seen unreachable a grace period ago and still are."""
         reachable = self._reachable() if tables else set()  # after the listing: a new manifest is seen
         if reachable is None:
             return []
@@ -120,18 +141,22 @@ class Retention:
 
     def _reachable(self) -> set[str] | None:
         """Every table file that some manifest refers to; None if a manifest cannot be read, for then nobody knows."""
-        names = [snapshot_name(marker) for marker in Lineage.read(self._place).snapshots]
         known = {}
-        for name in names:
+        for manifest in Lineage.read(self._place).snapshots.values():
             try:
-                known[name] = self._objects.get(name) or set(
-                    decode(self._place.get(name), f"{self._place.url}/{name}").objects()
-                )
+                known[manifest] = self._objects_of(manifest)
             except CkptError as problem:
                 self._log.warning("no table file is deleted while a snapshot cannot be read: %s", problem)
                 return None
         self._objects = known
         return set().union(*known.values())
+
+    def _objects_of(self, manifest: Blob) -> set[str]:
+        """Table files of a manifest, which is read once: by age and size, for its name may have been used before."""
+        if manifest not in self._objects:
+            content = self._place.get(manifest.name)
+            self._objects[manifest] = set(decode(content, f"{self._place.url}/{manifest.name}").objects())
+        return self._objects[manifest]
 
     def _delete(self, names: Iterable[str]) -> int:
         todo = list(names)

@@ -30,7 +30,7 @@ from pyspark_ckpt.state_store.manifest import (
     is_inline,
 )
 from pyspark_ckpt.state_store.meta import FORMAT_VERSION
-from pyspark_ckpt.state_store.names import snapshot_name, table_object_name
+from pyspark_ckpt.state_store.names import TABLE_FOLDER, snapshot_name, table_object_name
 
 CHUNK_BYTES = 1 << 20
 
@@ -81,8 +81,10 @@ class SnapshotWriter:
         """Make a snapshot of a frozen copy that is leased meanwhile; None if there is one of that commit.
 
         After return it survives the loss of this machine. A table file is not uploaded again if a
-        published snapshot of an ancestor has the same content. A failure leaves at most objects that
-        nothing refers to. Raises LifecycleError when ``cancelled`` says so, StorageError, InternalError.
+        published snapshot of an ancestor has the same content. None also if another process deleted some of
+        its table files meanwhile, as retention does with a snapshot that takes longer than the grace period.
+        A failure leaves at most objects that nothing refers to, or a manifest that retention and restore
+        pass over. Raises LifecycleError when ``cancelled`` says so, StorageError, InternalError.
         """
         if copy.marker in lineage.snapshots:
             return None
@@ -103,10 +105,33 @@ class SnapshotWriter:
                 raise InternalError(f"{path} is not empty: rows would be missing from a snapshot.")
         manifest = Manifest(FORMAT_VERSION, copy.meta, MAX_PARALLELISM, (0, MAX_PARALLELISM), tuple(files))
         self._failpoints.hit("snapshot.before_manifest")
-        created = self._place.put_if_absent(snapshot_name(copy.marker), manifest.encode())
-        self._failpoints.hit("snapshot.after_manifest")
+        created = self._is_complete(manifest) and self._put(manifest)
         self._hashes.keep_only([copy.db / name for name in tables])
         return Published(copy.marker, len(uploaded), sum(uploaded), len(tables) - len(uploaded)) if created else None
+
+    def _put(self, manifest: Manifest) -> bool:
+        """Create the manifest, and take it back if a table file was deleted while it appeared."""
+        name = snapshot_name(manifest.store.marker)
+        created = self._place.put_if_absent(name, manifest.encode())
+        self._failpoints.hit("snapshot.after_manifest")
+        if not created or self._is_complete(manifest):
+            return created
+        self._place.delete(name)
+        return False
+
+    def _is_complete(self, manifest: Manifest) -> bool:
+        missing = sorted(manifest.objects().keys() - self._listed())
+        if missing:
+            self._log.warning(
+                "the snapshot of %s is given up: its table files were deleted while it was made (%s); "
+                "raise retentionGracePeriod if snapshots take longer than that",
+                manifest.store.marker,
+                ", ".join(missing),
+            )
+        return not missing
+
+    def _listed(self) -> set[str]:
+        return {blob.name for blob in self._place.list(TABLE_FOLDER)}
 
     def _tables(self, copy: LocalCopy) -> list[TableFile]:
         database = Database(copy.db, self._tuning, read_only=True)
@@ -132,7 +157,7 @@ class SnapshotWriter:
         return described, is_new
 
     def _confirmed_objects(self, commit: Marker, lineage: Lineage) -> dict[str, str]:
-        """Objects by content that the newest readable snapshot of an ancestor refers to."""
+        """Objects by content that the newest readable snapshot of an ancestor refers to and that are there."""
         ancestors = lineage.ancestors(commit)
         for base in sorted((marker for marker in lineage.snapshots if marker in ancestors), reverse=True):
             name = snapshot_name(base)
@@ -141,7 +166,8 @@ class SnapshotWriter:
             except CkptError as problem:
                 self._log.warning("snapshot %s is not used as a base: %s", name, problem)
                 continue
-            return {file.sha256: name for name, file in manifest.objects().items()}
+            listed = self._listed()  # one that is lost must not be passed on from snapshot to snapshot
+            return {file.sha256: name for name, file in manifest.objects().items() if name in listed}
         return {}
 
 

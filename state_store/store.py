@@ -214,7 +214,9 @@ class Store:
         )
 
     def _decide(self, caller: Caller, commit: Marker) -> None:
-        """Remember for this run which commit of a version stands."""
+        """Remember for this run which commit of a version stands; a reader outside a query belongs to no run."""
+        if not caller.run_id:
+            return
         self._decided[caller.run_id, commit.version] = commit
         while len(self._decided) > DECISIONS_KEPT:
             del self._decided[next(iter(self._decided))]

@@ -163,7 +163,7 @@ class Stores:
         }
 
     def shut_down(self) -> None:
-        """Close everything that is open and give up the local folder. Local copies stay for the next server."""
+        """Close everything that is open, delete its local copies, and give up the local folder."""
         with self._lock:
             stores = [shelf.store for shelf in self._shelves.values()]
             self._shelves.clear()

@@ -47,9 +47,16 @@ def test_query_does_not_start_when_an_option_is_wrong(
     assert driver.state_servers() == []
 
 
+def test_query_runs_in_the_same_session_when_the_options_are_right_again(driver: Driver, tmp_path: Path) -> None:
+    said = driver.run(order("windows", tmp_path, until=2), order("dedup", tmp_path, until=2))
+    assert all(any(name.startswith("ckpt") for name in each["metrics"]) for each in said)
+    assert len(list((tmp_path / "windows" / "output").iterdir())) == len(range(2))
+
+
 def test_query_fails_with_what_to_do_when_the_python_lacks_the_package(
     driver: Driver, bare_python: Path, tmp_path: Path
 ) -> None:
+    driver.lose_local_state()
     wrong = {f"{OPTIONS}python": str(bare_python)}
     with pytest.raises(OrderFailedError) as refused:
         driver.run(order("windows", tmp_path, conf=wrong, until=1))
@@ -58,13 +65,8 @@ def test_query_fails_with_what_to_do_when_the_python_lacks_the_package(
 
 
 def test_query_fails_with_what_to_do_when_the_python_is_not_there(driver: Driver, tmp_path: Path) -> None:
+    driver.lose_local_state()
     wrong = {f"{OPTIONS}python": str(tmp_path / "python")}
     with pytest.raises(OrderFailedError) as refused:
         driver.run(order("windows", tmp_path, conf=wrong, until=1))
     assert f"set {OPTIONS}python" in str(refused.value)
-
-
-def test_query_runs_in_the_same_session_when_the_options_are_right_again(driver: Driver, tmp_path: Path) -> None:
-    said = driver.run(order("windows", tmp_path, until=2), order("dedup", tmp_path, until=2))
-    assert all(any(name.startswith("ckpt") for name in each["metrics"]) for each in said)
-    assert len(list((tmp_path / "windows" / "output").iterdir())) == len(range(2))

@@ -193,11 +193,13 @@ class Driver:
         """Marks of the fail points that have acted, of all state servers."""
         return sorted((self.folder / "local").glob("ckpt-*/server/failpoints/*"))
 
-    def forget_fired(self) -> None:
-        """Let every fail point act again in the next state servers, which this starts with: all running ones go."""
+    def lose_local_state(self) -> None:
+        """Kill all state servers and take their local folders away: the next query starts servers with its options."""
         self.kill_state_servers()
-        for mark in self.fired():
-            mark.unlink()
+        for home in (self.folder / "local").glob("ckpt-*"):
+            lost = home.with_name(f"lost-{uuid.uuid4().hex}")
+            home.rename(lost)
+            shutil.rmtree(lost, ignore_errors=True)
 
     def fired_pattern(self, point: str) -> str:
         """Pattern of the mark that a fail point leaves when it acts."""
@@ -216,7 +218,9 @@ class Driver:
 
     def all_logs(self) -> str:
         """The logs of the driver and of all executors."""
-        executors = sorted(self.folder.parent.glob("**/work/app-*/*/std*"))
+        executors = sorted(
+            (*self.folder.glob("spark/work/app-*/*/std*"), *self.folder.parent.glob("work*/app-*/*/std*"))
+        )
         return self.log() + "".join(path.read_text(encoding="utf-8", errors="replace") for path in executors)
 
     def lock_trouble(self) -> list[str]:

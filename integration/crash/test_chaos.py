@@ -50,11 +50,15 @@ class Chaos:
     def until_answered(self, driver: Driver) -> None:
         """Kill one after another until the driver has answered or is dead."""
         while self._left and not driver.has_answered(self._random.uniform(0.1, 2.5)):
+            if not driver.state_servers():
+                continue  # nothing has begun
             kind = self._left.pop()
             victims = VICTIMS[kind](driver)
-            if victims:
-                kill(self._random.choice(victims))
-                self.done.append(f"{kind} at {time.monotonic():.1f}")
+            if not victims:
+                self._left.insert(0, kind)
+                continue
+            kill(self._random.choice(victims))
+            self.done.append(f"{kind} at {time.monotonic():.1f}")
             if kind == "driver":
                 return
 

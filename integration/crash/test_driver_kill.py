@@ -41,7 +41,7 @@ def test_state_and_output_are_right_after_a_restart_when_the_driver_is_killed(
     for name in QUERIES:
         reference.start_from_half(name, version, tmp_path)
     doomed = local.driver()
-    doomed.forget_fired()
+    doomed.lose_local_state()
     conf = all_armed(steps, f"sleep={LONG_MS}", version)
     hold = {"batch": 4, "file": str(tmp_path / "never")}
     doomed.send("run", runs=[order(name, tmp_path, conf=conf, hold=hold) for name in QUERIES])

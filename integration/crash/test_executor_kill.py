@@ -30,7 +30,7 @@ def test_state_and_output_are_right_when_an_executor_is_killed(
     point, name, version = scenario
     reference.start_from_half(name, version, tmp_path)
     driver = cluster.driver()
-    driver.forget_fired()
+    driver.lose_local_state()
     hold = {"batch": 4, "file": driver.fired_pattern(point)}
     conf = armed(point, f"sleep={SHORT_MS}", version)
     driver.send("run", runs=[order(name, tmp_path, conf=conf, hold=hold)])

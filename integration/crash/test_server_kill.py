@@ -23,7 +23,7 @@ def _survives(relay: Relay, reference: Reference, scenario: Scenario, folder: Pa
     point, name, version = scenario
     reference.start_from_half(name, version, folder)
     driver = relay.driver()
-    driver.forget_fired()
+    driver.lose_local_state()
     hold = {"batch": 4, "file": driver.fired_pattern(point)}
     driver.run(order(name, folder, conf=armed(point, "kill", version), hold=hold))
     reference.check(driver, name, folder)

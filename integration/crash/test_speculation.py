@@ -11,7 +11,7 @@ import pytest
 from integration.clusters.standalone import standalone_cluster
 from integration.crash.driver import FORMAT, Driver, environment
 from integration.crash.faults import FAIL_POINTS
-from integration.crash.processes import kill_all
+from integration.crash.processes import eventually, kill, kill_all
 from integration.crash.reference import Reference, order
 
 pytestmark = [pytest.mark.cluster, pytest.mark.kill]
@@ -46,9 +46,14 @@ def test_state_and_output_are_right_when_the_slower_attempt_commits_late(
     version: int, driver: Driver, reference: Reference, tmp_path: Path
 ) -> None:
     before = driver.log().count(SLOWER_ATTEMPT)
-    driver.forget_fired()
+    driver.lose_local_state()
     conf = {FORMAT: str(version), FAIL_POINTS: "commit.before_upload:sleep=4000@3"}
-    driver.run(order("windows", tmp_path, conf=conf))
+    hold = {"batch": 1, "file": str(tmp_path / "go")}
+    driver.send("run", runs=[order("windows", tmp_path, conf=conf, hold=hold)])
+    eventually("the output of batch 1", (tmp_path / "windows" / "output" / "1.json").exists)
+    kill(driver.state_servers()[0])  # its successor counts anew: the two are never slow in the same batch
+    (tmp_path / "go").touch()
+    driver.receive()
     assert driver.fired()
     assert driver.log().count(SLOWER_ATTEMPT) > before
     reference.check(driver, "windows", tmp_path)
@@ -58,7 +63,7 @@ def test_state_and_output_are_right_when_the_slower_attempt_never_ends(
     driver: Driver, reference: Reference, tmp_path: Path
 ) -> None:
     before = driver.log().count(SLOWER_ATTEMPT)
-    driver.forget_fired()
+    driver.lose_local_state()
     driver.run(order("groups", tmp_path, fault={"kind": "sleep", "marker": str(tmp_path / "asleep")}))
     assert driver.log().count(SLOWER_ATTEMPT) > before
     reference.check(driver, "groups", tmp_path)

@@ -26,8 +26,12 @@ def executors(tmp_path: Path) -> Iterator[Executors]:
     second.checkpoint = first.checkpoint
     with ExitStack() as stack:
         for lab in (first, second):
-            stack.callback(lab.server.stores.shut_down)
+            stack.callback(_shut_down, lab)
         yield first, second
+
+
+def _shut_down(lab: Lab) -> None:
+    lab.server.stores.shut_down()  # of the server it has by then: tests restart it
 
 
 def _put(lab: Lab, handle: int, version: int, commit_id: str | None, value: str) -> Txn:

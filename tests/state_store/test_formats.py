@@ -141,6 +141,18 @@ def test_a_reader_without_a_run_writes_nothing(lab: Lab) -> None:
     assert not (lab.checkpoint / "_ckpt").exists()
 
 
+def test_a_reader_outside_a_query_sees_the_new_commit_when_a_version_was_done_again(lab: Lab) -> None:
+    handle = lab.open()
+    one, two = lab.begin(handle, 0), lab.begin(handle, 0)
+    one.put("k", "one")
+    two.put("k", "two")
+    ids = {"one": one.commit()["id"], "two": two.commit()["id"]}
+    reader = lab.open(run="")
+    for value, commit_id in ids.items():
+        lab.log_commit(0, [commit_id])
+        assert lab.begin(reader, 1).rows == {"k": value}
+
+
 def test_a_version_that_never_was_is_not_found(lab: Lab) -> None:
     with pytest.raises(CallError) as caught:
         lab.begin(lab.open(fmt=1), 4)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +88,63 @@ def test_a_loser_is_never_the_version_of_a_snapshot(lab: Lab) -> None:
     (base,) = lab.grow(handle, 1)
     lab.begin(handle, 1, base).commit()
     assert snapshot(lab, handle)["version"] == 1
+
+
+def test_a_lost_table_is_uploaded_again_by_the_next_snapshot(lab: Lab) -> None:
+    handle, ids = grown(lab, 3, 3)
+    (lab.remote / lab.objects(".sst")[0]).unlink()
+    ids += lab.grow(handle, 1, 3, ids[-1])
+    lab.begin(handle, 4, ids[-1]).abort()
+    assert snapshot(lab, handle)["version"] == 4
+    lab.restart(lose_local=True)
+    txn = lab.begin(lab.open(), 4, ids[-1])
+    assert txn.rows == expected(4)
+    assert txn.answer["metrics"]["replayed_deltas"] == 0
+
+
+def delete_tables(lab: Lab, _: list[str]) -> None:
+    """What a clean-up does that did not see the manifest."""
+    for name in lab.objects(".sst"):
+        (lab.remote / name).unlink()
+
+
+def clean_up_elsewhere(lab: Lab, ids: list[str]) -> None:
+    other = Lab(lab.local_dir.with_name("elsewhere"), retentionGracePeriod="0")
+    other.checkpoint = lab.checkpoint
+    handle = other.open(keep=1)
+    other.begin(handle, len(ids), ids[-1]).abort()
+    other.server.call("cleanup", handle=handle)
+    other.server.stores.shut_down()
+
+
+@pytest.mark.parametrize(
+    ("point", "harm"), [("snapshot.before_manifest", clean_up_elsewhere), ("snapshot.after_manifest", delete_tables)]
+)
+def test_a_snapshot_is_given_up_when_its_tables_are_deleted_meanwhile(
+    make_lab: MakeLab, point: str, harm: Callable[[Lab, list[str]], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    lab = make_lab(failPoints=f"{point}:sleep=2000", retentionGracePeriod="0")
+    handle = lab.open()
+    ids = lab.grow(handle, 3)
+    lab.begin(handle, 3, ids[-1]).abort()
+    answers: list[dict[str, Any]] = []
+    making = threading.Thread(target=lambda: answers.append(snapshot(lab, handle)))
+    making.start()
+    while not (lab.local_dir / "failpoints").exists():
+        time.sleep(0.01)
+    harm(lab, ids)
+    assert making.is_alive()
+    assert lab.objects(".sst") == []
+    making.join()
+    assert answers[0]["version"] is None
+    assert lab.objects(".snapshot") == []
+    assert "retentionGracePeriod" in caplog.text
+    ids += lab.grow(handle, 3, 3, ids[-1])
+    handle = lab.open(keep=1)
+    lab.begin(handle, 6, ids[-1]).abort()
+    lab.server.call("cleanup", handle=handle)
+    lab.restart(lose_local=True)
+    assert lab.begin(lab.open(), 6, ids[-1]).rows == expected(6)
 
 
 @pytest.mark.parametrize("what", ["manifest", "table", "missing manifest content", "missing table"])
@@ -174,6 +233,39 @@ def test_a_local_copy_that_is_damaged_is_replaced(lab: Lab) -> None:
     assert lab.begin(lab.open(), 3, ids[2]).rows == expected(3)
 
 
+def lose_a_table_of_the_copy(lab: Lab, version: int) -> None:
+    """What a cleaner of temporary folders does to a frozen copy."""
+    (meta,) = lab.local_dir.glob(f"stores/*/*/{version:020d}-*.json")
+    max((meta.parent / "db").glob("*.sst")).unlink()
+
+
+def test_a_damaged_local_copy_is_replaced_when_it_is_asked_for(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    handle = lab.open()
+    ids = lab.grow(handle, 3)
+    lose_a_table_of_the_copy(lab, 2)
+    txn = lab.begin(handle, 2, ids[1])
+    assert txn.rows == expected(2)
+    assert txn.answer["metrics"]["restored"] == 1
+    assert "the local copy of version 2" in caplog.text
+    assert lab.begin(handle, 2, ids[1]).answer["metrics"]["restored"] == 0
+    assert lab.begin(handle, 3, ids[2]).rows == expected(3)
+
+
+def test_a_damaged_local_copy_is_passed_over_when_a_later_version_is_restored(lab: Lab) -> None:
+    handle = lab.open()
+    ids = lab.grow(handle, 3)
+    lab.begin(handle, 3, ids[2])  # keeps version 3 live
+    sibling = lab.begin(handle, 2, ids[1]).commit()["id"]
+    lose_a_table_of_the_copy(lab, 2)
+    assert lab.begin(handle, 3, sibling).rows == expected(2)
+
+
+def test_shutting_down_removes_the_local_copies(lab: Lab) -> None:
+    lab.grow(lab.open(), 3)
+    lab.server.stores.shut_down()
+    assert list((lab.local_dir / "stores").iterdir()) == []
+
+
 def test_retention_keeps_what_may_be_asked_for(lab: Lab) -> None:
     handle, ids = grown(lab, 20, 3)
     handle = lab.open(keep=5)
@@ -189,6 +281,47 @@ def test_retention_keeps_what_may_be_asked_for(lab: Lab) -> None:
         lab.begin(lab.open(), 10, ids[9])
     assert caught.value.kind == "NotFoundError"
     assert "minBatchesToRetain" in caught.value.hint
+
+
+@pytest.mark.parametrize("what", ["table", "manifest"])
+def test_retention_keeps_what_is_below_a_snapshot_that_is_not_complete(
+    lab: Lab, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, ids = grown(lab, 20, 3)
+    tables = {
+        int(name[:20]): {file.get("object") for file in json.loads((lab.remote / name).read_text())["files"]}
+        for name in lab.objects(".snapshot")
+    }
+    manifest = lab.remote / f"{15:020d}-{ids[14]}.snapshot"
+    if what == "manifest":
+        damage(manifest)
+    else:
+        for name in tables[15] - tables[12]:
+            (lab.remote / name).unlink()
+    handle = lab.open(keep=5)
+    lab.begin(handle, 20, ids[-1]).abort()
+    lab.server.call("cleanup", handle=handle)
+    assert [int(name[:20]) for name in lab.objects(".snapshot")] == [12, 15, 18, 20]
+    assert [int(name[:20]) for name in lab.objects(".delta")] == list(range(13, 21))
+    assert manifest.name in caplog.text
+    for version in range(15, 21):
+        lab.restart(lose_local=True)
+        assert lab.begin(lab.open(), version, ids[version - 1]).rows == expected(version)
+
+
+def test_retention_keeps_what_is_below_a_snapshot_until_that_has_stood_a_while(make_lab: MakeLab) -> None:
+    lab = make_lab(retentionGracePeriod="1h")
+    _, ids = grown(lab, 6, 3)
+    before = lab.objects()
+    handle = lab.open(keep=0)
+    lab.server.call("cleanup", handle=handle)
+    assert lab.objects() == before
+    for name in lab.objects(".snapshot"):
+        os.utime(lab.remote / name, (time.time() - 61,) * 2)
+    (last,) = lab.grow(handle, 1, 6, ids[-1])
+    lab.begin(handle, 7, last).abort()
+    assert lab.server.call("cleanup", handle=handle)["deleted"] == 7
+    assert [int(name[:20]) for name in lab.objects(".delta")] == [7]
 
 
 def test_retention_keeps_siblings_until_the_commit_log_has_decided(lab: Lab) -> None:
