@@ -19,6 +19,8 @@ SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
+    # Many short queries: compile little, collect simply.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.ui.enabled": "false",
     "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",

@@ -17,6 +17,7 @@ now) and ``retryable`` (whether the same call may succeed later without anybody 
 
 from __future__ import annotations
 
+import sys
 from typing import ClassVar, Literal
 
 Outcome = Literal["not_applied", "unknown"]
@@ -34,6 +35,8 @@ class CkptError(Exception):
         self.message = message
         self.hint = self.default_hint if hint is None else hint
         self.retryable = self.default_retryable if retryable is None else retryable
+        if self.hint and sys.version_info >= (3, 11):
+            self.add_note(self.hint)  # so that a traceback shows it
 
     @property
     def kind(self) -> str:

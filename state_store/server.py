@@ -7,9 +7,11 @@ listens, or why it cannot start. stderr gets log lines. The token appears nowher
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -27,6 +29,7 @@ from pyspark_ckpt.state_store.stores import Stores
 
 ADDRESS = "127.0.0.1"
 STOP_DELAY_S = 0.2
+FEW_OPEN_FILES = 4096
 
 _log = logging.getLogger(f"{LOGGER}.server")
 
@@ -71,6 +74,7 @@ def main() -> int:
         hello = _hello(stdin.readline())
         options = option_table.parse(hello.options)
         log_to_stderr(options.log_level)
+        _take_open_files()
         stores = Stores(Path(hello.local_dir), hello.memory_bytes, options)
         gateway = _serve(Dispatcher(stores, stopped.set), hello.token)
     except Exception as problem:  # noqa: BLE001 - whatever it is, the JVM must be told
@@ -111,6 +115,20 @@ def _serve(dispatcher: Dispatcher, token: str) -> Any:  # noqa: ANN401 - py4j ha
         ),
         python_server_entry_point=EntryPoint(dispatcher),
     )
+
+
+def _take_open_files() -> None:
+    """Raise this process's limit of open files to what the system grants, and warn if that is little."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # macOS refuses a limit without a number, and then the present one stays.
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    granted, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if granted != resource.RLIM_INFINITY and granted < FEW_OPEN_FILES:
+        _log.warning(
+            "the state server may open %d files only, and every store needs some dozens: raise 'ulimit -n', best to 65536",
+            granted,
+        )
 
 
 def _end_with_parent(stdin: Any) -> None:  # noqa: ANN401 - a binary file

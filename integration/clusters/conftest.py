@@ -20,10 +20,15 @@ PROGRAM = Path(__file__).with_name("counts.py")
 SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.executor.memory": "512m",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
 }
+
+OTHER_JAR = "other.jar"  # another one that the user needs
+EMPTY_ZIP = b"PK\x05\x06" + bytes(18)
 
 Run = Callable[..., dict[str, Any]]
 
@@ -45,7 +50,10 @@ def run(tmp_path: Path, user_environment: Mapping[str, str]) -> Run:
     """``run(master, runs, with_submit)`` runs the program, and returns what it says."""
 
     def program(master: str, runs: int = 1, *, with_submit: bool = False) -> dict[str, Any]:
-        (tmp_path / "settings.json").write_text(json.dumps(SETTINGS), encoding="utf-8")
+        other = tmp_path / OTHER_JAR
+        other.write_bytes(EMPTY_ZIP)
+        settings = {**SETTINGS, "spark.jars": str(other)}
+        (tmp_path / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
         submit = [f"{user_environment['SPARK_HOME']}/bin/spark-submit", "--master", master]
         start = submit if with_submit else [sys.executable]
         done = subprocess.run(

@@ -1,7 +1,7 @@
 """A user's program: counts words that come in files, in two queries at once; run by the tests as a script.
 
 ``counts.py <folder> <master or -> <how often>``: all input is read, the queries stop, and so on. It prints one
-line of JSON: the counts of each query, and the names of the state metrics.
+line of JSON: the counts of each query, the names of the state metrics, and the session's jars.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def main(folder: Path, master: str, runs: int) -> None:
             last = query.lastProgress
             assert last is not None
             metrics |= {name for operator in last.stateOperators for name in operator.customMetrics}
-    print(json.dumps({"counts": counts, "metrics": sorted(metrics)}))
+    jars = [path.rpartition("/")[2] for path in spark.conf.get("spark.jars", "").split(",")]
+    print(json.dumps({"counts": counts, "metrics": sorted(metrics), "jars": sorted(jars)}))
     spark.stop()
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+import pyspark_ckpt
 from integration.crash.driver import OPTIONS, Driver, OrderFailedError
 from integration.crash.reference import order
 
@@ -70,3 +73,30 @@ def test_query_fails_with_what_to_do_when_the_python_is_not_there(driver: Driver
     with pytest.raises(OrderFailedError) as refused:
         driver.run(order("windows", tmp_path, conf=wrong, until=1))
     assert f"set {OPTIONS}python" in str(refused.value)
+
+
+def test_query_runs_in_the_same_session_when_the_python_is_mended(driver: Driver, tmp_path: Path) -> None:
+    driver.lose_local_state()
+    wrong = {f"{OPTIONS}python": str(tmp_path / "python")}
+    with pytest.raises(OrderFailedError):
+        driver.run(order("windows", tmp_path, conf=wrong, until=1))
+    driver.run(order("dedup", tmp_path, conf={f"{OPTIONS}python": sys.executable}, until=1))
+
+
+def test_configure_says_what_to_do_when_a_session_without_the_jar_runs(
+    user_environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    code = (
+        "from pyspark.sql import SparkSession; import pyspark_ckpt\n"
+        "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false').getOrCreate()\n"
+        "try:\n    pyspark_ckpt.configure(SparkSession.builder)\n"
+        "except pyspark_ckpt.LifecycleError as error:\n    print('refused:', error)\n"
+        "spark.stop()\n"
+        "pyspark_ckpt.configure(SparkSession.builder)\n"
+        "print('accepted')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=dict(user_environment), cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert f"--jars {pyspark_ckpt.jar_path()}" in done.stdout
+    assert "accepted" in done.stdout

@@ -111,6 +111,9 @@ def state(spark: SparkSession, name: str, folder: str) -> list[list[str]]:
 def _write_once(output: Path, rows: DataFrame, batch: int, *, program_may_change: bool) -> None:
     """Keep the rows of a batch under its id. A batch that runs again must come to the same rows."""
     text = json.dumps(sorted(map(repr, rows.collect())), indent=0)
+    # The end of its socket is the end of the rows to PySpark, also when the JVM was killed before it had sent them.
+    # A JVM that still answers had not been killed then.
+    rows.sparkSession.conf.get("spark.app.id")
     path = output / f"{batch}.json"
     output.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.read_text(encoding="utf-8") != text and not program_may_change:

@@ -6,107 +6,149 @@ import org.apache.spark.unsafe.Platform
 
 /** Hash map from key bytes to value bytes with no object per entry.
   *
-  * Entries are numbered from 0 in order of insertion and never move, so a number can be kept while the map grows.
-  * An entry may have no value yet (`Unwritten`) or a tombstone (`Deleted`). Replacing a value appends the new bytes;
-  * the old ones stay readable for whoever still points at them. Not thread-safe.
+  * Entries are numbered from 0 in order of insertion and never move, so a number can be kept while the map grows. A key
+  * may be known to have no value. Replacing a value appends the new bytes; the old ones stay readable for whoever still
+  * points at them. What a look-up touches lies together: one slot of the table, one record, the key. Not thread-safe.
+  *
+  * Every entry carries the stamp of the epoch that used it last, and whether this epoch wrote it.
   */
-private[ckpt] final class ByteMap {
+private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
   import ByteMap._
 
   private val arena = new Arena
-  private var table = new Array[Int](InitialEntries * 2) // entry number + 1, 0 = free
-  private var hashes = new Array[Int](InitialEntries)
-  private var keyLocations = new Array[Long](InitialEntries)
-  private var keyLengths = new Array[Int](InitialEntries)
-  private var valueLocations = new Array[Long](InitialEntries)
-  private var valueLengths = new Array[Int](InitialEntries)
-  private var marks = new Array[Byte](InitialEntries)
+  private var table = new Array[Long](InitialEntries * 2) // hash in the high half, entry number + 1 in the low; 0 = free
+  private var records = new Array[Long](InitialEntries * RecordWords)
   private var count = 0
 
   def size: Int = count
 
-  /** Bytes on the heap: slabs, and 29 bytes an entry plus its share of the table. */
-  def bytes: Long = arena.bytes + hashes.length.toLong * 29 + table.length.toLong * 4
+  /** Bytes on the heap: slabs, records and the table. */
+  def bytes: Long = arena.bytes + (records.length + table.length) * 8L
 
   /** The entry of `key`, or -1. */
   def find(key: Array[Byte], length: Int, hash: Int): Int = {
     val mask = table.length - 1
     var slot = hash & mask
-    while (true) {
-      val entry = table(slot) - 1
-      if (entry < 0) return -1
-      if (hashes(entry) == hash && keyLengths(entry) == length) {
-        val location = keyLocations(entry)
-        val at = location.toInt
-        if (Arrays.equals(arena.slab(location), at, at + length, key, 0, length)) return entry
+    var occupant = table(slot)
+    while (occupant != 0) {
+      if ((occupant >>> 32).toInt == hash) {
+        val entry = occupant.toInt - 1
+        if (keyLength(entry) == length) {
+          val at = keyOffset(entry)
+          if (Arrays.equals(keySlab(entry), at, at + length, key, 0, length)) return entry
+        }
       }
       slot = (slot + 1) & mask
+      occupant = table(slot)
     }
     -1
   }
 
   /** Adds an entry with no value for a key that `find` has just not found. */
-  def insert(key: Array[Byte], length: Int, hash: Int): Int = {
-    if (count == hashes.length) grow()
+  def insert(key: Array[Byte], length: Int, hash: Int): Int = insert(key, 0, length, hash)
+
+  def insert(key: Array[Byte], from: Int, length: Int, hash: Int): Int = {
+    if (count * RecordWords == records.length) grow()
     val entry = count
-    hashes(entry) = hash
-    keyLocations(entry) = arena.append(key, 0, length)
-    keyLengths(entry) = length
-    valueLengths(entry) = Unwritten
+    val record = entry * RecordWords
+    records(record + Key) = arena.append(key, from, length)
+    records(record + Lengths) = pack(length, Absent)
+    records(record + Stamps) = pack(hash, stamp(0))
     count += 1
-    link(entry)
+    link(hash, entry)
     entry
   }
 
-  def findOrInsert(key: Array[Byte], length: Int, hash: Int): Int = {
-    val entry = find(key, length, hash)
-    if (entry >= 0) entry else insert(key, length, hash)
-  }
-
-  def put(entry: Int, value: Array[Byte], from: Int, length: Int): Unit = {
-    valueLocations(entry) = arena.append(value, from, length)
-    valueLengths(entry) = length
-  }
+  def put(entry: Int, value: Array[Byte], from: Int, length: Int): Unit =
+    point(entry, arena.append(value, from, length), length)
 
   /** Puts `length` bytes of any `base` object that `Platform` can read (an UnsafeRow's bytes, on or off heap). */
   def put(entry: Int, base: AnyRef, offset: Long, length: Int): Unit = {
     val location = arena.reserve(length)
     Platform.copyMemory(base, offset, arena.slab(location), Platform.BYTE_ARRAY_OFFSET + location.toInt, length)
-    valueLocations(entry) = location
-    valueLengths(entry) = length
+    point(entry, location, length)
   }
 
-  def delete(entry: Int): Unit = valueLengths(entry) = Deleted
+  /** From now on `entry` says that its key has no value. */
+  def delete(entry: Int): Unit = point(entry, 0, Absent)
 
-  def isWritten(entry: Int): Boolean = valueLengths(entry) != Unwritten
-  def isDeleted(entry: Int): Boolean = valueLengths(entry) == Deleted
-  def hasValue(entry: Int): Boolean = valueLengths(entry) >= 0
+  private def point(entry: Int, location: Long, length: Int): Unit = {
+    val record = entry * RecordWords
+    records(record + Value) = location
+    records(record + Lengths) = pack(keyLength(entry), length)
+  }
 
-  def hash(entry: Int): Int = hashes(entry)
-  def keyLength(entry: Int): Int = keyLengths(entry)
-  def keySlab(entry: Int): Array[Byte] = arena.slab(keyLocations(entry))
-  def keyOffset(entry: Int): Int = keyLocations(entry).toInt
-  def valueLength(entry: Int): Int = valueLengths(entry)
-  def valueSlab(entry: Int): Array[Byte] = arena.slab(valueLocations(entry))
-  def valueOffset(entry: Int): Int = valueLocations(entry).toInt
+  def hasValue(entry: Int): Boolean = valueLength(entry) >= 0
+
+  def hash(entry: Int): Int = (records(entry * RecordWords + Stamps) >>> 32).toInt
+  def keyLength(entry: Int): Int = (records(entry * RecordWords + Lengths) >>> 32).toInt
+  def keySlab(entry: Int): Array[Byte] = arena.slab(records(entry * RecordWords + Key))
+  def keyOffset(entry: Int): Int = records(entry * RecordWords + Key).toInt
+  def valueLength(entry: Int): Int = records(entry * RecordWords + Lengths).toInt
+  def valueSlab(entry: Int): Array[Byte] = arena.slab(records(entry * RecordWords + Value))
+  def valueOffset(entry: Int): Int = records(entry * RecordWords + Value).toInt
 
   def key(entry: Int): Array[Byte] = copy(keySlab(entry), keyOffset(entry), keyLength(entry))
   def value(entry: Int): Array[Byte] = copy(valueSlab(entry), valueOffset(entry), valueLength(entry))
 
-  /** One byte an entry for its owner's use; 0 at first. */
-  def mark(entry: Int): Byte = marks(entry)
-  def mark(entry: Int, value: Byte): Unit = marks(entry) = value
+  /** Bytes that a copy of this entry takes, the free room of table and records aside. */
+  def entryBytes(entry: Int): Int = EntryBytes + keyLength(entry) + math.max(0, valueLength(entry))
+
+  // ---- epochs ---------------------------------------------------------------------------------------------------
+
+  /** Begins another epoch, in which nothing is written yet. */
+  def beginEpoch(): Unit = currentEpoch = (currentEpoch + 1) & EpochMask
+
+  def epoch: Int = currentEpoch
+
+  /** How many epochs ago the entry was used. */
+  def age(entry: Int): Int = (currentEpoch - (stampOf(entry) >>> StampBits)) & EpochMask
+
+  /** Whether this epoch wrote the entry. */
+  def isWritten(entry: Int): Boolean = (stampOf(entry) ^ stamp(Written)) >>> 1 == 0
+
+  /** Whether the key had a value before this epoch; of written entries only. */
+  def wasThere(entry: Int): Boolean = (stampOf(entry) & WasThere) != 0
+
+  /** Marks an entry as used by this epoch. */
+  def used(entry: Int): Unit = if (stampOf(entry) >>> StampBits != currentEpoch) setStamp(entry, stamp(0))
+
+  /** Marks an entry as written by this epoch. */
+  def markWritten(entry: Int, wasThere: Boolean): Unit =
+    setStamp(entry, stamp(Written | (if (wasThere) WasThere else 0)))
+
+  /** Takes over an entry of another map of the same epoch, for a key that this map does not have. */
+  def copyFrom(other: ByteMap, theirs: Int): Int = {
+    val entry = insert(other.keySlab(theirs), other.keyOffset(theirs), other.keyLength(theirs), other.hash(theirs))
+    if (other.hasValue(theirs)) {
+      put(entry, other.valueSlab(theirs), other.valueOffset(theirs), other.valueLength(theirs))
+    }
+    setStamp(entry, other.stampOf(theirs))
+    entry
+  }
+
+  private def stamp(bits: Int): Int = (currentEpoch << StampBits) | bits
+  private def stampOf(entry: Int): Int = records(entry * RecordWords + Stamps).toInt
+  private def setStamp(entry: Int, stamp: Int): Unit = {
+    val at = entry * RecordWords + Stamps
+    records(at) = (records(at) & 0xffffffff00000000L) | (stamp & 0xffffffffL)
+  }
+
+  // ---- order ----------------------------------------------------------------------------------------------------
 
   /** Unsigned order of the keys' bytes. */
   def compareKeys(left: Int, right: Int): Int = {
     val (l, r) = (keyOffset(left), keyOffset(right))
     Arrays.compareUnsigned(
-      keySlab(left), l, l + keyLengths(left), keySlab(right), r, r + keyLengths(right))
+      keySlab(left), l, l + keyLength(left), keySlab(right), r, r + keyLength(right))
   }
+
+  /** The number of the state that the key belongs to. */
+  def keyState(entry: Int): Int = keyWord(entry, 0) >>> 16
 
   /** Four bytes of the key from `depth` on as an unsigned number, zeros behind its end. */
   def keyWord(entry: Int, depth: Int): Int = {
-    val left = keyLengths(entry) - depth
+    val left = keyLength(entry) - depth
     val slab = keySlab(entry)
     val at = keyOffset(entry) + depth
     if (left >= 4) {
@@ -125,34 +167,42 @@ private[ckpt] final class ByteMap {
   private def copy(slab: Array[Byte], at: Int, length: Int): Array[Byte] =
     Arrays.copyOfRange(slab, at, at + length)
 
-  private def link(entry: Int): Unit = {
+  private def link(hash: Int, entry: Int): Unit = {
     val mask = table.length - 1
-    var slot = hashes(entry) & mask
+    var slot = hash & mask
     while (table(slot) != 0) slot = (slot + 1) & mask
-    table(slot) = entry + 1
+    table(slot) = pack(hash, entry + 1)
   }
 
   private def grow(): Unit = {
-    val capacity = hashes.length * 2
-    hashes = Arrays.copyOf(hashes, capacity)
-    keyLocations = Arrays.copyOf(keyLocations, capacity)
-    keyLengths = Arrays.copyOf(keyLengths, capacity)
-    valueLocations = Arrays.copyOf(valueLocations, capacity)
-    valueLengths = Arrays.copyOf(valueLengths, capacity)
-    marks = Arrays.copyOf(marks, capacity)
-    table = new Array[Int](capacity * 2)
+    records = Arrays.copyOf(records, records.length * 2)
+    table = new Array[Long](table.length * 2)
     var entry = 0
     while (entry < count) {
-      link(entry)
+      link(hash(entry), entry)
       entry += 1
     }
   }
 }
 
 private[ckpt] object ByteMap {
-  final val Unwritten = -2
-  final val Deleted = -1
+  private final val Absent = -1
   private final val InitialEntries = 32
+
+  // A record: where the key is, where the value is, both lengths, the hash and the stamp.
+  private final val RecordWords = 4
+  private final val Key = 0
+  private final val Value = 1
+  private final val Lengths = 2
+  private final val Stamps = 3
+  private final val EntryBytes = RecordWords * 8 + 2 * 8
+
+  private final val WasThere = 1
+  private final val Written = 2
+  private final val StampBits = 2
+  private final val EpochMask = 0x3fffffff
+
+  private def pack(high: Int, low: Int): Long = (high.toLong << 32) | (low & 0xffffffffL)
 
   /** A well-spread 32-bit hash of the whole key: keys of one group differ only in their ends. */
   def hash(key: Array[Byte], length: Int): Int = {

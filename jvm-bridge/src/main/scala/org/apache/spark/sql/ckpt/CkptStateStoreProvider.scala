@@ -246,7 +246,7 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     val answer = txn.begun.server.call("commit", commitRequest(txn, delta))
     val done = System.nanoTime
     CommitReport.metrics(
-      txn, delta, answer, cache.bytes, engine.readers.blockCacheBytes / engine.budget.stores,
+      txn, delta, answer, engine.readers.blockCacheBytes / engine.budget.stores,
       (serving - sealing) / 1000000,
       (done - serving) / 1000000)
   }

@@ -12,11 +12,11 @@ private[ckpt] object CommitReport {
       txn: Transaction,
       delta: Option[SealedDelta],
       answer: JsonNode,
-      cacheBytes: Long,
       blockCacheBytes: Long,
       sealMs: Long,
       serverMs: Long): StateStoreMetrics = {
     val begun = txn.begun.metrics
+    val cacheBytes = txn.cacheBytes
     val served = answer.path("metrics")
     val states = answer.path("states").elements.asScala.toSeq
     val (internal, external) = states.partition(_.path("descriptor").path("internal").asBoolean)

@@ -10,8 +10,8 @@ private[ckpt] trait Cursor {
   def key: Array[Byte]
   def deleted: Boolean
 
-  /** What is known of this key in the base version (`WriteSet`'s marks). */
-  def mark: Byte
+  /** Whether the base version has this key. */
+  def wasThere: Boolean
 
   /** The value lies in `valueBase` from `valueFrom`, `valueLength` long. */
   def valueBase: Array[Byte]
@@ -34,7 +34,7 @@ private[ckpt] final class MapCursor(map: ByteMap, entries: Array[Int]) extends C
   override def valueFrom: Int = map.valueOffset(entries(at))
   override def valueLength: Int = map.valueLength(entries(at))
   override def close(): Unit = ()
-  override def mark: Byte = map.mark(entries(at))
+  override def wasThere: Boolean = map.wasThere(entries(at))
 
   override def advance(): Unit = {
     at += 1
@@ -57,7 +57,7 @@ private[ckpt] class RocksCursor[I <: AbstractRocksIterator[_]](
   override def valid: Boolean = currentKey != null
   override def key: Array[Byte] = currentKey
   override def deleted: Boolean = false
-  override def mark: Byte = WriteSet.InBase
+  override def wasThere: Boolean = true
   override def valueBase: Array[Byte] = currentValue
   override def valueFrom: Int = 0
   override def valueLength: Int = currentValue.length
@@ -93,7 +93,7 @@ private[ckpt] final class MergedCursor(sources: Array[Cursor], onClose: MergedCu
   override def valid: Boolean = current != null
   override def key: Array[Byte] = current.key
   override def deleted: Boolean = current.deleted
-  override def mark: Byte = current.mark
+  override def wasThere: Boolean = current.wasThere
   override def valueBase: Array[Byte] = current.valueBase
   override def valueFrom: Int = current.valueFrom
   override def valueLength: Int = current.valueLength

@@ -30,7 +30,7 @@ private[ckpt] final class DeltaWriter(table: BlockBasedTableConfig, compression:
       writer.open(path.toString)
       writer.put(markerKey, markerValue)
       val counts = new RowCounts
-      if (writes.runs == 0) writeEntries(writer, writes.map, writes.allWritten(), counts)
+      if (writes.runs == 0) writes.states.foreach(state => writeState(writer, state, writes, counts))
       else writeMerged(writer, writes.sealing(), counts)
       writer.finish()
       SealedDelta(counts.changes, counts.rows, path.toFile.length)
@@ -40,12 +40,13 @@ private[ckpt] final class DeltaWriter(table: BlockBasedTableConfig, compression:
     }
   }
 
-  private def writeEntries(writer: SstFileWriter, map: ByteMap, sorted: Array[Int], counts: RowCounts): Unit = {
+  private def writeState(writer: SstFileWriter, state: Int, writes: WriteSet, counts: RowCounts): Unit = {
+    val map = writes.map
+    val sorted = writes.writtenOf(state)
     var i = 0
     while (i < sorted.length) {
       val entry = sorted(i)
-      val inBase = map.mark(entry) == WriteSet.InBase
-      val state = map.keyWord(entry, 0) >>> 16
+      val inBase = map.wasThere(entry)
       if (map.hasValue(entry)) {
         put(
           writer, map.keySlab(entry), map.keyOffset(entry), map.keyLength(entry),
@@ -66,8 +67,8 @@ private[ckpt] final class DeltaWriter(table: BlockBasedTableConfig, compression:
         val state = ((key(0) & 0xff) << 8) | (key(1) & 0xff)
         if (!rows.deleted) {
           put(writer, key, 0, key.length, rows.valueBase, rows.valueFrom, rows.valueLength)
-          counts.written(state, rows.mark == WriteSet.InBase)
-        } else if (rows.mark == WriteSet.InBase) {
+          counts.written(state, rows.wasThere)
+        } else if (rows.wasThere) {
           writer.delete(key)
           counts.removed(state)
         }

@@ -5,6 +5,12 @@ import java.nio.file.attribute.PosixFilePermissions
 
 import org.apache.spark.{SparkContext, SparkEnv}
 import org.apache.spark.internal.Logging
+import org.apache.spark.internal.config.{
+  EXECUTOR_MEMORY,
+  EXECUTOR_MEMORY_OVERHEAD,
+  EXECUTOR_MEMORY_OVERHEAD_FACTOR,
+  EXECUTOR_MIN_MEMORY_OVERHEAD
+}
 import org.apache.spark.scheduler.{SparkListener, SparkListenerApplicationEnd}
 import org.apache.spark.util.ShutdownHookManager
 
@@ -15,23 +21,31 @@ private[ckpt] final class Engine(val settings: Settings, home: Path) extends Log
   val budget: MemoryBudget = settings.budget
   val readers: Readers = new Readers(home.resolve("readers"), budget)
   private var current: StateServer = _
+  private var started = false
+  private var ended = false
+
+  /** Whether a server has ever run: until then nothing depends on the settings. */
+  def hasStarted: Boolean = synchronized(started)
 
   /** Whether the local files are still there: Spark deletes the folder they lie in when a session ends. */
   def usable: Boolean = Files.isDirectory(home)
 
   def server(): StateServer = synchronized {
+    if (ended) throw CkptErrors.lifecycle("the state store's engine has ended with its session")
     if (current == null || !current.alive) {
       if (current != null) {
         logWarning("the state server ended; starting another one")
         current.release()
       }
       current = StateServer.start(settings, Files.createDirectories(home.resolve("server")))
+      started = true
     }
     current
   }
 
   /** Ends the server and closes what is idle; local files go. */
   def close(): Unit = synchronized {
+    ended = true
     if (current != null) current.stop()
     current = null
     readers.close()
@@ -43,11 +57,15 @@ private[ckpt] object Engine extends Logging {
   private var current: Engine = _
   private val refused = scala.collection.mutable.HashSet.empty[Settings]
 
-  /** The engine of this process. The first query's options count for it; that others ask for more is logged. */
+  /** The engine of this process. The options of the first query that got a server count for it; that others ask for
+    * something else is logged.
+    */
   def get(settings: Settings): Engine = synchronized {
     if (current != null && !current.usable) stop()
+    if (current != null && current.settings != settings && !current.hasStarted) stop()
     if (current == null) {
       current = new Engine(settings, privateFolder(settings.localFolder))
+      current.budget.misfits(Runtime.getRuntime.maxMemory, overhead).foreach(problem => logWarning(problem))
       endWithApplication(current)
     } else if (current.settings != settings && refused.add(settings)) {
       logWarning(
@@ -69,6 +87,13 @@ private[ckpt] object Engine extends Logging {
       override def onApplicationEnd(end: SparkListenerApplicationEnd): Unit =
         Engine.synchronized(if (current eq engine) stop())
     })
+  }
+
+  /** Memory that an executor in a process of its own has beside its heap. */
+  private def overhead: Option[Long] = Option(SparkEnv.get).filter(_.executorId != "driver").map { env =>
+    val factor = env.conf.get(EXECUTOR_MEMORY_OVERHEAD_FACTOR)
+    val derived = math.max((env.conf.get(EXECUTOR_MEMORY) * factor).toLong, env.conf.get(EXECUTOR_MIN_MEMORY_OVERHEAD))
+    env.conf.get(EXECUTOR_MEMORY_OVERHEAD).getOrElse(derived) << 20
   }
 
   private def privateFolder(parent: Path): Path = {

@@ -1,56 +1,61 @@
 package org.apache.spark.sql.ckpt
 
-/** Sorts entries of a `ByteMap` by their keys, four bytes at a time on primitive longs.
+/** Sorts entries of a `ByteMap` by their keys, four bytes at a time on primitive longs: a word of the key in the high
+  * half, the entry number in the low one.
   *
-  * Hashed states are nearly done after one pass, for the first word is the state and half of the hash; states in key order
-  * descend only where words are equal.
+  * Hashed states are nearly done after one pass, for the word behind the state is the hash; states in key order descend
+  * only where words are equal.
   */
 private[ckpt] object EntrySort {
   private final val SmallRun = 16
 
-  def sort(map: ByteMap, entries: Array[Int]): Unit = sort(map, entries, 0, entries.length, 0)
+  /** The word of `entry`'s key at `depth`, and the entry: what is sorted. */
+  def word(map: ByteMap, entry: Int, depth: Int): Long =
+    // Flipping the sign bit makes signed order the unsigned one.
+    ((map.keyWord(entry, depth) ^ 0x80000000).toLong << 32) | (entry & 0xffffffffL)
 
-  private def sort(map: ByteMap, entries: Array[Int], from: Int, until: Int, depth: Int): Unit = {
-    if (until - from <= SmallRun) {
-      insertionSort(map, entries, from, until)
-    } else {
-      val words = new Array[Long](until - from)
-      var deepest = 0
-      var i = from
-      while (i < until) {
-        deepest = math.max(deepest, map.keyLength(entries(i)))
-        // Flipping the sign bit makes signed order the unsigned one; the entry number rides in the low half.
-        words(i - from) = ((map.keyWord(entries(i), depth) ^ 0x80000000).toLong << 32) | (entries(i) & 0xffffffffL)
-        i += 1
-      }
-      java.util.Arrays.sort(words)
-      i = from
-      while (i < until) {
-        entries(i) = words(i - from).toInt
-        i += 1
-      }
-      sortRuns(map, entries, from, words, depth, deepest)
-    }
+  /** The entries of `words`, which were taken at `depth` of keys that are equal before it, in the order of their keys.
+    * Overwrites `words`.
+    */
+  def sort(map: ByteMap, words: Array[Long], depth: Int): Array[Int] = {
+    val entries = new Array[Int](words.length)
+    sort(map, entries, 0, words, depth)
+    entries
   }
 
-  private def sortRuns(
-      map: ByteMap,
-      entries: Array[Int],
-      from: Int,
-      words: Array[Long],
-      depth: Int,
-      deepest: Int): Unit = {
+  private def sort(map: ByteMap, entries: Array[Int], from: Int, words: Array[Long], depth: Int): Unit = {
+    java.util.Arrays.sort(words)
+    var i = 0
+    while (i < words.length) {
+      entries(from + i) = words(i).toInt
+      i += 1
+    }
     var start = 0
     while (start < words.length) {
       var end = start + 1
       while (end < words.length && (words(end) >> 32) == (words(start) >> 32)) end += 1
-      if (end - start > 1) {
-        // Past the longest key only the lengths differ: a few keys, each a prefix of the next.
-        if (depth + 4 >= deepest) insertionSort(map, entries, from + start, from + end)
-        else sort(map, entries, from + start, from + end, depth + 4)
-      }
+      if (end - start > 1) sortEqual(map, entries, from + start, from + end, depth + 4)
       start = end
     }
+  }
+
+  /** Sorts entries whose keys are equal before `depth`. */
+  private def sortEqual(map: ByteMap, entries: Array[Int], from: Int, until: Int, depth: Int): Unit =
+    // Past the longest key only the lengths differ: a few keys, each a prefix of the next.
+    if (until - from <= SmallRun || depth >= longest(map, entries, from, until)) {
+      insertionSort(map, entries, from, until)
+    } else {
+      sort(map, entries, from, Array.tabulate(until - from)(i => word(map, entries(from + i), depth)), depth)
+    }
+
+  private def longest(map: ByteMap, entries: Array[Int], from: Int, until: Int): Int = {
+    var length = 0
+    var i = from
+    while (i < until) {
+      length = math.max(length, map.keyLength(entries(i)))
+      i += 1
+    }
+    length
   }
 
   private def insertionSort(map: ByteMap, entries: Array[Int], from: Int, until: Int): Unit = {

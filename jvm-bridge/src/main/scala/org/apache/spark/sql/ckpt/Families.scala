@@ -14,7 +14,8 @@ private[ckpt] final case class FamilySpec(
     multipleValues: Boolean,
     internal: Boolean) {
 
-  def descriptor: ObjectNode = {
+  /** What the server stores of the state; not to be changed by who reads it. */
+  lazy val descriptor: ObjectNode = {
     val node = Json.obj()
     node.put("ordered", KeyCodec.needsOrder(encoder)).put("multiple_values", multipleValues).put("internal", internal)
     node.set[ObjectNode]("key_schema", Json.mapper.readTree(keySchema.json))

@@ -6,7 +6,7 @@ import org.rocksdb.{Options => RocksOptions, _}
 
 /** A sorted run of a write set that outgrew its memory: an SST in the staging folder, read by this transaction alone.
   *
-  * A record is one byte (bit 0: deleted; the mark above it) and the value, because an SST's own tombstones cannot be
+  * A record is one byte (bit 0: deleted; bit 1: the base version has the key) and the value, because an SST's own tombstones cannot be
   * read back. A filter of one bit per hash keeps most look-ups of other keys away from the file.
   */
 private[ckpt] final class Run(reader: SstFileReader, filter: Array[Long]) {
@@ -45,14 +45,14 @@ private[ckpt] final class RunCursor(records: Cursor) extends Cursor {
   override def valueLength: Int = records.valueLength - Run.HeadBytes
   override def advance(): Unit = records.advance()
   override def close(): Unit = records.close()
-  override def mark: Byte = Run.mark(records.valueBase)
+  override def wasThere: Boolean = Run.wasThere(records.valueBase)
 }
 
 private[ckpt] object Run {
   final val HeadBytes = 1
 
   def deleted(record: Array[Byte]): Boolean = (record(0) & 1) != 0
-  def mark(record: Array[Byte]): Byte = (record(0) >> 1).toByte
+  def wasThere(record: Array[Byte]): Boolean = (record(0) & 2) != 0
 
   def write(path: Path, options: RocksOptions, map: ByteMap, sorted: Array[Int]): Run = {
     val filter = new Array[Long](math.max(1, Integer.highestOneBit(sorted.length) * 2 * 8 / 64))
@@ -63,7 +63,7 @@ private[ckpt] object Run {
       sorted.foreach { entry =>
         val length = math.max(0, map.valueLength(entry))
         val record = new Array[Byte](HeadBytes + length)
-        record(0) = ((map.mark(entry) << 1) | (if (map.isDeleted(entry)) 1 else 0)).toByte
+        record(0) = ((if (map.wasThere(entry)) 2 else 0) | (if (map.hasValue(entry)) 0 else 1)).toByte
         if (length > 0) System.arraycopy(map.valueSlab(entry), map.valueOffset(entry), record, HeadBytes, length)
         writer.put(map.key(entry), record)
         add(filter, map.hash(entry))

@@ -6,7 +6,15 @@ import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.Path
 import java.security.SecureRandom
 import java.util.Base64
-import java.util.concurrent.{ExecutionException, ExecutorService, Executors, Future, TimeUnit}
+import java.util.concurrent.{
+  ExecutionException,
+  ExecutorService,
+  Future,
+  RejectedExecutionException,
+  SynchronousQueue,
+  ThreadPoolExecutor,
+  TimeUnit
+}
 
 import scala.util.control.NonFatal
 
@@ -24,7 +32,7 @@ trait StateServerRpc {
 /** One running state server and the connections to it.
   *
   * py4j keeps one connection for every thread that ever called, and Spark's task threads come and go: so all calls are
-  * made by a fixed set of threads.
+  * made by a bounded set of threads that stay. A new one is started only when all others are calling.
   */
 private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gateway: ClientServer) extends Logging {
   private val callers = StateServer.callers()
@@ -67,13 +75,18 @@ private[ckpt] object StateServer extends Logging {
   private val Callers = 32
   private val StopSeconds = 5L
 
-  private def callers(): ExecutorService = Executors.newFixedThreadPool(
-    Callers,
+  private def callers(): ExecutorService = new ThreadPoolExecutor(
+    0, Callers, Long.MaxValue, TimeUnit.NANOSECONDS, new SynchronousQueue[Runnable],
     work => {
       val thread = new Thread(work, "ckpt-state-server-call")
       thread.setDaemon(true)
       thread
-    })
+    },
+    (call, pool) =>
+      // All are busy: wait for one of them.
+      while (!pool.getQueue.offer(call, 1, TimeUnit.SECONDS)) {
+        if (pool.isShutdown) throw new RejectedExecutionException("the state server has ended")
+      })
 
   /** Starts a server on the private folder `home`, which an earlier one may have left. */
   def start(settings: Settings, home: Path): StateServer = {

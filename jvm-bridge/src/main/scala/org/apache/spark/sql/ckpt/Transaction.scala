@@ -43,10 +43,9 @@ private[ckpt] final class Transaction(
     budget: MemoryBudget,
     keepReader: Reader => Boolean) {
 
-  private val hasCache = cache.lease(begun.tag)
-  private var cacheReturned = !hasCache
-  private val writes = new WriteSet(begun.staging, readers.runOptions, budget)
-  private val found = new NearCache.Found
+  private val lent = cache.lend(begun.tag)
+  private val writes = new WriteSet(lent, begun.staging, readers.runOptions, budget)
+  private var isCommitted = false
   private val idleIterators = mutable.ArrayDeque.empty[RocksIterator]
   private val openScans = mutable.HashSet.empty[Cursor]
   private val scanned = new Array[Array[Byte]](Transaction.RememberedScans)
@@ -66,41 +65,38 @@ private[ckpt] final class Transaction(
   def spilledRuns: Int = writes.runs
   def writeSetBytes: Long = writes.bytes
 
+  /** Bytes of the rows that were read, or kept from the transaction before, and not written. */
+  def cacheBytes: Long = math.max(0, writes.heapBytes - writes.bytes)
+
   /** Looks `key` up; its value as this transaction sees it is in `valueBase` when the answer is true. */
   def get(key: Array[Byte], length: Int): Boolean = {
     checkOpen()
     val hash = ByteMap.hash(key, length)
-    val entry = writes.find(key, length, hash)
+    val known = writes.find(key, length, hash)
+    val entry =
+      if (known < 0) {
+        cacheMisses += 1
+        val size = readDatabase(key, length)
+        writes.remember(key, length, hash, if (size < 0) null else scratch, size)
+      } else {
+        if (!writes.map.isWritten(known)) cacheHits += 1
+        known
+      }
     val map = writes.map
-    if (entry >= 0 && map.isWritten(entry)) {
-      val present = !map.isDeleted(entry)
-      if (present) point(map.valueSlab(entry), map.valueOffset(entry), map.valueLength(entry))
-      writes.spillWhenFull() // it may have come back from a spilled run
-      present
-    } else if (entry >= 0 && map.mark(entry) == WriteSet.NotInBase) {
-      false
-    } else {
-      val present = readBase(key, length, hash)
-      val seen = if (entry >= 0) entry else writes.map.insert(key, length, hash)
-      writes.map.mark(seen, if (present) WriteSet.InBase else WriteSet.NotInBase)
-      writes.spillWhenFull()
-      present
+    val present = map.hasValue(entry)
+    if (present) {
+      valueBase = map.valueSlab(entry)
+      valueFrom = map.valueOffset(entry)
+      valueLength = map.valueLength(entry)
     }
+    writes.keepToBudget()
+    present
   }
 
-  def put(key: Array[Byte], length: Int, base: AnyRef, offset: Long, size: Int): Unit = {
-    val entry = entryForWrite(key, length)
-    val first = !writes.map.isWritten(entry)
-    writes.map.put(entry, base, offset, size)
-    writes.written(entry, first)
-  }
+  def put(key: Array[Byte], length: Int, base: AnyRef, offset: Long, size: Int): Unit =
+    writes.put(entryForWrite(key, length), base, offset, size)
 
-  def delete(key: Array[Byte], length: Int): Unit = {
-    val entry = entryForWrite(key, length)
-    val first = !writes.map.isWritten(entry)
-    writes.map.delete(entry)
-    writes.written(entry, first)
-  }
+  def delete(key: Array[Byte], length: Int): Unit = writes.delete(entryForWrite(key, length))
 
   /** Rows of [lower, upper) as this transaction sees them now, in key order. The caller closes it. */
   def scan(state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean): Cursor = {
@@ -131,33 +127,25 @@ private[ckpt] final class Transaction(
       Some(writer.write(begun.staging.resolve(name), begun.markerKey, begun.nextMarkerValue, writes))
     }
 
-  /** Hands the cache on, showing the committed version. */
+  /** The writes are durable: they will not be spilled, and the near cache may show them. */
   def committed(): Unit = {
     writes.seal()
-    if (!cacheReturned) handCacheOn()
-  }
-
-  private def handCacheOn(): Unit = {
-    cacheReturned = true
-    if (writes.runs == 0) {
-      cache(writes.map)
-      cache.giveBack(begun.nextTag)
-    } else {
-      cache.discard()
-    }
+    isCommitted = true
   }
 
   /** Ends the use of every resource; a second call does nothing. */
   def close(): Unit = if (!closed) {
     openScans.toSeq.foreach(_.close())
     closed = true
-    if (!cacheReturned) {
-      cacheReturned = true
-      cache.giveBack(begun.tag)
+    val unchanged = writes.isEmpty
+    val rows = writes.close()
+    if (lent != null) {
+      if (isCommitted) cache.giveBack(rows, begun.nextTag)
+      else if (unchanged) cache.giveBack(rows, begun.tag)
+      else cache.discard()
     }
     idleIterators.foreach(_.close())
     idleIterators.clear()
-    writes.close()
     readers.giveBack(reader, keepReader(reader))
   }
 
@@ -167,11 +155,8 @@ private[ckpt] final class Transaction(
 
   private def entryForWrite(key: Array[Byte], length: Int): Int = {
     val hash = ByteMap.hash(key, length)
-    val entry = writes.findOrInsert(key, length, hash)
-    if (writes.map.mark(entry) == WriteSet.Unknown) {
-      writes.map.mark(entry, if (existsInBase(key, length, hash)) WriteSet.InBase else WriteSet.NotInBase)
-    }
-    entry
+    val known = writes.find(key, length, hash)
+    if (known >= 0) known else writes.insert(key, length, hash, existsInBase(key, length, hash))
   }
 
   private def existsInBase(key: Array[Byte], length: Int, hash: Int): Boolean = {
@@ -180,50 +165,19 @@ private[ckpt] final class Transaction(
       true
     } else {
       existenceReads += 1
-      readBase(key, length, hash)
+      readDatabase(key, length) >= 0
     }
   }
 
-  private def readBase(key: Array[Byte], length: Int, hash: Int): Boolean =
-    if (!cacheReturned && cache.find(key, length, hash, found)) {
-      cacheHits += 1
-      if (found.map.isDeleted(found.entry)) {
-        false
-      } else {
-        pointAtCache()
-        true
-      }
-    } else {
-      cacheMisses += 1
-      readDatabase(key, length, hash)
-    }
-
-  private def readDatabase(key: Array[Byte], length: Int, hash: Int): Boolean = {
-    var size = reader.db.get(reader.family, reader.readOptions, key, 0, length, scratch, 0, scratch.length)
+  /** Reads a row of the base version into `scratch`. Its size, or -1. */
+  private def readDatabase(key: Array[Byte], length: Int): Int = {
+    val size = reader.db.get(reader.family, reader.readOptions, key, 0, length, scratch, 0, scratch.length)
     if (size > scratch.length) {
       scratch = new Array[Byte](size)
-      size = reader.db.get(reader.family, reader.readOptions, key, 0, length, scratch, 0, size)
-    }
-    if (size < 0) {
-      false
+      reader.db.get(reader.family, reader.readOptions, key, 0, length, scratch, 0, size)
     } else {
-      if (!cacheReturned) {
-        cache.put(key, length, hash, scratch, 0, size, found)
-        pointAtCache()
-      } else {
-        point(Arrays.copyOf(scratch, size), 0, size)
-      }
-      true
+      size
     }
-  }
-
-  private def pointAtCache(): Unit =
-    point(found.map.valueSlab(found.entry), found.map.valueOffset(found.entry), found.map.valueLength(found.entry))
-
-  private def point(base: Array[Byte], from: Int, length: Int): Unit = {
-    valueBase = base
-    valueFrom = from
-    valueLength = length
   }
 }
 

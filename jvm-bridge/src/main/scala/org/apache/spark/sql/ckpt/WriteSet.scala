@@ -1,52 +1,100 @@
 package org.apache.spark.sql.ckpt
 
 import java.nio.file.{Files, Path}
+import java.util.Arrays
 
 import scala.collection.mutable
 
 import org.rocksdb.{Options => RocksOptions}
 
-/** What one transaction has read and written, and what its reads told about the base version.
+/** The rows that one transaction has in memory: what it has written, over what it and its predecessors have read.
   *
-  * An entry exists for every key that was touched; its mark says whether the base version has the key, so that row
-  * counts are exact with no read per write. Absent, deleted and never looked at are different things. When it outgrows
-  * its budget the written entries are spilled as one sorted run and the others forgotten. Not thread-safe.
+  * An entry that was written says whether the base version had its key, so that row counts are exact with no read per
+  * write. When the writes outgrow their budget they are spilled as one sorted run and everything else is forgotten; when
+  * the whole outgrows its own, entries that were not used lately are. Both make entry numbers void. Not thread-safe.
+  *
+  * `lent`: the rows of the near cache, or null, in which case little of what is read is kept.
   */
-private[ckpt] final class WriteSet(staging: Path, runOptions: RocksOptions, budget: MemoryBudget) {
+private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: RocksOptions, budget: MemoryBudget) {
   import WriteSet._
 
-  private var entries = new ByteMap
+  private var entries = if (lent == null) new ByteMap else lent
+  private val byState = mutable.TreeMap.empty[Int, Entries]
+  private var lastState = NoState
+  private var lastEntries: Entries = _
   private val spilled = mutable.ArrayBuffer.empty[Run]
   private val indexes = mutable.HashMap.empty[Int, java.util.TreeMap[Array[Byte], Integer]]
+  private var written = 0L
+  private var roof = 0L
+  private var shrunkTo = 0L
+  private var nextLook = 0L
   private var sealedForGood = false
 
   budget.writeSetOpened()
+  entries.beginEpoch()
 
   def map: ByteMap = entries
-  def bytes: Long = entries.bytes
   def runs: Int = spilled.length
-  def isEmpty: Boolean = spilled.isEmpty && (0 until entries.size).forall(entry => !entries.isWritten(entry))
+  def isEmpty: Boolean = spilled.isEmpty && byState.isEmpty
 
-  /** The entry of a key that was written or read before, or -1. A spilled row comes back as a written entry. */
+  /** About the bytes of what was written. */
+  def bytes: Long = written
+
+  /** Bytes of everything that is in memory. */
+  def heapBytes: Long = entries.bytes
+
+  /** The entry of a key that is in memory or was spilled, or -1. */
   def find(key: Array[Byte], length: Int, hash: Int): Int = {
     val entry = entries.find(key, length, hash)
-    if (entry >= 0 || spilled.isEmpty) entry else recall(key, length, hash)
-  }
-
-  def findOrInsert(key: Array[Byte], length: Int, hash: Int): Int = {
-    val entry = find(key, length, hash)
-    if (entry >= 0) entry else entries.insert(key, length, hash)
-  }
-
-  /** Must be called behind every write of an entry; may spill, after which entry numbers are void. */
-  def written(entry: Int, first: Boolean): Unit = {
-    if (first && indexes.nonEmpty) {
-      indexes.get(stateOf(entry)).foreach(_.put(entries.key(entry), entry))
+    if (entry >= 0) {
+      entries.used(entry)
+      entry
+    } else if (spilled.isEmpty) {
+      -1
+    } else {
+      recall(key, length, hash)
     }
-    spillWhenFull()
   }
 
-  def spillWhenFull(): Unit = if (!sealedForGood && entries.bytes > budget.bytesPerWriteSet) spill()
+  /** Keeps a row of the base version; `value` is null where there is none. */
+  def remember(key: Array[Byte], length: Int, hash: Int, value: Array[Byte], valueLength: Int): Int = {
+    val entry = entries.insert(key, length, hash)
+    if (value != null) entries.put(entry, value, 0, valueLength)
+    entry
+  }
+
+  /** An entry to be written for a key that `find` has just not found; `inBase`: whether the base version has it. */
+  def insert(key: Array[Byte], length: Int, hash: Int, inBase: Boolean): Int = {
+    val entry = entries.insert(key, length, hash)
+    note(entry, inBase)
+    entry
+  }
+
+  def put(entry: Int, base: AnyRef, offset: Long, length: Int): Unit = {
+    touch(entry)
+    entries.put(entry, base, offset, length)
+    written += length
+    keepToBudget()
+  }
+
+  def delete(entry: Int): Unit = {
+    touch(entry)
+    entries.delete(entry)
+    keepToBudget()
+  }
+
+  /** Spills or forgets what is too much; entry numbers are void behind it. */
+  def keepToBudget(): Unit = if (!sealedForGood && (written > nextLook || entries.bytes > roof)) {
+    if (written > budget.bytesPerWriteSet) {
+      spill()
+    } else if (roof > 0 && entries.bytes > roof) {
+      shrink(cacheBytes / 2)
+      shrunkTo = entries.bytes
+    }
+    nextLook = written + Step
+    // What a shrink could not but keep must not make the next row shrink again.
+    roof = math.max(cacheBytes + budget.bytesPerWriteSet, shrunkTo + cacheBytes / 4)
+  }
 
   /** After the commit nothing is spilled any more: the staging folder is gone. */
   def seal(): Unit = sealedForGood = true
@@ -59,35 +107,49 @@ private[ckpt] final class WriteSet(staging: Path, runOptions: RocksOptions, budg
 
   /** Everything written, in key order, each key once, newest first. */
   def sealing(): MergedCursor = {
-    val sources = new MapCursor(entries, allWritten()) +:
+    val inMemory = states.flatMap(writtenOf).toArray
+    val sources = new MapCursor(entries, inMemory) +:
       spilled.reverseIterator.map(_.cursor(Array.emptyByteArray, null)).toSeq
     new MergedCursor(sources.toArray, _ => ())
   }
 
-  /** All written entries of a write set that never spilled, in key order. */
-  def allWritten(): Array[Int] = written(_ => true)
+  /** The states that have written entries, in their order. */
+  def states: Iterator[Int] = byState.keysIterator
 
-  private def written(wanted: Int => Boolean): Array[Int] = {
-    val found = mutable.ArrayBuilder.make[Int]
-    var entry = 0
-    while (entry < entries.size) {
-      if (entries.isWritten(entry) && wanted(entry)) found += entry
-      entry += 1
-    }
-    val sorted = found.result()
-    EntrySort.sort(entries, sorted)
-    sorted
-  }
+  /** The written entries of a state, in key order. */
+  def writtenOf(state: Int): Array[Int] =
+    byState.get(state).fold(Array.emptyIntArray)(list => EntrySort.sort(entries, list.words, KeyCodec.StateBytes))
 
-  def close(): Unit = {
+  /** Ends the transaction. The rows in memory, no more than a near cache may hold. */
+  def close(): ByteMap = {
+    entries.beginEpoch()
+    if (entries.bytes > cacheBytes) shrink(cacheBytes / 2)
     spilled.foreach(_.close())
     spilled.clear()
     budget.writeSetClosed()
+    entries
   }
 
-  private def stateOf(entry: Int): Int = entries.keyWord(entry, 0) >>> 16
+  private def cacheBytes: Long = if (lent == null) SmallestCache else budget.bytesPerCache
 
-  private def writtenOf(state: Int): Array[Int] = written(stateOf(_) == state)
+  private def touch(entry: Int): Unit = if (!entries.isWritten(entry)) note(entry, entries.hasValue(entry))
+
+  /** Notes that an entry is written from now on. */
+  private def note(entry: Int, inBase: Boolean): Unit = {
+    entries.markWritten(entry, inBase)
+    list(entry)
+    written += entries.entryBytes(entry)
+  }
+
+  private def list(entry: Int): Unit = {
+    val state = entries.keyState(entry)
+    if (state != lastState) {
+      lastState = state
+      lastEntries = byState.getOrElseUpdate(state, new Entries)
+    }
+    lastEntries.add(EntrySort.word(entries, entry, KeyCodec.StateBytes))
+    if (indexes.nonEmpty) indexes.get(state).foreach(_.put(entries.key(entry), entry))
+  }
 
   private def indexed(state: Int, lower: Array[Byte], upper: Array[Byte]): Array[Int] = {
     val index = indexes.getOrElseUpdate(state, buildIndex(state))
@@ -99,11 +161,7 @@ private[ckpt] final class WriteSet(staging: Path, runOptions: RocksOptions, budg
 
   private def buildIndex(state: Int): java.util.TreeMap[Array[Byte], Integer] = {
     val index = new java.util.TreeMap[Array[Byte], Integer](ByteOrder)
-    var entry = 0
-    while (entry < entries.size) {
-      if (entries.isWritten(entry) && stateOf(entry) == state) index.put(entries.key(entry), entry)
-      entry += 1
-    }
+    byState.get(state).foreach(_.words.foreach(word => index.put(entries.key(word.toInt), word.toInt)))
     index
   }
 
@@ -112,34 +170,79 @@ private[ckpt] final class WriteSet(staging: Path, runOptions: RocksOptions, budg
     record match {
       case None => -1
       case Some(bytes) =>
-        val entry = entries.insert(key, length, hash)
-        entries.mark(entry, Run.mark(bytes))
-        if (Run.deleted(bytes)) entries.delete(entry)
-        else entries.put(entry, bytes, Run.HeadBytes, bytes.length - Run.HeadBytes)
-        indexes.get(stateOf(entry)).foreach(_.put(entries.key(entry), entry))
+        val entry = insert(key, length, hash, Run.wasThere(bytes))
+        if (!Run.deleted(bytes)) {
+          entries.put(entry, bytes, Run.HeadBytes, bytes.length - Run.HeadBytes)
+          written += bytes.length
+        }
         entry
     }
   }
 
   private def spill(): Unit = {
-    val sorted = allWritten()
-    if (sorted.nonEmpty) {
-      Files.createDirectories(staging)
-      spilled += Run.write(staging.resolve(s"run-${spilled.length}"), runOptions, entries, sorted)
-    }
+    Files.createDirectories(staging)
+    spilled += Run.write(staging.resolve(s"run-${spilled.length}"), runOptions, entries, states.flatMap(writtenOf).toArray)
     // Scans that have begun keep the former map; everybody else starts anew.
-    entries = new ByteMap
+    startOver(new ByteMap(entries.epoch))
+    written = 0
+    shrunkTo = 0
+  }
+
+  /** Forgets unwritten entries, the least recently used first, until those that stay take at most `limit` bytes. */
+  private def shrink(limit: Long): Unit = {
+    val before = entries
+    val oldest = oldestToKeep(limit)
+    startOver(new ByteMap(before.epoch))
+    var entry = 0
+    while (entry < before.size) {
+      if (before.isWritten(entry)) list(entries.copyFrom(before, entry))
+      else if (before.age(entry) <= oldest) entries.copyFrom(before, entry)
+      entry += 1
+    }
+  }
+
+  /** The greatest age of entries such that those of it and younger ones take at most `limit` bytes; -1 for none. */
+  private def oldestToKeep(limit: Long): Int = {
+    val byAge = new Array[Long](Ages)
+    var entry = 0
+    while (entry < entries.size) {
+      if (!entries.isWritten(entry)) byAge(math.min(entries.age(entry), Ages - 1)) += entries.entryBytes(entry)
+      entry += 1
+    }
+    val kept = byAge.iterator.scanLeft(0L)(_ + _).drop(1).takeWhile(_ <= limit).size
+    if (kept == Ages) Int.MaxValue else kept - 1
+  }
+
+  private def startOver(fresh: ByteMap): Unit = {
+    entries = fresh
+    byState.clear()
+    lastState = NoState
     indexes.clear()
   }
 }
 
 private[ckpt] object WriteSet {
-  final val Unknown: Byte = 0
-  final val InBase: Byte = 1
-  final val NotInBase: Byte = 2
+  private final val NoState = -1
+  private final val Ages = 64
+  private final val Step = 64L << 10
+  private final val SmallestCache = 1L << 20
 
   object ByteOrder extends java.util.Comparator[Array[Byte]] {
     override def compare(left: Array[Byte], right: Array[Byte]): Int =
-      java.util.Arrays.compareUnsigned(left, right)
+      Arrays.compareUnsigned(left, right)
+  }
+
+  /** Entries of one state as `EntrySort` wants them, in the order in which they were written. */
+  private final class Entries {
+    private var all = new Array[Long](16)
+    private var count = 0
+
+    def add(word: Long): Unit = {
+      if (count == all.length) all = Arrays.copyOf(all, count * 2)
+      all(count) = word
+      count += 1
+    }
+
+    def words: Array[Long] = Arrays.copyOf(all, count)
   }
 }

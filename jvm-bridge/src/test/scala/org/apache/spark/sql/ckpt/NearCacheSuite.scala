@@ -3,57 +3,38 @@ package org.apache.spark.sql.ckpt
 import org.scalatest.funsuite.AnyFunSuite
 
 class NearCacheSuite extends AnyFunSuite {
-  private val found = new NearCache.Found
+  private def cache = new NearCache(new MemoryBudget(64 << 20))
 
-  private def key(number: Int): Array[Byte] = java.nio.ByteBuffer.allocate(4).putInt(number).array
+  private def withRow(rows: ByteMap): ByteMap = {
+    rows.insert(Array[Byte](1), 1, 1)
+    rows
+  }
 
-  private def put(cache: NearCache, number: Int, value: String): Unit =
-    cache.put(key(number), 4, ByteMap.hash(key(number), 4), value.getBytes, 0, value.length, found)
-
-  private def get(cache: NearCache, number: Int): Option[String] =
-    if (cache.find(key(number), 4, ByteMap.hash(key(number), 4), found)) {
-      Some(new String(found.map.value(found.entry)))
-    } else {
-      None
-    }
+  test("lends the rows of the version that they show") {
+    val cache = this.cache
+    cache.giveBack(withRow(cache.lend("1-a")), "2-b")
+    assert(cache.lend("2-b").size == 1)
+  }
 
   test("forgets everything when the next transaction starts from another version") {
-    val cache = new NearCache(new MemoryBudget(64 << 20))
-    assert(cache.lease("1-a"))
-    put(cache, 1, "one")
-    cache.giveBack("2-b")
-    assert(cache.lease("2-b"))
-    assert(get(cache, 1).contains("one"))
-    cache.giveBack("2-b")
-    assert(cache.lease("2-c"))
-    assert(get(cache, 1).isEmpty)
+    val cache = this.cache
+    cache.giveBack(withRow(cache.lend("1-a")), "2-b")
+    cache.giveBack(cache.lend("2-c"), "2-c")
+    assert(cache.lend("2-b").size == 0)
   }
 
-  test("is leased to one transaction at a time") {
-    val cache = new NearCache(new MemoryBudget(64 << 20))
-    assert(cache.lease("1-a"))
-    assert(!cache.lease("1-a"))
-    cache.giveBack("1-a")
-    assert(cache.lease("1-a"))
+  test("lends to one transaction at a time") {
+    val cache = this.cache
+    val rows = withRow(cache.lend("1-a"))
+    assert(cache.lend("1-a") == null)
+    cache.giveBack(rows, "1-a")
+    assert(cache.lend("1-a").size == 1)
   }
 
-  test("shows the newest value when a key is in both generations") {
-    val budget = new MemoryBudget(1 << 20)
-    val cache = new NearCache(budget)
-    cache.lease("1-a")
-    put(cache, 1, "old")
-    (2 to 20000).foreach(put(cache, _, "filler"))
-    put(cache, 1, "new")
-    assert(get(cache, 1).contains("new"))
-  }
-
-  test("stays near its budget whatever is put") {
-    val budget = new MemoryBudget(4 << 20)
-    val cache = new NearCache(budget)
-    cache.lease("1-a")
-    (1 to 200000).foreach { number =>
-      put(cache, number, "some value of a row")
-      if (number % 1000 == 0) assert(cache.bytes <= budget.bytesPerCache * 2)
-    }
+  test("rows that show no version are never lent again") {
+    val cache = this.cache
+    withRow(cache.lend("1-a"))
+    cache.discard()
+    assert(cache.lend("1-a").size == 0)
   }
 }

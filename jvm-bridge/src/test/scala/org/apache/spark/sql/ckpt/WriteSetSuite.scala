@@ -11,6 +11,8 @@ import org.rocksdb.{BlockBasedTableConfig, CompressionType, Options, ReadOptions
 import org.scalatest.BeforeAndAfterEach
 import org.scalatest.funsuite.AnyFunSuite
 
+import org.apache.spark.unsafe.Platform
+
 class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
   private var folder: Path = _
 
@@ -36,54 +38,119 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
     found.toSeq
   }
 
-  /** Random writes over few keys of two states, some of them in the base version, against a map. */
-  private def play(seed: Int, limit: Long): Unit = {
-    val random = new Random(seed)
-    val writes = new WriteSet(folder.resolve(s"staging-$seed"), new Options, new MemoryBudget(limit))
-    val inBase = mutable.HashSet.empty[Seq[Byte]]
-    val model = mutable.HashMap.empty[Seq[Byte], Option[Seq[Byte]]]
-    (1 to 30000).foreach { _ =>
-      val number = random.nextInt(4000)
-      val key = Array[Byte](0, (1 + number % 2).toByte, (number >> 8).toByte, number.toByte, 9)
-      if (number % 3 == 0) inBase += key.toSeq
-      val hash = ByteMap.hash(key, key.length)
-      val entry = writes.findOrInsert(key, key.length, hash)
-      writes.map.mark(entry, if (inBase(key.toSeq)) WriteSet.InBase else WriteSet.NotInBase)
-      val first = !writes.map.isWritten(entry)
-      if (random.nextInt(3) == 0) {
-        writes.map.delete(entry)
-        model(key.toSeq) = None
-      } else {
-        val value = new Array[Byte](random.nextInt(100))
-        random.nextBytes(value)
-        writes.map.put(entry, value, 0, value.length)
-        model(key.toSeq) = Some(value.toSeq)
-      }
-      writes.written(entry, first)
+  private def keyOf(number: Int): Array[Byte] =
+    Array[Byte](0, (1 + number % 2).toByte, (number >> 8).toByte, number.toByte, 9)
+
+  private def hash(key: Array[Byte]): Int = ByteMap.hash(key, key.length)
+
+  private def put(writes: WriteSet, key: Array[Byte], value: Option[Array[Byte]], inBase: => Boolean): Unit = {
+    val known = writes.find(key, key.length, hash(key))
+    val entry = if (known >= 0) known else writes.insert(key, key.length, hash(key), inBase)
+    value match {
+      case Some(bytes) => writes.put(entry, bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length)
+      case None => writes.delete(entry)
     }
-    if (limit < (10 << 20)) assert(writes.runs > 0, "the write set was meant to spill")
-    checkLookups(writes, model, seed)
-    checkScan(writes, model, seed)
-    val delta = folder.resolve(s"delta-$seed.sst")
-    val writer = new DeltaWriter(new BlockBasedTableConfig, CompressionType.LZ4_COMPRESSION)
-    val outcome = writer.write(delta, Array[Byte](0, 0, 'm'), Array[Byte](1), writes)
-    val live = model.collect { case (key, Some(value)) => key -> value }
-    assert(rows(delta).tail.toMap == live, s"seed $seed")
-    val removed = model.count { case (key, value) => value.isEmpty && inBase(key) }
-    val added = live.keys.count(!inBase(_))
-    assert(outcome.rowChanges.values.sum == added - removed, s"seed $seed")
-    writes.close()
   }
 
-  private def checkLookups(writes: WriteSet, model: mutable.Map[Seq[Byte], Option[Seq[Byte]]], seed: Int): Unit =
+  private def randomValue(random: Random): Array[Byte] = {
+    val value = new Array[Byte](random.nextInt(300))
+    random.nextBytes(value)
+    value
+  }
+
+  /** Random reads and writes over few keys of two states, a third of them in the base version, against a map.
+    *
+    * `rounds` transactions in a row, each of them on the rows of its predecessor; the last one is checked.
+    */
+  private def play(seed: Int, limit: Long, lent: Boolean = true, rounds: Int = 1): Unit = {
+    val random = new Random(seed)
+    val budget = new MemoryBudget(limit)
+    val base = mutable.HashMap.empty[Seq[Byte], Seq[Byte]]
+    (0 until 4000 by 3).foreach(number => base(keyOf(number).toSeq) = randomValue(random).toSeq)
+    var rows = if (lent) new ByteMap else null
+    (1 to rounds).foreach { round =>
+      val writes = new WriteSet(rows, folder.resolve(s"staging-$seed-$round"), new Options, budget)
+      val model = mutable.HashMap.empty[Seq[Byte], Option[Seq[Byte]]]
+      (1 to 30000).foreach(_ => step(writes, base, model, random))
+      if (limit < (10 << 20)) assert(writes.runs > 0, "the write set was meant to spill")
+      if (round == rounds) check(writes, model, base, s"seed $seed")
+      model.foreach {
+        case (key, Some(value)) => base(key) = value
+        case (key, None) => base -= key
+      }
+      val kept = writes.close()
+      if (lent) {
+        rows = kept
+        checkKept(kept, base, budget, s"seed $seed")
+      }
+    }
+  }
+
+  private def step(
+      writes: WriteSet,
+      base: mutable.Map[Seq[Byte], Seq[Byte]],
+      model: mutable.Map[Seq[Byte], Option[Seq[Byte]]],
+      random: Random): Unit = {
+    val key = keyOf(random.nextInt(4000))
+    random.nextInt(4) match {
+      case 0 =>
+        val known = writes.find(key, key.length, hash(key))
+        val stored = base.get(key.toSeq).map(_.toArray).orNull
+        val size = if (stored == null) -1 else stored.length
+        val entry = if (known >= 0) known else writes.remember(key, key.length, hash(key), stored, size)
+        val expected = model.getOrElse(key.toSeq, base.get(key.toSeq))
+        assert((if (writes.map.hasValue(entry)) Some(writes.map.value(entry).toSeq) else None) == expected)
+        writes.keepToBudget()
+      case 1 =>
+        put(writes, key, None, base.contains(key.toSeq))
+        model(key.toSeq) = None
+      case _ =>
+        val value = randomValue(random)
+        put(writes, key, Some(value), base.contains(key.toSeq))
+        model(key.toSeq) = Some(value.toSeq)
+    }
+  }
+
+  private def check(
+      writes: WriteSet,
+      model: mutable.Map[Seq[Byte], Option[Seq[Byte]]],
+      base: mutable.Map[Seq[Byte], Seq[Byte]],
+      clue: String): Unit = {
+    checkLookups(writes, model, clue)
+    checkScan(writes, model, clue)
+    val delta = folder.resolve("delta.sst")
+    val writer = new DeltaWriter(new BlockBasedTableConfig, CompressionType.LZ4_COMPRESSION)
+    val outcome = writer.write(delta, Array[Byte](0, 0, 'm'), Array[Byte](1), writes)
+    writer.close()
+    val live = model.collect { case (key, Some(value)) => key -> value }
+    assert(rows(delta).tail.toMap == live, clue)
+    val removed = model.count { case (key, value) => value.isEmpty && base.contains(key) }
+    val added = live.keys.count(!base.contains(_))
+    assert(outcome.rowChanges.values.sum == added - removed, clue)
+    assert(outcome.rows == live.size + removed, clue)
+  }
+
+  /** What a transaction leaves in memory is not much, and is what the next version has. */
+  private def checkKept(
+      kept: ByteMap, base: mutable.Map[Seq[Byte], Seq[Byte]], budget: MemoryBudget, clue: String): Unit = {
+    assert(kept.bytes <= budget.bytesPerCache, clue)
+    (0 until kept.size).foreach { entry =>
+      assert(!kept.isWritten(entry), clue)
+      val value = if (kept.hasValue(entry)) Some(kept.value(entry).toSeq) else None
+      assert(value == base.get(kept.key(entry).toSeq), clue)
+    }
+  }
+
+  private def checkLookups(
+      writes: WriteSet, model: mutable.Map[Seq[Byte], Option[Seq[Byte]]], clue: String): Unit =
     model.foreach { case (key, expected) =>
       val bytes = key.toArray
-      val entry = writes.find(bytes, bytes.length, ByteMap.hash(bytes, bytes.length))
-      assert(entry >= 0, s"seed $seed")
-      assert((if (writes.map.isDeleted(entry)) None else Some(writes.map.value(entry).toSeq)) == expected)
+      val entry = writes.find(bytes, bytes.length, hash(bytes))
+      assert(entry >= 0, clue)
+      assert((if (writes.map.hasValue(entry)) Some(writes.map.value(entry).toSeq) else None) == expected)
     }
 
-  private def checkScan(writes: WriteSet, model: mutable.Map[Seq[Byte], Option[Seq[Byte]]], seed: Int): Unit = {
+  private def checkScan(writes: WriteSet, model: mutable.Map[Seq[Byte], Option[Seq[Byte]]], clue: String): Unit = {
     val (lower, upper) = (Array[Byte](0, 2, 3), Array[Byte](0, 2, 7))
     val merged = new MergedCursor(writes.cursors(2, lower, upper, whole = false).toArray, _ => ())
     val found = mutable.ArrayBuffer.empty[(Seq[Byte], Option[Seq[Byte]])]
@@ -98,7 +165,7 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
     val expected = model.filter { case (key, _) =>
       Arrays.compareUnsigned(key.toArray, lower) >= 0 && Arrays.compareUnsigned(key.toArray, upper) < 0
     }
-    assert(found.toMap == expected.toMap, s"seed $seed")
+    assert(found.toMap == expected.toMap, clue)
     assert(
       found.map(_._1.toArray).sliding(2).forall(pair =>
         pair.length < 2 || Arrays.compareUnsigned(pair(0), pair(1)) < 0))
@@ -112,9 +179,44 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
     (11 to 14).foreach(play(_, 1L << 20))
   }
 
+  test("seals what a model holds when another transaction has the near cache") {
+    play(15, 1L << 30, lent = false)
+    play(16, 1L << 20, lent = false)
+  }
+
+  test("leaves the next transaction what the next version has") {
+    play(17, 1L << 30, rounds = 4)
+    play(18, 1L << 20, rounds = 4)
+  }
+
   test("leaves spilled runs behind only in the staging folder") {
     play(21, 1L << 20)
     val names = Files.list(folder).iterator.asScala.map(_.getFileName.toString).toSet
-    assert(names == Set("staging-21", "delta-21.sst"))
+    assert(names == Set("staging-21-1", "delta.sst"))
+  }
+
+  test("forgets what was read first when it is too much, and never what was written") {
+    val budget = new MemoryBudget(16L << 20)
+    budget.cacheOpened()
+    var rows = new ByteMap
+    (1 to 12).foreach { round =>
+      val writes = new WriteSet(rows, folder, new Options, budget)
+      (0 until 10000).foreach { i =>
+        val key = java.nio.ByteBuffer.allocate(10).putShort(1).putInt(round).putInt(i).array
+        assert(writes.find(key, 10, hash(key)) < 0)
+        if (i % 10 == 0) put(writes, key, Some(key), inBase = true)
+        else writes.remember(key, 10, hash(key), new Array[Byte](50), 50)
+        writes.keepToBudget()
+        assert(writes.heapBytes <= budget.bytesPerCache + budget.bytesPerWriteSet + (2 << 20))
+      }
+      assert(writes.writtenOf(1).length == 1000)
+      rows = writes.close()
+      assert(rows.bytes <= budget.bytesPerCache)
+    }
+    def kept(round: Int): Int = (0 until 10000).count { i =>
+      val key = java.nio.ByteBuffer.allocate(10).putShort(1).putInt(round).putInt(i).array
+      rows.find(key, 10, hash(key)) >= 0
+    }
+    assert(kept(12) == 10000 && kept(1) == 0)
   }
 }
