@@ -19,6 +19,7 @@ class Shared:
     tuning: Tuning
     pool: Executor
     sweeper: Executor
+    mover: Executor
     failpoints: FailPoints
     transaction_numbers: itertools.count[int]
 

@@ -1,4 +1,4 @@
-"""One commit as one object: an uncompressed zip of its table files and, last, ``meta.json``.
+"""One commit as one object: a zip of its table files, as they are, and, last, ``meta.json``, deflated.
 
 Inside are ``0000.sst``, ``0001.sst``, ... to be ingested in this order, and ``meta.json``::
 
@@ -74,7 +74,7 @@ def write_delta(place: BlobPlace, name: DeltaName, store: StoreMeta, files: Sequ
             with zipfile.ZipFile(cast("IO[bytes]", counter), "w", zipfile.ZIP_STORED) as archive:
                 described.extend(_add(archive, f"{index:04d}.sst", file) for index, file in enumerate(files))
                 meta = DeltaMeta(FORMAT_VERSION, store, store.rows, tuple(described))
-                archive.writestr(zipfile.ZipInfo(META_NAME), msgspec.json.encode(meta))
+                archive.writestr(zipfile.ZipInfo(META_NAME), msgspec.json.encode(meta), zipfile.ZIP_DEFLATED)
     except ConflictError:
         landed = _read_meta(place, name)
         if landed.store != store or landed.files != tuple(described):

@@ -126,7 +126,7 @@ def _take_open_files() -> None:
     granted, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if granted != resource.RLIM_INFINITY and granted < FEW_OPEN_FILES:
         _log.warning(
-            "the state server may open %d files only, and every store needs some dozens: raise 'ulimit -n', best to 65536",
+            "the state server may open %d files only, and every store needs some dozens: raise 'ulimit -n' to 65536",
             granted,
         )
 

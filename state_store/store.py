@@ -62,6 +62,8 @@ class Store:
         self._restoring: dict[Marker, Future[None]] = {}
         self._transactions: dict[int, Transaction] = {}
         self._decided: dict[tuple[str, int], Marker] = {}
+        self._moves: list[Future[None]] = []
+        self._ingest_ms = 0.0
         self.newest: Marker | None = None
         """The last commit a transaction began on: Spark is known to have committed it."""
 
@@ -95,6 +97,7 @@ class Store:
         """
         self._shared.failpoints.hit("begin.before")
         started = time.monotonic()
+        self._await_moves()
         base = self._base(caller, version, commit_id)
         copy, metrics = self._leased(base)
         try:
@@ -144,10 +147,10 @@ class Store:
     ) -> Committed:
         """Make the next version from the staged table files, applied in order.
 
-        After return it survives the loss of this machine. A repeat gets the same answer. Under checkpoint
-        format 1 the answer may name another commit of this run that was first. After an error the
-        transaction is ABORTED and the base as it was. Raises LifecycleError, InvalidInputError,
-        InternalError (the files lack the marker row), StorageError.
+        After return it survives the loss of this machine; the local database follows behind the answer. A
+        repeat gets the same answer. Under checkpoint format 1 the answer may name another commit of this
+        run that was first. After an error the transaction is ABORTED and the base as it was. Raises
+        LifecycleError, InvalidInputError, StorageError.
         """
         with self._lock:
             if transaction.status is Status.COMMITTED and transaction.result is not None:
@@ -155,12 +158,16 @@ class Store:
             self._require_usable()
             transaction.move(Status.PREPARED)
         try:
-            result = self._make_durable(transaction, files, row_changes, num_partitions)
+            meta, staged, result = self._make_durable(transaction, files, row_changes, num_partitions)
         except BaseException:
             self._end(transaction, Status.ABORTED)
             raise
-        transaction.result = result
-        self._end(transaction, Status.COMMITTED)
+        with self._lock:
+            transaction.result = result
+            transaction.move(Status.COMMITTED)
+            self._transactions.pop(transaction.number, None)
+            self._moves = [move for move in self._moves if not move.done()]
+            self._moves.append(self._shared.mover.submit(self._follow, transaction, meta, staged))
         self._shared.failpoints.hit("commit.before_answer")
         return result
 
@@ -315,7 +322,7 @@ class Store:
         files: Sequence[str],
         row_changes: Mapping[int, int],
         num_partitions: int | None,
-    ) -> Committed:
+    ) -> tuple[StoreMeta, Sequence[Path], Committed]:
         failpoints, started = self._shared.failpoints, time.monotonic()
         # 1. What was staged, or the marker row alone.
         staged = transaction.staged(files) or [self._marker_file(transaction)]
@@ -328,38 +335,50 @@ class Store:
         size_bytes = write_delta(self.place, DeltaName(transaction.target, transaction.base), meta, staged)
         uploaded = time.monotonic()
         failpoints.hit("commit.after_upload")
-        # 3. The live database moves on, if it still is at the base; the base stays as a local checkpoint.
-        live = self._move_live(transaction, meta, staged)
         metrics: dict[str, int | float] = {
             "upload_ms": _ms(uploaded - started),
-            "ingest_ms": _ms_since(uploaded),
+            "ingest_ms": self._ingest_ms,
             "delta_bytes": size_bytes,
-            "live": int(live),
             "superseded": 0,
         }
-        # 4. Format 1 only: which commit of this version stands. Format 2 leaves that to Spark's commit log.
+        # 3. Format 1 only: which commit of this version stands. Format 2 leaves that to Spark's commit log.
         stands = transaction.target
         if transaction.format == 1:
             stands = self._settle(transaction)
             metrics["superseded"] = int(stands != transaction.target)
-            metrics["winner_ms"] = _ms(time.monotonic() - started) - metrics["upload_ms"] - metrics["ingest_ms"]
-        return Committed(stands.version, stands.id, metrics, meta.states)
+            metrics["winner_ms"] = _ms_since(uploaded)
+        return meta, staged, Committed(stands.version, stands.id, metrics, meta.states)
+
+    def _follow(self, transaction: Transaction, meta: StoreMeta, files: Sequence[Path]) -> None:
+        """Move the live database on to a commit that stands, if it still is at its base, which stays as a checkpoint.
+
+        The commit is durable and answered: a failure costs a restore, and no more.
+        """
+        failpoints, started = self._shared.failpoints, time.monotonic()
+        stands = transaction.result is not None and transaction.result.id == transaction.new_id
+        try:
+            with self._lock:
+                live = self._copies.live
+                if stands and not self._closed and live is not None and live.marker == transaction.base:
+                    self._copies.checkpoint_live()
+                    failpoints.hit("commit.before_ingest")
+                    self._copies.advance(meta, files)
+                    failpoints.hit("commit.after_ingest")
+                    self._ingest_ms = _ms_since(started)
+        except Exception:
+            self.log.exception("%s is durable, but has to be restored: the local database failed", transaction.target)
+        finally:
+            self._let_go(transaction)
+
+    def _await_moves(self) -> None:
+        """Return when the live database has followed what is committed, which takes milliseconds."""
+        for move in self._moves:
+            move.result()
 
     def _marker_file(self, transaction: Transaction) -> Path:
         path = transaction.staging / "marker.sst"
         write_table_file(path, [(MARKER_KEY, transaction.target.encode())], self._tuning)
         return path
-
-    def _move_live(self, transaction: Transaction, meta: StoreMeta, files: Sequence[Path]) -> bool:
-        with self._lock:
-            live = self._copies.live
-            if self._closed or live is None or live.marker != transaction.base:
-                return False
-            self._copies.checkpoint_live()
-            self._shared.failpoints.hit("commit.before_ingest")
-            self._copies.advance(meta, files)
-            self._shared.failpoints.hit("commit.after_ingest")
-            return True
 
     def _settle(self, transaction: Transaction) -> Marker:
         """Declare the winner of a format 1 commit; a loser's traces go."""
@@ -367,10 +386,6 @@ class Store:
         stands = declare_winner(self.place, transaction.target, self._epochs.of(transaction.run_id), transaction.run_id)
         with self._lock:
             self._decide(caller, stands)
-            if stands != transaction.target:
-                lost = self._copies.find(transaction.target)
-                if lost is not None:
-                    self._copies.discard(lost)
         if stands != transaction.target:
             self.log.info("%s was committed as %s first; %s is dropped", self.identity, stands, transaction.target)
             self.place.delete(str(DeltaName(transaction.target, transaction.base)))
@@ -380,6 +395,10 @@ class Store:
         with self._lock:
             transaction.move(status)
             self._transactions.pop(transaction.number, None)
+        self._let_go(transaction)
+
+    def _let_go(self, transaction: Transaction) -> None:
+        with self._lock:
             self._copies.release(transaction.copy)
             if not self._closed:
                 self._copies.prune()

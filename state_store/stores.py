@@ -29,6 +29,7 @@ from pyspark_ckpt.state_store.transaction import Transaction
 from pyspark_ckpt.state_store.winners import Epochs
 
 TRANSFER_THREADS = 8
+MOVER_THREADS = 2
 ENDED_KEPT = 1024
 CACHE_SHARE = 0.75
 
@@ -67,6 +68,7 @@ class Stores:
             tuning=Tuning(int(memory_bytes * CACHE_SHARE), options.compression),
             pool=ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="transfer"),
             sweeper=ThreadPoolExecutor(1, thread_name_prefix="sweeper"),
+            mover=ThreadPoolExecutor(MOVER_THREADS, thread_name_prefix="mover"),
             failpoints=FailPoints(options.fail_points, local_dir),
             # From a random start: a transaction of a server that died is never taken for one of this server.
             transaction_numbers=itertools.count(secrets.randbits(48)),
@@ -171,6 +173,7 @@ class Stores:
         for store in stores:
             store.close()
         self._shared.pool.shutdown(wait=True)
+        self._shared.mover.shutdown(wait=True)
         self._shared.sweeper.shutdown(wait=True)
         self._possession.close()
 

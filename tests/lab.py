@@ -53,8 +53,10 @@ class Server:
         ok: dict[str, Any] = answer["ok"]
         return ok
 
-    def swept(self) -> None:
-        """Wait until everything that was to be deleted in the background is gone."""
+    def settled(self) -> None:
+        """Wait until local databases have followed their commits, and what was to be deleted is gone."""
+        for shelf in self.stores._shelves.values():
+            shelf.store._await_moves()
         self.stores._shared.sweeper.submit(int).result()
 
     def die(self) -> None:
@@ -62,6 +64,7 @@ class Server:
         for shelf in self.stores._shelves.values():
             shelf.store._closed = True
             shelf.store._copies.close(remove=False)
+        self.stores._shared.mover.shutdown(wait=True)
         self.stores._shared.pool.shutdown(wait=True)
         self.stores._shared.sweeper.shutdown(wait=True)
         self.stores._possession.close()

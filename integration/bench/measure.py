@@ -5,14 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from integration.bench.variants import HDFS_BACKED, OURS, ROCKSDB, ROCKSDB_CHANGELOG, SMALL_CACHE, Variant
+from integration.bench.variants import (
+    HDFS_BACKED,
+    NO_STATE,
+    OURS,
+    ROCKSDB,
+    ROCKSDB_CHANGELOG,
+    SMALL_CACHE,
+    Variant,
+)
 from integration.bench.worker import Sample, Worker
-from integration.bench.workloads import FILL_BATCHES, WARM_BATCHES, Workload
+from integration.bench.workloads import FILL_BATCHES, Workload
 
 LOOK_AHEAD = 2
 RESTARTS = 3
 BASE = (OURS, ROCKSDB, ROCKSDB_CHANGELOG, HDFS_BACKED)
-SMALL_CACHE_WORKLOADS = ("large-state", "same-change")
+BESIDES = {
+    "large-state": (SMALL_CACHE,),
+    "same-change": (SMALL_CACHE,),
+    "aggregation": (NO_STATE,),
+    "small-batch": (NO_STATE,),
+}
 
 
 @dataclass
@@ -36,17 +49,17 @@ class Bench:
     def measure(self, workload: Workload, rounds: int) -> Measured:
         """Fill and warm every variant, then ``rounds`` batches each (or a multiple), in turn; the order rotates."""
         rounds *= workload.rounds_factor
-        variants = (*BASE, SMALL_CACHE) if workload.name in SMALL_CACHE_WORKLOADS else BASE
+        variants = (*BASE, *BESIDES.get(workload.name, ()))
         restarts = RESTARTS if workload.restarts else 0
         folder = self._scratch / workload.name
-        inputs = workload.write(folder, FILL_BATCHES + WARM_BATCHES + rounds + restarts + LOOK_AHEAD)
+        inputs = workload.write(folder, FILL_BATCHES + workload.warm + rounds + restarts + LOOK_AHEAD)
         for variant in variants:
             self._worker(variant).start(workload, inputs, folder / "checkpoint" / variant.name.replace(", ", "-"))
         measured = Measured(workload)
-        for number in range(FILL_BATCHES + WARM_BATCHES + rounds):
+        for number in range(FILL_BATCHES + workload.warm + rounds):
             for variant in _rotated(variants, number):
                 sample = self._worker(variant).step()
-                if number >= FILL_BATCHES + WARM_BATCHES:
+                if number >= FILL_BATCHES + workload.warm:
                     measured.warm.setdefault(variant.name, []).append(sample)
         for number in range(restarts):
             for variant in _rotated(variants, number):

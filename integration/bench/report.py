@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from integration.bench.bars import Ratio, Verdict, execution_ms
-from integration.bench.measure import BASE, Measured
-from integration.bench.variants import OURS, SESSION_SETTINGS, SMALL_CACHE
+from integration.bench.measure import Measured
+from integration.bench.variants import ALL, OURS, SESSION_SETTINGS, SMALL_CACHE
 from integration.bench.worker import Sample
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ NOTES = (
     "A variant has a process of its own; while one runs a batch, the others wait.",
     "Ours syncs what it commits to disk (fsync); Spark's providers leave that to the system.",
     "Spark's RocksDB counts rows exactly, as is its default; so does ours.",
+    "'no state' is the same plan with nothing kept: what Spark itself takes for such a batch.",
     "Ratios are ours over theirs, pair by pair of one round: median [quartiles].",
 )
 
@@ -85,7 +86,7 @@ def _against_ours(samples: Mapping[str, Sequence[Sample]], name: str, figure: Ca
 
 
 def _in_order(samples: Mapping[str, Sequence[Sample]]) -> list[str]:
-    return [variant.name for variant in (*BASE, SMALL_CACHE) if variant.name in samples]
+    return [variant.name for variant in ALL if variant.name in samples]
 
 
 def _p99(values: Iterable[float]) -> float:
@@ -106,7 +107,7 @@ def write_json(run: Run, path: Path) -> None:
         "versions": {"python": sys.version.split()[0], **{each: version(each) for each in ("pyspark", "rocksdict")}},
         "settings": {
             "session": dict(SESSION_SETTINGS),
-            **{each.name: dict(each.settings) for each in (*BASE, SMALL_CACHE)},
+            **{each.name: dict(each.settings) for each in ALL},
         },
         "notes": NOTES,
         "rounds": run.rounds,

@@ -16,11 +16,15 @@ _CHANGELOG = _PREFIX + "rocksdb.changelogCheckpointing.enabled"
 
 @dataclass(frozen=True)
 class Variant:
-    """One provider with its settings. ``ours``: the session is made by ``pyspark_ckpt.configure``."""
+    """One provider with its settings. ``ours``: the session is made by ``pyspark_ckpt.configure``.
+
+    Not ``stateful``: every batch is a query of its own, of the same plan, and keeps nothing.
+    """
 
     name: str
     settings: Mapping[str, str]
     ours: bool = False
+    stateful: bool = True
 
 
 OURS = Variant("ckpt", {}, ours=True)
@@ -34,6 +38,9 @@ HDFS_BACKED = Variant(
         _PREFIX + "checkpointFormatVersion": "1",
     },
 )
+NO_STATE = Variant("no state", {}, stateful=False)
+
+ALL: tuple[Variant, ...] = (OURS, SMALL_CACHE, ROCKSDB, ROCKSDB_CHANGELOG, HDFS_BACKED, NO_STATE)
 
 SESSION_SETTINGS: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",

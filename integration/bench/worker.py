@@ -22,7 +22,7 @@ from integration.bench.variants import SESSION_SETTINGS, Variant
 from integration.bench.workloads import FILES_A_BATCH, SCHEMA, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from multiprocessing.connection import Connection
 
     from pyspark.sql import DataFrame, SparkSession
@@ -96,7 +96,9 @@ class Worker:
 class _Gate:
     """Lets the batches of a query through one by one."""
 
-    def __init__(self) -> None:
+    def __init__(self, of_batch: Callable[[DataFrame], DataFrame]) -> None:
+        """Write ``of_batch`` of what a batch brings."""
+        self._of_batch = of_batch
         self._arrivals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._turns: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self.execution_ms = 0.0
@@ -107,7 +109,7 @@ class _Gate:
         if not self._turns.get():
             raise _Stopped
         started = time.perf_counter()
-        frame.write.format("noop").mode("overwrite").save()
+        self._of_batch(frame).write.format("noop").mode("overwrite").save()
         self.execution_ms = (time.perf_counter() - started) * 1000
 
     def open(self, *, go_on: bool) -> None:
@@ -130,7 +132,8 @@ class _Session:
 
     def __init__(self, variant: Variant) -> None:
         self._spark = _session(variant)
-        self._gate = _Gate()
+        self._stateful = variant.stateful
+        self._gate = _Gate(_as_it_is)
         self._query: StreamingQuery | None = None
         self._started_with: tuple[Workload, list[str], str] | None = None
         self._waiting = -1
@@ -142,10 +145,16 @@ class _Session:
             self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_A_BATCH).parquet(each)
             for each in inputs
         ]
-        self._gate = _Gate()
+        if self._stateful:
+            self._gate = _Gate(_as_it_is)
+            streamed = workload.query(self._spark, frames)
+            mode = "append" if workload.name in _APPENDING else "update"
+        else:
+            self._gate = _Gate(lambda frame: workload.query(self._spark, [frame]))
+            (streamed,) = frames
+            mode = "append"
         self._query = (
-            workload.query(self._spark, frames)
-            .writeStream.outputMode("append" if workload.name in _APPENDING else "update")
+            streamed.writeStream.outputMode(mode)
             .option("checkpointLocation", checkpoint)
             .foreachBatch(self._gate.run_batch)
             .start()
@@ -170,7 +179,7 @@ class _Session:
             memory_bytes=sum(process.memory_info().rss for process in processes),
             open_files=sum(process.num_fds() for process in processes),
             duration_ms=dict(progress.durationMs),
-            custom=dict(operators[0].customMetrics),
+            custom=dict(operators[0].customMetrics) if operators else {},
         )
 
     def restart(self) -> None:
@@ -200,6 +209,10 @@ class _Session:
 
 
 _APPENDING = ("dedup", "dedup-watermark", "sessions", "join")
+
+
+def _as_it_is(frame: DataFrame) -> DataFrame:
+    return frame
 
 
 def _session(variant: Variant) -> SparkSession:

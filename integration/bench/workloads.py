@@ -21,7 +21,6 @@ Query: TypeAlias = Callable[["SparkSession", Sequence["DataFrame"]], "DataFrame"
 SCHEMA = "key long, amount long, at timestamp"
 FILES_A_BATCH = 2
 FILL_BATCHES = 1
-WARM_BATCHES = 4
 
 _START_US = 1_700_000_000_000_000
 _MINUTE_US = 60_000_000
@@ -40,6 +39,7 @@ class Workload:
     partitions: int = 2
     fill: bool = True
     restarts: bool = False
+    warm: int = 4
     rounds_factor: int = 1
 
     def smaller(self, factor: int) -> Workload:
@@ -49,6 +49,7 @@ class Workload:
             keys=max(1, self.keys // factor),
             rows=max(100, self.rows // factor),
             partitions=max(2, self.partitions // factor),
+            warm=4,
             rounds_factor=1,
         )
 
@@ -126,7 +127,15 @@ ALL: tuple[Workload, ...] = (
         restarts=True,
     ),
     Workload("same-change", "count and sum, 50k rows a batch on 200k keys", _aggregation, 200_000, 50_000),
-    Workload("small-batch", "count and sum, 100 rows a batch on 200k keys", _aggregation, 200_000, 100),
+    Workload(
+        "small-batch",
+        "count and sum, 100 rows a batch on 200k keys",
+        _aggregation,
+        200_000,
+        100,
+        warm=40,  # the JVM compiles for that long where a batch has few rows
+        rounds_factor=4,
+    ),
     Workload("dedup", "dropDuplicates, 50k rows a batch", _deduplication, 200_000, 50_000),
     Workload(
         "dedup-watermark",
@@ -144,7 +153,7 @@ ALL: tuple[Workload, ...] = (
         200_000,
         20_000,
         partitions=200,
-        rounds_factor=4,  # enough of them for a p99
+        rounds_factor=2,  # enough of them for a p99
     ),
 )
 

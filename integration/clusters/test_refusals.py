@@ -96,7 +96,12 @@ def test_configure_says_what_to_do_when_a_session_without_the_jar_runs(
         "print('accepted')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env=dict(user_environment), cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code],
+        env=dict(user_environment),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert f"--jars {pyspark_ckpt.jar_path()}" in done.stdout
     assert "accepted" in done.stdout

@@ -125,10 +125,7 @@ CASES = (
         f"{name}, format 2": Case(query, _SIDES, settings=_format(2), state=JOIN_SIDES)
         for name, query in _QUERIES.items()
     }
-    | {
-        f"{name}, format 4": _column_families(query, _SIDES, 4, COUNTS)
-        for name, query in _QUERIES.items()
-    }
+    | {f"{name}, format 4": _column_families(query, _SIDES, 4, COUNTS) for name, query in _QUERIES.items()}
     | {
         # As format 2 in one store: what differs between the types of join is seen in the other formats.
         f"{name}, format 3": _column_families(_QUERIES[name], _SIDES, 3, COUNTS)

@@ -100,7 +100,7 @@ def test_a_delta_is_a_plain_zip(lab: Lab) -> None:
     (path,) = lab.remote.iterdir()
     with zipfile.ZipFile(path) as archive:
         assert archive.namelist() == ["0000.sst", "meta.json"]
-        assert all(entry.compress_type == zipfile.ZIP_STORED for entry in archive.infolist())
+        assert archive.getinfo("0000.sst").compress_type == zipfile.ZIP_STORED
         meta = json.loads(archive.read("meta.json"))
         assert meta["format"] == 1
         assert meta["files"][0]["bytes"] == len(archive.read("0000.sst"))

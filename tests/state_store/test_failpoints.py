@@ -38,7 +38,7 @@ def test_a_bad_spec_is_refused(tmp_path: Path, spec: str) -> None:
         FailPoints(spec, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["commit.before_upload", "commit.after_upload", "commit.before_ingest"])
+@pytest.mark.parametrize("name", ["commit.before_upload", "commit.after_upload"])
 def test_a_commit_that_fails_leaves_the_base_usable(make_lab: MakeLab, name: str) -> None:
     lab = make_lab(failPoints=f"{name}:error@2")
     handle = lab.open()
@@ -48,6 +48,16 @@ def test_a_commit_that_fails_leaves_the_base_usable(make_lab: MakeLab, name: str
     assert caught.value.kind == "StorageError"
     (again,) = lab.grow(handle, 1, 1, base)
     assert lab.begin(handle, 2, again).rows == {"key-1": "value-1", "key-2": "value-2"}
+
+
+@pytest.mark.parametrize("name", ["commit.before_ingest", "commit.after_ingest"])
+def test_a_commit_stands_when_the_local_database_cannot_follow(make_lab: MakeLab, name: str) -> None:
+    lab = make_lab(failPoints=f"{name}:error@2")
+    handle = lab.open()
+    ids = lab.grow(handle, 2)
+    txn = lab.begin(handle, 2, ids[-1])
+    assert txn.rows == {"key-1": "value-1", "key-2": "value-2"}
+    assert lab.grow(handle, 1, 2, ids[-1])
 
 
 @pytest.mark.parametrize("name", ["snapshot.before_manifest", "snapshot.after_manifest", "cleanup.before_delete"])

@@ -209,6 +209,7 @@ def test_a_manifest_cannot_name_files_outside(lab: Lab, name: str) -> None:
 
 def test_local_copies_are_used_when_a_killed_server_comes_back(lab: Lab) -> None:
     ids = lab.grow(lab.open(), 5)
+    lab.server.settled()
     lab.restart()
     handle = lab.open()
     for path in lab.remote.iterdir():
@@ -226,7 +227,7 @@ def test_local_copies_are_dropped_when_the_machine_was_booted_again(lab: Lab) ->
 
 def test_a_local_copy_that_is_damaged_is_replaced(lab: Lab) -> None:
     ids = lab.grow(lab.open(), 3)
-    lab.server.swept()
+    lab.server.settled()
     for path in lab.local_dir.rglob("MANIFEST-*"):
         path.write_bytes(b"rubbish")
     lab.restart()
@@ -242,6 +243,7 @@ def lose_a_table_of_the_copy(lab: Lab, version: int) -> None:
 def test_a_damaged_local_copy_is_replaced_when_it_is_asked_for(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     handle = lab.open()
     ids = lab.grow(handle, 3)
+    lab.server.settled()
     lose_a_table_of_the_copy(lab, 2)
     txn = lab.begin(handle, 2, ids[1])
     assert txn.rows == expected(2)

@@ -112,6 +112,7 @@ def test_begin_again_finds_the_base_when_the_live_database_has_moved_on(lab: Lab
     slow, fast = lab.begin(handle, 1, base), lab.begin(handle, 1, base)
     fast.put("k", "v")
     fast.commit()
+    lab.server.settled()
     with pytest.raises(AssertionError, match="marker"):
         read_rows(slow.answer)  # what a reader that catches up too late sees, and must not use
     assert lab.begin(handle, 1, base).rows == {"key-1": "value-1"}
@@ -169,6 +170,7 @@ def test_a_ticket_leads_a_worker_to_the_transaction(lab: Lab) -> None:
     assert (ticket.db, ticket.staging, ticket.version) == (txn.answer["db"], txn.answer["staging"], 1)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     txn.commit()
+    lab.server.settled()
     assert not path.exists()
 
 
@@ -218,15 +220,16 @@ def test_commit_takes_only_files_of_its_staging_folder(lab: Lab, name: str) -> N
     assert caught.value.kind == "InvalidInputError"
 
 
-def test_commit_fails_when_the_files_lack_the_marker_row(lab: Lab) -> None:
+def test_a_commit_whose_files_lack_the_marker_row_is_never_served(lab: Lab) -> None:
     handle = lab.open()
     (base,) = lab.grow(handle, 1)
     txn = lab.begin(handle, 1, base)
     txn.put("k", "v")
     txn.answer["next_marker_value"] = txn.answer["marker_value"]
+    wrong = txn.commit()["id"]
     with pytest.raises(CallError, match="marker") as caught:
-        txn.commit()
-    assert caught.value.kind == "InternalError"
+        lab.begin(handle, 2, wrong)
+    assert caught.value.kind == "FormatError"
     assert lab.begin(handle, 1, base).rows == {"key-1": "value-1"}
 
 
@@ -256,7 +259,7 @@ def test_begin_makes_no_remote_request_when_the_version_is_live(lab: Lab) -> Non
 
 def test_local_checkpoints_stay_few(lab: Lab) -> None:
     lab.grow(lab.open(), 12)
-    lab.server.swept()
+    lab.server.settled()
     (store,) = (lab.local_dir / "stores").iterdir()
     assert len(list(store.iterdir())) == 3  # live, and two frozen versions
 

@@ -211,6 +211,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def staging_is_only_for_open_transactions(self) -> None:
+        self.lab.server.settled()
         staged = list((self.lab.local_dir / "staging").iterdir())
         assert len(staged) == len(self.attempts)
 

@@ -16,7 +16,8 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
   import ByteMap._
 
   private val arena = new Arena
-  private var table = new Array[Long](InitialEntries * 2) // hash in the high half, entry number + 1 in the low; 0 = free
+  private var table =
+    new Array[Long](InitialEntries * 2) // hash in the high half, entry number + 1 in the low; 0 = free
   private var records = new Array[Long](InitialEntries * RecordWords)
   private var count = 0
 

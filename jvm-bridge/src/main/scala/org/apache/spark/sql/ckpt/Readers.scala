@@ -11,8 +11,15 @@ import org.rocksdb.{Options => RocksOptions, RocksDB => NativeDB, _}
 /** One open view of a store's database: a secondary of the live one, or a local checkpoint opened read-only. */
 private[ckpt] final class Reader(val path: String, val live: Boolean, val db: NativeDB, home: Path) {
   val family: ColumnFamilyHandle = db.getDefaultColumnFamily
+
+  /** For look-ups, and for scans whose bounds begin with one state and hash. */
   val readOptions: ReadOptions = new ReadOptions
-  val scanOptions: ReadOptions = new ReadOptions().setFillCache(false)
+
+  /** For scans of other ranges. */
+  val rangeOptions: ReadOptions = new ReadOptions().setTotalOrderSeek(true)
+
+  /** For scans of whole states, which would push everything else out of the block cache. */
+  val scanOptions: ReadOptions = new ReadOptions().setTotalOrderSeek(true).setFillCache(false)
 
   def catchUp(): Unit = db.tryCatchUpWithPrimary()
 
@@ -22,6 +29,7 @@ private[ckpt] final class Reader(val path: String, val live: Boolean, val db: Na
 
   def close(): Unit = {
     readOptions.close()
+    rangeOptions.close()
     scanOptions.close()
     db.close()
     if (home != null) Readers.deleteFolder(home)
@@ -45,6 +53,7 @@ private[ckpt] final class Readers(scratch: Path, budget: MemoryBudget) {
   private val options = new RocksOptions()
     .setMaxOpenFiles(-1)
     .setTableFormatConfig(table)
+    .useFixedLengthPrefixExtractor(KeyCodec.HashedHead)
     .setKeepLogFileNum(1)
     .setInfoLogLevel(InfoLogLevel.ERROR_LEVEL)
 

@@ -49,6 +49,7 @@ private[ckpt] final class Transaction(
   private val idleIterators = mutable.ArrayDeque.empty[RocksIterator]
   private val openScans = mutable.HashSet.empty[Cursor]
   private val scanned = new Array[Array[Byte]](Transaction.RememberedScans)
+  private val recent = new RecentScans
   private val droppedStates = mutable.HashSet.empty[Int]
   private var closed = false
 
@@ -101,15 +102,26 @@ private[ckpt] final class Transaction(
   /** Rows of [lower, upper) as this transaction sees them now, in key order. The caller closes it. */
   def scan(state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean): Cursor = {
     checkOpen()
-    val iterator =
-      if (whole) reader.db.newIterator(reader.family, reader.scanOptions)
-      else idleIterators.removeLastOption().getOrElse(reader.db.newIterator(reader.family, reader.readOptions))
-    val release: RocksIterator => Unit = if (whole || closed) _.close() else it => idleIterators.append(it)
-    val base = new RocksCursor[RocksIterator](iterator, _.key, _.value, lower, upper, release)
-    val sources = (writes.cursors(state, lower, upper, whole) :+ base).toArray
+    val sources = (writes.cursors(state, lower, upper, whole) :+ baseCursor(state, lower, upper, whole)).toArray
     val merged = new MergedCursor(sources, scan => openScans.remove(scan))
     openScans.add(merged)
     merged
+  }
+
+  private def baseCursor(state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean): Cursor = {
+    val isPrefix = !whole && !KeyCodec.isOrdered(state)
+    val known = if (isPrefix) recent.of(lower) else null
+    if (known != null) {
+      known.cursor
+    } else {
+      val options = if (isPrefix) reader.readOptions else if (whole) reader.scanOptions else reader.rangeOptions
+      val iterator =
+        (if (isPrefix) idleIterators.removeLastOption() else None)
+          .getOrElse(reader.db.newIterator(reader.family, options))
+      val release: RocksIterator => Unit = if (isPrefix) idleIterators.append(_) else _.close()
+      val rows = new RocksCursor[RocksIterator](iterator, _.key, _.value, lower, upper, release)
+      if (isPrefix) recent.recording(lower, rows) else rows
+    }
   }
 
   /** Tells that a scan has just shown `key` from the base or the write set: a removal need not look again. */
@@ -164,8 +176,13 @@ private[ckpt] final class Transaction(
     if (shown != null && Arrays.equals(shown, 0, shown.length, key, 0, length)) {
       true
     } else {
-      existenceReads += 1
-      readDatabase(key, length) >= 0
+      val around = recent.around(key, length)
+      if (around != null) {
+        around.has(key, length)
+      } else {
+        existenceReads += 1
+        readDatabase(key, length) >= 0
+      }
     }
   }
 

@@ -10,8 +10,9 @@ import org.rocksdb.{Options => RocksOptions}
 /** The rows that one transaction has in memory: what it has written, over what it and its predecessors have read.
   *
   * An entry that was written says whether the base version had its key, so that row counts are exact with no read per
-  * write. When the writes outgrow their budget they are spilled as one sorted run and everything else is forgotten; when
-  * the whole outgrows its own, entries that were not used lately are. Both make entry numbers void. Not thread-safe.
+  * write. When all of it outgrows the budgets of near cache and write set, entries that were not used lately are
+  * forgotten; when the writes alone do, they are spilled as one sorted run. Both make entry numbers void. Not
+  * thread-safe.
   *
   * `lent`: the rows of the near cache, or null, in which case little of what is read is kept.
   */
@@ -23,7 +24,7 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
   private var lastState = NoState
   private var lastEntries: Entries = _
   private val spilled = mutable.ArrayBuffer.empty[Run]
-  private val indexes = mutable.HashMap.empty[Int, java.util.TreeMap[Array[Byte], Integer]]
+  private val indexes = mutable.HashMap.empty[Int, WrittenIndex]
   private var written = 0L
   private var roof = 0L
   private var shrunkTo = 0L
@@ -85,7 +86,9 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
 
   /** Spills or forgets what is too much; entry numbers are void behind it. */
   def keepToBudget(): Unit = if (!sealedForGood && (written > nextLook || entries.bytes > roof)) {
-    if (written > budget.bytesPerWriteSet) {
+    val room = cacheBytes + budget.bytesPerWriteSet
+    // Forgetting what was read is cheaper than spilling what was written. A quarter is for the free room of tables.
+    if (written > room - room / 4) {
       spill()
     } else if (roof > 0 && entries.bytes > roof) {
       shrink(cacheBytes / 2)
@@ -93,7 +96,7 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
     }
     nextLook = written + Step
     // What a shrink could not but keep must not make the next row shrink again.
-    roof = math.max(cacheBytes + budget.bytesPerWriteSet, shrunkTo + cacheBytes / 4)
+    roof = math.max(room, shrunkTo + cacheBytes / 4)
   }
 
   /** After the commit nothing is spilled any more: the staging folder is gone. */
@@ -148,20 +151,15 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
       lastEntries = byState.getOrElseUpdate(state, new Entries)
     }
     lastEntries.add(EntrySort.word(entries, entry, KeyCodec.StateBytes))
-    if (indexes.nonEmpty) indexes.get(state).foreach(_.put(entries.key(entry), entry))
+    if (indexes.nonEmpty) indexes.get(state).foreach(_.add(entry))
   }
 
-  private def indexed(state: Int, lower: Array[Byte], upper: Array[Byte]): Array[Int] = {
-    val index = indexes.getOrElseUpdate(state, buildIndex(state))
-    val range = if (upper == null) index.tailMap(lower, true) else index.subMap(lower, true, upper, false)
-    val found = mutable.ArrayBuilder.make[Int]
-    range.values.forEach(entry => found += entry.intValue)
-    found.result()
-  }
+  private def indexed(state: Int, lower: Array[Byte], upper: Array[Byte]): Array[Int] =
+    indexes.getOrElseUpdate(state, buildIndex(state)).range(lower, upper)
 
-  private def buildIndex(state: Int): java.util.TreeMap[Array[Byte], Integer] = {
-    val index = new java.util.TreeMap[Array[Byte], Integer](ByteOrder)
-    byState.get(state).foreach(_.words.foreach(word => index.put(entries.key(word.toInt), word.toInt)))
+  private def buildIndex(state: Int): WrittenIndex = {
+    val index = WrittenIndex.of(state, entries)
+    byState.get(state).foreach(_.words.foreach(word => index.add(word.toInt)))
     index
   }
 
@@ -181,7 +179,8 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
 
   private def spill(): Unit = {
     Files.createDirectories(staging)
-    spilled += Run.write(staging.resolve(s"run-${spilled.length}"), runOptions, entries, states.flatMap(writtenOf).toArray)
+    spilled += Run.write(staging.resolve(s"run-${spilled.length}"), runOptions, entries,
+      states.flatMap(writtenOf).toArray)
     // Scans that have begun keep the former map; everybody else starts anew.
     startOver(new ByteMap(entries.epoch))
     written = 0
@@ -226,11 +225,6 @@ private[ckpt] object WriteSet {
   private final val Ages = 64
   private final val Step = 64L << 10
   private final val SmallestCache = 1L << 20
-
-  object ByteOrder extends java.util.Comparator[Array[Byte]] {
-    override def compare(left: Array[Byte], right: Array[Byte]): Int =
-      Arrays.compareUnsigned(left, right)
-  }
 
   /** Entries of one state as `EntrySort` wants them, in the order in which they were written. */
   private final class Entries {

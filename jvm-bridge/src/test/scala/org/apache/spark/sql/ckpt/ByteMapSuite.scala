@@ -107,7 +107,7 @@ class ByteMapSuite extends AnyFunSuite {
       assert(entries.sorted.toSeq == (0 until map.size), s"seed $seed")
       val keys = entries.map(map.key)
       val expected = keys.clone
-      java.util.Arrays.sort(expected, WriteSet.ByteOrder)
+      java.util.Arrays.sort(expected, java.util.Arrays.compareUnsigned(_: Array[Byte], _: Array[Byte]))
       assert(keys.map(_.toSeq).toSeq == expected.map(_.toSeq).toSeq, s"seed $seed")
     }
   }

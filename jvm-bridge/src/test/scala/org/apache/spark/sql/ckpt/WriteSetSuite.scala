@@ -38,8 +38,10 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
     found.toSeq
   }
 
+  /** A key of a hashed state, some of which share their hash, or of a state in key order. */
   private def keyOf(number: Int): Array[Byte] =
-    Array[Byte](0, (1 + number % 2).toByte, (number >> 8).toByte, number.toByte, 9)
+    if (number % 2 == 0) Array[Byte](0, 1, 7, 7, 7, (number % 200).toByte, (number >> 8).toByte, number.toByte)
+    else Array[Byte](-128, 2, (number >> 8).toByte, number.toByte, 9)
 
   private def hash(key: Array[Byte]): Int = ByteMap.hash(key, key.length)
 
@@ -117,7 +119,7 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
       base: mutable.Map[Seq[Byte], Seq[Byte]],
       clue: String): Unit = {
     checkLookups(writes, model, clue)
-    checkScan(writes, model, clue)
+    checkScans(writes, model, clue)
     val delta = folder.resolve("delta.sst")
     val writer = new DeltaWriter(new BlockBasedTableConfig, CompressionType.LZ4_COMPRESSION)
     val outcome = writer.write(delta, Array[Byte](0, 0, 'm'), Array[Byte](1), writes)
@@ -150,9 +152,24 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
       assert((if (writes.map.hasValue(entry)) Some(writes.map.value(entry).toSeq) else None) == expected)
     }
 
-  private def checkScan(writes: WriteSet, model: mutable.Map[Seq[Byte], Option[Seq[Byte]]], clue: String): Unit = {
-    val (lower, upper) = (Array[Byte](0, 2, 3), Array[Byte](0, 2, 7))
-    val merged = new MergedCursor(writes.cursors(2, lower, upper, whole = false).toArray, _ => ())
+  private def checkScans(writes: WriteSet, model: mutable.Map[Seq[Byte], Option[Seq[Byte]]], clue: String): Unit = {
+    checkScan(writes, model, 0x8002, Array[Byte](-128, 2, 3), Array[Byte](-128, 2, 7), clue)
+    (0 until 200 by 50).foreach { hash =>
+      val prefix = Array[Byte](0, 1, 7, 7, 7, hash.toByte)
+      checkScan(writes, model, 1, prefix, KeyCodec.behind(prefix, prefix.length), clue)
+      val longer = prefix :+ 2.toByte
+      checkScan(writes, model, 1, longer, KeyCodec.behind(longer, longer.length), clue)
+    }
+  }
+
+  private def checkScan(
+      writes: WriteSet,
+      model: mutable.Map[Seq[Byte], Option[Seq[Byte]]],
+      state: Int,
+      lower: Array[Byte],
+      upper: Array[Byte],
+      clue: String): Unit = {
+    val merged = new MergedCursor(writes.cursors(state, lower, upper, whole = false).toArray, _ => ())
     val found = mutable.ArrayBuffer.empty[(Seq[Byte], Option[Seq[Byte]])]
     while (merged.valid) {
       val value =
