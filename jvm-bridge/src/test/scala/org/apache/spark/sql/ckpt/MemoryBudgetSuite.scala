@@ -11,8 +11,9 @@ class MemoryBudgetSuite extends AnyFunSuite {
   }
 
   test("says what does not fit, with both figures and what to do") {
-    val Seq(heap, overhead) = budget.misfits(1L << 30, Some(300L << 20))
-    assert(heap.contains("768 MiB of a heap of 1024 MiB") && heap.contains("lower memoryLimit"))
-    assert(overhead.contains("may take 356 MiB") && overhead.contains("spark.executor.memoryOverhead is 300 MiB"))
+    val problems = budget.misfits(1L << 30, Some(300L << 20))
+    assert(problems.length == 2)
+    assert(problems(0).contains("768 MiB of a heap of 1024 MiB") && problems(0).contains("lower memoryLimit"))
+    assert(problems(1).contains("may take 356 MiB") && problems(1).contains("spark.executor.memoryOverhead is 300 MiB"))
   }
 }
