@@ -153,8 +153,12 @@ class LocalCopies:
         if frozen is not None:
             return frozen
         folder = self.new_folder()
-        live.database.checkpoint(folder / "db")  # type: ignore[union-attr]  # live is open
-        copy = self.add(folder, live.meta, None)
+        try:
+            live.database.checkpoint(folder / "db")  # type: ignore[union-attr]  # live is open
+            copy = self.add(folder, live.meta, None)
+        except BaseException:
+            _remove(folder)
+            raise
         copy.confirmed = live.confirmed
         return copy
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,13 +179,17 @@ class _naming:  # noqa: N801 - used as a function
         pass
 
     def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
+        # What zipfile and zlib say of bytes that are none of theirs; places raise nothing of these kinds.
         damage = (
             _Damage,
             zipfile.BadZipFile,
             zipfile.LargeZipFile,
+            zlib.error,
             msgspec.MsgspecError,
             EOFError,
             NotImplementedError,
+            RuntimeError,
+            ValueError,
         )
         if isinstance(problem, damage):
             raise FormatError(

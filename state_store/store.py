@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
@@ -166,8 +166,12 @@ class Store:
             transaction.result = result
             transaction.move(Status.COMMITTED)
             self._transactions.pop(transaction.number, None)
+            transaction.drop_ticket()  # here, because a later transaction of the same task may need its place
             self._moves = [move for move in self._moves if not move.done()]
-            self._moves.append(self._shared.mover.submit(self._follow, transaction, meta, staged))
+            try:
+                self._moves.append(self._shared.mover.submit(self._follow, transaction, meta, staged))
+            except RuntimeError:  # this process is ending: the next one restores
+                self._let_go(transaction)
         self._shared.failpoints.hit("commit.before_answer")
         return result
 
@@ -367,13 +371,14 @@ class Store:
                     self._ingest_ms = _ms_since(started)
         except Exception:
             self.log.exception("%s is durable, but has to be restored: the local database failed", transaction.target)
-        finally:
+        try:
             self._let_go(transaction)
+        except Exception:
+            self.log.exception("what %s has left in local files could not be tidied up", transaction.target)
 
     def _await_moves(self) -> None:
         """Return when the live database has followed what is committed, which takes milliseconds."""
-        for move in self._moves:
-            move.result()
+        wait(self._moves)
 
     def _marker_file(self, transaction: Transaction) -> Path:
         path = transaction.staging / "marker.sst"

@@ -115,8 +115,13 @@ class Transaction:
             raise InvalidInputError(f"A staged file is listed twice: {list(names)}.")
         return paths
 
+    def drop_ticket(self) -> None:
+        """Remove the ticket: no worker finds the transaction any more."""
+        if self.ticket is not None:
+            self.ticket.unlink(missing_ok=True)
+            self.ticket = None
+
     def clear(self) -> None:
         """Remove staging folder and ticket."""
         shutil.rmtree(self.staging, ignore_errors=True)
-        if self.ticket is not None:
-            self.ticket.unlink(missing_ok=True)
+        self.drop_ticket()

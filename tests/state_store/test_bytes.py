@@ -121,3 +121,25 @@ def test_a_delta_with_a_file_under_another_name_is_refused(lab: Lab, tmp_path: P
             archive.writestr("meta.json", meta.replace(b"0000.sst", evil.encode()))
         with pytest.raises(FormatError, match="damaged"):
             read_delta(LocalPlace(lab.remote), name, path.stat().st_size, tmp_path / evil.replace("/", "_"))
+
+
+def test_every_flipped_bit_of_the_metadata_is_damage_that_is_named(lab: Lab, tmp_path: Path) -> None:
+    txn = lab.begin(lab.open(), 0)
+    txn.put("k", "v")
+    txn.commit()
+    (path,) = lab.remote.iterdir()
+    name = names.parse(path.name)
+    assert isinstance(name, names.DeltaName)
+    with zipfile.ZipFile(path) as archive:
+        start = archive.getinfo("meta.json").header_offset
+        end = start + 30 + len("meta.json") + archive.getinfo("meta.json").compress_size
+    whole = path.read_bytes()
+    place = LocalPlace(lab.remote)
+    for bit in range(start * 8, end * 8, 7):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        try:
+            read_delta(place, name, len(damaged), tmp_path / f"delta-{bit}")
+        except FormatError as problem:
+            assert path.name in problem.message  # noqa: PT017 - a bit that nobody reads may be flipped unnoticed

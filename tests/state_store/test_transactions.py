@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_ckpt.state_store.copies import LocalCopies
+from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.ticket import read_ticket, ticket_path
 from tests.lab import DESCRIPTOR, CallError, Lab, read_rows
 
@@ -294,3 +296,48 @@ def test_begin_on_the_live_version_takes_milliseconds(lab: Lab) -> None:
         times.append(time.monotonic() - started)
         lab.server.call("abort", txn=answer["txn"])
     assert min(times) < 0.02
+
+
+def test_a_commit_leaves_the_ticket_of_the_next_partition_in_the_same_task(lab: Lab) -> None:
+    for turn in range(20):
+        first = lab.begin(lab.open(), 0, attempt=turn)
+        first.put("k", "v")
+        first.commit()
+        second = lab.begin(lab.open(partition=4, state_dir=str(lab.remote.with_name("4"))), 0, attempt=turn)
+        lab.server.settled()
+        assert read_ticket(ticket_path(lab.local_dir, turn, 0, "default")).staging == second.answer["staging"]
+        second.abort()
+
+
+def test_a_store_goes_on_when_its_local_files_could_not_be_tidied_up(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle = lab.open()
+    (base,) = lab.grow(handle, 1)
+    lab.server.settled()
+    with monkeypatch.context() as broken:
+        broken.setattr(LocalCopies, "prune", _out_of_order)
+        txn = lab.begin(handle, 1, base)
+        txn.put("k", "v")
+        newer = txn.commit()["id"]
+        lab.server.settled()
+    assert "could not be tidied up" in caplog.text
+    assert lab.begin(handle, 2, newer).rows == {"key-1": "value-1", "k": "v"}
+
+
+def test_no_folder_is_left_when_a_local_checkpoint_cannot_be_made(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = lab.open()
+    ids = lab.grow(handle, 2)
+    lab.server.settled()
+    (store,) = (lab.local_dir / "stores").iterdir()
+    before = set(store.iterdir())
+    with monkeypatch.context() as broken:
+        broken.setattr(Database, "checkpoint", _out_of_order)
+        newer = lab.grow(handle, 1, 2, ids[-1])
+        lab.server.settled()
+    assert set(store.iterdir()) <= before
+    assert len(lab.begin(handle, 3, newer[-1]).rows) == 3
+
+
+def _out_of_order(*_: object) -> None:
+    raise OSError("planted")

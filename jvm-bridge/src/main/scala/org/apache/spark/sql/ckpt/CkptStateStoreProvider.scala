@@ -35,7 +35,7 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
   private var hadoopConf: Configuration = _
   private var usesFamilies = false
   private var settings: Settings = _
-  private var engine: Engine = _
+  @volatile private var engine: Engine = _
   private var cache: NearCache = _
   private val families = new ConcurrentHashMap[String, FamilySpec]
   private val idleCodecs = new ConcurrentLinkedQueue[Codecs]
@@ -346,6 +346,7 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
   /** The handle of this store in the running server; opens it anew in a server that was started since. */
   private def handle(): Opened = synchronized {
     if (closed) throw CkptErrors.lifecycle(s"$label is closed")
+    if (engine.isReplaced) engine = Engine.get(settings)
     val server = engine.server()
     if (opened == null || opened.server != server) opened = Opened(server, open(server))
     opened

@@ -23,6 +23,10 @@ private[ckpt] final class Engine(val settings: Settings, home: Path) extends Log
   private var current: StateServer = _
   private var started = false
   private var ended = false
+  @volatile private var replaced = false
+
+  /** Whether another engine has taken its place before it started a server. */
+  def isReplaced: Boolean = replaced
 
   /** Whether a server has ever run: until then nothing depends on the settings. */
   def hasStarted: Boolean = synchronized(started)
@@ -41,6 +45,12 @@ private[ckpt] final class Engine(val settings: Settings, home: Path) extends Log
       started = true
     }
     current
+  }
+
+  /** Gives way to an engine of other settings. */
+  def giveWay(): Unit = synchronized {
+    replaced = true
+    close()
   }
 
   /** Ends the server and closes what is idle; local files go. */
@@ -62,7 +72,10 @@ private[ckpt] object Engine extends Logging {
     */
   def get(settings: Settings): Engine = synchronized {
     if (current != null && !current.usable) stop()
-    if (current != null && current.settings != settings && !current.hasStarted) stop()
+    if (current != null && current.settings != settings && !current.hasStarted) {
+      current.giveWay()
+      current = null
+    }
     if (current == null) {
       current = new Engine(settings, privateFolder(settings.localFolder))
       current.budget.misfits(Runtime.getRuntime.maxMemory, overhead).foreach(problem => logWarning(problem))

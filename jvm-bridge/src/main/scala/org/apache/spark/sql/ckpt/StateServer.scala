@@ -82,11 +82,7 @@ private[ckpt] object StateServer extends Logging {
       thread.setDaemon(true)
       thread
     },
-    (call, pool) =>
-      // All are busy: wait for one of them.
-      while (!pool.getQueue.offer(call, 1, TimeUnit.SECONDS)) {
-        if (pool.isShutdown) throw new RejectedExecutionException("the state server has ended")
-      })
+    (call, pool) => Uninterrupted.hand(call, pool))
 
   /** Starts a server on the private folder `home`, which an earlier one may have left. */
   def start(settings: Settings, home: Path): StateServer = {
@@ -206,6 +202,19 @@ private[ckpt] final class ServerLog(stream: java.io.InputStream) extends Thread(
 
 /** Waits for an answer although the task is being killed: what was asked of the server is not undone by leaving. */
 private[ckpt] object Uninterrupted {
+
+  /** Hands a call to a pool whose threads are all busy. */
+  def hand(call: Runnable, pool: ThreadPoolExecutor): Unit = {
+    var interrupted = false
+    var taken = false
+    while (!taken) {
+      if (pool.isShutdown) throw new RejectedExecutionException("the state server has ended")
+      try taken = pool.getQueue.offer(call, 1, TimeUnit.SECONDS)
+      catch { case _: InterruptedException => interrupted = true }
+    }
+    if (interrupted) Thread.currentThread().interrupt()
+  }
+
   def get[T](answer: Future[T]): T = {
     var interrupted = false
     try {

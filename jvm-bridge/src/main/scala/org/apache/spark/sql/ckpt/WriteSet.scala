@@ -85,10 +85,10 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
   }
 
   /** Spills or forgets what is too much; entry numbers are void behind it. */
-  def keepToBudget(): Unit = if (!sealedForGood && (written > nextLook || entries.bytes > roof)) {
+  def keepToBudget(): Unit = if (written > nextLook || entries.bytes > roof) {
     val room = cacheBytes + budget.bytesPerWriteSet
     // Forgetting what was read is cheaper than spilling what was written. A quarter is for the free room of tables.
-    if (written > room - room / 4) {
+    if (!sealedForGood && written > room - room / 4) {
       spill()
     } else if (roof > 0 && entries.bytes > roof) {
       shrink(cacheBytes / 2)
@@ -190,26 +190,33 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
   /** Forgets unwritten entries, the least recently used first, until those that stay take at most `limit` bytes. */
   private def shrink(limit: Long): Unit = {
     val before = entries
-    val oldest = oldestToKeep(limit)
+    val younger = bytesByAge.scanLeft(0L)(_ + _).takeWhile(_ <= limit)
+    // Entries of all ages below this one fit, and of this one as many as there is room for.
+    val partly = younger.length - 1
+    var left = limit - younger.last
     startOver(new ByteMap(before.epoch))
     var entry = 0
     while (entry < before.size) {
-      if (before.isWritten(entry)) list(entries.copyFrom(before, entry))
-      else if (before.age(entry) <= oldest) entries.copyFrom(before, entry)
+      if (before.isWritten(entry)) {
+        list(entries.copyFrom(before, entry))
+      } else {
+        val age = math.min(before.age(entry), Ages - 1)
+        if (age == partly) left -= before.entryBytes(entry)
+        if (age < partly || age == partly && left >= 0) entries.copyFrom(before, entry)
+      }
       entry += 1
     }
   }
 
-  /** The greatest age of entries such that those of it and younger ones take at most `limit` bytes; -1 for none. */
-  private def oldestToKeep(limit: Long): Int = {
-    val byAge = new Array[Long](Ages)
+  /** Bytes of the unwritten entries, by the number of epochs since their last use. */
+  private def bytesByAge: Array[Long] = {
+    val bytes = new Array[Long](Ages)
     var entry = 0
     while (entry < entries.size) {
-      if (!entries.isWritten(entry)) byAge(math.min(entries.age(entry), Ages - 1)) += entries.entryBytes(entry)
+      if (!entries.isWritten(entry)) bytes(math.min(entries.age(entry), Ages - 1)) += entries.entryBytes(entry)
       entry += 1
     }
-    val kept = byAge.iterator.scanLeft(0L)(_ + _).drop(1).takeWhile(_ <= limit).size
-    if (kept == Ages) Int.MaxValue else kept - 1
+    bytes
   }
 
   private def startOver(fresh: ByteMap): Unit = {

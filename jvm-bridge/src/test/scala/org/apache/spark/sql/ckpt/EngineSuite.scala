@@ -1,0 +1,61 @@
+package org.apache.spark.sql.ckpt
+
+import java.nio.file.{Files, Path}
+import java.util.concurrent.{CountDownLatch, SynchronousQueue, ThreadPoolExecutor, TimeUnit}
+
+import org.scalatest.BeforeAndAfterEach
+import org.scalatest.funsuite.AnyFunSuite
+
+class EngineSuite extends AnyFunSuite with BeforeAndAfterEach {
+  private var folder: Path = _
+
+  override def beforeEach(): Unit = {
+    Engine.stop()
+    folder = Files.createTempDirectory("engine")
+  }
+
+  override def afterEach(): Unit = {
+    Engine.stop()
+    Readers.deleteFolder(folder)
+  }
+
+  private def settings(python: String): Settings =
+    Settings(Map("python" -> python, "localDir" -> folder.toString))
+
+  test("gives way to other settings while no server has started, and says so") {
+    val wrong = Engine.get(settings("/no/such/python"))
+    assertThrows[CkptException](wrong.server())
+    val right = Engine.get(settings(sys.env.getOrElse("PYTHON", "python3")))
+    assert(wrong.isReplaced && !right.isReplaced)
+    assert(right.server().alive)
+    assertThrows[CkptException](wrong.server())
+  }
+
+  test("keeps its settings when a server has started") {
+    val first = Engine.get(settings(sys.env.getOrElse("PYTHON", "python3")))
+    first.server()
+    assert(Engine.get(settings("/no/such/python")) eq first)
+    assert(!first.isReplaced)
+  }
+
+  test("a call is handed to a busy pool although its thread is interrupted, and stays interrupted") {
+    val pool = new ThreadPoolExecutor(
+      0, 1, Long.MaxValue, TimeUnit.NANOSECONDS, new SynchronousQueue[Runnable],
+      (call: Runnable, pool: ThreadPoolExecutor) => Uninterrupted.hand(call, pool))
+    val (busy, done) = (new CountDownLatch(1), new CountDownLatch(1))
+    pool.execute(() => busy.await())
+    @volatile var stillInterrupted = false
+    val task = new Thread(() => {
+      Thread.currentThread().interrupt()
+      pool.execute(() => done.countDown())
+      stillInterrupted = Thread.currentThread().isInterrupted
+    })
+    task.start()
+    Thread.sleep(200)
+    busy.countDown()
+    assert(done.await(10, TimeUnit.SECONDS))
+    task.join(10000)
+    assert(stillInterrupted)
+    pool.shutdown()
+  }
+}
