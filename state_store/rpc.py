@@ -111,6 +111,7 @@ class Dispatcher:
             "create_state": (msgspec.json.Decoder(CreateState), self._create_state),
             "drop_state": (msgspec.json.Decoder(DropState), self._drop_state),
             "commit": (msgspec.json.Decoder(Commit), self._commit),
+            "follow": (msgspec.json.Decoder(OfHandle), self._follow),
             "abort": (msgspec.json.Decoder(OfTransaction), self._abort),
             "snapshot": (msgspec.json.Decoder(Snapshot), self._snapshot),
             "cleanup": (msgspec.json.Decoder(OfHandle), self._cleanup),
@@ -191,6 +192,10 @@ class Dispatcher:
             raise InvalidInputError(f"Row counts are by state number, not {list(request.rows)}.") from problem
         result = store.commit(transaction, request.files, rows, request.num_partitions)
         return {"version": result.version, "id": result.id, "metrics": result.metrics, "states": result.states}
+
+    def _follow(self, request: OfHandle) -> dict[str, Any]:
+        self._stores.handle(request.handle).store.await_moves()
+        return {}
 
     def _abort(self, request: OfTransaction) -> dict[str, Any]:
         found = self._stores.find_transaction(request.txn)

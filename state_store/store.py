@@ -97,7 +97,7 @@ class Store:
         """
         self._shared.failpoints.hit("begin.before")
         started = time.monotonic()
-        self._await_moves()
+        self.await_moves()
         base = self._base(caller, version, commit_id)
         copy, metrics = self._leased(base)
         try:
@@ -376,7 +376,7 @@ class Store:
         except Exception:
             self.log.exception("what %s has left in local files could not be tidied up", transaction.target)
 
-    def _await_moves(self) -> None:
+    def await_moves(self) -> None:
         """Return when the live database has followed what is committed, which takes milliseconds."""
         wait(self._moves)
 

@@ -56,7 +56,7 @@ class Server:
     def settled(self) -> None:
         """Wait until local databases have followed their commits, and what was to be deleted is gone."""
         for shelf in self.stores._shelves.values():
-            shelf.store._await_moves()
+            shelf.store.await_moves()
         self.stores._shared.sweeper.submit(int).result()
 
     def die(self) -> None:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from integration.operators.conftest import Compare
     from integration.operators.replay import Prepare, Query
-    from integration.operators.sources import Source
 
 _SIDES = (inputs.one_side(seed=8), inputs.one_side(seed=9))
 _TYPES = ("inner", "leftOuter", "rightOuter", "fullOuter", "leftSemi")

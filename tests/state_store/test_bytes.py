@@ -25,6 +25,17 @@ def golden(name: str) -> dict[str, Any]:
     return content
 
 
+def only_delta(lab: Lab) -> tuple[Path, names.DeltaName]:
+    """Commit one row, and return where it is stored and under what name."""
+    txn = lab.begin(lab.open(), 0)
+    txn.put("k", "v")
+    txn.commit()
+    (path,) = lab.remote.iterdir()
+    name = names.parse(path.name)
+    assert isinstance(name, names.DeltaName)
+    return path, name
+
+
 def test_keys_are_as_written_down() -> None:
     for example in golden("keys.json")["keys"]:
         user_key, number = bytes.fromhex(example["user_key"]), example["hash"]
@@ -94,10 +105,7 @@ def test_a_delta_written_by_the_first_release_is_read(tmp_path: Path) -> None:
 
 
 def test_a_delta_is_a_plain_zip(lab: Lab) -> None:
-    txn = lab.begin(lab.open(), 0)
-    txn.put("k", "v")
-    txn.commit()
-    (path,) = lab.remote.iterdir()
+    path, _name = only_delta(lab)
     with zipfile.ZipFile(path) as archive:
         assert archive.namelist() == ["0000.sst", "meta.json"]
         assert archive.getinfo("0000.sst").compress_type == zipfile.ZIP_STORED
@@ -107,12 +115,7 @@ def test_a_delta_is_a_plain_zip(lab: Lab) -> None:
 
 
 def test_a_delta_with_a_file_under_another_name_is_refused(lab: Lab, tmp_path: Path) -> None:
-    txn = lab.begin(lab.open(), 0)
-    txn.put("k", "v")
-    txn.commit()
-    (path,) = lab.remote.iterdir()
-    name = names.parse(path.name)
-    assert isinstance(name, names.DeltaName)
+    path, name = only_delta(lab)
     with zipfile.ZipFile(path) as archive:
         table, meta = archive.read("0000.sst"), archive.read("meta.json")
     for evil in ("../0000.sst", "/0000.sst", "x.sst"):
@@ -124,12 +127,7 @@ def test_a_delta_with_a_file_under_another_name_is_refused(lab: Lab, tmp_path: P
 
 
 def test_every_flipped_bit_of_the_metadata_is_damage_that_is_named(lab: Lab, tmp_path: Path) -> None:
-    txn = lab.begin(lab.open(), 0)
-    txn.put("k", "v")
-    txn.commit()
-    (path,) = lab.remote.iterdir()
-    name = names.parse(path.name)
-    assert isinstance(name, names.DeltaName)
+    path, name = only_delta(lab)
     with zipfile.ZipFile(path) as archive:
         start = archive.getinfo("meta.json").header_offset
         end = start + 30 + len("meta.json") + archive.getinfo("meta.json").compress_size

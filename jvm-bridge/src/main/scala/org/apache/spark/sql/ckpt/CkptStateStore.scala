@@ -265,6 +265,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
       closed = true
       txn.close()
       provider.giveBackCodecs(codecs)
+      if (hasCommitted) provider.followBehind()
     }
   }
 

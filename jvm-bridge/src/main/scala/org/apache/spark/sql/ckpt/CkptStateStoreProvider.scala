@@ -1,9 +1,10 @@
 package org.apache.spark.sql.ckpt
 
-import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedQueue}
+import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedQueue, RejectedExecutionException}
 
 import scala.collection.mutable
 import scala.jdk.CollectionConverters._
+import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
@@ -41,6 +42,7 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
   private val idleCodecs = new ConcurrentLinkedQueue[Codecs]
   private var opened: Opened = _
   @volatile private var lastLivePath: String = _
+  @volatile private var following = new Errand(() => ())
   @volatile private var snapshotAsked = false
   private var closed = false
 
@@ -150,6 +152,7 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
       closed = true
       (handle, wasOpen)
     }
+    following.settle()
     if (first && cache != null) cache.close()
     Iterator.continually(idleWriters.poll()).takeWhile(_ != null).foreach(_.close())
     if (last != null && last.server.alive) {
@@ -162,6 +165,7 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
 
   private def begin(version: Long, id: Option[String]): Transaction = {
     val started = System.nanoTime
+    following.settle()
     var attempt = 0
     while (true) {
       attempt += 1
@@ -221,8 +225,11 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
       val reader = engine.readers.take(begun.path, begun.live)
       var shown = false
       try {
-        if (begun.live) reader.catchUp()
         shown = reader.shows(begun.markerKey, begun.markerValue)
+        if (!shown && begun.live) {
+          reader.catchUp()
+          shown = reader.shows(begun.markerKey, begun.markerValue)
+        }
       } finally {
         if (!shown) reader.close()
       }
@@ -250,6 +257,29 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
       (serving - sealing) / 1000000,
       (done - serving) / 1000000)
   }
+
+  /** Behind a commit: when the live database has followed, its idle view does, too, and the next task finds it so. */
+  private[ckpt] def followBehind(): Unit = {
+    val (open, path, at) = synchronized((opened, lastLivePath, engine))
+    if (open != null && path != null) {
+      val errand = new Errand(() => follow(open, path, at))
+      following = errand
+      try {
+        at.background.execute(errand)
+      } catch {
+        case _: RejectedExecutionException => () // the engine has ended, and so have its views
+      }
+    }
+  }
+
+  private def follow(open: Opened, path: String, at: Engine): Unit =
+    try {
+      open.server.call("follow", Json.obj().put("handle", open.handle))
+      at.readers.catchUpIdle(path, isCurrent)
+    } catch {
+      // The next task will see to it, and say what is wrong if it is still so.
+      case NonFatal(failure) => logDebug(s"$label did not follow: ${failure.getMessage}")
+    }
 
   private def commitRequest(txn: Transaction, delta: Option[SealedDelta]): ObjectNode = {
     val request = Json.obj().put("txn", txn.begun.number)

@@ -21,6 +21,18 @@ private[ckpt] trait Cursor {
   def close(): Unit
 }
 
+/** Stands where another source stands. */
+private[ckpt] trait ForwardingCursor extends Cursor {
+  protected def row: Cursor
+
+  override def key: Array[Byte] = row.key
+  override def deleted: Boolean = row.deleted
+  override def wasThere: Boolean = row.wasThere
+  override def valueBase: Array[Byte] = row.valueBase
+  override def valueFrom: Int = row.valueFrom
+  override def valueLength: Int = row.valueLength
+}
+
 /** Written entries of a map, sorted by key when the scan began. */
 private[ckpt] final class MapCursor(map: ByteMap, entries: Array[Int]) extends Cursor {
   private var at = 0
@@ -86,17 +98,14 @@ private[ckpt] class RocksCursor[I <: AbstractRocksIterator[_]](
 }
 
 /** The union of sorted sources; of equal keys the newest source's row counts (sources are given newest first). */
-private[ckpt] final class MergedCursor(sources: Array[Cursor], onClose: MergedCursor => Unit) extends Cursor {
+private[ckpt] final class MergedCursor(sources: Array[Cursor], onClose: MergedCursor => Unit)
+  extends ForwardingCursor {
   private var current: Cursor = _
   choose()
 
+  override protected def row: Cursor = current
   override def valid: Boolean = current != null
-  override def key: Array[Byte] = current.key
-  override def deleted: Boolean = current.deleted
-  override def wasThere: Boolean = current.wasThere
-  override def valueBase: Array[Byte] = current.valueBase
-  override def valueFrom: Int = current.valueFrom
-  override def valueLength: Int = current.valueLength
+
   override def close(): Unit = {
     current = null
     sources.foreach(_.close())

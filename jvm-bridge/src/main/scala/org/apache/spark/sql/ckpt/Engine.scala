@@ -2,6 +2,7 @@ package org.apache.spark.sql.ckpt
 
 import java.nio.file.{Files, Path}
 import java.nio.file.attribute.PosixFilePermissions
+import java.util.concurrent.{ExecutorService, Executors}
 
 import org.apache.spark.{SparkContext, SparkEnv}
 import org.apache.spark.internal.Logging
@@ -20,6 +21,16 @@ import org.apache.spark.util.ShutdownHookManager
 private[ckpt] final class Engine(val settings: Settings, home: Path) extends Logging {
   val budget: MemoryBudget = settings.budget
   val readers: Readers = new Readers(home.resolve("readers"), budget)
+
+  /** For what is better done between two batches. */
+  val background: ExecutorService = Executors.newFixedThreadPool(
+    2,
+    work => {
+      val thread = new Thread(work, "ckpt-background")
+      thread.setDaemon(true)
+      thread
+    })
+
   private var current: StateServer = _
   private var started = false
   private var ended = false
@@ -56,6 +67,7 @@ private[ckpt] final class Engine(val settings: Settings, home: Path) extends Log
   /** Ends the server and closes what is idle; local files go. */
   def close(): Unit = synchronized {
     ended = true
+    background.shutdown()
     if (current != null) current.stop()
     current = null
     readers.close()

@@ -92,6 +92,23 @@ private[ckpt] final class Readers(scratch: Path, budget: MemoryBudget) {
       surplus.foreach(_.close())
     }
 
+  /** Lets the idle view of a live database see what its owner has written since; one that cannot is closed. */
+  def catchUpIdle(path: String, keep: Reader => Boolean): Unit = {
+    val kept = idle.synchronized {
+      val found = idle.keySet.asScala.find(_.path == path)
+      found.foreach(idle.remove)
+      found
+    }
+    kept.foreach { reader =>
+      try {
+        reader.catchUp()
+        giveBack(reader, keep(reader))
+      } catch {
+        case _: RocksDBException => reader.close()
+      }
+    }
+  }
+
   /** Closes the idle views of a path that is no longer used. */
   def forget(path: String): Unit = {
     val gone = idle.synchronized {

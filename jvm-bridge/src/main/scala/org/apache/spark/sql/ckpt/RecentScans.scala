@@ -33,20 +33,15 @@ private[ckpt] final class RecentScans {
   /** A cursor that passes `rows` on, all of `prefix`, and remembers them if they are few. */
   def recording(prefix: Array[Byte], rows: Cursor): Cursor = new Recorder(prefix, rows)
 
-  private final class Recorder(prefix: Array[Byte], rows: Cursor) extends Cursor {
+  private final class Recorder(prefix: Array[Byte], rows: Cursor) extends ForwardingCursor {
     private var keys = new Array[Array[Byte]](4)
     private var values = new Array[Array[Byte]](4)
     private var count = 0
     private var bytes = 0L
     look()
 
+    override protected def row: Cursor = rows
     override def valid: Boolean = rows.valid
-    override def key: Array[Byte] = rows.key
-    override def deleted: Boolean = rows.deleted
-    override def wasThere: Boolean = rows.wasThere
-    override def valueBase: Array[Byte] = rows.valueBase
-    override def valueFrom: Int = rows.valueFrom
-    override def valueLength: Int = rows.valueLength
     override def close(): Unit = rows.close()
 
     override def advance(): Unit = if (rows.valid) {
