@@ -2,6 +2,8 @@ package org.apache.spark.sql.ckpt
 
 import java.util.Arrays
 
+import scala.collection.mutable
+
 import org.apache.spark.unsafe.Platform
 
 /** Hash map from key bytes to value bytes with no object per entry.
@@ -20,6 +22,7 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
     new Array[Long](InitialEntries * 2) // hash in the high half, entry number + 1 in the low; 0 = free
   private var records = new Array[Long](InitialEntries * RecordWords)
   private var count = 0
+  private val indexes = mutable.HashMap.empty[Int, HashIndex]
 
   def size: Int = count
 
@@ -57,6 +60,7 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
     records(record + Stamps) = pack(hash, stamp(0))
     count += 1
     link(hash, entry)
+    if (indexes.nonEmpty) index(entry)
     entry
   }
 
@@ -163,6 +167,27 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
       }
       word
     }
+  }
+
+  // ---- prefixes -------------------------------------------------------------------------------------------------
+
+  /** The entries of a hashed state whose keys begin with `prefix`, in key order; without the known-to-be-absent ones
+    * that this epoch has not written. From the first call on the map keeps an index of the state.
+    */
+  def underPrefix(state: Int, prefix: Array[Byte]): Array[Int] =
+    indexes.getOrElseUpdate(state, newIndex(state)).under(prefix)
+
+  /** Takes an entry into the index of its state again, for it is written. */
+  def index(entry: Int): Unit = indexes.get(keyState(entry)).foreach(_.add(entry))
+
+  private def newIndex(state: Int): HashIndex = {
+    val made = new HashIndex(this)
+    var entry = 0
+    while (entry < count) {
+      if (keyState(entry) == state) made.add(entry)
+      entry += 1
+    }
+    made
   }
 
   private def copy(slab: Array[Byte], at: Int, length: Int): Array[Byte] =

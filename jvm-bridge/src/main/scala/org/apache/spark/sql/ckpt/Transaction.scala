@@ -49,7 +49,7 @@ private[ckpt] final class Transaction(
   private val idleIterators = mutable.ArrayDeque.empty[RocksIterator]
   private val openScans = mutable.HashSet.empty[Cursor]
   private val scanned = new Array[Array[Byte]](Transaction.RememberedScans)
-  private val recent = new RecentScans
+  private val prefixes = new KnownPrefixes(writes)
   private val droppedStates = mutable.HashSet.empty[Int]
   private var closed = false
 
@@ -102,27 +102,33 @@ private[ckpt] final class Transaction(
   /** Rows of [lower, upper) as this transaction sees them now, in key order. The caller closes it. */
   def scan(state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean): Cursor = {
     checkOpen()
-    val sources = (writes.cursors(state, lower, upper, whole) :+ baseCursor(state, lower, upper, whole)).toArray
-    val merged = new MergedCursor(sources, scan => openScans.remove(scan))
-    openScans.add(merged)
-    merged
-  }
-
-  private def baseCursor(state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean): Cursor = {
     val isPrefix = !whole && !KeyCodec.isOrdered(state)
-    val known = if (isPrefix) recent.of(lower) else null
-    if (known != null) {
-      known.cursor
+    val inMemory = if (isPrefix) prefixes.rows(state, lower) else null
+    if (inMemory != null) {
+      cacheHits += 1
+      inMemory
     } else {
-      val options = if (isPrefix) reader.readOptions else if (whole) reader.scanOptions else reader.rangeOptions
-      val iterator =
-        (if (isPrefix) idleIterators.removeLastOption() else None)
-          .getOrElse(reader.db.newIterator(reader.family, options))
-      val release: RocksIterator => Unit = if (isPrefix) idleIterators.append(_) else _.close()
-      val rows = new RocksCursor[RocksIterator](iterator, _.key, _.value, lower, upper, release)
-      if (isPrefix) recent.recording(lower, rows) else rows
+      val base = if (isPrefix) prefixScan(lower, upper) else rangeScan(lower, upper, whole)
+      val sources = (writes.cursors(state, lower, upper, whole) :+ base).toArray
+      val merged = new MergedCursor(sources, scan => openScans.remove(scan))
+      openScans.add(merged)
+      merged
     }
   }
+
+  private def prefixScan(prefix: Array[Byte], upper: Array[Byte]): Cursor = {
+    val iterator = idleIterators.removeLastOption().getOrElse(reader.db.newIterator(reader.family, reader.readOptions))
+    prefixes.recording(prefix, rowsOf(iterator, prefix, upper, idleIterators.append(_)))
+  }
+
+  private def rangeScan(lower: Array[Byte], upper: Array[Byte], whole: Boolean): Cursor = {
+    val iterator = reader.db.newIterator(reader.family, if (whole) reader.scanOptions else reader.rangeOptions)
+    rowsOf(iterator, lower, upper, _.close())
+  }
+
+  private def rowsOf(
+      iterator: RocksIterator, lower: Array[Byte], upper: Array[Byte], release: RocksIterator => Unit): Cursor =
+    new RocksCursor[RocksIterator](iterator, _.key, _.value, lower, upper, release)
 
   /** Tells that a scan has just shown `key` from the base or the write set: a removal need not look again. */
   def remember(key: Array[Byte]): Unit = scanned(ByteMap.hash(key, key.length) & (scanned.length - 1)) = key
@@ -175,14 +181,11 @@ private[ckpt] final class Transaction(
     val shown = scanned(hash & (scanned.length - 1))
     if (shown != null && Arrays.equals(shown, 0, shown.length, key, 0, length)) {
       true
+    } else if (prefixes.cover(key, length)) {
+      false
     } else {
-      val around = recent.around(key, length)
-      if (around != null) {
-        around.has(key, length)
-      } else {
-        existenceReads += 1
-        readDatabase(key, length) >= 0
-      }
+      existenceReads += 1
+      readDatabase(key, length) >= 0
     }
   }
 

@@ -24,7 +24,7 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
   private var lastState = NoState
   private var lastEntries: Entries = _
   private val spilled = mutable.ArrayBuffer.empty[Run]
-  private val indexes = mutable.HashMap.empty[Int, WrittenIndex]
+  private val indexes = mutable.HashMap.empty[Int, OrderedIndex]
   private var written = 0L
   private var roof = 0L
   private var shrunkTo = 0L
@@ -37,6 +37,9 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
   def map: ByteMap = entries
   def runs: Int = spilled.length
   def isEmpty: Boolean = spilled.isEmpty && byState.isEmpty
+
+  /** Whether what is read stays in memory for the next transaction. */
+  def keepsReads: Boolean = lent != null
 
   /** About the bytes of what was written. */
   def bytes: Long = written
@@ -151,14 +154,15 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
       lastEntries = byState.getOrElseUpdate(state, new Entries)
     }
     lastEntries.add(EntrySort.word(entries, entry, KeyCodec.StateBytes))
-    if (indexes.nonEmpty) indexes.get(state).foreach(_.add(entry))
+    if (KeyCodec.isOrdered(state)) indexes.get(state).foreach(_.add(entry)) else entries.index(entry)
   }
 
   private def indexed(state: Int, lower: Array[Byte], upper: Array[Byte]): Array[Int] =
-    indexes.getOrElseUpdate(state, buildIndex(state)).range(lower, upper)
+    if (KeyCodec.isOrdered(state)) indexes.getOrElseUpdate(state, buildIndex(state)).range(lower, upper)
+    else entries.underPrefix(state, lower).filter(entries.isWritten)
 
-  private def buildIndex(state: Int): WrittenIndex = {
-    val index = WrittenIndex.of(state, entries)
+  private def buildIndex(state: Int): OrderedIndex = {
+    val index = new OrderedIndex(entries)
     byState.get(state).foreach(_.words.foreach(word => index.add(word.toInt)))
     index
   }
@@ -197,7 +201,9 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
     startOver(new ByteMap(before.epoch))
     var entry = 0
     while (entry < before.size) {
-      if (before.isWritten(entry)) {
+      if (before.keyState(entry) == KnownPrefixes.MarkState) {
+        // Not all of the prefix need be there any more.
+      } else if (before.isWritten(entry)) {
         list(entries.copyFrom(before, entry))
       } else {
         val age = math.min(before.age(entry), Ages - 1)

@@ -4,26 +4,14 @@ import java.util.{Arrays, TreeMap}
 
 import scala.collection.mutable
 
-/** Finds the written entries of one state by the range of keys that a scan asks for. */
-private[ckpt] trait WrittenIndex {
-  def add(entry: Int): Unit
-
-  /** Entries of [lower, upper) in key order; upper null: to the end of the state. */
-  def range(lower: Array[Byte], upper: Array[Byte]): Array[Int]
-}
-
-private[ckpt] object WrittenIndex {
-  def of(state: Int, map: ByteMap): WrittenIndex =
-    if (KeyCodec.isOrdered(state)) new OrderedIndex(map) else new HashIndex(map)
-}
-
-/** For states in key order: any range. */
-private[ckpt] final class OrderedIndex(map: ByteMap) extends WrittenIndex {
+/** The written entries of one state in key order, by range. */
+private[ckpt] final class OrderedIndex(map: ByteMap) {
   private val entries = new TreeMap[Array[Byte], Integer]((left, right) => Arrays.compareUnsigned(left, right))
 
-  override def add(entry: Int): Unit = entries.put(map.key(entry), entry)
+  def add(entry: Int): Unit = entries.put(map.key(entry), entry)
 
-  override def range(lower: Array[Byte], upper: Array[Byte]): Array[Int] = {
+  /** Entries of [lower, upper) in key order; upper null: to the end of the state. */
+  def range(lower: Array[Byte], upper: Array[Byte]): Array[Int] = {
     val range = if (upper == null) entries.tailMap(lower, true) else entries.subMap(lower, true, upper, false)
     val found = mutable.ArrayBuilder.make[Int]
     range.values.forEach(entry => found += entry.intValue)
@@ -31,30 +19,48 @@ private[ckpt] final class OrderedIndex(map: ByteMap) extends WrittenIndex {
   }
 }
 
-/** For hashed states, which are scanned by prefixes only, and every prefix has its hash: chains of entries by hash. */
-private[ckpt] final class HashIndex(map: ByteMap) extends WrittenIndex {
+/** The entries of one hashed state by prefix: chains by hash, which every prefix has.
+  *
+  * Entries without a value that nobody has written in this epoch are left out as they are met: their keys are not there.
+  */
+private[ckpt] final class HashIndex(map: ByteMap) {
   import HashIndex._
 
-  private var heads = new Array[Long](64) // hash in the high half, the chain's first entry + 1 in the low; 0 = free
+  private var heads = new Array[Long](64) // hash in the high half, the chain's first link in the low; 0 = free
   private var chains = 0
-  private var next = new Array[Int](64)
+  private var links = new Array[Int](64) // by entry: 0 = in no chain, End, or the next entry + 1
 
-  override def add(entry: Int): Unit = {
-    if (entry >= next.length) next = Arrays.copyOf(next, math.max(entry + 1, next.length * 2))
-    if (chains * 2 >= heads.length) grow()
-    val hash = map.keyWord(entry, KeyCodec.StateBytes)
-    val slot = slotOf(heads, hash)
-    if (heads(slot) == 0) chains += 1
-    next(entry) = heads(slot).toInt - 1
-    heads(slot) = head(hash, entry)
+  /** Adds an entry, if it is not there. */
+  def add(entry: Int): Unit = {
+    if (entry >= links.length) links = Arrays.copyOf(links, math.max(entry + 1, links.length * 2))
+    if (links(entry) == 0) {
+      if (chains * 2 >= heads.length) grow()
+      val hash = map.keyWord(entry, KeyCodec.StateBytes)
+      val slot = slotOf(heads, hash)
+      if (heads(slot) == 0) chains += 1
+      links(entry) = if (heads(slot) == 0) End else heads(slot).toInt
+      heads(slot) = head(hash, entry + 1)
+    }
   }
 
-  override def range(lower: Array[Byte], upper: Array[Byte]): Array[Int] = {
-    var entry = heads(slotOf(heads, hashIn(lower))).toInt - 1
+  /** Entries whose keys begin with `prefix`, in key order. */
+  def under(prefix: Array[Byte]): Array[Int] = {
+    val hash = hashIn(prefix)
+    val slot = slotOf(heads, hash)
     val found = mutable.ArrayBuilder.make[Long]
-    while (entry >= 0) {
-      if (startsWith(entry, lower)) found += EntrySort.word(map, entry, KeyCodec.HashedHead)
-      entry = next(entry)
+    var before = -1
+    var link = if (heads(slot) == 0) End else heads(slot).toInt
+    while (link != End) {
+      val entry = link - 1
+      val next = links(entry)
+      if (!map.hasValue(entry) && !map.isWritten(entry)) {
+        links(entry) = 0
+        if (before < 0) heads(slot) = head(hash, next) else links(before) = next
+      } else {
+        if (startsWith(entry, prefix)) found += EntrySort.word(map, entry, KeyCodec.HashedHead)
+        before = entry
+      }
+      link = next
     }
     EntrySort.sort(map, found.result(), KeyCodec.HashedHead)
   }
@@ -72,7 +78,9 @@ private[ckpt] final class HashIndex(map: ByteMap) extends WrittenIndex {
 }
 
 private object HashIndex {
-  private def head(hash: Int, entry: Int): Long = (hash.toLong << 32) | (entry + 1)
+  private final val End = -1
+
+  private def head(hash: Int, link: Int): Long = (hash.toLong << 32) | (link & 0xffffffffL)
 
   private def slotOf(heads: Array[Long], hash: Int): Int = {
     var slot = hash & (heads.length - 1)
