@@ -8,7 +8,7 @@ from statistics import median, quantiles
 from typing import TypeAlias
 
 from integration.bench.measure import Measured
-from integration.bench.variants import HDFS_BACKED, OURS, ROCKSDB, ROCKSDB_CHANGELOG, SMALL_CACHE
+from integration.bench.variants import HDFS_BACKED, OURS, ROCKSDB, ROCKSDB_CHANGELOG, SMALL_CACHE, SMALL_CACHE_FEW_KEYS
 from integration.bench.worker import Sample
 
 Figure: TypeAlias = Callable[[Sample], float]
@@ -91,7 +91,7 @@ BARS: tuple[Bar, ...] = (
     Bar(
         "the same change on ten times the state, near cache smaller than both",
         Side("large-state", SMALL_CACHE.name),
-        (Side("same-change", SMALL_CACHE.name),),
+        (Side("large-state", SMALL_CACHE_FEW_KEYS.name),),
         1.3,
     ),
     _against_rocksdb("same-change", 1.0),

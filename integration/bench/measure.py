@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from integration.bench.variants import (
@@ -12,6 +12,7 @@ from integration.bench.variants import (
     ROCKSDB,
     ROCKSDB_CHANGELOG,
     SMALL_CACHE,
+    SMALL_CACHE_FEW_KEYS,
     Variant,
 )
 from integration.bench.worker import Sample, Worker
@@ -21,8 +22,7 @@ LOOK_AHEAD = 2
 RESTARTS = 3
 BASE = (OURS, ROCKSDB, ROCKSDB_CHANGELOG, HDFS_BACKED)
 BESIDES = {
-    "large-state": (SMALL_CACHE,),
-    "same-change": (SMALL_CACHE,),
+    "large-state": (SMALL_CACHE, SMALL_CACHE_FEW_KEYS),
     "aggregation": (NO_STATE,),
     "small-batch": (NO_STATE,),
 }
@@ -52,9 +52,14 @@ class Bench:
         variants = (*BASE, *BESIDES.get(workload.name, ()))
         restarts = RESTARTS if workload.restarts else 0
         folder = self._scratch / workload.name
-        inputs = workload.write(folder, FILL_BATCHES + workload.warm + rounds + restarts + LOOK_AHEAD)
+        batches = FILL_BATCHES + workload.warm + rounds + restarts + LOOK_AHEAD
+        inputs = {
+            part: replace(workload, keys=max(1, workload.keys // part)).write(folder / str(part), batches)
+            for part in {variant.part_of_keys for variant in variants}
+        }
         for variant in variants:
-            self._worker(variant).start(workload, inputs, folder / "checkpoint" / variant.name.replace(", ", "-"))
+            checkpoint = folder / "checkpoint" / variant.name.replace(", ", "-")
+            self._worker(variant).start(workload, inputs[variant.part_of_keys], checkpoint)
         measured = Measured(workload)
         for number in range(FILL_BATCHES + workload.warm + rounds):
             for variant in _rotated(variants, number):

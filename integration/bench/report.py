@@ -17,7 +17,7 @@ import psutil
 
 from integration.bench.bars import Ratio, Verdict, execution_ms
 from integration.bench.measure import Measured
-from integration.bench.variants import ALL, OURS, SESSION_SETTINGS, SMALL_CACHE
+from integration.bench.variants import ALL, OURS, SESSION_SETTINGS
 from integration.bench.worker import Sample
 
 if TYPE_CHECKING:
@@ -58,14 +58,14 @@ def table(run: Run) -> str:
 
 
 def _rows(measured: Measured) -> list[str]:
-    header = f"  {'':<20}{'batch p50':>12}{'p99':>10}{'commit':>10}{'files':>8}{'memory':>10}  ours over it"
+    header = f"  {'':<30}{'batch p50':>12}{'p99':>10}{'commit':>10}{'files':>8}{'memory':>10}  ours over it"
     rows = [header]
     for name in _in_order(measured.warm):
         samples = measured.warm[name]
         execution = [sample.execution_ms for sample in samples]
         commit = median(sample.commit_ms for sample in samples) / measured.workload.partitions
         rows.append(
-            f"  {name:<20}{median(execution):>9.0f} ms{_p99(execution):>7.0f} ms{commit:>7.0f} ms"
+            f"  {name:<30}{median(execution):>9.0f} ms{_p99(execution):>7.0f} ms{commit:>7.0f} ms"
             f"{max(sample.open_files for sample in samples):>8}"
             f"{max(sample.memory_bytes for sample in samples) / 2**20:>7.0f} MB  "
             + _against_ours(measured.warm, name, execution_ms)
@@ -73,16 +73,20 @@ def _rows(measured: Measured) -> list[str]:
     for name in _in_order(measured.restored):
         samples = measured.restored[name]
         rows.append(
-            f"  {name:<20}{median(sample.execution_ms for sample in samples):>9.0f} ms  first batch after the state "
+            f"  {name:<30}{median(sample.execution_ms for sample in samples):>9.0f} ms  first batch after the state "
             f"was dropped  {_against_ours(measured.restored, name, execution_ms)}"
         )
     return rows
 
 
 def _against_ours(samples: Mapping[str, Sequence[Sample]], name: str, figure: Callable[[Sample], float]) -> str:
-    if name in (OURS.name, SMALL_CACHE.name):
+    if _is_ours(name):
         return ""
     return str(Ratio.of([figure(each) for each in samples[OURS.name]], [figure(each) for each in samples[name]]))
+
+
+def _is_ours(name: str) -> bool:
+    return any(variant.ours for variant in ALL if variant.name == name)
 
 
 def _in_order(samples: Mapping[str, Sequence[Sample]]) -> list[str]:
@@ -161,7 +165,7 @@ def _panel(axis: Axes, measured: Measured) -> None:
     names = _in_order(measured.warm)
     for row, name in enumerate(names):
         values = [sample.execution_ms for sample in measured.warm[name]]
-        axis.barh(row, median(values), color="tab:orange" if name in (OURS.name, SMALL_CACHE.name) else "tab:gray")
+        axis.barh(row, median(values), color="tab:orange" if _is_ours(name) else "tab:gray")
         axis.plot(values, [row] * len(values), "k|", markersize=9)
     axis.set_yticks(range(len(names)), names)
     axis.invert_yaxis()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _PREFIX = "spark.sql.streaming.stateStore."
 _SPARK = "org.apache.spark.sql.execution.streaming.state."
@@ -18,17 +18,20 @@ _CHANGELOG = _PREFIX + "rocksdb.changelogCheckpointing.enabled"
 class Variant:
     """One provider with its settings. ``ours``: the session is made by ``pyspark_ckpt.configure``.
 
-    Not ``stateful``: every batch is a query of its own, of the same plan, and keeps nothing.
+    Not ``stateful``: every batch is a query of its own, of the same plan, and keeps nothing. Its input has one in
+    ``part_of_keys`` of the workload's keys.
     """
 
     name: str
     settings: Mapping[str, str]
     ours: bool = False
     stateful: bool = True
+    part_of_keys: int = 1
 
 
 OURS = Variant("ckpt", {}, ours=True)
 SMALL_CACHE = Variant("ckpt, small cache", {_PREFIX + "ckpt.memoryLimit": "16m"}, ours=True)
+SMALL_CACHE_FEW_KEYS = replace(SMALL_CACHE, name="the same, a tenth of the keys", part_of_keys=10)
 ROCKSDB = Variant("rocksdb", {**_ROCKSDB, _CHANGELOG: "false"})
 ROCKSDB_CHANGELOG = Variant("rocksdb, changelog", {**_ROCKSDB, _CHANGELOG: "true"})
 HDFS_BACKED = Variant(
@@ -40,7 +43,7 @@ HDFS_BACKED = Variant(
 )
 NO_STATE = Variant("no state", {}, stateful=False)
 
-ALL: tuple[Variant, ...] = (OURS, SMALL_CACHE, ROCKSDB, ROCKSDB_CHANGELOG, HDFS_BACKED, NO_STATE)
+ALL: tuple[Variant, ...] = (OURS, SMALL_CACHE, SMALL_CACHE_FEW_KEYS, ROCKSDB, ROCKSDB_CHANGELOG, HDFS_BACKED, NO_STATE)
 
 SESSION_SETTINGS: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
