@@ -1,4 +1,7 @@
-"""Keyed operators for PySpark streams: state descriptors, state handles and timers.
+"""Keyed operators for PySpark streams: state descriptors, and processors that are given whole columns."""
 
-Nothing is here yet. This release keeps the state of Spark's own stateful operators; keyed operators follow.
-"""
+from pyspark_ckpt.operators.keyed import KeyedStream, keyed
+from pyspark_ckpt.operators.state import ValueState
+from pyspark_ckpt.operators.vector import Keys, VectorContext, VectorProcessor
+
+__all__ = ["KeyedStream", "Keys", "ValueState", "VectorContext", "VectorProcessor", "keyed"]

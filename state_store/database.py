@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -189,6 +190,44 @@ class Database:
             if self._db is not None:
                 self._db.close()
                 self._db = None
+
+
+class Reader:
+    """A view of a database that another process owns: of a live one as a secondary, else read-only."""
+
+    def __init__(self, folder: Path, tuning: Tuning, *, live: bool) -> None:
+        """Open ``folder``. Raises StorageError."""
+        self._live = live
+        self._scratch = Path(tempfile.mkdtemp(prefix="ckpt-secondary-")) if live else None
+        mode = (
+            rocksdict.AccessType.secondary(str(self._scratch)) if live else rocksdict.AccessType.read_only(False)
+        )
+        self._what = f"read the database {folder}"
+        with _failures(self._what):
+            self._db = rocksdict.Rdict(str(folder), tuning.options(), access_type=mode)
+
+    def catch_up(self) -> None:
+        """See what the owner has written until now. Raises StorageError."""
+        if self._live:
+            with _failures(self._what):
+                self._db.try_catch_up_with_primary()
+
+    def marker(self) -> Marker | None:
+        """Which commit the view shows."""
+        with _failures(self._what):
+            value = self._db.get(MARKER_KEY)
+        return None if value is None else Marker.decode(bytes(value))
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """Values of ``keys``, None where there is none. Raises StorageError."""
+        with _failures(self._what):
+            return self._db.get(keys)  # type: ignore[return-value]  # raw mode: values are bytes
+
+    def close(self) -> None:
+        """Release the view."""
+        self._db.close()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 def drop_unreferenced(folder: Path, tuning: Tuning) -> None:

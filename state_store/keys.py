@@ -2,12 +2,13 @@
 
 All rows of all states of a store are in the default column family of one database::
 
-    hashed state    state:u16be · hash:u32be · user key          numbers 0x0001..0x7FFE
-    ordered state   state:u16be · user key · hash:u32be          numbers 0x8001..0xFFFE
+    hashed state    state:u16be · hash:u32be · user key          numbers 0x0001..0x3FFF, keyed ones 0x4000..0x7FFE
+    ordered state   state:u16be · user key · hash:u32be          numbers 0x8001..0xBFFF, keyed ones 0xC000..0xFFFE
     version marker  00 00 'm'  ->  version:u64be · id (ASCII)    number 0x0000, one row
 
 So a state is one contiguous range, and a range of hashes is one contiguous range of a hashed state.
-Ordered states are those that Spark scans in key order, so their hash is behind the key. State
+Ordered states are those that are scanned in key order, so their hash is behind the key. Keyed states
+are those of keyed operators, whose numbers are given out by the Python worker without asking anybody. State
 numbers are never reused within the life of a store. ``tests/golden/keys.json`` has examples that
 the JVM's tests read as well.
 """
@@ -22,7 +23,9 @@ from pyspark_ckpt.state_store.errors import FormatError
 
 MARKER_KEY = b"\x00\x00m"
 ORDERED_BIT = 0x8000
-LAST_COUNTER = 0x7FFE
+LAST_COUNTER = 0x3FFF
+FIRST_KEYED_COUNTER = 0x4000
+LAST_KEYED_COUNTER = 0x7FFE
 
 _ID = re.compile(r"[A-Za-z0-9_.]{1,128}")
 _STATE = struct.Struct(">H")

@@ -11,7 +11,15 @@ from typing import Any
 import msgspec
 
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.keys import EMPTY, EMPTY_ID, LAST_COUNTER, Marker, state_number
+from pyspark_ckpt.state_store.keys import (
+    EMPTY,
+    EMPTY_ID,
+    FIRST_KEYED_COUNTER,
+    LAST_COUNTER,
+    LAST_KEYED_COUNTER,
+    Marker,
+    state_number,
+)
 
 FORMAT_VERSION = 1
 
@@ -37,7 +45,11 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The store at one commit. ``counter`` counts all states there ever were: numbers are never reused."""
+    """The store at one commit.
+
+    ``counter`` counts all states there ever were, ``keyed_counter`` those of keyed operators: numbers are
+    never reused.
+    """
 
     version: int
     id: str
@@ -45,6 +57,7 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_partitions: int | None
     counter: int
     states: tuple[State, ...]
+    keyed_counter: int = 0
 
     @property
     def marker(self) -> Marker:
@@ -60,19 +73,22 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the state of that name, if there is one."""
         return next((state for state in self.states if state.name == name), None)
 
-    def with_state(self, name: str, descriptor: Descriptor) -> tuple[StoreMeta, int]:
+    def with_state(self, name: str, descriptor: Descriptor, *, keyed: bool = False) -> tuple[StoreMeta, int]:
         """Return this store with state ``name`` in it, and the state's number.
 
-        A state that exists keeps its number and rows; its schemas become the given ones. Raises
-        InvalidInputError if the layout of its rows would change, or if all state numbers are used up.
+        A state that exists keeps its number and rows; its schemas become the given ones. The numbers of
+        ``keyed`` states follow from the order in which they are asked for alone. Raises InvalidInputError if
+        the layout of its rows would change, or if all state numbers are used up.
         """
         known = self.state(name)
         if known is None:
-            if self.counter >= LAST_COUNTER:
-                raise InvalidInputError(f"State {name!r}: this store has had {LAST_COUNTER} states; there are no more.")
-            number = state_number(self.counter + 1, ordered=descriptor.ordered)
+            used, most = (self.keyed_counter, LAST_KEYED_COUNTER) if keyed else (self.counter, LAST_COUNTER)
+            if used + FIRST_KEYED_COUNTER * keyed > most - 1:
+                raise InvalidInputError(f"State {name!r}: this store has had {used} states; there are no more.")
+            number = state_number(used + 1 + (FIRST_KEYED_COUNTER - 1) * keyed, ordered=descriptor.ordered)
             states = (*self.states, State(number, name, 0, descriptor))
-            return msgspec.structs.replace(self, counter=self.counter + 1, states=states), number
+            counter = {"keyed_counter" if keyed else "counter": used + 1}
+            return msgspec.structs.replace(self, states=states, **counter), number
         for field in ("ordered", "multiple_values"):
             if getattr(known.descriptor, field) != getattr(descriptor, field):
                 raise InvalidInputError(
@@ -109,6 +125,7 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             num_partitions=self.num_partitions if num_partitions is None else num_partitions,
             counter=self.counter,
             states=tuple(states),
+            keyed_counter=self.keyed_counter,
         )
 
 

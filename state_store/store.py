@@ -25,6 +25,7 @@ from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
 from pyspark_ckpt.state_store.names import DeltaName, new_commit_id
 from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.parts import join, read_parts
 from pyspark_ckpt.state_store.restore import Restorer
 from pyspark_ckpt.state_store.ticket import Ticket, ticket_path, write_ticket
 from pyspark_ckpt.state_store.transaction import Committed, Status, Transaction
@@ -314,6 +315,7 @@ class Store:
                     str(copy.db),
                     live,
                     str(staging),
+                    copy.meta,
                 ),
             )
         with self._lock:
@@ -328,10 +330,12 @@ class Store:
         num_partitions: int | None,
     ) -> tuple[StoreMeta, Sequence[Path], Committed]:
         failpoints, started = self._shared.failpoints, time.monotonic()
-        # 1. What was staged, or the marker row alone.
-        staged = transaction.staged(files) or [self._marker_file(transaction)]
+        # 1. What the shim and the workers staged; the marker row alone where the shim has written nothing.
         try:
-            meta = transaction.meta.committed(transaction.new_id, row_changes, num_partitions)
+            meta, more, changes = join(transaction.meta, read_parts(transaction.staging))
+            staged = transaction.staged(files) or [self._marker_file(transaction)]
+            staged += transaction.staged(more)
+            meta = meta.committed(transaction.new_id, {**row_changes, **changes}, num_partitions)
         except InvalidInputError as problem:
             raise InvalidInputError(f"{self.identity}: {problem.message}", hint=problem.hint) from problem
         # 2. One remote object. From here on the version exists, but nobody knows its id.

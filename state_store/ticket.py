@@ -14,11 +14,13 @@ from pathlib import Path
 
 import msgspec
 
+from pyspark_ckpt.state_store.meta import StoreMeta
+
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
 
 
 class Ticket(msgspec.Struct, frozen=True):
-    """Content of a ticket."""
+    """Content of a ticket. ``meta`` is the store at the base version: its states and their numbers."""
 
     operator: int
     partition: int
@@ -29,6 +31,7 @@ class Ticket(msgspec.Struct, frozen=True):
     db: str
     live: bool
     staging: str
+    meta: StoreMeta
 
 
 def ticket_path(local_dir: Path, attempt: int, operator: int, name: str) -> Path:

@@ -1,0 +1,99 @@
+"""What Python workers stage beside the shim: each session's rows as table files, and what they mean.
+
+A session of a worker writes its table files into the staging folder of its task's transaction and then, as one atomic
+step, a *part*: which states it knows under which numbers, which files it wrote, how row counts change. A
+transaction may have several sessions, even in several processes. The commit joins all parts that are
+there; a session that died left none, and then its task has failed, too.
+
+::
+
+    <staging>/<session>.part.json    {"format": 1, "states": [...], "files": ["<session>-0.sst"], "rows": {"16384": 7}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
+
+PART_FORMAT = 1
+SUFFIX = ".part.json"
+
+
+class DeclaredState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A state as a session works with it."""
+
+    name: str
+    number: int
+    descriptor: Descriptor
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one session of a worker has staged; ``rows`` are changes of row counts by state number."""
+
+    states: tuple[DeclaredState, ...]
+    files: tuple[str, ...]
+    rows: dict[int, int]
+    format: int = PART_FORMAT
+
+
+def write_part(staging: Path, session: str, part: Part) -> None:
+    """Publish what a session has staged: from now on the commit applies it."""
+    path = staging / f"{session}{SUFFIX}"
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_bytes(msgspec.json.encode(part))
+    unfinished.replace(path)
+
+
+def read_parts(staging: Path) -> list[Part]:
+    """Every part in the staging folder, in a fixed order. Raises FormatError for one that is no part."""
+    parts = []
+    for path in sorted(staging.glob(f"*{SUFFIX}")):
+        try:
+            part = msgspec.json.decode(path.read_bytes(), type=Part)
+        except msgspec.MsgspecError as problem:
+            raise FormatError(f"{path} is damaged: {problem}.") from problem
+        if part.format != PART_FORMAT:
+            raise FormatError(
+                f"{path} has format {part.format}, this release reads {PART_FORMAT}.",
+                hint="Install the same release of pyspark-ckpt for the workers and for the state server.",
+            )
+        parts.append(part)
+    return parts
+
+
+def declare(meta: StoreMeta, states: Sequence[tuple[str, Descriptor]]) -> tuple[StoreMeta, tuple[DeclaredState, ...]]:
+    """Find or create keyed ``states`` in this order: every session on one base comes to the same numbers.
+
+    Raises InvalidInputError if the layout of a state's rows would change.
+    """
+    declared = []
+    for name, descriptor in states:
+        meta, number = meta.with_state(name, descriptor, keyed=True)
+        declared.append(DeclaredState(name, number, descriptor))
+    return meta, tuple(declared)
+
+
+def join(meta: StoreMeta, parts: Sequence[Part]) -> tuple[StoreMeta, list[str], dict[int, int]]:
+    """The store with the states of all parts, their files in order, and their changes of row counts together.
+
+    Raises InvalidInputError if a session has another number for a state than the store gives it.
+    """
+    files: list[str] = []
+    rows: dict[int, int] = {}
+    for part in parts:
+        meta, declared = declare(meta, [(state.name, state.descriptor) for state in part.states])
+        if declared != part.states:
+            raise InvalidInputError(
+                f"A worker wrote states {[(state.name, state.number) for state in part.states]}, "
+                f"which this store knows as {[(state.name, state.number) for state in declared]}.",
+                hint="All workers of a query must run the same program and the same release of pyspark-ckpt.",
+            )
+        files.extend(part.files)
+        for number, change in part.rows.items():
+            rows[number] = rows.get(number, 0) + change
+    return meta, files, rows
