@@ -1,7 +1,23 @@
-"""Keyed operators for PySpark streams: state descriptors, and processors that are given whole columns."""
+"""Keyed operators for PySpark streams: state that is declared, and processors that are given keys or whole columns."""
 
 from pyspark_ckpt.operators.keyed import KeyedStream, keyed
-from pyspark_ckpt.operators.state import ValueState
-from pyspark_ckpt.operators.vector import Keys, VectorContext, VectorProcessor
+from pyspark_ckpt.operators.keys import Keys
+from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
+from pyspark_ckpt.operators.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+from pyspark_ckpt.operators.ttl import Ttl
 
-__all__ = ["KeyedStream", "Keys", "ValueState", "VectorContext", "VectorProcessor", "keyed"]
+__all__ = [
+    "AggregatingState",
+    "Context",
+    "KeyedProcessor",
+    "KeyedStream",
+    "Keys",
+    "ListState",
+    "MapState",
+    "ReducingState",
+    "Ttl",
+    "ValueState",
+    "VectorContext",
+    "VectorProcessor",
+    "keyed",
+]

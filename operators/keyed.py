@@ -2,46 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from pyspark_ckpt.operators.layout import KeyLayout
-from pyspark_ckpt.operators.placement import hash_column, murmur3_of_int, route_column
-from pyspark_ckpt.operators.state import PackedValues, ValueState
-from pyspark_ckpt.operators.vector import VectorContext, VectorProcessor, group_keys
-from pyspark_ckpt.operators.worker_session import WorkerSession, find_ticket
-from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
-from pyspark_ckpt.state_store.meta import Descriptor
-from pyspark_ckpt.state_store.options import PREFIX
+from pyspark_ckpt.operators.partition_task import (
+    BATCH,
+    HASH,
+    ROUTE,
+    ROW,
+    TIME,
+    DeclaredState,
+    Operator,
+    PartitionTask,
+)
+from pyspark_ckpt.operators.placement import route_column
+from pyspark_ckpt.operators.processors import KeyedProcessor, VectorProcessor, states_of
+from pyspark_ckpt.operators.stored_keys import KeyCodec
+from pyspark_ckpt.operators.stored_values import value_codec
+from pyspark_ckpt.operators.value_types import resolved
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.options import PREFIX, parse, table
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pyarrow as pa
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.state import GroupState
 
 MOST_PARALLELISM = 32768
-HASH = "__ckpt_hash"
-ROUTE = "__ckpt_route"
 _OWN_STATE = "routed boolean"
 
 
-def keyed(frame: DataFrame, by: str | Sequence[str], *, uid: str, max_parallelism: int = MOST_PARALLELISM) -> KeyedStream:
+def keyed(
+    frame: DataFrame, by: str | Sequence[str], *, uid: str, max_parallelism: int = MOST_PARALLELISM
+) -> KeyedStream:
     """Key a streaming frame by columns, for ``process``.
 
-    ``uid`` names the operator for as long as its state lives. ``max_parallelism`` is fixed with the first batch.
-    Raises InvalidInputError.
+    ``uid`` names the operator for as long as its state lives. ``max_parallelism``, 1 to 32768, is fixed with the first
+    batch. Raises InvalidInputError.
     """
     names = (by,) if isinstance(by, str) else tuple(by)
     missing = [name for name in names if name not in frame.columns]
     if missing or not names:
         raise InvalidInputError(f"keyed(uid={uid!r}): there are no columns {missing} to key by, only {frame.columns}.")
-    if not uid:
-        raise InvalidInputError("keyed() needs a uid that stays the same when the program changes.")
+    if not uid or "/" in uid:
+        raise InvalidInputError(
+            f"keyed(uid={uid!r}): give a uid without '/' that stays the same when the program changes."
+        )
+    if not frame.isStreaming:
+        raise InvalidInputError(f"keyed(uid={uid!r}): the frame is no stream, and keyed state lives in streaming queries.")
     if not 1 <= max_parallelism <= MOST_PARALLELISM:
-        raise InvalidInputError(f"keyed(uid={uid!r}): max_parallelism is {max_parallelism}, not 1 to {MOST_PARALLELISM}.")
+        raise InvalidInputError(
+            f"keyed(uid={uid!r}): max_parallelism is {max_parallelism}, not 1 to {MOST_PARALLELISM}."
+        )
     return KeyedStream(frame, names, uid, max_parallelism)
 
 
@@ -54,91 +66,109 @@ class KeyedStream:
     uid: str
     max_parallelism: int
 
-    def process(self, processor: VectorProcessor, output: str, mode: str = "update") -> DataFrame:
-        """The rows that ``processor`` returns, of the Spark DDL type ``output``. Raises InvalidInputError."""
-        from pyspark.sql.pandas.types import to_arrow_type  # noqa: PLC0415 - slow to import
+    def process(self, processor: KeyedProcessor | VectorProcessor, output: str, mode: str = "update") -> DataFrame:
+        """The rows that ``processor`` gives, of the Spark DDL type ``output``.
+
+        ``mode``: "update" or "append", as for applyInPandasWithState. Raises InvalidInputError.
+        """
+        operator = self._operator(processor, output)
+        if mode not in {"update", "append"}:
+            raise InvalidInputError(f"keyed(uid={self.uid!r}): the mode is {mode!r}, not 'update' or 'append'.")
+        return _planned(self.frame, operator, PartitionTask(operator, processor), output, mode)
+
+    def _operator(self, processor: KeyedProcessor | VectorProcessor, output: str) -> Operator:
+        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - slow to import
 
         session = self.frame.sparkSession
-        partitions = int(str(session.conf.get("spark.sql.shuffle.partitions")))
-        schema = self.frame.schema
-        task = VectorTask(
-            processor,
-            self.uid,
-            KeyLayout(self.by, tuple(to_arrow_type(schema[name].dataType) for name in self.by)),
-            tuple((state, to_arrow_type(_parsed(state.type))) for state in _states_of(processor)),
-            partitions,
-            str(session.conf.get(f"{PREFIX}localDir", "")),
+        who = f"keyed(uid={self.uid!r})"
+        if _plans(self.frame).isKeyed(self.frame._jdf):  # noqa: SLF001
+            raise InvalidInputError(
+                f"{who}: the frame comes from another keyed operator or applyInPandasWithState, "
+                "and Spark 4.3 runs one in a query.",
+                hint="Do both in one processor, or write the first one's output to a topic or table and read it from there.",
+            )
+        states = []
+        for attribute, state in states_of(processor).items():
+            types = {
+                what: resolved(kind, f"{who}: the {what} of state {state.name!r}") for what, kind in state.types.items()
+            }
+            for kind in types.values():
+                value_codec(kind.arrow)
+            states.append(DeclaredState(attribute, state, types))
+        options = parse({name: value for name in table() if (value := session.conf.get(PREFIX + name, None)) is not None})
+        operator = Operator(
+            uid=self.uid,
+            by=self.by,
+            input=to_arrow_schema(self.frame.schema, timezone="UTC"),
+            output=to_arrow_schema(_struct(output, f"{who}: the output"), timezone="UTC"),
+            states=tuple(states),
+            partitions=int(str(session.conf.get("spark.sql.shuffle.partitions"))),
+            max_parallelism=self.max_parallelism,
+            local_dir=options.local_dir,
+            has_watermark=_plans(self.frame).eventTime(self.frame._jdf, TIME) is not None,  # noqa: SLF001
+            memory_bytes=options.worker_memory_bytes,
         )
-        routed = self.frame.withColumn(HASH, hash_column(self.by))
-        routed = routed.withColumn(ROUTE, route_column(HASH, partitions, self.max_parallelism))
-        return routed.groupBy(ROUTE).applyInPandasWithState(task, output, _OWN_STATE, mode, "NoTimeout")
+        for name, kind in zip(self.by, operator.key_types, strict=True):
+            self._check_key(name, kind)
+        return operator
 
-
-@dataclass(frozen=True)
-class VectorTask:
-    """What runs in the Python worker, once for each partition that has rows."""
-
-    processor: VectorProcessor
-    uid: str
-    layout: KeyLayout
-    states: tuple[tuple[ValueState, pa.DataType], ...]
-    partitions: int
-    local_dir: str
-
-    def __call__(self, key: tuple[int], chunks: Iterator[pd.DataFrame], _state: GroupState) -> Iterator[pd.DataFrame]:
-        """Process all rows of the partition; their state is staged before the last output row is taken."""
-        from pyspark import TaskContext  # noqa: PLC0415 - in the worker only
-
-        context = TaskContext.get()
-        if context is None:
-            raise LifecycleError(f"keyed operator {self.uid!r} runs outside of a Spark task")
-        self._check_place(int(key[0]), context.partitionId())
-        ticket = find_ticket(context.taskAttemptId(), self.local_dir)
-        declared = [(state.name, self._descriptor(kind)) for state, kind in self.states]
-        session = WorkerSession(ticket, declared, self.partitions)
-        values = []
-        for state, kind in self.states:
-            bound = PackedValues(state.name, kind, session.numbers[state.name], session)
-            state._values = bound  # noqa: SLF001 - the descriptor is this package's own
-            values.append((session.numbers[state.name], bound))
-        batch = pa.concat_tables([pa.Table.from_pandas(chunk, preserve_index=False) for chunk in chunks])
-        hashes = batch.column(HASH).to_numpy()
-        keys, key_index = group_keys(batch, self.layout, hashes)
-        result = self.processor.process_batch(VectorContext(keys, key_index), batch.drop_columns([HASH, ROUTE]))
-        values.sort(key=lambda pair: pair[0])
-        session.stage(
-            (row for _, bound in values for row in bound.rows()),
-            {number: bound.row_change for number, bound in values},
-        )
-        yield result.to_pandas()
-
-    def _check_place(self, route: int, partition: int) -> None:
-        if murmur3_of_int(route) % self.partitions != partition:
-            raise LifecycleError(
-                f"keyed operator {self.uid!r} was planned for {self.partitions} partitions and runs with another number.",
-                hint="Set spark.sql.shuffle.partitions to the number of the checkpoint before the query is built.",
+    def _check_key(self, name: str, kind: pa.DataType) -> None:
+        """Refuse what Spark cannot group by, and text whose equality is not that of its bytes."""
+        declared = self.frame.schema[name].dataType
+        try:
+            KeyCodec([kind])
+        except InvalidInputError as problem:
+            raise InvalidInputError(
+                f"keyed(uid={self.uid!r}): column {name!r} of type {declared.simpleString()} cannot be a key.",
+                hint="Key by its parts, or by another form of it.",
+            ) from problem
+        if " collate " in f" {declared.simpleString()} ":
+            raise InvalidInputError(
+                f"keyed(uid={self.uid!r}): column {name!r} of type {declared.simpleString()} cannot be a key.",
+                hint="Key by collation_key of the column, or by a column of type string.",
             )
 
-    def _descriptor(self, kind: pa.DataType) -> Descriptor:
-        return Descriptor(
-            key_schema={name: str(each) for name, each in zip(self.layout.names, self.layout.types, strict=True)},
-            value_schema=str(kind),
-            key_encoder={"keyed": self.uid},
+
+def _planned(frame: DataFrame, operator: Operator, task: PartitionTask, output: str, mode: str) -> DataFrame:
+    """Rows as bytes > by route to their partition > the task > rows of the Arrow batches that come out."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - slow to import
+    from pyspark.sql.classic.column import Column  # noqa: PLC0415
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame  # noqa: PLC0415
+
+    plan = _plans(frame)
+    columns = [
+        f.hash(*(f.col(f"`{name}`") for name in operator.by)).alias(HASH),
+        Column(plan.rowBytes(frame._jdf)).alias(ROW),  # noqa: SLF001
+    ]
+    if operator.has_watermark:
+        columns.append(Column(plan.eventTime(frame._jdf, TIME)))  # noqa: SLF001
+    routed = frame.select(*columns).withColumn(
+        ROUTE, route_column(HASH, operator.partitions, operator.max_parallelism)
+    )
+    batches = routed.groupBy(ROUTE).applyInPandasWithState(task, f"{BATCH} binary", _OWN_STATE, mode, "NoTimeout")
+    return ClassicFrame(plan.unpacked(batches._jdf, _struct(output, "the output").json()), frame.sparkSession)  # noqa: SLF001
+
+
+def _plans(frame: DataFrame) -> Any:  # noqa: ANN401 - an object of the JVM
+    jvm = getattr(frame.sparkSession, "_jvm", None)
+    if jvm is None:
+        raise InvalidInputError(
+            "Keyed operators need a session in this process, not Spark Connect.",
+            hint="Run the program with spark-submit, or with SparkSession.builder.master(...).",
         )
+    plan = jvm.org.apache.spark.sql.ckpt.KeyedPlan
+    if not callable(getattr(plan, "rowBytes", None)):
+        raise InvalidInputError(
+            "The session does not have the jar of pyspark-ckpt on its class path.",
+            hint="Call pyspark_ckpt.configure(builder) before the session is made.",
+        )
+    return plan
 
 
-def _states_of(processor: VectorProcessor) -> list[ValueState]:
-    found: dict[str, ValueState] = {}
-    for kind in type(processor).__mro__:
-        for value in vars(kind).values():
-            if isinstance(value, ValueState):
-                if value.name in found and found[value.name] is not value:
-                    raise InvalidInputError(f"{type(processor).__name__} declares state {value.name!r} twice.")
-                found[value.name] = value
-    return [found[name] for name in sorted(found)]
+def _struct(ddl: str, what: str) -> Any:  # noqa: ANN401 - a Spark StructType
+    from pyspark.sql.types import StructType, _parse_datatype_string  # noqa: PLC0415, PLC2701
 
-
-def _parsed(ddl: str) -> Any:  # noqa: ANN401 - a Spark DataType
-    from pyspark.sql.types import _parse_datatype_string  # noqa: PLC0415, PLC2701 - PySpark has no public one
-
-    return _parse_datatype_string(ddl)
+    parsed = _parse_datatype_string(ddl)
+    if not isinstance(parsed, StructType):
+        raise InvalidInputError(f"{what} has the type {ddl!r}: give columns, like 'user string, views long'.")
+    return parsed

@@ -8,7 +8,6 @@ n, is p. Spark then makes exactly one group for each partition.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,17 +43,11 @@ def routes(partitions: int) -> list[int]:
     return [found[partition] for partition in range(partitions)]
 
 
-def hash_column(by: Sequence[str]) -> Column:
-    """Spark's hash of the key columns, as an unsigned number in a long."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - the worker imports this module, too
-
-    return f.hash(*(f.col(name) for name in by)).bitwiseAND(f.lit(_U32).cast("long"))
-
-
 def route_column(hash_name: str, partitions: int, max_parallelism: int) -> Column:
-    """The route of a row, from the column that has its unsigned hash."""
+    """The route of a row, from the column that has its hash."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
-    group = f.shiftright(f.col(hash_name) * f.lit(max_parallelism).cast("long"), 32)
+    unsigned = f.col(hash_name).cast("long").bitwiseAND(f.lit(_U32).cast("long"))
+    group = f.shiftright(unsigned * f.lit(max_parallelism).cast("long"), 32)
     partition = f.floor(group * f.lit(partitions) / f.lit(max_parallelism)).cast("int")
     return f.element_at(f.array(*map(f.lit, routes(partitions))), partition + 1)

@@ -10,17 +10,24 @@ from __future__ import annotations
 import os
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
-from pyspark_ckpt.state_store.database import Reader, Tuning, write_table_file
-from pyspark_ckpt.state_store.errors import CkptError, LifecycleError, NotFoundError
+from pyspark_ckpt.operators.state_rows import Position
+from pyspark_ckpt.operators.stored_keys import KeyCodec
+from pyspark_ckpt.operators.ttl import Clock
+from pyspark_ckpt.state_store.database import Cursor, Reader, Tuning, write_table_file
+from pyspark_ckpt.state_store.errors import CkptError, LifecycleError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.parts import DeclaredState, Part, declare, write_part
 from pyspark_ckpt.state_store.ticket import Ticket, read_ticket
 
 CACHE_BYTES = 16 << 20
+STATE_BYTES = 2
+HASH_BYTES = 4
+OPEN_ATTEMPTS = 5
 READERS_KEPT = 4
 
 _tuning: list[Tuning] = []
@@ -30,14 +37,28 @@ _readers: OrderedDict[str, Reader] = OrderedDict()
 class WorkerSession:
     """The states of one operator at the base version of this task, and what is staged on top of it."""
 
-    def __init__(self, ticket: Ticket, states: Sequence[tuple[str, Descriptor]], partitions: int) -> None:
+    def __init__(
+        self,
+        ticket: Ticket,
+        states: Sequence[tuple[str, Descriptor]],
+        partitions: int,
+        keys: KeyCodec,
+        now_ms: Mapping[Clock, int],
+    ) -> None:
         """Find or create ``states``. Raises InvalidInputError, LifecycleError (the base has gone: the task is retried)."""
         self._ticket = ticket
         _, declared = declare(ticket.meta, states)
         self.numbers: Mapping[str, int] = {state.name: state.number for state in declared}
         self._declared: tuple[DeclaredState, ...] = declared
         self._reader = _reader(ticket)
-        self._name = f"worker-{uuid.uuid4().hex[:12]}"
+        self._cursors: dict[bytes, list[Cursor]] = {}
+        self.position = Position()
+        self._keys = keys
+        self.now_ms = now_ms
+        self.name = f"worker-{uuid.uuid4().hex[:12]}"
+        self.expired = 0
+        self._files: list[str] = []
+        self._written = 0
         recorded = ticket.meta.num_partitions
         if recorded not in (None, partitions):
             raise LifecycleError(
@@ -47,14 +68,62 @@ class WorkerSession:
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """Values of the base version, None where there is none; fastest for sorted keys."""
-        return [None] * len(keys) if self._reader is None else self._reader.get_many(keys)
+        return [None] * len(keys) if self._reader is None or not keys else self._reader.get_many(keys)
 
-    def stage(self, rows: Iterable[tuple[bytes, bytes | None]], changes: Mapping[int, int]) -> None:
-        """Stage sorted rows (None deletes) and the changes of row counts by state number: the last act of the session."""
-        staging = Path(self._ticket.staging)
-        name = f"{self._name}-0.sst"
-        write_table_file(staging / name, rows, _shared_tuning())
-        write_part(staging, self._name, Part(self._declared, (name,), dict(changes)))
+    def scan(self, prefix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Rows of the base version whose keys begin with ``prefix``, what follows it from ``begin`` up to ``end``."""
+        if self._reader is None:
+            return
+        idle = self._cursors.setdefault(prefix[:STATE_BYTES], [])
+        cursor = idle.pop() if idle else self._reader.cursor()
+        first, size = prefix + begin, len(prefix)
+        # Keys are processed in stored order: behind the rows of one stand those of the next.
+        if cursor.key is None or not cursor.left < first <= cursor.key:
+            cursor.seek(first)
+        try:
+            while cursor.key is not None and cursor.key.startswith(prefix):
+                entry = cursor.key[size:]
+                if end is not None and entry >= end:
+                    break
+                yield entry, cursor.value()
+                cursor.next()
+        finally:
+            idle.append(cursor)
+
+    def end_of_key(self, row: bytes) -> int:
+        """Where the suffix ends in the suffix and entry of a row."""
+        return self._keys.end(row, HASH_BYTES)
+
+    def stage(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Write sorted rows (None deletes) as one more file; of rows with one key the last file's counts."""
+        counted = _Counted(rows)
+        first = next(counted, None)
+        if first is not None:
+            name = f"{self.name}-{len(self._files)}.sst"
+            write_table_file(Path(self._ticket.staging) / name, chain([first], counted), _shared_tuning())
+            self._files.append(name)
+            self._written += counted.count
+
+    def publish(self, changes: Mapping[int, int]) -> None:
+        """Hand what was staged to the task's commit, with the changes of row counts by state number."""
+        part = Part(self._declared, tuple(self._files), dict(changes), self._written, self.expired)
+        write_part(Path(self._ticket.staging), self.name, part)
+
+
+class _Counted:
+    """Passes rows on, and counts them."""
+
+    def __init__(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
+        self._rows = iter(rows)
+        self.count = 0
+
+    def __iter__(self) -> _Counted:
+        return self
+
+    def __next__(self) -> tuple[bytes, bytes | None]:
+        row = next(self._rows)
+        self.count += 1
+        return row
 
 
 def find_ticket(attempt: int, local_dir: str) -> Ticket:
@@ -80,9 +149,7 @@ def _reader(ticket: Ticket) -> Reader | None:
     base = Marker(ticket.version, ticket.id)
     if base == EMPTY:
         return None
-    reader = _readers.pop(ticket.db, None)
-    if reader is None:
-        reader = Reader(Path(ticket.db), _shared_tuning(), live=ticket.live)
+    reader = _readers.pop(ticket.db, None) or _opened(ticket)
     try:
         reader.catch_up()
         held = reader.marker()
@@ -100,3 +167,14 @@ def _reader(ticket: Ticket) -> Reader | None:
     while len(_readers) > READERS_KEPT:
         _readers.popitem(last=False)[1].close()
     return reader
+
+
+def _opened(ticket: Ticket) -> Reader:
+    scratch = Path(ticket.staging).parents[1] / "readers" / uuid.uuid4().hex if ticket.live else None
+    for attempt in range(1, OPEN_ATTEMPTS + 1):
+        try:
+            return Reader(Path(ticket.db), _shared_tuning(), scratch)
+        except StorageError:  # compaction may drop a file between its listing and its opening
+            if attempt == OPEN_ATTEMPTS or not ticket.live:
+                raise
+    raise AssertionError("not reached")

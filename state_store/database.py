@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import os
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -195,20 +194,25 @@ class Database:
 class Reader:
     """A view of a database that another process owns: of a live one as a secondary, else read-only."""
 
-    def __init__(self, folder: Path, tuning: Tuning, *, live: bool) -> None:
-        """Open ``folder``. Raises StorageError."""
-        self._live = live
-        self._scratch = Path(tempfile.mkdtemp(prefix="ckpt-secondary-")) if live else None
-        mode = (
-            rocksdict.AccessType.secondary(str(self._scratch)) if live else rocksdict.AccessType.read_only(False)
-        )
+    def __init__(self, folder: Path, tuning: Tuning, scratch: Path | None) -> None:
+        """Open ``folder``: as a secondary with the new folder ``scratch``, else read-only. Raises StorageError."""
+        self._scratch = scratch
+        if scratch is not None:
+            scratch.mkdir(mode=0o700, parents=True)
+            mode = rocksdict.AccessType.secondary(str(scratch))
+        else:
+            mode = rocksdict.AccessType.read_only(False)
         self._what = f"read the database {folder}"
-        with _failures(self._what):
-            self._db = rocksdict.Rdict(str(folder), tuning.options(), access_type=mode)
+        try:
+            with _failures(self._what):
+                self._db = rocksdict.Rdict(str(folder), tuning.options(), access_type=mode)
+        except BaseException:
+            self._remove_scratch()
+            raise
 
     def catch_up(self) -> None:
         """See what the owner has written until now. Raises StorageError."""
-        if self._live:
+        if self._scratch is not None:
             with _failures(self._what):
                 self._db.try_catch_up_with_primary()
 
@@ -219,15 +223,54 @@ class Reader:
         return None if value is None else Marker.decode(bytes(value))
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """Values of ``keys``, None where there is none. Raises StorageError."""
+        """Values of ``keys``, None where there is none; fastest for sorted keys. Raises StorageError."""
         with _failures(self._what):
             return self._db.get(keys)  # type: ignore[return-value]  # raw mode: values are bytes
+
+    def cursor(self) -> Cursor:
+        """A position in the rows, to scan those whose keys begin with one state and hash, or a range of them."""
+        everywhere = rocksdict.ReadOptions()
+        everywhere.set_total_order_seek(True)
+        with _failures(self._what):
+            return Cursor(self._db.iter(everywhere))
 
     def close(self) -> None:
         """Release the view."""
         self._db.close()
+        self._remove_scratch()
+
+    def _remove_scratch(self) -> None:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+class Cursor:
+    """A position in the rows of a database, in key order.
+
+    ``key`` is None behind the last row. There is no row between ``left`` and ``key``.
+    """
+
+    def __init__(self, rows: rocksdict.RdictIter) -> None:
+        """Stand nowhere: ``seek`` first."""
+        self._rows = rows
+        self.key: bytes | None = None
+        self.left = b""
+
+    def seek(self, key: bytes) -> None:
+        """Go to the first row whose key is ``key`` or greater."""
+        self._rows.seek(key)
+        self.left = key
+        self.key = self._rows.key()  # type: ignore[assignment]  # raw mode: keys are bytes
+
+    def value(self) -> bytes:
+        """The value of the row at ``key``."""
+        return self._rows.value()  # type: ignore[return-value]  # raw mode: values are bytes
+
+    def next(self) -> None:
+        """Go to the next row."""
+        self.left = self.key or self.left
+        self._rows.next()
+        self.key = self._rows.key()  # type: ignore[assignment]  # as above
 
 
 def drop_unreferenced(folder: Path, tuning: Tuning) -> None:

@@ -42,6 +42,7 @@ class Options:
 
     python: str
     memory_limit_bytes: int
+    worker_memory_bytes: int
     local_dir: str
     snapshot_every_versions: int
     local_checkpoints: int
@@ -73,6 +74,7 @@ def parse(settings: Mapping[str, str]) -> Options:
     return Options(
         python=cast("str", values["python"]),
         memory_limit_bytes=cast("int", values["memoryLimit"]),
+        worker_memory_bytes=cast("int", values["workerMemory"]),
         local_dir=cast("str", values["localDir"]),
         snapshot_every_versions=cast("int", values["snapshotEveryVersions"]),
         local_checkpoints=cast("int", values["localCheckpoints"]),

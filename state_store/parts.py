@@ -12,7 +12,8 @@ there; a session that died left none, and then its task has failed, too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -33,11 +34,17 @@ class DeclaredState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one session of a worker has staged; ``rows`` are changes of row counts by state number."""
+    """What one session of a worker has staged.
+
+    ``rows`` are changes of row counts by state number. ``written`` rows are in the files, ``expired`` of them deleted as
+    their time was over.
+    """
 
     states: tuple[DeclaredState, ...]
     files: tuple[str, ...]
     rows: dict[int, int]
+    written: int
+    expired: int
     format: int = PART_FORMAT
 
 
@@ -78,8 +85,18 @@ def declare(meta: StoreMeta, states: Sequence[tuple[str, Descriptor]]) -> tuple[
     return meta, tuple(declared)
 
 
-def join(meta: StoreMeta, parts: Sequence[Part]) -> tuple[StoreMeta, list[str], dict[int, int]]:
-    """The store with the states of all parts, their files in order, and their changes of row counts together.
+@dataclass(frozen=True)
+class Joined:
+    """What all parts come to together."""
+
+    meta: StoreMeta
+    files: Sequence[str]
+    row_changes: Mapping[int, int]
+    metrics: Mapping[str, int]
+
+
+def join(meta: StoreMeta, parts: Sequence[Part]) -> Joined:
+    """The store ``meta`` with the states of all parts, their files in order, their changes of row counts together.
 
     Raises InvalidInputError if a session has another number for a state than the store gives it.
     """
@@ -96,4 +113,8 @@ def join(meta: StoreMeta, parts: Sequence[Part]) -> tuple[StoreMeta, list[str], 
         files.extend(part.files)
         for number, change in part.rows.items():
             rows[number] = rows.get(number, 0) + change
-    return meta, files, rows
+    metrics = {
+        "worker_rows": sum(part.written for part in parts),
+        "expired_rows": sum(part.expired for part in parts),
+    }
+    return Joined(meta, files, rows, metrics)

@@ -332,10 +332,12 @@ class Store:
         failpoints, started = self._shared.failpoints, time.monotonic()
         # 1. What the shim and the workers staged; the marker row alone where the shim has written nothing.
         try:
-            meta, more, changes = join(transaction.meta, read_parts(transaction.staging))
+            joined = join(transaction.meta, read_parts(transaction.staging))
             staged = transaction.staged(files) or [self._marker_file(transaction)]
-            staged += transaction.staged(more)
-            meta = meta.committed(transaction.new_id, {**row_changes, **changes}, num_partitions)
+            staged += transaction.staged(joined.files)
+            meta = joined.meta.committed(
+                transaction.new_id, {**row_changes, **joined.row_changes}, num_partitions
+            )
         except InvalidInputError as problem:
             raise InvalidInputError(f"{self.identity}: {problem.message}", hint=problem.hint) from problem
         # 2. One remote object. From here on the version exists, but nobody knows its id.
@@ -348,6 +350,7 @@ class Store:
             "ingest_ms": self._ingest_ms,
             "delta_bytes": size_bytes,
             "superseded": 0,
+            **joined.metrics,
         }
         # 3. Format 1 only: which commit of this version stands. Format 2 leaves that to Spark's commit log.
         stands = transaction.target

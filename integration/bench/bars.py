@@ -8,7 +8,20 @@ from statistics import median, quantiles
 from typing import TypeAlias
 
 from integration.bench.measure import Measured
-from integration.bench.variants import HDFS_BACKED, OURS, ROCKSDB, ROCKSDB_CHANGELOG, SMALL_CACHE, SMALL_CACHE_FEW_KEYS
+from integration.bench.variants import (
+    GROUPS,
+    HDFS_BACKED,
+    OURS,
+    PER_KEY,
+    ROCKSDB,
+    ROCKSDB_CHANGELOG,
+    SMALL_CACHE,
+    SMALL_CACHE_FEW_KEYS,
+    TRANSFORM,
+    VECTORISED,
+    VECTORISED_FEW_KEYS,
+    WITHOUT_STATE,
+)
 from integration.bench.worker import Sample
 
 Figure: TypeAlias = Callable[[Sample], float]
@@ -39,7 +52,8 @@ class Ratio:
         return cls(median(pairs), low, high)
 
     def __str__(self) -> str:
-        return f"{self.middle:.2f}x [{self.low:.2f}..{self.high:.2f}]"
+        digits = 2 if self.middle >= 0.1 else 4
+        return f"{self.middle:.{digits}f}x [{self.low:.{digits}f}..{self.high:.{digits}f}]"
 
 
 @dataclass(frozen=True)
@@ -101,6 +115,38 @@ BARS: tuple[Bar, ...] = (
     _against_rocksdb("sessions", 1.0),
     _against_rocksdb("join", 1.0),
     _against_rocksdb("partitions", 1.0),
+    *(
+        Bar(
+            f"keyed: {ours.name} against {theirs.name}",
+            Side("keyed", ours.name),
+            (Side("keyed", theirs.name),),
+            limit,
+        )
+        for ours, theirs, limit in (
+            (VECTORISED, GROUPS, 1 / 80),
+            (PER_KEY, GROUPS, 1 / 25),
+            (VECTORISED, TRANSFORM, 1 / 30),
+            (VECTORISED, WITHOUT_STATE, 1.4),
+        )
+    ),
+    Bar(
+        "keyed: vectorised against Spark's native aggregation on RocksDB in its better mode",
+        Side("keyed", VECTORISED.name),
+        tuple(Side("keyed", mode) for mode in ROCKSDB_MODES),
+        0.75,
+    ),
+    Bar(
+        "keyed, small batches: vectorised against the same without state",
+        Side("keyed-small", VECTORISED.name),
+        (Side("keyed-small", WITHOUT_STATE.name),),
+        1.3,
+    ),
+    Bar(
+        "keyed: 5M keys against 50k keys",
+        Side("keyed-large", VECTORISED.name),
+        (Side("keyed-large", VECTORISED_FEW_KEYS.name),),
+        1.3,
+    ),
 )
 
 

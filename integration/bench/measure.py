@@ -6,13 +6,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from integration.bench.variants import (
+    GROUPS,
     HDFS_BACKED,
     NO_STATE,
     OURS,
+    PER_KEY,
     ROCKSDB,
     ROCKSDB_CHANGELOG,
     SMALL_CACHE,
     SMALL_CACHE_FEW_KEYS,
+    TRANSFORM,
+    VECTORISED,
+    VECTORISED_BY_DEFAULT,
+    VECTORISED_FEW_KEYS,
+    WITHOUT_STATE,
     Variant,
 )
 from integration.bench.worker import Sample, Worker
@@ -21,6 +28,11 @@ from integration.bench.workloads import FILL_BATCHES, Workload
 LOOK_AHEAD = 2
 RESTARTS = 3
 BASE = (OURS, ROCKSDB, ROCKSDB_CHANGELOG, HDFS_BACKED)
+INSTEAD = {
+    "keyed": (VECTORISED, VECTORISED_BY_DEFAULT, PER_KEY, WITHOUT_STATE, GROUPS, TRANSFORM, ROCKSDB, ROCKSDB_CHANGELOG),
+    "keyed-small": (VECTORISED, VECTORISED_BY_DEFAULT, PER_KEY, WITHOUT_STATE),
+    "keyed-large": (VECTORISED, VECTORISED_FEW_KEYS),
+}
 BESIDES = {
     "large-state": (SMALL_CACHE, SMALL_CACHE_FEW_KEYS),
     "aggregation": (NO_STATE,),
@@ -48,8 +60,8 @@ class Bench:
 
     def measure(self, workload: Workload, rounds: int) -> Measured:
         """Fill and warm every variant, then ``rounds`` batches each (or a multiple), in turn; the order rotates."""
-        rounds *= workload.rounds_factor
-        variants = (*BASE, *BESIDES.get(workload.name, ()))
+        rounds = min(rounds * workload.rounds_factor, workload.most_rounds)
+        variants = (*INSTEAD.get(workload.name, BASE), *BESIDES.get(workload.name, ()))
         restarts = RESTARTS if workload.restarts else 0
         folder = self._scratch / workload.name
         batches = FILL_BATCHES + workload.warm + rounds + restarts + LOOK_AHEAD

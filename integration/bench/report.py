@@ -17,7 +17,7 @@ import psutil
 
 from integration.bench.bars import Ratio, Verdict, execution_ms
 from integration.bench.measure import Measured
-from integration.bench.variants import ALL, OURS, SESSION_SETTINGS
+from integration.bench.variants import ALL, OURS, SESSION_SETTINGS, VECTORISED, WITHOUT_STATE, Variant
 from integration.bench.worker import Sample
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def table(run: Run) -> str:
         lines += ["", f"{measured.workload.name}: {measured.workload.what}", *_rows(measured)]
     lines += ["", "bars" + (" (input is too small under --quick: they say nothing)" if run.quick else "")]
     lines += [
-        f"  {'PASS' if verdict.passed else 'FAIL'}  {verdict.ratio!s:<24} at most {verdict.bar.limit}x  "
+        f"  {'PASS' if verdict.passed else 'FAIL'}  {verdict.ratio!s:<24} at most {verdict.bar.limit:.3g}x  "
         f"{verdict.bar.what} ({verdict.against.variant})"
         for verdict in run.verdicts
     ]
@@ -80,13 +80,14 @@ def _rows(measured: Measured) -> list[str]:
 
 
 def _against_ours(samples: Mapping[str, Sequence[Sample]], name: str, figure: Callable[[Sample], float]) -> str:
-    if _is_ours(name):
+    ours = OURS.name if OURS.name in samples else VECTORISED.name
+    if _named(name).ours and name != WITHOUT_STATE.name:
         return ""
-    return str(Ratio.of([figure(each) for each in samples[OURS.name]], [figure(each) for each in samples[name]]))
+    return str(Ratio.of([figure(each) for each in samples[ours]], [figure(each) for each in samples[name]]))
 
 
-def _is_ours(name: str) -> bool:
-    return any(variant.ours for variant in ALL if variant.name == name)
+def _named(name: str) -> Variant:
+    return next(variant for variant in ALL if variant.name == name)
 
 
 def _in_order(samples: Mapping[str, Sequence[Sample]]) -> list[str]:
@@ -165,7 +166,7 @@ def _panel(axis: Axes, measured: Measured) -> None:
     names = _in_order(measured.warm)
     for row, name in enumerate(names):
         values = [sample.execution_ms for sample in measured.warm[name]]
-        axis.barh(row, median(values), color="tab:orange" if _is_ours(name) else "tab:gray")
+        axis.barh(row, median(values), color="tab:orange" if _named(name).ours else "tab:gray")
         axis.plot(values, [row] * len(values), "k|", markersize=9)
     axis.set_yticks(range(len(names)), names)
     axis.invert_yaxis()

@@ -19,7 +19,8 @@ class Variant:
     """One provider with its settings. ``ours``: the session is made by ``pyspark_ckpt.configure``.
 
     Not ``stateful``: every batch is a query of its own, of the same plan, and keeps nothing. Its input has one in
-    ``part_of_keys`` of the workload's keys.
+    ``part_of_keys`` of the workload's keys. ``form``: which of the
+    workload's forms runs, if it has several.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Variant:
     ours: bool = False
     stateful: bool = True
     part_of_keys: int = 1
+    form: str = ""
 
 
 OURS = Variant("ckpt", {}, ours=True)
@@ -43,7 +45,36 @@ HDFS_BACKED = Variant(
 )
 NO_STATE = Variant("no state", {}, stateful=False)
 
-ALL: tuple[Variant, ...] = (OURS, SMALL_CACHE, SMALL_CACHE_FEW_KEYS, ROCKSDB, ROCKSDB_CHANGELOG, HDFS_BACKED, NO_STATE)
+# Batches of this many rows between Spark and Python; its default is 10,000.
+_LARGE_BATCHES = {"spark.sql.execution.arrow.maxRecordsPerBatch": "100000"}
+VECTORISED = Variant("vectorised", _LARGE_BATCHES, ours=True, form="vectorised")
+VECTORISED_BY_DEFAULT = Variant("vectorised, Spark's defaults", {}, ours=True, form="vectorised")
+VECTORISED_FEW_KEYS = replace(VECTORISED, name="vectorised, 1 in 100 keys", part_of_keys=100)
+PER_KEY = Variant("per key", _LARGE_BATCHES, ours=True, form="per key")
+WITHOUT_STATE = Variant("vectorised, no state", _LARGE_BATCHES, ours=True, form="without state")
+GROUPS = Variant(
+    "applyInPandasWithState", {**_ROCKSDB, _CHANGELOG: "true", **_LARGE_BATCHES}, form="applyInPandasWithState"
+)
+TRANSFORM = Variant(
+    "transformWithState", {**_ROCKSDB, _CHANGELOG: "true", **_LARGE_BATCHES}, form="transformWithState"
+)
+
+ALL: tuple[Variant, ...] = (
+    OURS,
+    SMALL_CACHE,
+    SMALL_CACHE_FEW_KEYS,
+    VECTORISED,
+    VECTORISED_BY_DEFAULT,
+    VECTORISED_FEW_KEYS,
+    PER_KEY,
+    WITHOUT_STATE,
+    GROUPS,
+    TRANSFORM,
+    ROCKSDB,
+    ROCKSDB_CHANGELOG,
+    HDFS_BACKED,
+    NO_STATE,
+)
 
 SESSION_SETTINGS: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",

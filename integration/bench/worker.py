@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from integration.bench.keyed import FORMS
 from integration.bench.variants import SESSION_SETTINGS, Variant
 from integration.bench.workloads import FILES_A_BATCH, SCHEMA, Workload
 
@@ -133,6 +134,7 @@ class _Session:
     def __init__(self, variant: Variant) -> None:
         self._spark = _session(variant)
         self._stateful = variant.stateful
+        self._form = variant.form
         self._gate = _Gate(_as_it_is)
         self._query: StreamingQuery | None = None
         self._started_with: tuple[Workload, list[str], str] | None = None
@@ -147,7 +149,8 @@ class _Session:
         ]
         if self._stateful:
             self._gate = _Gate(_as_it_is)
-            streamed = workload.query(self._spark, frames)
+            query = FORMS[self._form] if self._form else workload.query
+            streamed = query(self._spark, frames)
             mode = "append" if workload.name in _APPENDING else "update"
         else:
             self._gate = _Gate(lambda frame: workload.query(self._spark, [frame]))

@@ -41,6 +41,7 @@ class Workload:
     restarts: bool = False
     warm: int = 4
     rounds_factor: int = 1
+    most_rounds: int = 1000
 
     def smaller(self, factor: int) -> Workload:
         """The same with less of everything: to try the bench out."""
@@ -155,6 +156,17 @@ ALL: tuple[Workload, ...] = (
         partitions=200,
         rounds_factor=2,  # enough of them for a p99
     ),
+    Workload(
+        "keyed",
+        "count and sum in Python, 500k rows a batch over 200k keys",
+        _aggregation,
+        200_000,
+        500_000,
+        warm=2,
+        most_rounds=3,  # Spark's own forms take a minute or more for a batch
+    ),
+    Workload("keyed-small", "count and sum in Python, 50k rows a batch over 20k keys", _aggregation, 20_000, 50_000),
+    Workload("keyed-large", "count and sum in Python, 50k rows a batch over 5M keys", _aggregation, 5_000_000, 50_000),
 )
 
 

@@ -1,4 +1,4 @@
-"""The queries that are killed: four stateful operators over made-up events.
+"""The queries that are killed: five stateful operators over made-up events.
 
 Everything is deterministic: a batch of one number has the same rows, output and state, whatever died in between.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
+from pyspark_ckpt import operators as ckpt
+
 BATCHES = 6
 ROWS = 60
-QUERIES = ("windows", "dedup", "join", "groups")
+QUERIES = ("windows", "dedup", "join", "groups", "keyed")
 SETTINGS = {
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.sql.streaming.stateStore.ckpt.snapshotEveryVersions": "2",
@@ -79,7 +81,7 @@ def build(spark: SparkSession, name: str, fault: Fault | None = None, weight: in
 
 def output_mode(name: str) -> str:
     """The output mode of a query."""
-    return "update" if name in ("windows", "groups") else "append"
+    return "update" if name in ("windows", "groups", "keyed") else "append"
 
 
 def state_views(name: str) -> tuple[Mapping[str, str], ...]:
@@ -155,6 +157,35 @@ def _groups(events: DataFrame, fault: Fault | None, weight: int) -> DataFrame:
     )
 
 
+class _Activity(ckpt.KeyedProcessor):
+    """A value, a list whose elements expire, and a map for each user."""
+
+    total = ckpt.ValueState("total", "struct<events bigint, total bigint>")
+    recent = ckpt.ListState("recent", "bigint", ttl=ckpt.Ttl("15 minutes", clock="event"))
+    sides = ckpt.MapState("sides", "string", "bigint")
+
+    def __init__(self, fault: Fault | None, weight: int) -> None:
+        self.fault = fault
+        self.weight = weight
+
+    def process(self, ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[tuple[Any, ...]]:  # noqa: ANN401
+        """Count and sum the user's events, and remember the latest."""
+        if self.fault is not None:
+            self.fault.strike("midway")
+        events, total = self.total.value() or (0, 0)
+        for row in rows:
+            self.recent.add(row.number)
+            self.sides.put(row.side, self.sides.get(row.side, 0) + 1)
+            total += row.number * self.weight
+        self.total.update((events + len(rows), total))
+        yield key.user, events + len(rows), total, list(self.recent.get()), dict(self.sides.items()), ctx.watermark_ms
+
+
+def _keyed(events: DataFrame, fault: Fault | None, weight: int) -> DataFrame:
+    output = "user int, events bigint, total bigint, recent array<bigint>, sides map<string, bigint>, watermark bigint"
+    return ckpt.keyed(events, "user", uid="activity").process(_Activity(fault, weight), output)
+
+
 def _with(fault: Fault | None, frame: DataFrame) -> DataFrame:
     if fault is None:
         return frame
@@ -173,4 +204,5 @@ _BUILDERS: Mapping[str, Callable[[DataFrame, Fault | None, int], DataFrame]] = {
     "dedup": _dedup,
     "join": _join,
     "groups": _groups,
+    "keyed": _keyed,
 }

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.failpoints import FailPoints
-from pyspark_ckpt.state_store.keys import MARKER_KEY, ORDERED_BIT
-from pyspark_ckpt.state_store.lineage import Lineage
+from pyspark_ckpt.state_store.keys import MARKER_KEY, ORDERED_BIT, Marker
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.restore import Restorer
+from pyspark_ckpt.state_store.winners import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,15 +27,18 @@ class StoredRow(NamedTuple):
     partition: int
     partition_hash: int
     key: bytes
+    value: bytes
 
 
 def stored_rows(checkpoint: Path, scratch: Path) -> Iterator[StoredRow]:
-    """Every row of the newest version of every store below ``checkpoint``; ``scratch`` is a new folder."""
+    """Every row of the newest committed version of every store below ``checkpoint``; ``scratch`` is a new folder."""
+    version = 1 + max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
     for number, folder in enumerate(_stores(checkpoint / "state")):
         path = folder.relative_to(checkpoint / "state")
-        partition = int(path.parts[1])
-        for key in _keys(folder, scratch / str(number)):
-            yield StoredRow(str(path), partition, _hash_in(key), key)
+        operator, partition = map(int, path.parts[:2])
+        committed = resolve(place_at(str(folder)), place_at(str(checkpoint)), version, operator, partition, str(path))
+        for key, value in _rows(folder, scratch / str(number), committed):
+            yield StoredRow(str(path), partition, _hash_in(key), key, value)
 
 
 def partition_of(partition_hash: int, partitions: int) -> int:
@@ -48,16 +51,15 @@ def _stores(state: Path) -> list[Path]:
     return sorted({delta.parent for delta in state.rglob("*.delta")})
 
 
-def _keys(folder: Path, scratch: Path) -> Iterator[bytes]:
+def _rows(folder: Path, scratch: Path, version: Marker) -> Iterator[tuple[bytes, bytes]]:
     scratch.mkdir(parents=True)
     place = place_at(str(folder))
-    newest = max(Lineage.read(place).deltas)
     log = StoreLog(__name__, str(folder))
     with ThreadPoolExecutor(2) as pool:
         restorer = Restorer(place, _TUNING, pool, FailPoints(""), log, str(folder))
-        database = restorer.restore(newest, scratch, set(), lambda _commit, _folder: None).database
+        database = restorer.restore(version, scratch, set(), lambda _commit, _folder: None).database
     try:
-        yield from (key for key, _ in database.rows() if key != MARKER_KEY)
+        yield from ((key, value) for key, value in database.rows() if key != MARKER_KEY)
     finally:
         database.close()
 

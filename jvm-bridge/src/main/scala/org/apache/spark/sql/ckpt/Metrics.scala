@@ -15,6 +15,7 @@ private[ckpt] object Metrics {
   val CacheMisses = sum("ckptCacheMisses", "reads answered by the database")
   val ExistenceReads = sum("ckptExistenceReads", "writes of keys that were not read before")
   val WrittenRows = sum("ckptWrittenRows", "rows written or removed by the commit")
+  val ExpiredRows = sum("ckptExpiredRows", "rows removed as their time to live was over")
   val SpilledRuns = sum("ckptSpilledRuns", "sorted runs that write sets spilled")
   val SealTime = time("ckptSealTimeMs", "time to sort and write the delta")
   val ServerTime = time("ckptServerTimeMs", "time the state server took to make the delta durable")
@@ -26,6 +27,6 @@ private[ckpt] object Metrics {
   val WriteSetBytes = size("ckptWriteSetBytes", "bytes of write sets at commit")
 
   val all: Seq[StateStoreCustomMetric] = Seq(
-    LoadTime, Restores, ReplayedDeltas, CacheHits, CacheMisses, ExistenceReads, WrittenRows, SpilledRuns, SealTime,
-    ServerTime, UploadTime, IngestTime, DeltaBytes, InternalRows, CacheBytes, WriteSetBytes)
+    LoadTime, Restores, ReplayedDeltas, CacheHits, CacheMisses, ExistenceReads, WrittenRows, ExpiredRows, SpilledRuns,
+    SealTime, ServerTime, UploadTime, IngestTime, DeltaBytes, InternalRows, CacheBytes, WriteSetBytes)
 }

@@ -1,0 +1,120 @@
+"""Arrow columns as numpy numbers and as Python values, and back. Nothing is lost on the way, in nested types either."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ckpt.operators.value_types import struct_class
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def is_fixed_width(kind: pa.DataType) -> bool:
+    """Whether numpy can hold the values of this type as numbers."""
+    return bool(pa.types.is_primitive(kind))
+
+
+def number_type(kind: pa.DataType) -> str:
+    """The little-endian numpy type that holds the values of a type of fixed width."""
+    letter = "f" if pa.types.is_floating(kind) else "i"
+    return f"<{letter}{max(1, int(kind.bit_width) // 8)}"
+
+
+def numbers_of(column: pa.Array) -> NDArray[Any]:
+    """The values of a column of fixed width as numbers: dates as days, instants as microseconds, null as 0."""
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    dtype = np.dtype(number_type(column.type))
+    if len(column) == 0:
+        return np.zeros(0, dtype)
+    values = np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * dtype.itemsize)
+    return values if column.null_count == 0 else np.where(validity(column), values, dtype.type(0))
+
+
+def column_of(kind: pa.DataType, numbers: NDArray[Any], valid: NDArray[np.bool_]) -> pa.Array:
+    """The inverse of ``numbers_of``; null where not ``valid``."""
+    content = np.packbits(numbers.astype(np.bool_), bitorder="little") if pa.types.is_boolean(kind) else numbers
+    present = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(numbers), [present, pa.py_buffer(np.ascontiguousarray(content))])
+
+
+def validity(column: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
+    """For each value whether it is not null."""
+    if column.null_count == 0:
+        return np.ones(len(column), np.bool_)
+    valid: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def python_values(column: pa.Array) -> list[Any]:
+    """A column as the Python values that processors see: structs as named tuples, maps as dicts."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        made = struct_class(kind)
+        fields = [python_values(column.field(n)) for n in range(kind.num_fields)]
+        values: list[Any] = list(map(made._make, zip(*fields, strict=True))) if fields else [made()] * len(column)
+    elif pa.types.is_map(kind):
+        keys, items = python_values(column.keys), python_values(column.items)
+        values = [dict(zip(keys[a:b], items[a:b], strict=True)) for a, b in _spans(column)]
+    elif pa.types.is_list(kind):
+        elements = python_values(column.values)
+        values = [elements[a:b] for a, b in _spans(column)]
+    else:
+        plain: list[Any] = column.to_pylist()
+        return plain
+    if column.null_count == 0:
+        return values
+    return [value if present else None for value, present in zip(values, validity(column).tolist(), strict=True)]
+
+
+def _spans(column: pa.ListArray | pa.MapArray) -> list[tuple[int, int]]:
+    offsets = column.offsets.to_pylist()
+    return list(zip(offsets, offsets[1:], strict=False))
+
+
+def arrow_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """The inverse of ``python_values``; a struct may be any sequence, mapping or object with its fields.
+
+    Raises TypeError, ValueError, AttributeError (pyarrow's own errors among them) for values of another type.
+    """
+    if not pa.types.is_nested(kind):
+        return pa.array(values, kind)
+    absent = np.fromiter((value is None for value in values), np.bool_, len(values))
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        rows = [_fields(value, names) for value in values]
+        fields = [arrow_values([row[n] for row in rows], field.type) for n, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=pa.array(absent))
+    there = [() if value is None else value for value in values]
+    counts = np.fromiter(map(len, there), np.int32, len(there))
+    offsets = pa.array(np.concatenate([np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)]))
+    if pa.types.is_map(kind):
+        pairs = list(chain.from_iterable(value.items() if isinstance(value, Mapping) else value for value in there))
+        keys = arrow_values([key for key, _ in pairs], kind.key_type)
+        items = arrow_values([item for _, item in pairs], kind.item_type)
+        children = [pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])]
+    else:
+        children = [arrow_values(list(chain.from_iterable(there)), kind.value_type)]
+    present = pa.py_buffer(np.packbits(~absent, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(values), [present, offsets.buffers()[1]], children=children)
+
+
+def _fields(value: Any, names: Sequence[str]) -> Sequence[Any]:  # noqa: ANN401 - what a user gives
+    if value is None:
+        return (None,) * len(names)
+    if isinstance(value, Mapping):
+        unknown = [name for name in value if name not in names]
+        if unknown:
+            raise ValueError(f"there is no field {unknown[0]!r} in {list(names)}")
+        return [value.get(name) for name in names]
+    if not isinstance(value, (tuple, list)):
+        return [getattr(value, name) for name in names]
+    if len(value) != len(names):
+        raise ValueError(f"{len(value)} values are given for the fields {list(names)}")
+    return value

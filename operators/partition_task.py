@@ -1,0 +1,273 @@
+"""What runs in the Python worker for one partition of a keyed operator: rows in, states bound, writes staged, rows out."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ckpt.operators.bound import Bound, bind
+from pyspark_ckpt.operators.columns import arrow_values, python_values
+from pyspark_ckpt.operators.keys import Keys, group_by_key
+from pyspark_ckpt.operators.placement import murmur3_of_int
+from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
+from pyspark_ckpt.operators.row_buffer import RowBuffer
+from pyspark_ckpt.operators.states import State
+from pyspark_ckpt.operators.stored_keys import KeyCodec
+from pyspark_ckpt.operators.ttl import LEAST_SWEPT, index_name
+from pyspark_ckpt.operators.unsafe_rows import read_rows
+from pyspark_ckpt.operators.value_types import struct_class
+from pyspark_ckpt.operators.worker_session import WorkerSession, find_ticket
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.meta import Descriptor
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+    from pyspark.sql.streaming.state import GroupState
+
+    from pyspark_ckpt.operators.ttl import Clock
+    from pyspark_ckpt.operators.value_types import ValueType
+
+HASH = "__ckpt_hash"
+ROUTE = "__ckpt_route"
+ROW = "__ckpt_row"
+TIME = "__ckpt_time"
+BATCH = "batch"
+KEYS_AT_ONCE = 8192
+OUTPUT_ROWS = 65536
+_HASH_FIELD = pa.field(HASH, pa.int32())
+
+
+@dataclass(frozen=True)
+class DeclaredState:
+    """A state of the processor: in which attribute, and what its types are."""
+
+    attribute: str
+    state: State
+    types: Mapping[str, ValueType]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A keyed operator as its query was planned."""
+
+    uid: str
+    by: tuple[str, ...]
+    input: pa.Schema
+    output: pa.Schema
+    states: tuple[DeclaredState, ...]
+    partitions: int
+    max_parallelism: int
+    local_dir: str
+    has_watermark: bool
+    memory_bytes: int
+
+    @property
+    def key_types(self) -> list[pa.DataType]:
+        """The types of the key columns."""
+        return [self.input.field(name).type for name in self.by]
+
+
+@dataclass(frozen=True)
+class PartitionTask:
+    """The function that Spark calls for a partition's only group."""
+
+    operator: Operator
+    processor: KeyedProcessor | VectorProcessor
+
+    def __call__(self, key: tuple[int], chunks: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        """Process all rows of the partition; what they write is staged before the last output row is taken."""
+        import pandas as pd  # noqa: PLC0415 - in the worker only
+        from pyspark import TaskContext  # noqa: PLC0415
+
+        task = TaskContext.get()
+        if task is None:
+            raise LifecycleError(f"Keyed operator {self.operator.uid!r} is called outside of a Spark task.")
+        self._check_place(int(key[0]), task.partitionId())
+        codec = KeyCodec(self.operator.key_types)
+        context = Context(
+            batch_id=int(task.getLocalProperty("streaming.sql.batchId") or -1),
+            partition=task.partitionId(),
+            processing_time_ms=state.getCurrentProcessingTimeMs(),
+            watermark_ms=self._watermark_ms(state),
+        )
+        ticket = find_ticket(task.taskAttemptId(), self.operator.local_dir)
+        now_ms: Mapping[Clock, int] = {"processing": context.processing_time_ms, "event": max(0, context.watermark_ms)}
+        session = WorkerSession(ticket, self._declared(), self.operator.partitions, codec, now_ms)
+        processor, bound = self._bound(session)
+        run: Callable[..., Iterator[pa.RecordBatch]] = (
+            _run_vector if isinstance(processor, VectorProcessor) else _run_keyed
+        )
+        folder = Path(ticket.staging) / f"{session.name}-rows"
+        buffer = RowBuffer(self.operator.input.append(_HASH_FIELD), HASH, self.operator.memory_bytes, folder)
+        try:
+            self._fill(buffer, chunks)
+            sweep(session, bound, buffer.count)
+            for rows, end in buffer.ranges():
+                hashes = rows.column(HASH).to_numpy()
+                given = rows.drop_columns([HASH])
+                keys, index = group_by_key(given, self.operator.by, codec, hashes)
+                for batch in run(self.operator, processor, context, session, keys, index, given):
+                    yield pd.DataFrame({BATCH: [batch.serialize().to_pybytes()]})
+                flush(session, bound, end)
+        finally:
+            buffer.close()
+        finish(session, bound)
+
+    def _fill(self, buffer: RowBuffer, chunks: Iterator[pd.DataFrame]) -> None:
+        for chunk in chunks:
+            columns = read_rows(chunk[ROW].to_list(), self.operator.input).columns
+            hashes = pa.array(chunk[HASH].to_numpy(np.int32))
+            buffer.add(pa.RecordBatch.from_arrays([*columns, hashes], schema=self.operator.input.append(_HASH_FIELD)))
+
+    def _check_place(self, route: int, partition: int) -> None:
+        if murmur3_of_int(route) % self.operator.partitions != partition:
+            raise LifecycleError(
+                f"Keyed operator {self.operator.uid!r} was planned for {self.operator.partitions} partitions, "
+                "and the query runs with another number: that of its checkpoint.",
+                hint="Set spark.sql.shuffle.partitions to the number of the checkpoint before the query is built.",
+            )
+
+    def _declared(self) -> list[tuple[str, Descriptor]]:
+        key_schema = {name: str(kind) for name, kind in zip(self.operator.by, self.operator.key_types, strict=True)}
+        encoder = {
+            "keyed": self.operator.uid,
+            "max_parallelism": self.operator.max_parallelism,
+        }
+        declared = []
+        for each in self.operator.states:
+            name = self._name(each)
+            values = {what: kind.schema for what, kind in each.types.items()}
+            kind = {**encoder, "kind": _kind(each.state)}
+            declared.append((name, Descriptor(key_schema=key_schema, value_schema=values, key_encoder=kind)))
+            if each.state.ttl is not None:
+                index = Descriptor(
+                    ordered=True, internal=True, key_schema=key_schema, key_encoder={**encoder, "kind": "expiry"}
+                )
+                declared.append((index_name(name), index))
+        return declared
+
+    def _name(self, declared: DeclaredState) -> str:
+        return f"{self.operator.uid}/{declared.state.name}"
+
+    def _watermark_ms(self, state: GroupState) -> int:
+        return state.getCurrentWatermarkMs() if self.operator.has_watermark else -1
+
+    def _bound(self, session: WorkerSession) -> tuple[KeyedProcessor | VectorProcessor, list[Bound]]:
+        """A copy of the processor whose states are those of this task."""
+        processor = copy.copy(self.processor)
+        bound = []
+        for each in self.operator.states:
+            kinds = {what: kind.arrow for what, kind in each.types.items()}
+            name = self._name(each)
+            index = None if each.state.ttl is None else session.numbers[index_name(name)]
+            state = bind(each.state, kinds, session.numbers[name], index, session)
+            setattr(processor, each.attribute, state)
+            bound.append(state)
+        return processor, bound
+
+
+def sweep(session: WorkerSession, bound: Sequence[Bound], rows: int) -> None:
+    """Free expired rows: of each state no more than twice the batch's ``rows``, or LEAST_SWEPT."""
+    for each in bound:
+        session.expired += each.sweep(max(LEAST_SWEPT, 2 * rows))
+
+
+def flush(session: WorkerSession, bound: Sequence[Bound], end: bytes | None) -> None:
+    """Stage what was written for keys below ``end`` (all keys: None), and let go of it: their turn is over."""
+    tables = sorted(chain(bound, filter(None, (each.index for each in bound))), key=lambda each: each.number)
+    session.stage(row for each in tables for row in each.flush(end))
+
+
+def finish(session: WorkerSession, bound: Sequence[Bound]) -> None:
+    """Publish what was staged, after the last key: the last act."""
+    flush(session, bound, None)
+    tables = chain(bound, filter(None, (each.index for each in bound)))
+    session.publish({each.number: each.change for each in tables})
+
+
+def _kind(state: State) -> str:
+    return next(kind.__name__ for kind in type(state).__mro__ if kind.__module__ == State.__module__)
+
+
+def _run_vector(
+    operator: Operator,
+    processor: VectorProcessor,
+    context: Context,
+    session: WorkerSession,
+    keys: Keys,
+    index: NDArray[np.int64],
+    rows: pa.Table,
+) -> Iterator[pa.RecordBatch]:
+    session.position.upcoming = keys.suffixes
+    told = VectorContext(**vars(context), keys=keys, key_index=index)
+    result = processor.process_batch(told, rows)
+    if result is not None:
+        yield from _shaped(operator, processor, result).to_batches(max_chunksize=OUTPUT_ROWS)
+
+
+def _shaped(operator: Operator, processor: VectorProcessor, result: pa.Table) -> pa.Table:
+    """The result with exactly the output's columns."""
+    who = f"{type(processor).__name__}.process_batch() of keyed operator {operator.uid!r}"
+    if not isinstance(result, pa.Table):
+        raise InvalidInputError(f"{who} returned {type(result).__name__}, not a pyarrow.Table.")
+    if sorted(result.column_names) != sorted(operator.output.names):
+        raise InvalidInputError(f"{who} returned columns {result.column_names}, not {operator.output.names}.")
+    try:
+        return result.select(operator.output.names).cast(operator.output).combine_chunks()
+    except pa.ArrowException as problem:
+        raise InvalidInputError(f"{who} returned values that are not of the output's types: {problem}") from problem
+
+
+def _run_keyed(
+    operator: Operator,
+    processor: KeyedProcessor,
+    context: Context,
+    session: WorkerSession,
+    keys: Keys,
+    index: NDArray[np.int64],
+    rows: pa.Table,
+) -> Iterator[pa.RecordBatch]:
+    order = np.argsort(index, kind="stable")
+    ends = np.cumsum(np.bincount(index, minlength=len(keys)))
+    sorted_rows = rows.take(pa.array(order))
+    make = struct_class(pa.struct(list(rows.schema)))._make
+    process, position = processor.process, session.position
+    out: list[Sequence[Any]] = []
+    for begin in range(0, len(keys), KEYS_AT_ONCE):
+        end = min(begin + KEYS_AT_ONCE, len(keys))
+        position.upcoming = keys.suffixes[begin:end]
+        first = int(ends[begin - 1]) if begin else 0
+        part = sorted_rows.slice(first, int(ends[end - 1]) - first)
+        columns = [python_values(column.combine_chunks()) for column in part.columns]
+        of_keys = list(map(make, zip(*columns, strict=True)))
+        at = 0
+        stops = (ends[begin:end] - first).tolist()
+        for suffix, key, stop in zip(position.upcoming, keys.to_python(begin, end), stops, strict=True):
+            position.suffix = suffix
+            result = process(context, key, of_keys[at:stop])
+            if result is not None:
+                out.extend(result)
+                if len(out) >= OUTPUT_ROWS:
+                    yield _packed(operator, processor, out)
+                    out = []
+            at = stop
+    if out:
+        yield _packed(operator, processor, out)
+
+
+def _packed(operator: Operator, processor: KeyedProcessor, out: Sequence[Any]) -> pa.RecordBatch:
+    try:
+        return pa.RecordBatch.from_struct_array(arrow_values(out, pa.struct(list(operator.output))))
+    except (TypeError, ValueError, AttributeError) as problem:
+        raise InvalidInputError(
+            f"{type(processor).__name__}.process() of keyed operator {operator.uid!r} yielded rows that are not "
+            f"{dict(zip(operator.output.names, map(str, operator.output.types), strict=True))}: {problem}"
+        ) from problem

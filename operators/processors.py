@@ -1,0 +1,75 @@
+"""What a user writes: a processor, given one key after the other, or all keys of a partition at once."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark_ckpt.operators.states import State
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from pyspark_ckpt.operators.keys import Keys
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a processor is told about the batch. Times are in milliseconds since 1970; ``watermark_ms`` is -1 without one."""
+
+    batch_id: int
+    partition: int
+    processing_time_ms: int
+    watermark_ms: int
+
+
+@dataclass(frozen=True)
+class VectorContext(Context):
+    """And about its rows: ``keys`` are their distinct keys, ``key_index[i]`` is the position of row i's key in them."""
+
+    keys: Keys
+    key_index: NDArray[Any]
+
+
+class KeyedProcessor(ABC):
+    """Is called for each key that has rows in a batch. States are declared as attributes of the class.
+
+    A processor is copied to the workers for each batch: what it must remember belongs into its states.
+    """
+
+    @abstractmethod
+    def process(self, ctx: Context, key: Any, rows: Sequence[Any]) -> Iterable[Sequence[Any]] | None:  # noqa: ANN401
+        """Process a key's rows: named tuples, like ``key``. Yields output rows: sequences, mappings or objects."""
+
+
+class VectorProcessor(ABC):
+    """Is called for many keys at once. States are declared as attributes of the class."""
+
+    @abstractmethod
+    def process_batch(self, ctx: VectorContext, batch: pa.Table) -> pa.Table | None:
+        """Process rows of one partition. Returns the output rows, with the output's columns.
+
+        A partition with very many rows may come in several calls; all rows of a key come in one.
+        """
+
+
+def states_of(processor: KeyedProcessor | VectorProcessor) -> dict[str, State]:
+    """The declared states by attribute, in a fixed order. Raises InvalidInputError if two have one name."""
+    found: dict[str, State] = {}
+    for kind in reversed(type(processor).__mro__):
+        found.update({attribute: value for attribute, value in vars(kind).items() if isinstance(value, State)})
+    names = [state.name for state in found.values()]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidInputError(f"{type(processor).__name__} declares more than one state with the name {twice[0]!r}.")
+    own = [attribute for attribute, value in vars(processor).items() if isinstance(value, State)]
+    if own:
+        raise InvalidInputError(
+            f"{type(processor).__name__} has the state {own[0]!r} in an instance.",
+            hint="Declare states as attributes of the class.",
+        )
+    return dict(sorted(found.items(), key=lambda item: item[1].name))

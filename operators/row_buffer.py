@@ -1,0 +1,87 @@
+"""The input rows of one partition: in memory while they are few, else on local disk, apart by ranges of their hash.
+
+So however many keys a batch has, one range of them is processed at a time; all rows of a key are in one range.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+RANGES = 64
+_HASH_BITS = 32
+_RANGE_BITS = RANGES.bit_length() - 1
+
+
+class RowBuffer:
+    """Takes rows in any order, and gives them back in ranges of rising hash."""
+
+    def __init__(self, schema: pa.Schema, hash_name: str, limit_bytes: int, folder: Path) -> None:
+        """Keep ``limit_bytes`` of rows in memory, and others in files below the new ``folder``."""
+        self._schema = schema
+        self._hash_name = hash_name
+        self._limit_bytes = limit_bytes
+        self._folder = folder
+        self._batches: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._files: dict[int, pa.RecordBatchStreamWriter] = {}
+        self.count = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take some rows."""
+        self.count += len(rows)
+        self._batches.append(rows)
+        self._bytes += rows.nbytes
+        if self._bytes > self._limit_bytes:
+            self._spill()
+
+    def ranges(self) -> Iterator[tuple[pa.Table, bytes | None]]:
+        """The rows of each range, and the first hash behind it; None behind the last one. Takes no more rows."""
+        if not self._files:
+            yield pa.Table.from_batches(self._batches, self._schema), None
+            return
+        self._spill()
+        for writer in self._files.values():
+            writer.close()
+        for number in range(RANGES):
+            if number in self._files:
+                with pa.memory_map(str(self._path(number))) as source:
+                    table = pa.ipc.open_stream(source).read_all()
+                last = number == RANGES - 1
+                yield table, None if last else (number + 1 << _HASH_BITS - _RANGE_BITS).to_bytes(4, "big")
+                self._path(number).unlink()
+
+    def close(self) -> None:
+        """Remove the files."""
+        for writer in self._files.values():
+            writer.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _spill(self) -> None:
+        if not self._batches:
+            return
+        rows = pa.Table.from_batches(self._batches, self._schema).combine_chunks()
+        hashes = rows.column(self._hash_name).to_numpy().astype(np.uint32)
+        number_of = (hashes >> np.uint32(_HASH_BITS - _RANGE_BITS)).astype(np.int64)
+        order = np.argsort(number_of, kind="stable")
+        ends = np.cumsum(np.bincount(number_of, minlength=RANGES)).tolist()
+        ordered = rows.take(pa.array(order))
+        begin = 0
+        for number, end in enumerate(ends):
+            if end > begin:
+                self._writer(number).write_table(ordered.slice(begin, end - begin))
+            begin = end
+        self._batches, self._bytes = [], 0
+
+    def _writer(self, number: int) -> pa.RecordBatchStreamWriter:
+        if number not in self._files:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            self._files[number] = pa.ipc.new_stream(str(self._path(number)), self._schema)
+        return self._files[number]
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number}.arrow"

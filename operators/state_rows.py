@@ -1,0 +1,246 @@
+"""The rows of one state in one task: what the base version has, under what the task has written.
+
+Rows are read for many keys at once. What is written stays in memory until the session stages it, sorted. A key
+is given as its *suffix*, hash and bytes, which is what its row has behind the number of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark_ckpt.operators.worker_session import WorkerSession
+
+UNREAD: Any = object()
+"""Stands for a row that has not been read."""
+_NOTHING: Mapping[bytes, bytes | None] = {}
+
+
+class Position:
+    """Which key is being processed, and which ones follow, so that a state can be read for all of them at once."""
+
+    def __init__(self) -> None:
+        """None yet."""
+        self.suffix = b""
+        self.upcoming: Sequence[bytes] = ()
+
+
+class KeyRows:
+    """A state with one row for each key."""
+
+    def __init__(self, number: int, session: WorkerSession) -> None:
+        """Read and write state ``number``."""
+        self._head = number.to_bytes(2, "big")
+        self._session = session
+        self._at = session.position
+        self._read: tuple[Sequence[bytes], list[bytes | None]] = ((), [])
+        self._base: dict[bytes, bytes | None] = {}
+        self._base_of: Sequence[bytes] = ()
+        self._written: dict[bytes, bytes | None] = {}
+        self._last_written = b""
+        self._in_order = True
+        self._unread: list[bytes] = []
+        self._change = 0
+
+    def get(self, suffix: bytes) -> bytes | None:
+        """The row of a key."""
+        value = self._written.get(suffix, UNREAD)
+        if value is UNREAD:
+            value = self._base.get(suffix, UNREAD)
+            if value is UNREAD:
+                value = self._look_up(suffix)
+        return value  # type: ignore[no-any-return]
+
+    def put(self, suffix: bytes, value: bytes | None) -> None:
+        """Write the row of a key; None deletes it."""
+        before = self._written.get(suffix, UNREAD)
+        if before is UNREAD:
+            before = self._base.get(suffix, UNREAD)
+            if before is UNREAD:
+                self._unread.append(suffix)
+                before = None
+            self._note_order(suffix)
+        self._change += (value is not None) - (before is not None)
+        self._written[suffix] = value
+
+    def get_many(self, suffixes: Sequence[bytes]) -> list[bytes | None]:
+        """The rows of many keys, which are in stored order."""
+        base, written = self._read_base(suffixes), self._written
+        if not written:
+            return base
+        return [written.get(suffix, value) for suffix, value in zip(suffixes, base, strict=True)]
+
+    def put_many(self, suffixes: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """Write the rows of many different keys, which are in stored order."""
+        if not suffixes:
+            return
+        before = self.get_many(suffixes)
+        self._change += before.count(None) - values.count(None)
+        self._note_order(suffixes[0])
+        self._last_written = max(self._last_written, suffixes[-1])
+        self._written.update(zip(suffixes, values, strict=True))
+
+    def sweep(self, _most: int) -> Sequence[bytes]:
+        """Nothing expires."""
+        return ()
+
+    @property
+    def change(self) -> int:
+        """How many rows more there are than in the base version."""
+        self._resolve()
+        return self._change
+
+    def _resolve(self) -> None:
+        """Look up what was written without being read."""
+        if self._unread:
+            self._unread.sort()
+            self._change -= len(self._unread) - self._fetch(self._unread).count(None)
+            self._unread = []
+
+    def flush(self, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+        """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
+        self._resolve()
+        written, self._written = self._written, {}
+        ordered: Sequence[bytes] = list(written) if self._in_order else sorted(written)
+        self._in_order, self._last_written = True, b""
+        self._read, self._base, self._base_of = ((), []), {}, ()
+        head = self._head
+        for suffix in ordered:
+            if end is None or suffix < end:
+                yield head + suffix, written[suffix]
+            else:
+                self._note_order(suffix)
+                self._written[suffix] = written[suffix]
+
+    def _note_order(self, suffix: bytes) -> None:
+        if suffix > self._last_written:
+            self._last_written = suffix
+        else:
+            self._in_order = False
+
+    def _look_up(self, suffix: bytes) -> bytes | None:
+        upcoming = self._at.upcoming
+        if self._base_of is not upcoming:
+            self._base = dict(zip(upcoming, self._read_base(upcoming), strict=True))
+            self._base_of = upcoming
+        value = self._base.get(suffix, UNREAD)
+        if value is UNREAD:
+            value = self._base[suffix] = self._fetch([suffix])[0]
+        return value  # type: ignore[no-any-return]
+
+    def _read_base(self, suffixes: Sequence[bytes]) -> list[bytes | None]:
+        if self._read[0] is not suffixes:
+            self._read = (suffixes, self._fetch(suffixes))
+        return self._read[1]
+
+    def _fetch(self, suffixes: Sequence[bytes]) -> list[bytes | None]:
+        head = self._head
+        return self._session.get_many([head + suffix for suffix in suffixes])
+
+
+class EntryRows:
+    """A state with any number of rows for each key, told apart and ordered by what follows the key's suffix."""
+
+    def __init__(self, number: int, session: WorkerSession) -> None:
+        """Read and write state ``number``."""
+        self._head = number.to_bytes(2, "big")
+        self._session = session
+        self._written: dict[bytes, dict[bytes, bytes | None]] = {}
+        self._unread: list[bytes] = []
+        self._change = 0
+
+    def get(self, suffix: bytes, entry: bytes) -> bytes | None:
+        """One row of a key."""
+        value = self._written.get(suffix, _NOTHING).get(entry, UNREAD)
+        return self._session.get_many([self._head + suffix + entry])[0] if value is UNREAD else value
+
+    def get_many(self, suffixes: Sequence[bytes], entries: Sequence[bytes]) -> list[bytes | None]:
+        """One row of each of many keys, which may come again."""
+        base = self._session.get_many(
+            [self._head + suffix + entry for suffix, entry in zip(suffixes, entries, strict=True)]
+        )
+        written = self._written
+        return [
+            written.get(suffix, _NOTHING).get(entry, value)
+            for suffix, entry, value in zip(suffixes, entries, base, strict=True)
+        ]
+
+    def put(self, suffix: bytes, entry: bytes, value: bytes | None, *, there: bool | None = None) -> None:
+        """Write one row of a key, None deletes it. ``there``: whether it was there, if that is known."""
+        written = self._written.get(suffix)
+        if written is None:
+            written = self._written[suffix] = {}
+        last = written.get(entry, UNREAD)
+        if last is not UNREAD:
+            there = last is not None
+        elif there is None:
+            self._unread.append(self._head + suffix + entry)
+        self._change += (value is not None) - bool(there)
+        written[entry] = value
+
+    def written(self, suffix: bytes, entry: bytes) -> bytes | None:
+        """What this task wrote there last; UNREAD if nothing."""
+        return self._written.get(suffix, _NOTHING).get(entry, UNREAD)
+
+    def scan(self, suffix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Rows of a key from entry ``begin`` up to ``end`` (exclusive), in order; lazily, as they are when it begins."""
+        written = self._written.get(suffix)
+        base = self._session.scan(self._head + suffix, begin, end)
+        if not written:
+            return base
+        inside = sorted(entry for entry in written if entry >= begin and (end is None or entry < end))
+        return _merged(base, [(entry, written[entry]) for entry in inside])
+
+    def has_rows(self, suffix: bytes, begin: bytes = b"") -> bool:
+        """Whether a key has rows from entry ``begin`` on."""
+        return next(self.scan(suffix, begin), None) is not None
+
+    def remove_all(self, suffix: bytes, begin: bytes = b"") -> None:
+        """Delete a key's rows from entry ``begin`` on."""
+        for entry, _ in list(self.scan(suffix, begin)):
+            self.put(suffix, entry, None, there=True)
+
+    def sweep(self, _most: int, _end_of_key: Callable[[bytes], int]) -> Sequence[bytes]:
+        """Nothing expires."""
+        return ()
+
+    @property
+    def change(self) -> int:
+        """How many rows more there are than in the base version."""
+        self._resolve()
+        return self._change
+
+    def flush(self, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+        """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
+        self._resolve()
+        for suffix in sorted(self._written):
+            if end is None or suffix < end:
+                head, entries = self._head + suffix, self._written.pop(suffix)
+                for entry in sorted(entries):
+                    yield head + entry, entries[entry]
+
+    def _resolve(self) -> None:
+        """Look up what was written without being read."""
+        if self._unread:
+            self._unread.sort()
+            self._change -= len(self._unread) - self._session.get_many(self._unread).count(None)
+            self._unread = []
+
+
+def _merged(
+    base: Iterator[tuple[bytes, bytes]], written: Sequence[tuple[bytes, bytes | None]]
+) -> Iterator[tuple[bytes, bytes]]:
+    """The rows of ``base`` under what was ``written``."""
+    row = next(base, None)
+    for entry, value in written:
+        while row is not None and row[0] < entry:
+            yield row
+            row = next(base, None)
+        if row is not None and row[0] == entry:
+            row = next(base, None)
+        if value is not None:
+            yield entry, value
+    while row is not None:
+        yield row
+        row = next(base, None)

@@ -1,0 +1,230 @@
+"""Keyed state as a processor declares it: as attributes of its class.
+
+Each is found again by its name and the operator's uid, so neither may change while the state lives. Within
+``process`` a state is that of the current key; the forms that take ``keys`` work on many keys at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+from pyspark_ckpt.operators.ttl import Ttl
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from pyspark_ckpt.operators.keys import Keys
+    from pyspark_ckpt.operators.value_types import TypeLike
+
+TtlLike: TypeAlias = "str | timedelta | Ttl | None"
+
+
+class State:
+    """A named state. ``types``: what it is declared with, by the word that errors use for it."""
+
+    def __init__(self, name: str, types: Mapping[str, TypeLike], ttl: TtlLike = None) -> None:
+        """Raises InvalidInputError for an empty name or a time to live that is none."""
+        if not name or not isinstance(name, str):
+            raise InvalidInputError(f"A {type(self).__name__} has the name {name!r}: give it one that stays the same.")
+        self.name = name
+        self.types = dict(types)
+        self.ttl = ttl if ttl is None or isinstance(ttl, Ttl) else Ttl(ttl)
+
+    def _unbound(self) -> NoReturn:
+        raise LifecycleError(
+            f"State {self.name!r} is used outside of a processor that a query runs.",
+            hint="Declare states as attributes of the processor's class, and use them as attributes of self.",
+        )
+
+
+class ValueState(State):
+    """One value for each key; absent at first, and again when it is cleared or set to None."""
+
+    def __init__(self, name: str, type: TypeLike, *, default: Any = None, ttl: TtlLike = None) -> None:  # noqa: A002, ANN401
+        """``type``: Spark DDL or a Python type. ``default`` is what ``value`` returns while there is none."""
+        super().__init__(name, {"value": type}, ttl)
+        self.default = default
+
+    def value(self) -> Any:  # noqa: ANN401 - of the declared type
+        """The value of the current key, or the default."""
+        self._unbound()
+
+    def exists(self) -> bool:
+        """Whether the current key has a value."""
+        self._unbound()
+
+    def update(self, value: Any) -> None:  # noqa: ANN401
+        """Set the value of the current key; None clears. Raises InvalidInputError for a value of another type."""
+        self._unbound()
+
+    def clear(self) -> None:
+        """Remove the value of the current key."""
+        self._unbound()
+
+    def get(self, keys: Keys) -> pa.Array:
+        """The values of ``keys``, in their order, null where absent."""
+        self._unbound()
+
+    def put(self, keys: Keys, values: pa.Array) -> None:
+        """Set the values of all ``keys``, in their order; null clears. Raises InvalidInputError for another type."""
+        self._unbound()
+
+
+class ListState(State):
+    """Any number of elements for each key, in the order in which they were added; larger than memory if need be."""
+
+    def __init__(self, name: str, type: TypeLike, *, ttl: TtlLike = None) -> None:  # noqa: A002
+        """``type``: of an element, Spark DDL or a Python type. Each element has a life of its own."""
+        super().__init__(name, {"element": type}, ttl)
+
+    def get(self) -> Iterator[Any]:
+        """The elements of the current key, lazily, as they are now."""
+        self._unbound()
+
+    def exists(self) -> bool:
+        """Whether the current key has an element."""
+        self._unbound()
+
+    def add(self, value: Any) -> None:  # noqa: ANN401
+        """Append an element for the current key; reads no other. Raises InvalidInputError."""
+        self._unbound()
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Append elements for the current key. Raises InvalidInputError."""
+        self._unbound()
+
+    def update(self, values: Iterable[Any]) -> None:
+        """Replace all elements of the current key. Raises InvalidInputError."""
+        self._unbound()
+
+    def clear(self) -> None:
+        """Remove all elements of the current key."""
+        self._unbound()
+
+    def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
+        """Append ``values[i]`` for the key at ``keys[index[i]]``, for all i in order. Raises InvalidInputError."""
+        self._unbound()
+
+    def get_lists(self, keys: Keys) -> pa.ListArray:
+        """All elements of ``keys``, a list for each, empty where there are none."""
+        self._unbound()
+
+
+class MapState(State):
+    """A map for each key, kept in the order of its own keys; larger than memory if need be."""
+
+    def __init__(self, name: str, key_type: TypeLike, value_type: TypeLike, *, ttl: TtlLike = None) -> None:
+        """Types of the map's keys and values: Spark DDL or Python types. Each entry has a life of its own."""
+        super().__init__(name, {"key": key_type, "value": value_type}, ttl)
+
+    def get(self, key: Any, default: Any = None) -> Any:  # noqa: ANN401
+        """The value of a key of the map, or the default."""
+        self._unbound()
+
+    def contains(self, key: Any) -> bool:  # noqa: ANN401
+        """Whether the map has the key."""
+        self._unbound()
+
+    def put(self, key: Any, value: Any) -> None:  # noqa: ANN401
+        """Set one entry. Raises InvalidInputError for None and for values of another type."""
+        self._unbound()
+
+    def put_all(self, entries: Mapping[Any, Any]) -> None:
+        """Set entries. Raises InvalidInputError."""
+        self._unbound()
+
+    def remove(self, key: Any) -> None:  # noqa: ANN401
+        """Remove one entry; no error if there is none."""
+        self._unbound()
+
+    def items(self, begin: Any = None, end: Any = None) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401
+        """Entries in key order, lazily, as they are now: from key ``begin`` up to ``end`` (exclusive), if given."""
+        self._unbound()
+
+    def keys(self) -> Iterator[Any]:
+        """The map's keys, in order, lazily."""
+        self._unbound()
+
+    def values(self) -> Iterator[Any]:
+        """The map's values, in the order of their keys, lazily."""
+        self._unbound()
+
+    def is_empty(self) -> bool:
+        """Whether the map has no entry."""
+        self._unbound()
+
+    def clear(self) -> None:
+        """Remove all entries of the current key."""
+        self._unbound()
+
+    def get_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> pa.Array:
+        """For each i the value under ``map_keys[i]`` in the map of ``keys[index[i]]``, null where absent."""
+        self._unbound()
+
+    def put_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array, values: pa.Array) -> None:
+        """Set ``map_keys[i]`` to ``values[i]`` in the map of ``keys[index[i]]``, in order; null removes."""
+        self._unbound()
+
+
+class ReducingState(State):
+    """One value for each key, which every added value is reduced into."""
+
+    def __init__(
+        self,
+        name: str,
+        type: TypeLike,  # noqa: A002
+        reduce: Callable[[Any, Any], Any],
+        *,
+        ttl: TtlLike = None,
+    ) -> None:
+        """``reduce(kept, added)`` gives what is kept from then on."""
+        super().__init__(name, {"value": type}, ttl)
+        self.reduce = reduce
+
+    def get(self) -> Any:  # noqa: ANN401
+        """The reduced value of the current key, or None."""
+        self._unbound()
+
+    def add(self, value: Any) -> None:  # noqa: ANN401
+        """Reduce a value into that of the current key. Raises InvalidInputError."""
+        self._unbound()
+
+    def clear(self) -> None:
+        """Remove the value of the current key."""
+        self._unbound()
+
+
+class AggregatingState(State):
+    """An accumulator for each key, to which values of another type are added, and which gives a result."""
+
+    def __init__(
+        self,
+        name: str,
+        accumulator_type: TypeLike,
+        *,
+        create: Callable[[], Any],
+        add: Callable[[Any, Any], Any],
+        result: Callable[[Any], Any],
+        ttl: TtlLike = None,
+    ) -> None:
+        """``create()`` makes an accumulator, ``add(accumulator, value)`` the next one, ``result(accumulator)`` what is got."""
+        super().__init__(name, {"accumulator": accumulator_type}, ttl)
+        self.create = create
+        self.accumulate = add
+        self.result = result
+
+    def get(self) -> Any:  # noqa: ANN401
+        """The result for the current key, or None if nothing was added."""
+        self._unbound()
+
+    def add(self, value: Any) -> None:  # noqa: ANN401
+        """Add a value to the accumulator of the current key. Raises InvalidInputError."""
+        self._unbound()
+
+    def clear(self) -> None:
+        """Remove the accumulator of the current key."""
+        self._unbound()

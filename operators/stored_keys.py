@@ -1,0 +1,224 @@
+"""Keys as bytes that sort as the keys do, and of which none is the beginning of another.
+
+A value is a byte that is 0 for null and 1 for anything else, and then: a number big-endian with its sign flipped
+(a negative float with all bits flipped; -0.0 as 0.0, every NaN as one, behind infinity), an instant in microseconds,
+a date in days; text and bytes with ``00`` as ``00 FF`` and ``00 00`` behind; a decimal as its digits
+before the point moved behind, a number of 16 bytes; a struct as its fields; an array as ``01`` before each element
+and ``00`` behind the last. So do Spark's own order-preserving encoders treat numbers (RangeKeyScanStateEncoder).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from decimal import Context, Decimal
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ckpt.operators.columns import is_fixed_width, number_type, numbers_of, python_values, validity
+from pyspark_ckpt.operators.value_types import reader, struct_class, writer
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Encode: TypeAlias = Callable[[Any], bytes]
+Decode: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
+
+_NULL, _PRESENT = b"\x00", b"\x01"
+_ENDS = b"\x00\x00"
+_DECIMAL_BYTES = 16
+_EXACT = Context(prec=76)
+
+
+class KeyCodec:
+    """Bytes of keys that consist of values of the given types."""
+
+    def __init__(self, kinds: Sequence[pa.DataType]) -> None:
+        """Raises InvalidInputError for a type that cannot be part of a key."""
+        self._kinds = tuple(kinds)
+        self._encoders = [_encoder(kind) for kind in kinds]
+        self._decoders = [_decoder(kind) for kind in kinds]
+
+    def encode(self, values: Sequence[Any]) -> bytes:
+        """The bytes of one key. Raises TypeError, ValueError, AttributeError, struct.error for other types."""
+        return b"".join([encode(value) for encode, value in zip(self._encoders, values, strict=True)])
+
+    def decode(self, stored: bytes, at: int = 0) -> tuple[Any, ...]:
+        """The key whose bytes begin at ``at``."""
+        values = []
+        for decode in self._decoders:
+            value, at = decode(stored, at)
+            values.append(value)
+        return tuple(values)
+
+    def end(self, stored: bytes, at: int = 0) -> int:
+        """Where the key ends whose bytes begin at ``at``."""
+        for decode in self._decoders:
+            _, at = decode(stored, at)
+        return at
+
+    def encode_columns(self, columns: Sequence[pa.Array]) -> list[bytes]:
+        """The bytes of all keys of some columns; no Python loop where all have a fixed width."""
+        parts = [self._column(column, n) for n, column in enumerate(columns)]
+        if all(isinstance(part, np.ndarray) for part in parts):
+            matrix = np.ascontiguousarray(np.hstack(parts))
+            packed: list[bytes] = matrix.view(f"V{matrix.shape[1]}").ravel().tolist()
+            return packed
+        rows = [
+            part.view(f"V{part.shape[1]}").ravel().tolist() if isinstance(part, np.ndarray) else part for part in parts
+        ]
+        return [b"".join(pieces) for pieces in zip(*rows, strict=True)]
+
+    def _column(self, column: pa.Array, n: int) -> NDArray[np.uint8] | list[bytes]:
+        kind = self._kinds[n]
+        if is_fixed_width(kind):
+            present = validity(column).astype(np.uint8)[:, None]
+            return np.ascontiguousarray(np.hstack([present, _sortable(kind, numbers_of(column)) * present]))
+        return [self._encoders[n](value) for value in python_values(column)]
+
+
+def normalised(column: pa.Array) -> pa.Array:
+    """A column of floats with one zero and one NaN, as Spark compares keys; any other column as it is."""
+    if not pa.types.is_floating(column.type):
+        return column
+    numbers = numbers_of(column) + 0.0
+    numbers[np.isnan(numbers)] = np.nan
+    return pa.array(numbers, column.type, mask=~validity(column))
+
+
+def _sortable(kind: pa.DataType, numbers: NDArray[Any]) -> NDArray[np.uint8]:
+    """The bytes of numbers, one row for each: in the order of the numbers."""
+    width = numbers.dtype.itemsize
+    if pa.types.is_boolean(kind):
+        return numbers.astype(np.uint8)[:, None]
+    if not pa.types.is_floating(kind):
+        rows = numbers.astype(f">i{width}").view(np.uint8).reshape(-1, width)
+        rows[:, 0] ^= 0x80
+        return rows
+    numbers = numbers + 0.0
+    numbers[np.isnan(numbers)] = np.nan
+    bits = numbers.view(f"<i{width}")
+    flipped = np.where(bits < 0, ~bits, bits ^ np.iinfo(bits.dtype).min)
+    return flipped.astype(f">i{width}").view(np.uint8).reshape(-1, width)
+
+
+def _encoder(kind: pa.DataType) -> Encode:
+    body = _body_encoder(kind)
+    nothing = _NULL + bytes(np.dtype(number_type(kind)).itemsize) if is_fixed_width(kind) else _NULL
+    return lambda value: nothing if value is None else _PRESENT + body(value)
+
+
+def _body_encoder(kind: pa.DataType) -> Encode:
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        text = writer(kind)
+        if pa.types.is_string(kind):
+            return lambda value: text(value).encode().replace(b"\x00", b"\x00\xff") + _ENDS
+        return lambda value: text(value).replace(b"\x00", b"\x00\xff") + _ENDS
+    if is_fixed_width(kind):
+        write, dtype = writer(kind), np.dtype(number_type(kind))
+        if pa.types.is_floating(kind):
+            return lambda value: _sortable(kind, np.array([write(value)], dtype)).tobytes()
+        if pa.types.is_boolean(kind):
+            return lambda value: b"\x01" if write(value) else b"\x00"
+        flip, width = 1 << (dtype.itemsize * 8 - 1), dtype.itemsize
+        return lambda value: int(write(value) + flip).to_bytes(width, "big")
+    if pa.types.is_decimal(kind):
+        write = writer(kind)
+        return lambda value: (
+            int(Decimal(write(value)).scaleb(kind.scale, _EXACT)) + (1 << (_DECIMAL_BYTES * 8 - 1))
+        ).to_bytes(_DECIMAL_BYTES, "big")
+    if pa.types.is_struct(kind):
+        return _struct_encoder(kind)
+    if pa.types.is_list(kind) and not pa.types.is_map(kind):
+        element = _encoder(kind.value_type)
+        return lambda value: b"".join([_PRESENT + element(each) for each in value]) + _NULL
+    raise InvalidInputError(
+        f"A value of type {kind} cannot be part of a key.", hint="Spark cannot group by it either: key by its parts."
+    )
+
+
+def _struct_encoder(kind: pa.StructType) -> Encode:
+    names = [field.name for field in kind]
+    fields = [_encoder(field.type) for field in kind]
+
+    def encode(value: Any) -> bytes:  # noqa: ANN401 - what a user gives
+        values = value if isinstance(value, (tuple, list)) else [getattr(value, name) for name in names]
+        return b"".join([field(each) for field, each in zip(fields, values, strict=True)])
+
+    return encode
+
+
+def _decoder(kind: pa.DataType) -> Decode:
+    body = _body_decoder(kind)
+    skipped = 1 + (np.dtype(number_type(kind)).itemsize if is_fixed_width(kind) else 0)
+
+    def decode(stored: bytes, at: int) -> tuple[Any, int]:
+        return body(stored, at + 1) if stored[at] else (None, at + skipped)
+
+    return decode
+
+
+def _body_decoder(kind: pa.DataType) -> Decode:
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return _text_decoder(is_text=pa.types.is_string(kind))
+    if is_fixed_width(kind):
+        return _number_decoder(kind)
+    if pa.types.is_decimal(kind):
+        return lambda stored, at: (
+            Decimal(int.from_bytes(stored[at : at + _DECIMAL_BYTES], "big") - (1 << (_DECIMAL_BYTES * 8 - 1))).scaleb(
+                -kind.scale, _EXACT
+            ),
+            at + _DECIMAL_BYTES,
+        )
+    if pa.types.is_struct(kind):
+        made, fields = struct_class(kind), [_decoder(field.type) for field in kind]
+
+        def decode_struct(stored: bytes, at: int) -> tuple[Any, int]:
+            values = []
+            for field in fields:
+                value, at = field(stored, at)
+                values.append(value)
+            return made(*values), at
+
+        return decode_struct
+    element = _decoder(kind.value_type)
+
+    def decode_list(stored: bytes, at: int) -> tuple[Any, int]:
+        values = []
+        while stored[at]:
+            value, at = element(stored, at + 1)
+            values.append(value)
+        return values, at + 1
+
+    return decode_list
+
+
+def _text_decoder(*, is_text: bool) -> Decode:
+    def decode(stored: bytes, at: int) -> tuple[Any, int]:
+        end = stored.index(b"\x00", at)
+        while stored[end + 1]:
+            end = stored.index(b"\x00", end + 2)
+        value = stored[at:end].replace(b"\x00\xff", b"\x00")
+        return value.decode() if is_text else value, end + 2
+
+    return decode
+
+
+def _number_decoder(kind: pa.DataType) -> Decode:
+    read, width = reader(kind), np.dtype(number_type(kind)).itemsize
+    flip = 1 << (width * 8 - 1)
+    if pa.types.is_boolean(kind):
+        return lambda stored, at: (bool(stored[at]), at + 1)
+    if pa.types.is_floating(kind):
+        layout = struct.Struct(">d" if width == 8 else ">f")  # noqa: PLR2004
+
+        def decode_float(stored: bytes, at: int) -> tuple[Any, int]:
+            bits = int.from_bytes(stored[at : at + width], "big")
+            bits = bits ^ flip if bits & flip else ~bits & (2 * flip - 1)
+            return layout.unpack(bits.to_bytes(width, "big"))[0], at + width
+
+        return decode_float
+    return lambda stored, at: (read(int.from_bytes(stored[at : at + width], "big") - flip), at + width)

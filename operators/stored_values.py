@@ -1,0 +1,148 @@
+"""Values of keyed state as bytes: packed where every field has a fixed width, else msgpack. Never pickle.
+
+A value begins with a byte that says by which of the state's schemas it is written, 1 to 127. A packed value then has a
+byte for each field, 1 where the field is not null, and the fields, little-endian: so whole columns are written and
+read at once. All others are one msgpack value: structs as arrays of their fields, maps as arrays of pairs, dates as
+days, instants as microseconds, decimals as text.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ckpt.operators.columns import (
+    arrow_values,
+    column_of,
+    is_fixed_width,
+    number_type,
+    numbers_of,
+    python_values,
+    validity,
+)
+from pyspark_ckpt.operators.value_types import reader, struct_class, writer
+
+MOST_SCHEMAS = 127
+_LETTERS = {"<i1": "b", "<i2": "h", "<i4": "i", "<i8": "q", "<f2": "e", "<f4": "f", "<f8": "d"}
+
+
+class ValueCodec(ABC):
+    """Bytes of the values of one Arrow type, written as schema number ``schema``."""
+
+    def __init__(self, kind: pa.DataType, schema: int = 1) -> None:
+        """Write by schema ``schema``, 1 to 127."""
+        self.kind = kind
+        self._schema = schema
+
+    @abstractmethod
+    def encode(self, value: Any) -> bytes:  # noqa: ANN401 - any Python value
+        """One Python value that is not None. Raises TypeError, ValueError, AttributeError, struct.error."""
+
+    @abstractmethod
+    def decode(self, stored: bytes) -> Any:  # noqa: ANN401
+        """The inverse of ``encode``."""
+
+    @abstractmethod
+    def encode_column(self, values: pa.Array) -> list[bytes]:
+        """All values of a column, in their order; what stands for null is for the caller to replace."""
+
+    @abstractmethod
+    def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
+        """The inverse of ``encode_column``; None becomes null."""
+
+
+def value_codec(kind: pa.DataType, schema: int = 1) -> ValueCodec:
+    """The codec of a type: packed if it has a fixed width."""
+    fields = list(kind) if pa.types.is_struct(kind) else [pa.field("value", kind)]
+    packed = fields and all(is_fixed_width(field.type) for field in fields)
+    return PackedCodec(kind, schema) if packed else MessageCodec(kind, schema)
+
+
+class PackedCodec(ValueCodec):
+    """One number, or a struct of numbers; whole columns without a Python loop."""
+
+    def __init__(self, kind: pa.DataType, schema: int = 1) -> None:
+        """See ValueCodec."""
+        super().__init__(kind, schema)
+        self._is_struct = pa.types.is_struct(kind)
+        self._fields = list(kind) if self._is_struct else [pa.field("value", kind)]
+        marks = [(f"has{n}", "u1") for n in range(len(self._fields))]
+        numbers = [(f"f{n}", number_type(field.type)) for n, field in enumerate(self._fields)]
+        self._row = np.dtype([("schema", "u1"), *marks, *numbers])
+        self._struct = struct.Struct(f"<{1 + len(marks)}B{''.join(_LETTERS[each] for _, each in numbers)}")
+        self._absent = bytes(self._row.itemsize)
+        self._readers = [reader(field.type) for field in self._fields]
+        self._class = struct_class(kind) if self._is_struct else None
+        self._whole = writer(kind)
+
+    def encode(self, value: Any) -> bytes:  # noqa: ANN401
+        """See ValueCodec."""
+        fields = self._whole(value) if self._is_struct else [self._whole(value)]
+        marks = [field is not None for field in fields]
+        return self._struct.pack(self._schema, *marks, *(0 if field is None else field for field in fields))
+
+    def decode(self, stored: bytes) -> Any:  # noqa: ANN401
+        """See ValueCodec."""
+        content = self._struct.unpack(stored)
+        count = len(self._fields)
+        values = [
+            read(number) if present else None
+            for read, present, number in zip(self._readers, content[1 : count + 1], content[count + 1 :], strict=True)
+        ]
+        return values[0] if self._class is None else self._class(*values)
+
+    def encode_column(self, values: pa.Array) -> list[bytes]:
+        """See ValueCodec."""
+        rows = np.zeros(len(values), self._row)
+        rows["schema"] = self._schema
+        for n in range(len(self._fields)):
+            column = values.field(n) if self._is_struct else values
+            rows[f"has{n}"] = validity(column)
+            rows[f"f{n}"] = numbers_of(column)
+        stored: list[bytes] = rows.view(f"V{self._row.itemsize}").tolist()
+        return stored
+
+    def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
+        """See ValueCodec."""
+        rows = np.frombuffer(b"".join([self._absent if value is None else value for value in stored]), self._row)
+        columns = [
+            column_of(field.type, rows[f"f{n}"], rows[f"has{n}"].astype(np.bool_))
+            for n, field in enumerate(self._fields)
+        ]
+        if not self._is_struct:
+            return columns[0]
+        absent = np.fromiter((value is None for value in stored), np.bool_, len(stored))
+        return pa.StructArray.from_arrays(columns, fields=self._fields, mask=pa.array(absent))
+
+
+class MessageCodec(ValueCodec):
+    """Any other type, as msgpack."""
+
+    def __init__(self, kind: pa.DataType, schema: int = 1) -> None:
+        """See ValueCodec."""
+        super().__init__(kind, schema)
+        self._head = bytes([schema])
+        self._write, self._read = writer(kind), reader(kind)
+        self._encoder, self._decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder()
+
+    def encode(self, value: Any) -> bytes:  # noqa: ANN401
+        """See ValueCodec."""
+        return self._head + self._encoder.encode(self._write(value))
+
+    def decode(self, stored: bytes) -> Any:  # noqa: ANN401
+        """See ValueCodec."""
+        return self._read(self._decoder.decode(memoryview(stored)[1:]))
+
+    def encode_column(self, values: pa.Array) -> list[bytes]:
+        """See ValueCodec."""
+        return [self.encode(value) for value in python_values(values)]
+
+    def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
+        """See ValueCodec."""
+        return arrow_values([None if value is None else self.decode(value) for value in stored], self.kind)

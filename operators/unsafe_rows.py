@@ -1,0 +1,149 @@
+"""Rows as Spark lays them out in memory (UnsafeRow), read as Arrow columns, for all rows at once.
+
+Source of the format: ``UnsafeRow``, ``UnsafeArrayData`` and ``UnsafeMapData`` in Spark 4.3's catalyst.
+
+A row is a bitmap of its nulls in whole words, a word for each field, and what has no fixed width behind them; a
+field's word then says ``offset << 32 | bytes``, the offset counted from where the row begins. Everything begins at a
+multiple of 8 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ckpt.operators.columns import is_fixed_width
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Words: TypeAlias = NDArray[np.int64]
+    Mask: TypeAlias = NDArray[np.bool_]
+
+WORD = 8
+MOST_BYTES = 2**31 - 1
+_LONG_DECIMAL = 18
+
+
+def read_rows(rows: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of ``rows``, whose fields have the types of ``schema``. Raises InvalidInputError for other types."""
+    sizes = np.fromiter(map(len, rows), np.int64, len(rows))
+    if int(sizes.sum()) > MOST_BYTES:
+        raise InvalidInputError(f"{len(rows)} rows of together {int(sizes.sum())} bytes are too many for one batch.")
+    begins = np.cumsum(sizes) - sizes
+    everywhere = np.ones(len(rows), np.bool_)
+    columns = _Memory(b"".join(rows)).fields(list(schema), begins, everywhere)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class _Memory:
+    """Bytes that rows lie in, one after the other."""
+
+    def __init__(self, content: bytes) -> None:
+        self._bytes = np.frombuffer(content or bytes(WORD), np.uint8)
+        self._words: Words = self._bytes.view("<i8")
+
+    def fields(self, fields: Sequence[pa.Field], begins: Words, valid: Mask) -> list[pa.Array]:
+        """The fields of the rows that begin at ``begins``; all null where the row itself is."""
+        first = begins // WORD
+        bitmap_words = (len(fields) + 63) // 64
+        columns = []
+        for number, field in enumerate(fields):
+            here = valid & ~_bit(self._words[first + number // 64], number % 64)
+            content = self._words[first + bitmap_words + number]
+            columns.append(self._column(field.type, np.where(here, content, 0), here, begins))
+        return columns
+
+    def _column(self, kind: pa.DataType, content: Words, valid: Mask, begins: Words) -> pa.Array:
+        """Values whose words are ``content`` (0 where null), in rows or arrays that begin at ``begins``."""
+        if pa.types.is_null(kind):
+            return pa.nulls(len(content))
+        if _fixed_width(kind):
+            return _fixed(kind, content, valid)
+        starts, sizes = begins + (content >> 32), content & 0xFFFFFFFF
+        if pa.types.is_decimal(kind):
+            return self._long_decimals(kind, starts, sizes, valid)
+        if pa.types.is_string(kind) or pa.types.is_binary(kind):
+            offsets = _offsets(sizes)
+            picked = np.repeat(starts - offsets[:-1], sizes) + np.arange(offsets[-1])
+            return _array(kind, valid, [offsets.astype(np.int32), self._bytes[picked]])
+        starts = np.where(valid, starts, 0)
+        if pa.types.is_struct(kind):
+            return _array(kind, valid, [], self.fields(list(kind), starts, valid))
+        if pa.types.is_map(kind):
+            return self._maps(kind, starts, valid)
+        if pa.types.is_list(kind):
+            offsets, elements = self._elements(kind.value_type, starts, valid)
+            return _array(kind, valid, [offsets.astype(np.int32)], [elements])
+        raise InvalidInputError(f"Values of type {kind} cannot be handed to Python.")
+
+    def _maps(self, kind: pa.MapType, starts: Words, valid: Mask) -> pa.Array:
+        key_bytes = np.where(valid, self._words[starts // WORD], 0)
+        offsets, keys = self._elements(kind.key_type, np.where(valid, starts + WORD, 0), valid)
+        _, items = self._elements(kind.item_type, np.where(valid, starts + WORD + key_bytes, 0), valid)
+        entries = pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])
+        return _array(kind, valid, [offsets.astype(np.int32)], [entries])
+
+    def _elements(self, kind: pa.DataType, starts: Words, valid: Mask) -> tuple[Words, pa.Array]:
+        """Where each array's elements begin and end, and all elements."""
+        counts = np.where(valid, self._words[starts // WORD], 0)
+        offsets = _offsets(counts)
+        position = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
+        begins = np.repeat(starts, counts)
+        header = np.repeat(WORD + (counts + 63) // 64 * WORD, counts)
+        here = ~_bit(self._words[begins // WORD + 1 + position // 64], position % 64)
+        if pa.types.is_null(kind):
+            return offsets, pa.nulls(len(position))
+        width = _element_width(kind)
+        content = self._bytes.view(f"<i{width}")[(begins + header) // width + position].astype(np.int64)
+        return offsets, self._column(kind, np.where(here, content, 0), here, begins)
+
+    def _long_decimals(self, kind: pa.DataType, starts: Words, sizes: Words, valid: Mask) -> pa.Array:
+        """Big-endian numbers of up to 16 bytes, as few as they need."""
+        there = sizes > 0
+        sign = np.where(there & (self._bytes[np.where(there, starts, 0)] >= 0x80), 0xFF, 0).astype(np.uint8)
+        little_endian = np.empty((len(starts), 16), np.uint8)
+        for position in range(16):
+            inside = position < sizes
+            source = np.where(inside, starts + sizes - 1 - position, 0)
+            little_endian[:, position] = np.where(inside, self._bytes[source], sign)
+        return _array(kind, valid, [little_endian])
+
+
+def _fixed_width(kind: pa.DataType) -> bool:
+    return int(kind.precision) <= _LONG_DECIMAL if pa.types.is_decimal(kind) else is_fixed_width(kind)
+
+
+def _element_width(kind: pa.DataType) -> int:
+    if pa.types.is_decimal(kind) or not _fixed_width(kind):
+        return WORD
+    return max(1, int(kind.bit_width) // 8)
+
+
+def _fixed(kind: pa.DataType, content: Words, valid: Mask) -> pa.Array:
+    if pa.types.is_boolean(kind):
+        return _array(kind, valid, [np.packbits((content & 0xFF).astype(np.bool_), bitorder="little")])
+    if pa.types.is_decimal(kind):
+        return _array(kind, valid, [np.stack([content, content >> 63], axis=1)])
+    return _array(kind, valid, [content.astype(f"<i{int(kind.bit_width) // 8}")])
+
+
+def _array(
+    kind: pa.DataType, valid: Mask, buffers: Sequence[NDArray[Any]], children: Sequence[pa.Array] = ()
+) -> pa.Array:
+    present = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    contents = [pa.py_buffer(np.ascontiguousarray(buffer)) for buffer in buffers]
+    return pa.Array.from_buffers(kind, len(valid), [present, *contents], children=list(children))
+
+
+def _offsets(sizes: Words) -> Words:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+
+
+def _bit(words: Words, number: Words | int) -> Mask:
+    found: Mask = ((words >> number) & 1).astype(np.bool_)
+    return found

@@ -1,0 +1,215 @@
+"""Types that a user gives to state and output, and how one Python value of each is written for msgpack or Arrow.
+
+In Python a struct is a named tuple (any sequence, mapping or object with its fields is taken), a timestamp an aware
+datetime in UTC, a timestamp_ntz a naive one, a map a dict.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import namedtuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta, timezone
+from decimal import Context, Decimal
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+TypeLike: TypeAlias = str | type
+Convert: TypeAlias = Callable[[Any], Any]
+
+PYTHON_TYPES: Mapping[type, str] = {
+    bool: "boolean",
+    int: "bigint",
+    float: "double",
+    str: "string",
+    bytes: "binary",
+    date: "date",
+    datetime: "timestamp",
+    Decimal: "decimal(38,18)",
+}
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a timestamp_ntz has no zone
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True)
+class ValueType:
+    """A Spark type: as Spark's JSON, and as Arrow."""
+
+    schema: Any
+    arrow: pa.DataType
+
+
+def resolved(declared: TypeLike, what: str) -> ValueType:
+    """The type of ``what``, from Spark DDL or a Python type; on the driver. Raises InvalidInputError."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - slow to import
+    from pyspark.sql.pandas.types import to_arrow_type  # noqa: PLC0415
+    from pyspark.sql.types import _parse_datatype_string  # noqa: PLC0415, PLC2701 - PySpark has no public one
+
+    ddl = PYTHON_TYPES.get(declared) if isinstance(declared, type) else declared
+    if ddl is None:
+        raise InvalidInputError(
+            f"{what} has the type {declared!r}.",
+            hint=f"Give a Spark type as text, like 'struct<n bigint>', or one of {_names(PYTHON_TYPES)}.",
+        )
+    try:
+        kind = _parse_datatype_string(ddl)
+        return ValueType(json.loads(kind.json()), to_arrow_type(kind, timezone="UTC"))
+    except PySparkException as problem:
+        raise InvalidInputError(f"{what} has the type {ddl!r}, which Spark cannot read: {problem}") from problem
+
+
+def _names(kinds: Mapping[type, str]) -> str:
+    return ", ".join(kind.__name__ for kind in kinds)
+
+
+def writer(kind: pa.DataType) -> Convert:
+    """A function that turns a Python value of Arrow type ``kind`` into what msgpack holds; None stays None.
+
+    It raises TypeError, ValueError or AttributeError for a value of another type.
+    """
+    convert = _writer(kind)
+    return lambda value: None if value is None else convert(value)
+
+
+def reader(kind: pa.DataType) -> Convert:
+    """The inverse of ``writer``."""
+    convert = _reader(kind)
+    return lambda value: None if value is None else convert(value)
+
+
+def _writer(kind: pa.DataType) -> Convert:
+    if pa.types.is_struct(kind):
+        return _struct_writer(kind)
+    if pa.types.is_map(kind):
+        keys, items = writer(kind.key_type), writer(kind.item_type)
+        return lambda value: [[keys(key), items(item)] for key, item in value.items()]
+    if pa.types.is_list(kind):
+        element = writer(kind.value_type)
+        return lambda value: [element(each) for each in value]
+    for matches, convert in _PLAIN_WRITERS:
+        if matches(kind):
+            return convert
+    if pa.types.is_decimal(kind):
+        return _decimal_writer(kind)
+    if pa.types.is_signed_integer(kind):
+        return _integer_writer(kind.bit_width)
+    raise InvalidInputError(f"Values of type {kind} cannot be kept as state.")
+
+
+def _reader(kind: pa.DataType) -> Convert:
+    if pa.types.is_struct(kind):
+        return _struct_reader(kind)
+    if pa.types.is_map(kind):
+        keys, items = reader(kind.key_type), reader(kind.item_type)
+        return lambda value: {keys(key): items(item) for key, item in value}
+    if pa.types.is_list(kind):
+        element = reader(kind.value_type)
+        return lambda value: [element(each) for each in value]
+    if pa.types.is_decimal(kind):
+        return Decimal
+    if pa.types.is_timestamp(kind):
+        begin = _EPOCH if kind.tz else _NAIVE_EPOCH
+        return lambda value: begin + timedelta(microseconds=value)
+    if pa.types.is_date(kind):
+        return lambda value: date.fromordinal(_EPOCH_DAY + value)
+    if pa.types.is_duration(kind):
+        return lambda value: timedelta(microseconds=value)
+    return lambda value: value
+
+
+def struct_class(kind: pa.StructType) -> type[Any]:
+    """The named tuple that stands for a struct, or for a row."""
+    return namedtuple("Row", [field.name for field in kind], rename=True)  # type: ignore[no-any-return,misc]  # noqa: PYI024
+
+
+def _struct_writer(kind: pa.StructType) -> Convert:
+    names = [field.name for field in kind]
+    fields = [writer(field.type) for field in kind]
+
+    def write(value: Any) -> list[Any]:  # noqa: ANN401 - what a user gives
+        if isinstance(value, Mapping):
+            unknown = set(value) - set(names)
+            if unknown:
+                raise ValueError(f"there is no field {sorted(unknown)[0]!r} in {names}")
+            value = [value.get(name) for name in names]
+        elif not isinstance(value, (tuple, list)):
+            value = [getattr(value, name) for name in names]
+        return [field(each) for field, each in zip(fields, value, strict=True)]
+
+    return write
+
+
+def _struct_reader(kind: pa.StructType) -> Convert:
+    made = struct_class(kind)
+    fields = [reader(field.type) for field in kind]
+    return lambda value: made(*(field(each) for field, each in zip(fields, value, strict=True)))
+
+
+def _integer_writer(bits: int) -> Convert:
+    most = 1 << (bits - 1)
+
+    def write(value: Any) -> int:  # noqa: ANN401
+        number = value.__index__()
+        if not -most <= number < most:
+            raise ValueError(f"{number} does not fit into {bits} bits")
+        return int(number)
+
+    return write
+
+
+def _decimal_writer(kind: pa.DataType) -> Convert:
+    step, most = Decimal(1).scaleb(-kind.scale), Decimal(10) ** (kind.precision - kind.scale)
+
+    def write(value: Any) -> str:  # noqa: ANN401
+        number = Decimal(value)
+        if not number.is_finite() or abs(number) >= most or number != number.quantize(step, context=_EXACT):
+            raise ValueError(f"{value} does not fit into decimal({kind.precision},{kind.scale})")
+        return str(number.quantize(step, context=_EXACT))
+
+    return write
+
+
+def _timestamp(value: Any) -> int:  # noqa: ANN401
+    return int((value - (_NAIVE_EPOCH if value.tzinfo is None else _EPOCH)) // _MICROSECOND)
+
+
+def _day(value: Any) -> int:  # noqa: ANN401
+    if isinstance(value, datetime):
+        raise TypeError(f"{value!r} is no date but an instant")
+    return int(value.toordinal()) - _EPOCH_DAY
+
+
+def _text(value: Any) -> str:  # noqa: ANN401
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _binary(value: Any) -> bytes:  # noqa: ANN401
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError(f"{value!r} is no bytes")
+    return bytes(value)
+
+
+def _truth(value: Any) -> bool:  # noqa: ANN401
+    if not isinstance(value, (bool, int)) and type(value).__name__ != "bool_":
+        raise TypeError(f"{value!r} is no truth value")
+    return bool(value)
+
+
+_EXACT = Context(prec=76)
+_PLAIN_WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
+    (pa.types.is_string, _text),
+    (pa.types.is_binary, _binary),
+    (pa.types.is_boolean, _truth),
+    (pa.types.is_floating, float),
+    (pa.types.is_timestamp, _timestamp),
+    (pa.types.is_date, _day),
+    (pa.types.is_duration, lambda value: int(value // _MICROSECOND)),
+)

@@ -1,0 +1,101 @@
+"""Worker sessions against a real store: what a partition's task does, without Spark around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pyspark_ckpt.operators.bound import Bound, bind
+from pyspark_ckpt.operators.partition_task import finish, flush, sweep
+from pyspark_ckpt.operators.states import State
+from pyspark_ckpt.operators.stored_keys import KeyCodec
+from pyspark_ckpt.operators.ttl import index_name
+from pyspark_ckpt.operators.worker_session import WorkerSession
+from pyspark_ckpt.state_store.meta import Descriptor
+from pyspark_ckpt.state_store.ticket import read_ticket
+from tests.lab import Lab, Txn
+
+KEYS = KeyCodec([pa.string()])
+Kinds = Mapping[str, pa.DataType]
+
+
+def suffix_of(key: str) -> bytes:
+    """Hash and bytes of a key; the hash is made up, and few keys share one."""
+    return (sum(key.encode()) % 5 * 0x33333333).to_bytes(4, "big") + KEYS.encode((key,))
+
+
+class Batch:
+    """One transaction of the store with one session of a worker."""
+
+    def __init__(self, lab: Lab, txn: Txn, session: WorkerSession, bound: Sequence[Bound]) -> None:
+        self.lab = lab
+        self.txn = txn
+        self.session = session
+        self.bound = bound
+        sweep(session, bound, 0)
+
+    def at(self, key: str, upcoming: Sequence[str] = ()) -> None:
+        """Go to a key; ``upcoming`` are read ahead."""
+        self.session.position.suffix = suffix_of(key)
+        self.session.position.upcoming = sorted(map(suffix_of, upcoming))
+
+    def flush(self, end: bytes | None = None) -> None:
+        """Stage what was written for the keys below ``end``."""
+        flush(self.session, self.bound, end)
+
+    def stage(self) -> None:
+        """Stage what was written."""
+        finish(self.session, self.bound)
+
+    def commit(self) -> dict[str, Any]:
+        """Stage, and have the store make the next version."""
+        self.stage()
+        answer: dict[str, Any] = self.lab.server.call(
+            "commit", txn=self.txn.number, files=[], rows={}, num_partitions=1
+        )
+        return answer
+
+
+class SessionLab:
+    """A store, and the states of one operator."""
+
+    def __init__(self, folder: Path, states: Mapping[str, tuple[State, Kinds]]) -> None:
+        self.lab = Lab(folder)
+        self.handle = self.lab.open()
+        self.version = 0
+        self.id: str | None = None
+        self._states = states
+        self._attempts = count(1)
+
+    def begin(self, now_ms: int = 0) -> tuple[Batch, dict[str, Any]]:
+        """Begin a batch on the newest committed version; the bound states by name."""
+        attempt = next(self._attempts)
+        txn = self.lab.begin(self.handle, self.version, self.id, attempt=attempt)
+        (path,) = (self.lab.local_dir / "tickets").glob(f"{attempt}-*.json")
+        declared = []
+        for name, (state, _) in self._states.items():
+            declared.append((name, Descriptor()))
+            if state.ttl is not None:
+                declared.append((index_name(name), Descriptor(ordered=True, internal=True)))
+        session = WorkerSession(read_ticket(path), declared, 1, KEYS, {"processing": now_ms, "event": now_ms})
+        bound = {
+            name: bind(state, kinds, session.numbers[name], session.numbers.get(index_name(name)), session)
+            for name, (state, kinds) in self._states.items()
+        }
+        return Batch(self.lab, txn, session, list(bound.values())), bound
+
+    def run(self, work: Callable[..., None], now_ms: int = 0) -> dict[str, Any]:
+        """One committed batch: ``work(batch, states by name)``."""
+        batch, states = self.begin(now_ms)
+        work(batch, states)
+        answer = batch.commit()
+        self.version, self.id = answer["version"], answer["id"]
+        return answer
+
+    def close(self) -> None:
+        """End the server."""
+        self.lab.server.stores.shut_down()

@@ -1,0 +1,65 @@
+"""Input rows in memory and on disk: every row once, all rows of a hash range together, ranges in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pyspark_ckpt.operators.row_buffer import RANGES, RowBuffer
+
+SCHEMA = pa.schema([("text", pa.string()), ("hash", pa.int32())])
+
+
+def rows_of(hashes: list[int]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([f"row {n}" for n in hashes]), pa.array(hashes, pa.int32())], schema=SCHEMA)
+
+
+def unsigned(hash_number: int) -> int:
+    return hash_number & 0xFFFFFFFF
+
+
+def test_few_rows_stay_in_memory_as_they_came(tmp_path: Path) -> None:
+    buffer = RowBuffer(SCHEMA, "hash", 1 << 20, tmp_path / "rows")
+    buffer.add(rows_of([5, -5]))
+    buffer.add(rows_of([3]))
+    ((table, end),) = buffer.ranges()
+    assert table.column("hash").to_pylist() == [5, -5, 3]
+    assert end is None
+    assert list(tmp_path.iterdir()) == []
+    buffer.close()
+
+
+@pytest.mark.parametrize("limit", [1, 10_000])
+def test_many_rows_come_back_in_ranges_of_rising_hash(limit: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    hashes = rng.integers(-(2**31), 2**31, 5000).tolist()
+    buffer = RowBuffer(SCHEMA, "hash", limit, tmp_path / "rows")
+    for begin in range(0, len(hashes), 700):
+        buffer.add(rows_of(hashes[begin : begin + 700]))
+    seen, last_end = [], 0
+    for table, end in buffer.ranges():
+        found = table.column("hash").to_pylist()
+        assert table.column("text").to_pylist() == [f"row {n}" for n in found]
+        assert all(unsigned(n) >= last_end for n in found)
+        last_end = 1 << 32 if end is None else int.from_bytes(end, "big")
+        assert all(unsigned(n) < last_end for n in found)
+        seen += found
+    assert sorted(seen) == sorted(hashes)
+    assert [n for n in seen if n % 7 == 0 and n > 0] != []
+    assert buffer.count == len(hashes)
+    assert last_end == 1 << 32
+    buffer.close()
+    assert not (tmp_path / "rows").exists()
+
+
+def test_rows_of_one_range_are_given_once_when_others_are_empty(tmp_path: Path) -> None:
+    buffer = RowBuffer(SCHEMA, "hash", 0, tmp_path / "rows")
+    buffer.add(rows_of([1, 2]))
+    buffer.add(rows_of([3]))
+    ((table, end),) = buffer.ranges()
+    assert table.column("hash").to_pylist() == [1, 2, 3]
+    assert end == ((1 << 32) // RANGES).to_bytes(4, "big")
+    buffer.close()

@@ -1,0 +1,115 @@
+"""Bytes of values: every type comes back, whole columns have the bytes of single values."""
+
+from __future__ import annotations
+
+import math
+from collections import namedtuple
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_ckpt.operators.columns import arrow_values, python_values
+from pyspark_ckpt.operators.stored_values import MessageCodec, PackedCodec, value_codec
+from tests.operators.kinds import ALL
+
+
+@pytest.mark.parametrize("name", ALL)
+@given(data=st.data())
+def test_values_come_back_from_their_bytes(name: str, data: st.DataObject) -> None:
+    kind, values = ALL[name]
+    value = data.draw(values)
+    codec = value_codec(kind)
+    assert codec.decode(codec.encode(value)) == value
+
+
+@pytest.mark.parametrize("name", ALL)
+@given(data=st.data())
+def test_columns_have_the_bytes_of_their_values_and_come_back(name: str, data: st.DataObject) -> None:
+    kind, strategy = ALL[name]
+    values = data.draw(st.lists(strategy, max_size=5))
+    codec = value_codec(kind)
+    column = arrow_values(values, kind)
+    stored = codec.encode_column(column)
+    assert stored == [codec.encode(value) for value in values]
+    back = codec.decode_column([*stored, None])
+    assert back.type == kind
+    assert python_values(back) == [*values, None]
+
+
+@pytest.mark.parametrize("name", ALL)
+@given(data=st.data())
+def test_columns_with_nulls_keep_their_python_values(name: str, data: st.DataObject) -> None:
+    kind, strategy = ALL[name]
+    values = data.draw(st.lists(st.none() | strategy, max_size=6))
+    column = arrow_values(values, kind)
+    column.validate(full=True)
+    assert python_values(column) == values
+    assert python_values(column.slice(1)) == values[1:]
+
+
+def test_numbers_are_packed_and_everything_else_is_msgpack() -> None:
+    assert isinstance(value_codec(pa.int64()), PackedCodec)
+    assert isinstance(value_codec(pa.struct([("n", pa.int64()), ("d", pa.float32())])), PackedCodec)
+    assert isinstance(value_codec(pa.struct([("n", pa.int64()), ("s", pa.string())])), MessageCodec)
+    assert isinstance(value_codec(pa.struct([])), MessageCodec)
+    assert value_codec(pa.int64()).encode(-2).hex() == "0101feffffffffffffff"
+    assert value_codec(pa.string()).encode("é").hex() == "01a2c3a9"
+
+
+def test_what_is_not_a_number_stays_so() -> None:
+    codec = value_codec(pa.float64())
+    assert math.isnan(codec.decode(codec.encode(math.nan)))
+    assert codec.decode_column([codec.encode(math.nan), None]).null_count == 1
+    assert math.copysign(1, codec.decode(codec.encode(-0.0))) == -1
+
+
+@dataclass
+class Point:
+    """A struct as a user may write it."""
+
+    x: int
+    y: str | None
+
+
+_Pair = namedtuple("_Pair", "x y")  # noqa: PYI024 - what users write
+
+
+@pytest.mark.parametrize("value", [(1, None), [1, None], {"x": 1}, Point(1, None), _Pair(1, None)])
+def test_a_struct_may_be_any_thing_that_has_its_fields(value: Any) -> None:  # noqa: ANN401
+    codec = value_codec(pa.struct([("x", pa.int32()), ("y", pa.string())]))
+    decoded = codec.decode(codec.encode(value))
+    assert decoded == (1, None)
+    assert decoded.x == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.int32(), 2**31),
+        (pa.int64(), 2**63),
+        (pa.int64(), 1.0),
+        (pa.int64(), "1"),
+        (pa.float64(), "x"),
+        (pa.string(), b"x"),
+        (pa.string(), 1),
+        (pa.binary(), "x"),
+        (pa.bool_(), "true"),
+        (pa.date32(), datetime(2024, 1, 1, tzinfo=timezone.utc)),
+        (pa.timestamp("us", "UTC"), 5),
+        (pa.decimal128(4, 2), "123.4"),
+        (pa.decimal128(4, 2), "1.234"),
+        (pa.struct([("x", pa.int32()), ("s", pa.string())]), (1,)),
+        (pa.struct([("x", pa.int32()), ("s", pa.string())]), {"z": 1}),
+        (pa.struct([("x", pa.int32())]), {"z": 1}),
+        (pa.list_(pa.int32()), 3),
+        (pa.map_(pa.string(), pa.int32()), [1]),
+    ],
+)
+def test_a_value_of_another_type_is_an_error(kind: pa.DataType, value: object) -> None:
+    with pytest.raises((TypeError, ValueError, AttributeError, OverflowError)):
+        value_codec(kind).encode(value)
