@@ -70,13 +70,13 @@ class Bound:
         rows = EntryRows(number, self._session)
         return rows if self._life is None or self.index is None else TimedEntryRows(rows, self._life, self.index)
 
-    def _stored(self, what: str, value: Any) -> bytes:  # noqa: ANN401
+    def _stored(self, what: str, value: Any) -> bytes:
         try:
             return self._codecs[what].encode(value)
         except _WRONG as problem:
             raise self._mismatch(what, value) from problem
 
-    def _mismatch(self, what: str, value: Any) -> InvalidInputError:  # noqa: ANN401
+    def _mismatch(self, what: str, value: Any) -> InvalidInputError:
         shown = repr(value)
         return InvalidInputError(
             f"State {self.name!r}: its {what} is of type {self._kinds[what]}, and {shown[:200]} is not.",
@@ -132,11 +132,11 @@ class OneRow(Bound):
         """Whether the current key has a row."""
         return self._rows.get(self._at.suffix) is not None
 
-    def _load(self) -> Any:  # noqa: ANN401
+    def _load(self) -> Any:
         stored = self._rows.get(self._at.suffix)
         return None if stored is None else self._codec.decode(stored)
 
-    def _save(self, value: Any) -> None:  # noqa: ANN401
+    def _save(self, value: Any) -> None:
         self._rows.put(self._at.suffix, None if value is None else self._stored(self._what, value))
 
 
@@ -155,14 +155,14 @@ class BoundValue(OneRow, ValueState):
         super().__init__(state, kinds, number, index, session)
         self._default = None if state.default is None else self._stored("value", state.default)
 
-    def value(self) -> Any:  # noqa: ANN401
+    def value(self) -> Any:
         """See ValueState."""
         stored = self._rows.get(self._at.suffix)
         if stored is None:
             stored = self._default
         return None if stored is None else self._codec.decode(stored)
 
-    def update(self, value: Any) -> None:  # noqa: ANN401
+    def update(self, value: Any) -> None:
         """See ValueState."""
         self._save(value)
 
@@ -194,11 +194,11 @@ class BoundReducing(OneRow, ReducingState):
         super().__init__(state, kinds, number, index, session)
         self.reduce = state.reduce
 
-    def get(self) -> Any:  # noqa: ANN401
+    def get(self) -> Any:
         """See ReducingState."""
         return self._load()
 
-    def add(self, value: Any) -> None:  # noqa: ANN401
+    def add(self, value: Any) -> None:
         """See ReducingState."""
         kept = self._load()
         self._save(value if kept is None else self.reduce(kept, value))
@@ -219,12 +219,12 @@ class BoundAggregating(OneRow, AggregatingState):
         super().__init__(state, kinds, number, index, session)
         self.create, self.accumulate, self.result = state.create, state.accumulate, state.result
 
-    def get(self) -> Any:  # noqa: ANN401
+    def get(self) -> Any:
         """See AggregatingState."""
         kept = self._load()
         return None if kept is None else self.result(kept)
 
-    def add(self, value: Any) -> None:  # noqa: ANN401
+    def add(self, value: Any) -> None:
         """See AggregatingState."""
         kept = self._load()
         self._save(self.accumulate(self.create() if kept is None else kept, value))
@@ -263,7 +263,7 @@ class BoundList(Bound, ListState):
         suffix = self._at.suffix
         return self._next(suffix) != 0 and next(self._elements.scan(suffix, _FIRST), None) is not None
 
-    def add(self, value: Any) -> None:  # noqa: ANN401
+    def add(self, value: Any) -> None:
         """See ListState."""
         self.add_all((value,))
 
@@ -315,7 +315,7 @@ class BoundList(Bound, ListState):
     def _append(self, suffix: bytes, stored: Sequence[bytes]) -> None:
         if stored:
             number = self._next(suffix)
-            for number, value in enumerate(stored, number):  # noqa: B020, PLR1704 - goes on from there
+            for number, value in enumerate(stored, number):  # noqa: B020 - goes on from there
                 self._elements.put(suffix, _SEQUENCE.pack(number), value, there=False)
             self._heads.put(suffix, _NEXT.pack(1, number + 1))
 
@@ -347,16 +347,16 @@ class BoundMap(Bound, MapState):
         """See Bound."""
         return len(self._entries.sweep(most, self._session.end_of_key))
 
-    def get(self, key: Any, default: Any = None) -> Any:  # noqa: ANN401
+    def get(self, key: Any, default: Any = None) -> Any:
         """See MapState."""
         stored = self._entries.get(self._at.suffix, self._entry(key))
         return default if stored is None else self._codec.decode(stored)
 
-    def contains(self, key: Any) -> bool:  # noqa: ANN401
+    def contains(self, key: Any) -> bool:
         """See MapState."""
         return self._entries.get(self._at.suffix, self._entry(key)) is not None
 
-    def put(self, key: Any, value: Any) -> None:  # noqa: ANN401
+    def put(self, key: Any, value: Any) -> None:
         """See MapState."""
         self._entries.put(self._at.suffix, self._entry(key), self._stored("value", value))
 
@@ -365,11 +365,11 @@ class BoundMap(Bound, MapState):
         for key, value in entries.items():
             self.put(key, value)
 
-    def remove(self, key: Any) -> None:  # noqa: ANN401
+    def remove(self, key: Any) -> None:
         """See MapState."""
         self._entries.put(self._at.suffix, self._entry(key), None)
 
-    def items(self, begin: Any = None, end: Any = None) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401
+    def items(self, begin: Any = None, end: Any = None) -> Iterator[tuple[Any, Any]]:
         """See MapState."""
         for entry, stored in self._scan(begin, end):
             yield self._keys.decode(entry)[0], self._codec.decode(stored)
@@ -406,7 +406,7 @@ class BoundMap(Bound, MapState):
         ):
             self._entries.put(keys.suffixes[position], entry, value if there else None)
 
-    def _entry(self, key: Any) -> bytes:  # noqa: ANN401
+    def _entry(self, key: Any) -> bytes:
         if key is None:
             raise InvalidInputError(f"State {self.name!r}: a map has no entry under None.")
         try:
@@ -414,7 +414,7 @@ class BoundMap(Bound, MapState):
         except _WRONG as problem:
             raise self._mismatch("key", key) from problem
 
-    def _scan(self, begin: Any, end: Any) -> Iterator[tuple[bytes, bytes]]:  # noqa: ANN401
+    def _scan(self, begin: Any, end: Any) -> Iterator[tuple[bytes, bytes]]:
         return self._entries.scan(
             self._at.suffix,
             b"" if begin is None else self._entry(begin),
@@ -431,7 +431,7 @@ _BOUND: Mapping[type[State], type[Any]] = {
 }
 
 
-def bind(state: State, kinds: Mapping[str, pa.DataType], number: int, index: int | None, session: WorkerSession) -> Any:  # noqa: ANN401
+def bind(state: State, kinds: Mapping[str, pa.DataType], number: int, index: int | None, session: WorkerSession) -> Any:
     """``state``, bound to its rows in ``session``, which are those of states ``number`` and ``index``; also a Bound."""
     kind = next(_BOUND[each] for each in type(state).__mro__ if each in _BOUND)
     return kind(state, kinds, number, index, session)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,7 +75,7 @@ def python_values(column: pa.Array) -> list[Any]:
 
 def _spans(column: pa.ListArray | pa.MapArray) -> list[tuple[int, int]]:
     offsets = column.offsets.to_pylist()
-    return list(zip(offsets, offsets[1:], strict=False))
+    return list(pairwise(offsets))
 
 
 def arrow_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -105,7 +105,7 @@ def arrow_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [present, offsets.buffers()[1]], children=children)
 
 
-def _fields(value: Any, names: Sequence[str]) -> Sequence[Any]:  # noqa: ANN401 - what a user gives
+def _fields(value: Any, names: Sequence[str]) -> Sequence[Any]:
     if value is None:
         return (None,) * len(names)
     if isinstance(value, Mapping):

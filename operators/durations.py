@@ -23,7 +23,7 @@ _UNITS_MS = {
 _PART = re.compile(r"\s*(\d+)\s*([a-zA-Z]+)\s*")
 
 
-def milliseconds(duration: str | timedelta) -> int:
+def milliseconds(duration: object) -> int:
     """A duration like ``"7 days"`` or ``"1 hour 30 minutes"`` in milliseconds. Raises InvalidInputError."""
     if isinstance(duration, timedelta):
         return duration // timedelta(milliseconds=1)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from pyspark_ckpt.operators.partition_task import (
     BATCH,
     HASH,
@@ -25,8 +27,8 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import PREFIX, parse, table
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 MOST_PARALLELISM = 32768
 _OWN_STATE = "routed boolean"
@@ -49,7 +51,9 @@ def keyed(
             f"keyed(uid={uid!r}): give a uid without '/' that stays the same when the program changes."
         )
     if not frame.isStreaming:
-        raise InvalidInputError(f"keyed(uid={uid!r}): the frame is no stream, and keyed state lives in streaming queries.")
+        raise InvalidInputError(
+            f"keyed(uid={uid!r}): the frame is no stream, and keyed state lives in streaming queries."
+        )
     if not 1 <= max_parallelism <= MOST_PARALLELISM:
         raise InvalidInputError(
             f"keyed(uid={uid!r}): max_parallelism is {max_parallelism}, not 1 to {MOST_PARALLELISM}."
@@ -77,7 +81,7 @@ class KeyedStream:
         return _planned(self.frame, operator, PartitionTask(operator, processor), output, mode)
 
     def _operator(self, processor: KeyedProcessor | VectorProcessor, output: str) -> Operator:
-        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - slow to import
+        from pyspark.sql.pandas.types import to_arrow_schema
 
         session = self.frame.sparkSession
         who = f"keyed(uid={self.uid!r})"
@@ -85,7 +89,7 @@ class KeyedStream:
             raise InvalidInputError(
                 f"{who}: the frame comes from another keyed operator or applyInPandasWithState, "
                 "and Spark 4.3 runs one in a query.",
-                hint="Do both in one processor, or write the first one's output to a topic or table and read it from there.",
+                hint="Do both in one processor, or put a topic or a table in between.",
             )
         states = []
         for attribute, state in states_of(processor).items():
@@ -95,7 +99,9 @@ class KeyedStream:
             for kind in types.values():
                 value_codec(kind.arrow)
             states.append(DeclaredState(attribute, state, types))
-        options = parse({name: value for name in table() if (value := session.conf.get(PREFIX + name, None)) is not None})
+        options = parse(
+            {name: value for name in table() if (value := session.conf.get(PREFIX + name, None)) is not None}
+        )
         operator = Operator(
             uid=self.uid,
             by=self.by,
@@ -131,9 +137,9 @@ class KeyedStream:
 
 def _planned(frame: DataFrame, operator: Operator, task: PartitionTask, output: str, mode: str) -> DataFrame:
     """Rows as bytes > by route to their partition > the task > rows of the Arrow batches that come out."""
-    from pyspark.sql import functions as f  # noqa: PLC0415 - slow to import
-    from pyspark.sql.classic.column import Column  # noqa: PLC0415
-    from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame  # noqa: PLC0415
+    from pyspark.sql import functions as f
+    from pyspark.sql.classic.column import Column
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
     plan = _plans(frame)
     columns = [
@@ -142,14 +148,12 @@ def _planned(frame: DataFrame, operator: Operator, task: PartitionTask, output: 
     ]
     if operator.has_watermark:
         columns.append(Column(plan.eventTime(frame._jdf, TIME)))  # noqa: SLF001
-    routed = frame.select(*columns).withColumn(
-        ROUTE, route_column(HASH, operator.partitions, operator.max_parallelism)
-    )
+    routed = frame.select(*columns).withColumn(ROUTE, route_column(HASH, operator.partitions, operator.max_parallelism))
     batches = routed.groupBy(ROUTE).applyInPandasWithState(task, f"{BATCH} binary", _OWN_STATE, mode, "NoTimeout")
     return ClassicFrame(plan.unpacked(batches._jdf, _struct(output, "the output").json()), frame.sparkSession)  # noqa: SLF001
 
 
-def _plans(frame: DataFrame) -> Any:  # noqa: ANN401 - an object of the JVM
+def _plans(frame: DataFrame) -> Any:
     jvm = getattr(frame.sparkSession, "_jvm", None)
     if jvm is None:
         raise InvalidInputError(
@@ -165,10 +169,10 @@ def _plans(frame: DataFrame) -> Any:  # noqa: ANN401 - an object of the JVM
     return plan
 
 
-def _struct(ddl: str, what: str) -> Any:  # noqa: ANN401 - a Spark StructType
-    from pyspark.sql.types import StructType, _parse_datatype_string  # noqa: PLC0415, PLC2701
+def _struct(ddl: str, what: str) -> StructType:
+    from pyspark.sql.types import StructType
 
-    parsed = _parse_datatype_string(ddl)
-    if not isinstance(parsed, StructType):
+    kind = resolved(ddl, what)
+    if not pa.types.is_struct(kind.arrow):
         raise InvalidInputError(f"{what} has the type {ddl!r}: give columns, like 'user string, views long'.")
-    return parsed
+    return StructType.fromJson(kind.schema)

@@ -1,11 +1,10 @@
-"""What runs in the Python worker for one partition of a keyed operator: rows in, states bound, writes staged, rows out."""
+"""What runs in the Python worker for one partition: rows in, states bound, writes staged, rows out."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorCon
 from pyspark_ckpt.operators.row_buffer import RowBuffer
 from pyspark_ckpt.operators.states import State
 from pyspark_ckpt.operators.stored_keys import KeyCodec
-from pyspark_ckpt.operators.ttl import LEAST_SWEPT, index_name
+from pyspark_ckpt.operators.ttl import LEAST_SWEPT, ExpiryIndex, index_name
 from pyspark_ckpt.operators.unsafe_rows import read_rows
 from pyspark_ckpt.operators.value_types import struct_class
 from pyspark_ckpt.operators.worker_session import WorkerSession, find_ticket
@@ -84,8 +83,8 @@ class PartitionTask:
 
     def __call__(self, key: tuple[int], chunks: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         """Process all rows of the partition; what they write is staged before the last output row is taken."""
-        import pandas as pd  # noqa: PLC0415 - in the worker only
-        from pyspark import TaskContext  # noqa: PLC0415
+        import pandas as pd
+        from pyspark import TaskContext
 
         task = TaskContext.get()
         if task is None:
@@ -182,15 +181,19 @@ def sweep(session: WorkerSession, bound: Sequence[Bound], rows: int) -> None:
 
 def flush(session: WorkerSession, bound: Sequence[Bound], end: bytes | None) -> None:
     """Stage what was written for keys below ``end`` (all keys: None), and let go of it: their turn is over."""
-    tables = sorted(chain(bound, filter(None, (each.index for each in bound))), key=lambda each: each.number)
-    session.stage(row for each in tables for row in each.flush(end))
+    session.stage(row for each in _tables(bound) for row in each.flush(end))
 
 
 def finish(session: WorkerSession, bound: Sequence[Bound]) -> None:
     """Publish what was staged, after the last key: the last act."""
     flush(session, bound, None)
-    tables = chain(bound, filter(None, (each.index for each in bound)))
-    session.publish({each.number: each.change for each in tables})
+    session.publish({each.number: each.change for each in _tables(bound)})
+
+
+def _tables(bound: Sequence[Bound]) -> list[Bound | ExpiryIndex]:
+    """All states of the operator in the order of their numbers."""
+    indexes = [each.index for each in bound if each.index is not None]
+    return sorted([*bound, *indexes], key=lambda each: each.number)
 
 
 def _kind(state: State) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """What a processor is told about the batch. Times are in milliseconds since 1970; ``watermark_ms`` is -1 without one."""
+    """What a processor is told about the batch. Times are ms since 1970; ``watermark_ms`` is -1 without one."""
 
     batch_id: int
     partition: int
@@ -42,7 +42,7 @@ class KeyedProcessor(ABC):
     """
 
     @abstractmethod
-    def process(self, ctx: Context, key: Any, rows: Sequence[Any]) -> Iterable[Sequence[Any]] | None:  # noqa: ANN401
+    def process(self, ctx: Context, key: Any, rows: Sequence[Any]) -> Iterable[Sequence[Any]] | None:
         """Process a key's rows: named tuples, like ``key``. Yields output rows: sequences, mappings or objects."""
 
 

@@ -184,7 +184,7 @@ class EntryRows:
         return self._written.get(suffix, _NOTHING).get(entry, UNREAD)
 
     def scan(self, suffix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Rows of a key from entry ``begin`` up to ``end`` (exclusive), in order; lazily, as they are when it begins."""
+        """Rows of a key from entry ``begin`` up to ``end`` (exclusive), in order; lazily, as they were then."""
         written = self._written.get(suffix)
         base = self._session.scan(self._head + suffix, begin, end)
         if not written:

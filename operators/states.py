@@ -44,12 +44,12 @@ class State:
 class ValueState(State):
     """One value for each key; absent at first, and again when it is cleared or set to None."""
 
-    def __init__(self, name: str, type: TypeLike, *, default: Any = None, ttl: TtlLike = None) -> None:  # noqa: A002, ANN401
+    def __init__(self, name: str, type: TypeLike, *, default: Any = None, ttl: TtlLike = None) -> None:  # noqa: A002
         """``type``: Spark DDL or a Python type. ``default`` is what ``value`` returns while there is none."""
         super().__init__(name, {"value": type}, ttl)
         self.default = default
 
-    def value(self) -> Any:  # noqa: ANN401 - of the declared type
+    def value(self) -> Any:
         """The value of the current key, or the default."""
         self._unbound()
 
@@ -57,7 +57,7 @@ class ValueState(State):
         """Whether the current key has a value."""
         self._unbound()
 
-    def update(self, value: Any) -> None:  # noqa: ANN401
+    def update(self, value: Any) -> None:
         """Set the value of the current key; None clears. Raises InvalidInputError for a value of another type."""
         self._unbound()
 
@@ -89,7 +89,7 @@ class ListState(State):
         """Whether the current key has an element."""
         self._unbound()
 
-    def add(self, value: Any) -> None:  # noqa: ANN401
+    def add(self, value: Any) -> None:
         """Append an element for the current key; reads no other. Raises InvalidInputError."""
         self._unbound()
 
@@ -121,15 +121,15 @@ class MapState(State):
         """Types of the map's keys and values: Spark DDL or Python types. Each entry has a life of its own."""
         super().__init__(name, {"key": key_type, "value": value_type}, ttl)
 
-    def get(self, key: Any, default: Any = None) -> Any:  # noqa: ANN401
+    def get(self, key: Any, default: Any = None) -> Any:
         """The value of a key of the map, or the default."""
         self._unbound()
 
-    def contains(self, key: Any) -> bool:  # noqa: ANN401
+    def contains(self, key: Any) -> bool:
         """Whether the map has the key."""
         self._unbound()
 
-    def put(self, key: Any, value: Any) -> None:  # noqa: ANN401
+    def put(self, key: Any, value: Any) -> None:
         """Set one entry. Raises InvalidInputError for None and for values of another type."""
         self._unbound()
 
@@ -137,11 +137,11 @@ class MapState(State):
         """Set entries. Raises InvalidInputError."""
         self._unbound()
 
-    def remove(self, key: Any) -> None:  # noqa: ANN401
+    def remove(self, key: Any) -> None:
         """Remove one entry; no error if there is none."""
         self._unbound()
 
-    def items(self, begin: Any = None, end: Any = None) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401
+    def items(self, begin: Any = None, end: Any = None) -> Iterator[tuple[Any, Any]]:
         """Entries in key order, lazily, as they are now: from key ``begin`` up to ``end`` (exclusive), if given."""
         self._unbound()
 
@@ -185,11 +185,11 @@ class ReducingState(State):
         super().__init__(name, {"value": type}, ttl)
         self.reduce = reduce
 
-    def get(self) -> Any:  # noqa: ANN401
+    def get(self) -> Any:
         """The reduced value of the current key, or None."""
         self._unbound()
 
-    def add(self, value: Any) -> None:  # noqa: ANN401
+    def add(self, value: Any) -> None:
         """Reduce a value into that of the current key. Raises InvalidInputError."""
         self._unbound()
 
@@ -211,17 +211,17 @@ class AggregatingState(State):
         result: Callable[[Any], Any],
         ttl: TtlLike = None,
     ) -> None:
-        """``create()`` makes an accumulator, ``add(accumulator, value)`` the next one, ``result(accumulator)`` what is got."""
+        """``create()`` makes an accumulator, ``add(kept, value)`` the next one, ``result(kept)`` what is got."""
         super().__init__(name, {"accumulator": accumulator_type}, ttl)
         self.create = create
         self.accumulate = add
         self.result = result
 
-    def get(self) -> Any:  # noqa: ANN401
+    def get(self) -> Any:
         """The result for the current key, or None if nothing was added."""
         self._unbound()
 
-    def add(self, value: Any) -> None:  # noqa: ANN401
+    def add(self, value: Any) -> None:
         """Add a value to the accumulator of the current key. Raises InvalidInputError."""
         self._unbound()
 

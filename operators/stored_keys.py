@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.columns import is_fixed_width, number_type, numbers_of, python_values, validity
+from pyspark_ckpt.operators.columns import (
+    arrow_values,
+    column_of,
+    is_fixed_width,
+    number_type,
+    numbers_of,
+    python_values,
+    validity,
+)
 from pyspark_ckpt.operators.value_types import reader, struct_class, writer
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
@@ -81,12 +89,21 @@ class KeyCodec:
 
 
 def normalised(column: pa.Array) -> pa.Array:
-    """A column of floats with one zero and one NaN, as Spark compares keys; any other column as it is."""
-    if not pa.types.is_floating(column.type):
+    """A column with one zero and one NaN of floats, also within its values, as Spark compares keys."""
+    if pa.types.is_floating(column.type):
+        numbers = numbers_of(column) + 0.0
+        numbers[np.isnan(numbers)] = np.nan
+        return column_of(column.type, numbers, validity(column))
+    if not _has_floats(column.type):
         return column
-    numbers = numbers_of(column) + 0.0
-    numbers[np.isnan(numbers)] = np.nan
-    return pa.array(numbers, column.type, mask=~validity(column))
+    codec = KeyCodec([column.type])
+    return arrow_values([codec.decode(codec.encode((value,)))[0] for value in python_values(column)], column.type)
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    if pa.types.is_nested(kind):
+        return any(_has_floats(kind.field(n).type) for n in range(kind.num_fields))
+    return bool(pa.types.is_floating(kind))
 
 
 def _sortable(kind: pa.DataType, numbers: NDArray[Any]) -> NDArray[np.uint8]:
@@ -144,7 +161,7 @@ def _struct_encoder(kind: pa.StructType) -> Encode:
     names = [field.name for field in kind]
     fields = [_encoder(field.type) for field in kind]
 
-    def encode(value: Any) -> bytes:  # noqa: ANN401 - what a user gives
+    def encode(value: Any) -> bytes:
         values = value if isinstance(value, (tuple, list)) else [getattr(value, name) for name in names]
         return b"".join([field(each) for field, each in zip(fields, values, strict=True)])
 

@@ -41,11 +41,11 @@ class ValueCodec(ABC):
         self._schema = schema
 
     @abstractmethod
-    def encode(self, value: Any) -> bytes:  # noqa: ANN401 - any Python value
+    def encode(self, value: Any) -> bytes:
         """One Python value that is not None. Raises TypeError, ValueError, AttributeError, struct.error."""
 
     @abstractmethod
-    def decode(self, stored: bytes) -> Any:  # noqa: ANN401
+    def decode(self, stored: bytes) -> Any:
         """The inverse of ``encode``."""
 
     @abstractmethod
@@ -81,13 +81,13 @@ class PackedCodec(ValueCodec):
         self._class = struct_class(kind) if self._is_struct else None
         self._whole = writer(kind)
 
-    def encode(self, value: Any) -> bytes:  # noqa: ANN401
+    def encode(self, value: Any) -> bytes:
         """See ValueCodec."""
         fields = self._whole(value) if self._is_struct else [self._whole(value)]
         marks = [field is not None for field in fields]
         return self._struct.pack(self._schema, *marks, *(0 if field is None else field for field in fields))
 
-    def decode(self, stored: bytes) -> Any:  # noqa: ANN401
+    def decode(self, stored: bytes) -> Any:
         """See ValueCodec."""
         content = self._struct.unpack(stored)
         count = len(self._fields)
@@ -131,11 +131,11 @@ class MessageCodec(ValueCodec):
         self._write, self._read = writer(kind), reader(kind)
         self._encoder, self._decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder()
 
-    def encode(self, value: Any) -> bytes:  # noqa: ANN401
+    def encode(self, value: Any) -> bytes:
         """See ValueCodec."""
         return self._head + self._encoder.encode(self._write(value))
 
-    def decode(self, stored: bytes) -> Any:  # noqa: ANN401
+    def decode(self, stored: bytes) -> Any:
         """See ValueCodec."""
         return self._read(self._decoder.decode(memoryview(stored)[1:]))
 

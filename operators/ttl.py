@@ -120,13 +120,15 @@ def index_instant(stored: bytes | None) -> int | None:
     if stored is None or stored[0] != _MARK:
         return None
     _, bits, written_ms = _STAMP.unpack_from(stored)
-    return max(0, int(written_ms)) >> bits << bits
+    instant: int = max(0, written_ms) >> bits << bits
+    return instant
 
 
 def _instants(stored: Sequence[bytes | None]) -> NDArray[np.int64]:
     """``index_instant`` of many rows, -1 for none; without a Python loop where all are of one size."""
-    if None not in stored and len(set(map(len, stored))) == 1:
-        rows = np.frombuffer(b"".join(stored), np.uint8).reshape(len(stored), -1)  # type: ignore[arg-type]
+    there = [row for row in stored if row is not None]
+    if len(there) == len(stored) and len(set(map(len, there))) == 1:
+        rows = np.frombuffer(b"".join(there), np.uint8).reshape(len(there), -1)
         if (rows[:, 0] == _MARK).all():
             bits = rows[:, 1].astype(np.int64)
             written_ms = np.ascontiguousarray(rows[:, 2 : _STAMP.size]).view("<i8").ravel()
@@ -319,7 +321,7 @@ class TimedEntryRows:
             self._write(suffix, entry, None, stored, there=True)
 
     def sweep(self, most: int, end_of_key: Callable[[bytes], int]) -> Sequence[bytes]:
-        """Free up to ``most`` expired rows; returns whose. ``end_of_key``: where the suffix ends in suffix and entry."""
+        """Free up to ``most`` expired rows; returns whose. ``end_of_key``: where the suffix ends in a row."""
 
         def get_many(rows: Sequence[bytes]) -> list[bytes | None]:
             ends = list(map(end_of_key, rows))

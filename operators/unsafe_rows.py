@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Mask: TypeAlias = NDArray[np.bool_]
 
 WORD = 8
+_SIGN_BIT = 0x80
 MOST_BYTES = 2**31 - 1
 _LONG_DECIMAL = 18
 
@@ -105,7 +106,7 @@ class _Memory:
     def _long_decimals(self, kind: pa.DataType, starts: Words, sizes: Words, valid: Mask) -> pa.Array:
         """Big-endian numbers of up to 16 bytes, as few as they need."""
         there = sizes > 0
-        sign = np.where(there & (self._bytes[np.where(there, starts, 0)] >= 0x80), 0xFF, 0).astype(np.uint8)
+        sign = np.where(there & (self._bytes[np.where(there, starts, 0)] >= _SIGN_BIT), 0xFF, 0).astype(np.uint8)
         little_endian = np.empty((len(starts), 16), np.uint8)
         for position in range(16):
             inside = position < sizes

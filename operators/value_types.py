@@ -47,9 +47,9 @@ class ValueType:
 
 def resolved(declared: TypeLike, what: str) -> ValueType:
     """The type of ``what``, from Spark DDL or a Python type; on the driver. Raises InvalidInputError."""
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - slow to import
-    from pyspark.sql.pandas.types import to_arrow_type  # noqa: PLC0415
-    from pyspark.sql.types import _parse_datatype_string  # noqa: PLC0415, PLC2701 - PySpark has no public one
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_type
+    from pyspark.sql.types import _parse_datatype_string
 
     ddl = PYTHON_TYPES.get(declared) if isinstance(declared, type) else declared
     if ddl is None:
@@ -125,18 +125,18 @@ def _reader(kind: pa.DataType) -> Convert:
 
 def struct_class(kind: pa.StructType) -> type[Any]:
     """The named tuple that stands for a struct, or for a row."""
-    return namedtuple("Row", [field.name for field in kind], rename=True)  # type: ignore[no-any-return,misc]  # noqa: PYI024
+    return namedtuple("Row", [field.name for field in kind], rename=True)  # noqa: PYI024
 
 
 def _struct_writer(kind: pa.StructType) -> Convert:
     names = [field.name for field in kind]
     fields = [writer(field.type) for field in kind]
 
-    def write(value: Any) -> list[Any]:  # noqa: ANN401 - what a user gives
+    def write(value: Any) -> list[Any]:
         if isinstance(value, Mapping):
             unknown = set(value) - set(names)
             if unknown:
-                raise ValueError(f"there is no field {sorted(unknown)[0]!r} in {names}")
+                raise ValueError(f"there is no field {min(unknown)!r} in {names}")
             value = [value.get(name) for name in names]
         elif not isinstance(value, (tuple, list)):
             value = [getattr(value, name) for name in names]
@@ -154,7 +154,7 @@ def _struct_reader(kind: pa.StructType) -> Convert:
 def _integer_writer(bits: int) -> Convert:
     most = 1 << (bits - 1)
 
-    def write(value: Any) -> int:  # noqa: ANN401
+    def write(value: Any) -> int:
         number = value.__index__()
         if not -most <= number < most:
             raise ValueError(f"{number} does not fit into {bits} bits")
@@ -166,38 +166,38 @@ def _integer_writer(bits: int) -> Convert:
 def _decimal_writer(kind: pa.DataType) -> Convert:
     step, most = Decimal(1).scaleb(-kind.scale), Decimal(10) ** (kind.precision - kind.scale)
 
-    def write(value: Any) -> str:  # noqa: ANN401
+    def write(value: Any) -> str:
         number = Decimal(value)
-        if not number.is_finite() or abs(number) >= most or number != number.quantize(step, context=_EXACT):
+        if not number.is_finite() or number.copy_abs() >= most or number != number.quantize(step, context=_EXACT):
             raise ValueError(f"{value} does not fit into decimal({kind.precision},{kind.scale})")
         return str(number.quantize(step, context=_EXACT))
 
     return write
 
 
-def _timestamp(value: Any) -> int:  # noqa: ANN401
+def _timestamp(value: Any) -> int:
     return int((value - (_NAIVE_EPOCH if value.tzinfo is None else _EPOCH)) // _MICROSECOND)
 
 
-def _day(value: Any) -> int:  # noqa: ANN401
+def _day(value: Any) -> int:
     if isinstance(value, datetime):
         raise TypeError(f"{value!r} is no date but an instant")
     return int(value.toordinal()) - _EPOCH_DAY
 
 
-def _text(value: Any) -> str:  # noqa: ANN401
+def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
     return value
 
 
-def _binary(value: Any) -> bytes:  # noqa: ANN401
+def _binary(value: Any) -> bytes:
     if not isinstance(value, (bytes, bytearray, memoryview)):
         raise TypeError(f"{value!r} is no bytes")
     return bytes(value)
 
 
-def _truth(value: Any) -> bool:  # noqa: ANN401
+def _truth(value: Any) -> bool:
     if not isinstance(value, (bool, int)) and type(value).__name__ != "bool_":
         raise TypeError(f"{value!r} is no truth value")
     return bool(value)

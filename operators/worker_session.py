@@ -45,7 +45,7 @@ class WorkerSession:
         keys: KeyCodec,
         now_ms: Mapping[Clock, int],
     ) -> None:
-        """Find or create ``states``. Raises InvalidInputError, LifecycleError (the base has gone: the task is retried)."""
+        """Find or create ``states``. Raises InvalidInputError, LifecycleError (the base has gone: a retry finds it)."""
         self._ticket = ticket
         _, declared = declare(ticket.meta, states)
         self.numbers: Mapping[str, int] = {state.name: state.number for state in declared}
@@ -96,34 +96,18 @@ class WorkerSession:
 
     def stage(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Write sorted rows (None deletes) as one more file; of rows with one key the last file's counts."""
-        counted = _Counted(rows)
-        first = next(counted, None)
+        remaining = iter(rows)
+        first = next(remaining, None)
         if first is not None:
             name = f"{self.name}-{len(self._files)}.sst"
-            write_table_file(Path(self._ticket.staging) / name, chain([first], counted), _shared_tuning())
+            path = Path(self._ticket.staging) / name
+            self._written += write_table_file(path, chain([first], remaining), _shared_tuning())
             self._files.append(name)
-            self._written += counted.count
 
     def publish(self, changes: Mapping[int, int]) -> None:
         """Hand what was staged to the task's commit, with the changes of row counts by state number."""
         part = Part(self._declared, tuple(self._files), dict(changes), self._written, self.expired)
         write_part(Path(self._ticket.staging), self.name, part)
-
-
-class _Counted:
-    """Passes rows on, and counts them."""
-
-    def __init__(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
-        self._rows = iter(rows)
-        self.count = 0
-
-    def __iter__(self) -> _Counted:
-        return self
-
-    def __next__(self) -> tuple[bytes, bytes | None]:
-        row = next(self._rows)
-        self.count += 1
-        return row
 
 
 def find_ticket(attempt: int, local_dir: str) -> Ticket:
@@ -133,7 +117,7 @@ def find_ticket(attempt: int, local_dir: str) -> Ticket:
     if len(paths) != 1:
         raise NotFoundError(
             f"Task attempt {attempt} has {len(paths)} tickets of the ckpt state store below {roots}.",
-            hint="Call pyspark_ckpt.configure(builder) before the session is made, and start the query with a new checkpoint.",
+            hint="Call pyspark_ckpt.configure(builder) first; a checkpoint stays with the provider that made it.",
         )
     return read_ticket(paths[0])
 

@@ -225,7 +225,7 @@ class Reader:
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """Values of ``keys``, None where there is none; fastest for sorted keys. Raises StorageError."""
         with _failures(self._what):
-            return self._db.get(keys)  # type: ignore[return-value]  # raw mode: values are bytes
+            return self._db.get(keys)  # type: ignore[return-value,arg-type]  # raw mode: keys and values are bytes
 
     def cursor(self) -> Cursor:
         """A position in the rows, to scan those whose keys begin with one state and hash, or a range of them."""
@@ -260,17 +260,18 @@ class Cursor:
         """Go to the first row whose key is ``key`` or greater."""
         self._rows.seek(key)
         self.left = key
-        self.key = self._rows.key()  # type: ignore[assignment]  # raw mode: keys are bytes
+        self.key = self._rows.key()
 
     def value(self) -> bytes:
         """The value of the row at ``key``."""
-        return self._rows.value()  # type: ignore[return-value]  # raw mode: values are bytes
+        value: bytes = self._rows.value()
+        return value
 
     def next(self) -> None:
         """Go to the next row."""
         self.left = self.key or self.left
         self._rows.next()
-        self.key = self._rows.key()  # type: ignore[assignment]  # as above
+        self.key = self._rows.key()
 
 
 def drop_unreferenced(folder: Path, tuning: Tuning) -> None:
@@ -322,18 +323,19 @@ def _link_database(source: Path, target: Path) -> bool:
 def write_table_file(path: Path, rows: Iterable[tuple[bytes, bytes | None]], tuning: Tuning) -> int:
     """Write rows, sorted by key without duplicates, as one table file; a value of None deletes its key.
 
-    Returns the size in bytes. Raises StorageError, also for rows out of order.
+    Returns how many rows that were; at least one is needed. Raises StorageError, also for rows out of order.
     """
+    count = 0
     with _failures(f"write the table file {path}"):
         writer = rocksdict.SstFileWriter(tuning.options())
         writer.open(str(path))
-        for key, value in rows:
+        for count, (key, value) in enumerate(rows, 1):  # noqa: B007 - what is left of it is the result
             if value is None:
                 del writer[key]
             else:
                 writer[key] = value
         writer.finish()
-    return path.stat().st_size
+    return count
 
 
 class _failures:  # noqa: N801 - used as a function

@@ -36,8 +36,8 @@ class DeclaredState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one session of a worker has staged.
 
-    ``rows`` are changes of row counts by state number. ``written`` rows are in the files, ``expired`` of them deleted as
-    their time was over.
+    ``rows`` are changes of row counts by state number. ``written`` rows are in the files, ``expired`` of them
+    deleted as their time was over.
     """
 
     states: tuple[DeclaredState, ...]

@@ -335,9 +335,7 @@ class Store:
             joined = join(transaction.meta, read_parts(transaction.staging))
             staged = transaction.staged(files) or [self._marker_file(transaction)]
             staged += transaction.staged(joined.files)
-            meta = joined.meta.committed(
-                transaction.new_id, {**row_changes, **joined.row_changes}, num_partitions
-            )
+            meta = joined.meta.committed(transaction.new_id, {**row_changes, **joined.row_changes}, num_partitions)
         except InvalidInputError as problem:
             raise InvalidInputError(f"{self.identity}: {problem.message}", hint=problem.hint) from problem
         # 2. One remote object. From here on the version exists, but nobody knows its id.

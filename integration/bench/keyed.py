@@ -71,8 +71,8 @@ def _added(ctx: ckpt.VectorContext, batch: pa.Table) -> tuple[Any, Any]:
 
 
 def _keyed(processor: ckpt.KeyedProcessor | ckpt.VectorProcessor) -> Query:
-    return lambda _spark, frames: (
-        ckpt.keyed(frames[0].select("key", "amount"), "key", uid="totals").process(processor, OUTPUT)
+    return lambda _spark, frames: ckpt.keyed(frames[0].select("key", "amount"), "key", uid="totals").process(
+        processor, OUTPUT
     )
 
 
@@ -88,7 +88,9 @@ def _grouped(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame:
         yield pd.DataFrame({"key": [key[0]], "rows": [rows], "total": [total]})
 
     frame = frames[0].select("key", "amount")
-    return frame.groupBy("key").applyInPandasWithState(totals, OUTPUT, "rows bigint, total bigint", "update", "NoTimeout")
+    return frame.groupBy("key").applyInPandasWithState(
+        totals, OUTPUT, "rows bigint, total bigint", "update", "NoTimeout"
+    )
 
 
 def _transformed(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame:

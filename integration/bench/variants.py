@@ -55,9 +55,7 @@ WITHOUT_STATE = Variant("vectorised, no state", _LARGE_BATCHES, ours=True, form=
 GROUPS = Variant(
     "applyInPandasWithState", {**_ROCKSDB, _CHANGELOG: "true", **_LARGE_BATCHES}, form="applyInPandasWithState"
 )
-TRANSFORM = Variant(
-    "transformWithState", {**_ROCKSDB, _CHANGELOG: "true", **_LARGE_BATCHES}, form="transformWithState"
-)
+TRANSFORM = Variant("transformWithState", {**_ROCKSDB, _CHANGELOG: "true", **_LARGE_BATCHES}, form="transformWithState")
 
 ALL: tuple[Variant, ...] = (
     OURS,

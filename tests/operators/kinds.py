@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date, datetime, timedelta, timezone
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+_EXACT = Context(prec=76)
 _YEAR_1, _YEAR_9999 = datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999)  # noqa: DTZ001
 
 
@@ -20,7 +21,7 @@ def _integers(bits: int) -> SearchStrategy[int]:
 
 def _decimals(precision: int, scale: int) -> SearchStrategy[Decimal]:
     most = 10**precision - 1
-    return st.integers(-most, most).map(lambda unscaled: Decimal(unscaled).scaleb(-scale))
+    return st.integers(-most, most).map(lambda unscaled: Decimal(unscaled).scaleb(-scale, _EXACT))
 
 
 _NAIVE = st.datetimes(_YEAR_1, _YEAR_9999)

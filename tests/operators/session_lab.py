@@ -17,7 +17,7 @@ from pyspark_ckpt.operators.ttl import index_name
 from pyspark_ckpt.operators.worker_session import WorkerSession
 from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.ticket import read_ticket
-from tests.lab import Lab, Txn
+from tests.lab import Lab
 
 KEYS = KeyCodec([pa.string()])
 Kinds = Mapping[str, pa.DataType]
@@ -31,9 +31,9 @@ def suffix_of(key: str) -> bytes:
 class Batch:
     """One transaction of the store with one session of a worker."""
 
-    def __init__(self, lab: Lab, txn: Txn, session: WorkerSession, bound: Sequence[Bound]) -> None:
+    def __init__(self, lab: Lab, number: int, session: WorkerSession, bound: Sequence[Bound]) -> None:
         self.lab = lab
-        self.txn = txn
+        self.number = number
         self.session = session
         self.bound = bound
         sweep(session, bound, 0)
@@ -54,10 +54,12 @@ class Batch:
     def commit(self) -> dict[str, Any]:
         """Stage, and have the store make the next version."""
         self.stage()
-        answer: dict[str, Any] = self.lab.server.call(
-            "commit", txn=self.txn.number, files=[], rows={}, num_partitions=1
-        )
+        answer: dict[str, Any] = self.lab.server.call("commit", txn=self.number, files=[], rows={}, num_partitions=1)
         return answer
+
+    def abort(self) -> None:
+        """Drop the transaction."""
+        self.lab.server.call("abort", txn=self.number)
 
 
 class SessionLab:
@@ -74,7 +76,7 @@ class SessionLab:
     def begin(self, now_ms: int = 0) -> tuple[Batch, dict[str, Any]]:
         """Begin a batch on the newest committed version; the bound states by name."""
         attempt = next(self._attempts)
-        txn = self.lab.begin(self.handle, self.version, self.id, attempt=attempt)
+        answer = self.lab.server.call("begin", handle=self.handle, version=self.version, id=self.id, attempt=attempt)
         (path,) = (self.lab.local_dir / "tickets").glob(f"{attempt}-*.json")
         declared = []
         for name, (state, _) in self._states.items():
@@ -86,7 +88,7 @@ class SessionLab:
             name: bind(state, kinds, session.numbers[name], session.numbers.get(index_name(name)), session)
             for name, (state, kinds) in self._states.items()
         }
-        return Batch(self.lab, txn, session, list(bound.values())), bound
+        return Batch(self.lab, answer["txn"], session, list(bound.values())), bound
 
     def run(self, work: Callable[..., None], now_ms: int = 0) -> dict[str, Any]:
         """One committed batch: ``work(batch, states by name)``."""

@@ -14,7 +14,9 @@ SCHEMA = pa.schema([("text", pa.string()), ("hash", pa.int32())])
 
 
 def rows_of(hashes: list[int]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([f"row {n}" for n in hashes]), pa.array(hashes, pa.int32())], schema=SCHEMA)
+    return pa.RecordBatch.from_arrays(
+        [pa.array([f"row {n}" for n in hashes]), pa.array(hashes, pa.int32())], schema=SCHEMA
+    )
 
 
 def unsigned(hash_number: int) -> int:

@@ -41,7 +41,8 @@ _calls = st.one_of(
     st.tuples(st.just("look"), st.none()),
 )
 _batches = st.lists(
-    st.tuples(st.booleans(), st.booleans(), st.lists(st.tuples(st.sampled_from(USERS), _calls), max_size=12)), max_size=5
+    st.tuples(st.booleans(), st.booleans(), st.lists(st.tuples(st.sampled_from(USERS), _calls), max_size=12)),
+    max_size=5,
 )
 
 
@@ -109,7 +110,9 @@ def check(user: str, states: dict[str, Any], model: Model) -> None:
     assert list(states["map"].keys()) == [key for key, _ in entries]
     assert list(states["map"].values()) == [value for _, value in entries]
     assert states["map"].is_empty() == (not entries)
-    assert list(states["map"].items("a", "ä")) == [entry for entry in entries if b"a" <= entry[0].encode() < "ä".encode()]
+    assert list(states["map"].items("a", "ä")) == [
+        entry for entry in entries if b"a" <= entry[0].encode() < "ä".encode()
+    ]
     for name in ("a", "nowhere"):
         assert states["map"].get(name, "?") == model.map[user].get(name, "?")
         assert states["map"].contains(name) == (name in model.map[user])
@@ -137,12 +140,12 @@ def test_states_are_as_a_model_says_when_batches_commit_or_are_dropped(batches: 
                     assert sum(state["rows"] for state in answer["states"]) == model.rows(), "row counts are exact"
                 else:
                     batch.stage()
-                    batch.txn.abort()
+                    batch.abort()
             batch, states = lab.begin()
             for user in USERS:
                 batch.at(user)
                 check(user, states, model)
-            batch.txn.abort()
+            batch.abort()
         finally:
             lab.close()
 
@@ -186,7 +189,7 @@ def test_values_of_many_keys_are_those_of_single_keys(lab: SessionLab) -> None:
     batch, states = lab.begin()
     found = states["value"].get(keys)
     assert answer["states"][0]["rows"] == len(found) - found.null_count
-    batch.txn.abort()
+    batch.abort()
 
 
 def test_lists_and_maps_of_many_keys_are_those_of_single_keys(lab: SessionLab) -> None:
@@ -224,7 +227,7 @@ def test_a_map_larger_than_what_is_read_of_it_is_read_lazily(lab: SessionLab) ->
     assert next(entries) == ("010000", 10_000)
     assert next(states["map"].items()) == ("000000", 0), "two scans do not meet"
     assert next(entries) == ("010001", 10_001)
-    batch.txn.abort()
+    batch.abort()
 
 
 def test_reducing_and_aggregating_states_keep_one_row(tmp_path: Path) -> None:
@@ -276,12 +279,12 @@ def test_a_value_of_another_type_names_state_type_and_value(lab: SessionLab) -> 
         states["value"].put(keys_of(["a"]), pa.array([1, 2]))
     with pytest.raises(InvalidInputError, match=r"'value': its value is of type int64"):
         states["value"].put(keys_of(["a"]), pa.array(["x"]))
-    batch.txn.abort()
+    batch.abort()
 
 
 def test_a_declared_state_that_is_not_bound_says_so() -> None:
     with pytest.raises(LifecycleError, match="'value' is used outside of a processor"):
-        STATES["value"][0].value()
+        ValueState("value", "bigint").value()
 
 
 HOUR = 3_600_000
@@ -314,7 +317,7 @@ def test_rows_are_not_seen_when_their_time_is_over_and_are_freed(kind: str, tmp_
         else:
             found = list(bound[kind].get() if kind == "list" else bound[kind].values())
             assert bool(found) == (bound[kind].exists() if kind == "list" else not bound[kind].is_empty())
-        batch.txn.abort()
+        batch.abort()
         return found
 
     lab.run(write("a", 1), now_ms=0)
@@ -348,12 +351,16 @@ def test_rows_live_on_when_reads_refresh_them(tmp_path: Path) -> None:
     for hour in (6, 12, 18):
         lab.run(read, now_ms=hour * HOUR)
     batch, bound = lab.begin(20 * HOUR)
-    assert bound["value"].get(keys).to_pylist() == [1 if each == "a" else None for each in keys.column("user").to_pylist()]
-    batch.txn.abort()
+    assert bound["value"].get(keys).to_pylist() == [
+        1 if each == "a" else None for each in keys.column("user").to_pylist()
+    ]
+    batch.abort()
     lab.close()
 
 
-def test_sweeping_goes_on_in_later_batches_when_much_has_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweeping_goes_on_in_later_batches_when_much_has_expired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pyspark_ckpt.operators.partition_task.LEAST_SWEPT", 10)
     lab = SessionLab(tmp_path, {"value": (ValueState("value", "bigint", ttl="1 hour"), {"value": LONG})})
     keys = keys_of([f"{n}" for n in range(25)])
@@ -396,5 +403,5 @@ def test_keys_whose_turn_is_over_are_staged_and_forgotten_and_the_others_are_kep
         assert list(bound["list"].get()) == [number, 100 + number]
         assert dict(bound["map"].items()) == {"a": 100 + number}
         assert dict(bound["timed"].items()) == {"a": 100 + number}
-    batch.txn.abort()
+    batch.abort()
     lab.close()
