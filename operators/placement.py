@@ -2,8 +2,8 @@
 
 A key's group is ``hash * max_parallelism >> 32`` of Spark's own hash of its columns; partition p of n owns the
 contiguous groups of ``p = group * n // max_parallelism``, as in Flink (KeyGroupRangeAssignment). Spark places groups by
-the hash of the grouping column. So rows are grouped by a *route*: for each partition p one small integer whose hash, modulo
-n, is p. Spark then makes exactly one group for each partition.
+the hash of the grouping column. So rows are grouped by a *route*: for each partition p one small integer whose hash,
+modulo n, is p. Spark then makes exactly one group for each partition.
 """
 
 from __future__ import annotations
