@@ -76,13 +76,27 @@ def read_parts(staging: Path) -> list[Part]:
 def declare(meta: StoreMeta, states: Sequence[tuple[str, Descriptor]]) -> tuple[StoreMeta, tuple[DeclaredState, ...]]:
     """Find or create keyed ``states`` in this order: every session on one base comes to the same numbers.
 
-    Raises InvalidInputError if the layout of a state's rows would change.
+    Raises InvalidInputError if the types, the kind or the key groups of a state would change.
     """
     declared = []
     for name, descriptor in states:
+        _check_unchanged(name, meta, descriptor)
         meta, number = meta.with_state(name, descriptor, keyed=True)
         declared.append(DeclaredState(name, number, descriptor))
     return meta, tuple(declared)
+
+
+def _check_unchanged(name: str, meta: StoreMeta, descriptor: Descriptor) -> None:
+    known = meta.state(name)
+    if known is None:
+        return
+    for what in ("key_schema", "value_schema", "key_encoder"):
+        stored, declared = getattr(known.descriptor, what), getattr(descriptor, what)
+        if stored != declared:
+            raise InvalidInputError(
+                f"State {name!r} is stored with {what} {stored}, and the program declares {declared}.",
+                hint="Give the changed state another name, or the operator another uid: it begins empty.",
+            )
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
 from integration.conftest import PARTITIONS, SHUFFLE_PARTITIONS
@@ -272,6 +273,23 @@ def test_a_plan_for_another_number_of_partitions_is_refused_before_the_first_row
         run(other, case, tmp_path, collect_into({}))
     batches: dict[int, Lines] = {}
     run(OURS.session(spark), case, tmp_path, collect_into(batches))
+    assert len(batches[1]) > 0
+
+
+def test_a_state_of_another_type_than_the_checkpoint_has_is_refused_before_the_first_row(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    class Changed(Totals):
+        total = ckpt.ValueState("total", "double", default=0.0)
+
+    write_inputs(Case(keyed(Totals(), _TOTALS), (_EVENTS,)), tmp_path, 0, 1)
+    run(OURS.session(spark), Case(keyed(Totals(), _TOTALS), (_EVENTS,), "update"), tmp_path, collect_into({}))
+    write_inputs(Case(keyed(Totals(), _TOTALS), (_EVENTS,)), tmp_path, 1, 2)
+    for changed in (keyed(Changed(), _TOTALS), keyed(Totals(), _TOTALS, max_parallelism=64)):
+        with pytest.raises(StreamingQueryException, match=r"State 'it/(total|rows)' is stored with"):
+            run(OURS.session(spark), Case(changed, (_EVENTS,), "update"), tmp_path, collect_into({}))
+    batches: dict[int, Lines] = {}
+    run(OURS.session(spark), Case(keyed(Totals(), _TOTALS), (_EVENTS,), "update"), tmp_path, collect_into(batches))
     assert len(batches[1]) > 0
 
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 from pyspark_ckpt.operators import AggregatingState, ListState, MapState, ReducingState, Ttl, ValueState
 from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.meta import EMPTY_META, Descriptor
+from pyspark_ckpt.state_store.parts import declare
 from tests.operators.session_lab import Batch, SessionLab, suffix_of
 
 LONG, TEXT = pa.int64(), pa.string()
@@ -405,3 +408,14 @@ def test_keys_whose_turn_is_over_are_staged_and_forgotten_and_the_others_are_kep
         assert dict(bound["timed"].items()) == {"a": 100 + number}
     batch.abort()
     lab.close()
+
+
+@pytest.mark.parametrize("change", ["value_schema", "key_schema", "key_encoder"])
+def test_a_state_whose_descriptor_changes_is_refused_by_name(change: str) -> None:
+    meta, _ = declare(EMPTY_META, [("it/total", Descriptor(value_schema="long", key_schema={"k": "string"}))])
+    declare(meta, [("it/total", Descriptor(value_schema="long", key_schema={"k": "string"}))])
+    changed = msgspec.structs.replace(
+        Descriptor(value_schema="long", key_schema={"k": "string"}), **{change: {"k": "int"}}
+    )
+    with pytest.raises(InvalidInputError, match=f"'it/total' is stored with {change} .* declares {{'k': 'int'}}"):
+        declare(meta, [("it/total", changed)])
