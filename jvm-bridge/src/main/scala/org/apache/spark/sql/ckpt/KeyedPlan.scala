@@ -71,7 +71,7 @@ private[ckpt] object RowBytes {
 
 /** One row for each row of an Arrow record batch, which is serialized without its schema. */
 private[ckpt] case class ArrowRows(child: Expression, elementSchema: StructType)
-    extends UnaryExpression with Generator with CodegenFallback {
+  extends UnaryExpression with Generator with CodegenFallback {
 
   override def eval(input: InternalRow): IterableOnce[InternalRow] = {
     val batch = child.eval(input).asInstanceOf[Array[Byte]]

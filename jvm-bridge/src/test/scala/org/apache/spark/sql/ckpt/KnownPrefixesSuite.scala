@@ -53,7 +53,8 @@ class KnownPrefixesSuite extends AnyFunSuite with BeforeAndAfterEach {
 
     def scan(prefix: Array[Byte], most: Int = Int.MaxValue): Seq[(Seq[Int], Int)] = {
       val known = prefixes.rows(State, prefix)
-      val cursor = if (known != null) known else {
+      val cursor = if (known != null) known
+      else {
         scansOfBase += 1
         val recorded = prefixes.recording(prefix, new Stored(under(base, prefix)))
         new MergedCursor((writes.cursors(State, prefix, behind(prefix), whole = false) :+ recorded).toArray, _ => ())
@@ -70,7 +71,8 @@ class KnownPrefixesSuite extends AnyFunSuite with BeforeAndAfterEach {
     def write(key: Array[Byte], size: Option[Int]): Unit = {
       val hash = ByteMap.hash(key, key.length)
       val known = writes.find(key, key.length, hash)
-      val entry = if (known >= 0) known else {
+      val entry = if (known >= 0) known
+      else {
         val inBase = base.contains(unsigned(key))
         if (prefixes.cover(key, key.length)) assert(!inBase, "a row of a known prefix is in memory")
         writes.insert(key, key.length, hash, inBase)
@@ -85,7 +87,9 @@ class KnownPrefixesSuite extends AnyFunSuite with BeforeAndAfterEach {
   private def txn(base: Rows, lent: ByteMap = new ByteMap, limit: Long = 1L << 30, name: String = "one"): Txn =
     new Txn(lent, base, new MemoryBudget(limit), name)
 
-  private def rowsOf(keys: (Array[Byte], Int)*): Rows = TreeMap.from(keys.map { case (key, size) => unsigned(key) -> size })(
+  private def rowsOf(keys: (Array[Byte], Int)*): Rows = TreeMap.from(keys.map { case (key, size) =>
+    unsigned(key) -> size
+  })(
     Ordering.Implicits.seqOrdering[Seq, Int])
 
   test("scans are as a model says over many transactions, with little and with much memory") {
