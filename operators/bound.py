@@ -11,11 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.operators.columns import arrow_values, validity
+from pyspark_ckpt.operators.evolution import EvolvedCodec
 from pyspark_ckpt.operators.state_rows import EntryRows, KeyRows
 from pyspark_ckpt.operators.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.stored_values import ValueCodec, value_codec
 from pyspark_ckpt.operators.ttl import ExpiryIndex, Life, TimedEntryRows, TimedKeyRows
+from pyspark_ckpt.operators.value_types import arrow_type
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -43,11 +45,24 @@ class Bound:
         self.name = state.name
         self.number = number
         self._kinds = kinds
-        self._codecs = {what: value_codec(kind) for what, kind in kinds.items()}
+        self._codecs = {what: self._codec_of(what, state, session.value_schemas[number]) for what in kinds}
         self._at: Position = session.position
         self._session = session
         self._life: Life | None = None if state.ttl is None else Life(state.ttl, session.now_ms[state.ttl.clock])
         self.index = None if index is None else ExpiryIndex(index, session)
+
+    def _codec_of(self, what: str, state: State, schemas: Mapping[str, Any] | None) -> ValueCodec:
+        """The codec of values, which reads all schemas that they were ever written by."""
+        known = (schemas or {}).get(what)
+        if known is None:
+            return value_codec(self._kinds[what])
+        kinds = [arrow_type(schema) for schema in known["schemas"]]
+        try:
+            return EvolvedCodec(kinds, known["current"], state.aliases)
+        except InvalidInputError as problem:
+            raise InvalidInputError(
+                f"State {self.name!r} has another type than in the checkpoint: {problem.message}", hint=problem.hint
+            ) from problem
 
     def flush(self, end: bytes | None) -> Iterator[Row]:
         """What was written for keys below ``end`` (None: all of it), in stored order; it is forgotten."""
@@ -332,6 +347,12 @@ class BoundMap(Bound, MapState):
         self._kinds = kinds
         self._entries = self._entry_rows(number)
         self._keys = KeyCodec([kinds["key"]])
+        stored = ((session.value_schemas[number] or {}).get("key") or {}).get("schemas", ())
+        if len(stored) > 1:
+            raise InvalidInputError(
+                f"State {state.name!r} is stored with keys of type {stored[0]}, and the program declares {stored[-1]}.",
+                hint="The keys of a map keep their type. Give the changed state another name.",
+            )
         self._codec = self._codecs["value"]
 
     def flush(self, end: bytes | None) -> Iterator[Row]:

@@ -35,15 +35,25 @@ _OWN_STATE = "routed boolean"
 
 
 def keyed(
-    frame: DataFrame, by: str | Sequence[str], *, uid: str, max_parallelism: int = MOST_PARALLELISM
+    frame: DataFrame,
+    by: str | Sequence[str],
+    *,
+    uid: str,
+    order_by: str | Sequence[str] = (),
+    max_parallelism: int = MOST_PARALLELISM,
 ) -> KeyedStream:
     """Key a streaming frame by columns, for ``process``.
 
-    ``uid`` names the operator for as long as its state lives. ``max_parallelism``, 1 to 32768, is fixed with the first
-    batch. Raises InvalidInputError.
+    ``uid`` names the operator for as long as its state lives. ``order_by``: columns that the rows of a key are sorted
+    by within a batch, null first. ``max_parallelism``, 1 to 32768, is fixed with the first batch. Raises
+    InvalidInputError.
     """
     names = (by,) if isinstance(by, str) else tuple(by)
+    order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
     missing = [name for name in names if name not in frame.columns]
+    unordered = [name for name in order if name not in frame.columns]
+    if unordered:
+        raise InvalidInputError(f"keyed(uid={uid!r}): there are no columns {unordered} to order by: {frame.columns}.")
     if missing or not names:
         raise InvalidInputError(f"keyed(uid={uid!r}): there are no columns {missing} to key by, only {frame.columns}.")
     if not uid or "/" in uid:
@@ -58,7 +68,7 @@ def keyed(
         raise InvalidInputError(
             f"keyed(uid={uid!r}): max_parallelism is {max_parallelism}, not 1 to {MOST_PARALLELISM}."
         )
-    return KeyedStream(frame, names, uid, max_parallelism)
+    return KeyedStream(frame, names, uid, order, max_parallelism)
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,7 @@ class KeyedStream:
     frame: DataFrame
     by: tuple[str, ...]
     uid: str
+    order_by: tuple[str, ...]
     max_parallelism: int
 
     def process(self, processor: KeyedProcessor | VectorProcessor, output: str, mode: str = "update") -> DataFrame:
@@ -113,7 +124,12 @@ class KeyedStream:
             local_dir=options.local_dir,
             has_watermark=_plans(self.frame).eventTime(self.frame._jdf, TIME) is not None,  # noqa: SLF001
             memory_bytes=options.worker_memory_bytes,
+            order_by=self.order_by,
         )
+        for name in self.order_by:
+            if pa.types.is_nested(operator.input.field(name).type):
+                declared = self.frame.schema[name].dataType.simpleString()
+                raise InvalidInputError(f"{who}: rows cannot be ordered by column {name!r} of type {declared}.")
         for name, kind in zip(self.by, operator.key_types, strict=True):
             self._check_key(name, kind)
         return operator

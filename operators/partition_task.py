@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_ckpt.operators.bound import Bound, bind
 from pyspark_ckpt.operators.columns import arrow_values, python_values
+from pyspark_ckpt.operators.evolution import evolved
 from pyspark_ckpt.operators.keys import Keys, group_by_key
 from pyspark_ckpt.operators.placement import murmur3_of_int
 from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
@@ -24,7 +27,7 @@ from pyspark_ckpt.operators.unsafe_rows import read_rows
 from pyspark_ckpt.operators.value_types import struct_class
 from pyspark_ckpt.operators.worker_session import WorkerSession, find_ticket
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
-from pyspark_ckpt.state_store.meta import Descriptor
+from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,6 +70,7 @@ class Operator:
     local_dir: str
     has_watermark: bool
     memory_bytes: int
+    order_by: tuple[str, ...]
 
     @property
     def key_types(self) -> list[pa.DataType]:
@@ -99,7 +103,7 @@ class PartitionTask:
         )
         ticket = find_ticket(task.taskAttemptId(), self.operator.local_dir)
         now_ms: Mapping[Clock, int] = {"processing": context.processing_time_ms, "event": max(0, context.watermark_ms)}
-        session = WorkerSession(ticket, self._declared(), self.operator.partitions, codec, now_ms)
+        session = WorkerSession(ticket, self._declared(ticket.meta), self.operator.partitions, codec, now_ms)
         processor, bound = self._bound(session)
         run: Callable[..., Iterator[pa.RecordBatch]] = (
             _run_vector if isinstance(processor, VectorProcessor) else _run_keyed
@@ -112,6 +116,10 @@ class PartitionTask:
             for rows, end in buffer.ranges():
                 hashes = rows.column(HASH).to_numpy()
                 given = rows.drop_columns([HASH])
+                if self.operator.order_by:
+                    columns = [(name, "ascending") for name in self.operator.order_by]
+                    order = pc.sort_indices(given, columns, null_placement="at_start")
+                    given, hashes = given.take(order), hashes[order.to_numpy()]
                 keys, index = group_by_key(given, self.operator.by, codec, hashes)
                 for batch in run(self.operator, processor, context, session, keys, index, given):
                     yield pd.DataFrame({BATCH: [batch.serialize().to_pybytes()]})
@@ -134,7 +142,7 @@ class PartitionTask:
                 hint="Set spark.sql.shuffle.partitions to the number of the checkpoint before the query is built.",
             )
 
-    def _declared(self) -> list[tuple[str, Descriptor]]:
+    def _declared(self, meta: StoreMeta) -> list[tuple[str, Descriptor]]:
         key_schema = {name: str(kind) for name, kind in zip(self.operator.by, self.operator.key_types, strict=True)}
         encoder = {
             "keyed": self.operator.uid,
@@ -143,7 +151,9 @@ class PartitionTask:
         declared = []
         for each in self.operator.states:
             name = self._name(each)
-            values = {what: kind.schema for what, kind in each.types.items()}
+            known = meta.state(name)
+            stored = {} if known is None else known.descriptor.value_schema
+            values = {what: evolved(stored.get(what), kind.schema) for what, kind in each.types.items()}
             kind = {**encoder, "kind": _kind(each.state)}
             declared.append((name, Descriptor(key_schema=key_schema, value_schema=values, key_encoder=kind)))
             if each.state.ttl is not None:
@@ -257,10 +267,11 @@ def _run_keyed(
             position.suffix = suffix
             result = process(context, key, of_keys[at:stop])
             if result is not None:
-                out.extend(result)
-                if len(out) >= OUTPUT_ROWS:
+                remaining = iter(result)
+                out.extend(islice(remaining, OUTPUT_ROWS))
+                while len(out) >= OUTPUT_ROWS:
                     yield _packed(operator, processor, out)
-                    out = []
+                    out = list(islice(remaining, OUTPUT_ROWS))
             at = stop
     if out:
         yield _packed(operator, processor, out)

@@ -26,12 +26,18 @@ TtlLike: TypeAlias = "str | timedelta | Ttl | None"
 class State:
     """A named state. ``types``: what it is declared with, by the word that errors use for it."""
 
-    def __init__(self, name: str, types: Mapping[str, TypeLike], ttl: TtlLike = None) -> None:
-        """Raises InvalidInputError for an empty name or a time to live that is none."""
+    def __init__(
+        self, name: str, types: Mapping[str, TypeLike], ttl: TtlLike = None, aliases: Mapping[str, str] | None = None
+    ) -> None:
+        """``aliases``: for a field that has another name than in stored values its old one.
+
+        Raises InvalidInputError for an empty name or a time to live that is none.
+        """
         if not name or not isinstance(name, str):
             raise InvalidInputError(f"A {type(self).__name__} has the name {name!r}: give it one that stays the same.")
         self.name = name
         self.types = dict(types)
+        self.aliases = dict(aliases or {})
         self.ttl = ttl if ttl is None or isinstance(ttl, Ttl) else Ttl(ttl)
 
     def _unbound(self) -> NoReturn:
@@ -44,9 +50,17 @@ class State:
 class ValueState(State):
     """One value for each key; absent at first, and again when it is cleared or set to None."""
 
-    def __init__(self, name: str, type: TypeLike, *, default: Any = None, ttl: TtlLike = None) -> None:  # noqa: A002
+    def __init__(
+        self,
+        name: str,
+        type: TypeLike,  # noqa: A002
+        *,
+        default: Any = None,
+        ttl: TtlLike = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
         """``type``: Spark DDL or a Python type. ``default`` is what ``value`` returns while there is none."""
-        super().__init__(name, {"value": type}, ttl)
+        super().__init__(name, {"value": type}, ttl, aliases)
         self.default = default
 
     def value(self) -> Any:
@@ -77,9 +91,16 @@ class ValueState(State):
 class ListState(State):
     """Any number of elements for each key, in the order in which they were added; larger than memory if need be."""
 
-    def __init__(self, name: str, type: TypeLike, *, ttl: TtlLike = None) -> None:  # noqa: A002
+    def __init__(
+        self,
+        name: str,
+        type: TypeLike,  # noqa: A002
+        *,
+        ttl: TtlLike = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
         """``type``: of an element, Spark DDL or a Python type. Each element has a life of its own."""
-        super().__init__(name, {"element": type}, ttl)
+        super().__init__(name, {"element": type}, ttl, aliases)
 
     def get(self) -> Iterator[Any]:
         """The elements of the current key, lazily, as they are now."""
@@ -117,9 +138,17 @@ class ListState(State):
 class MapState(State):
     """A map for each key, kept in the order of its own keys; larger than memory if need be."""
 
-    def __init__(self, name: str, key_type: TypeLike, value_type: TypeLike, *, ttl: TtlLike = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        key_type: TypeLike,
+        value_type: TypeLike,
+        *,
+        ttl: TtlLike = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
         """Types of the map's keys and values: Spark DDL or Python types. Each entry has a life of its own."""
-        super().__init__(name, {"key": key_type, "value": value_type}, ttl)
+        super().__init__(name, {"key": key_type, "value": value_type}, ttl, aliases)
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The value of a key of the map, or the default."""
@@ -180,9 +209,10 @@ class ReducingState(State):
         reduce: Callable[[Any, Any], Any],
         *,
         ttl: TtlLike = None,
+        aliases: Mapping[str, str] | None = None,
     ) -> None:
         """``reduce(kept, added)`` gives what is kept from then on."""
-        super().__init__(name, {"value": type}, ttl)
+        super().__init__(name, {"value": type}, ttl, aliases)
         self.reduce = reduce
 
     def get(self) -> Any:
@@ -210,9 +240,10 @@ class AggregatingState(State):
         add: Callable[[Any, Any], Any],
         result: Callable[[Any], Any],
         ttl: TtlLike = None,
+        aliases: Mapping[str, str] | None = None,
     ) -> None:
         """``create()`` makes an accumulator, ``add(kept, value)`` the next one, ``result(kept)`` what is got."""
-        super().__init__(name, {"accumulator": accumulator_type}, ttl)
+        super().__init__(name, {"accumulator": accumulator_type}, ttl, aliases)
         self.create = create
         self.accumulate = add
         self.result = result

@@ -64,6 +64,14 @@ def resolved(declared: TypeLike, what: str) -> ValueType:
         raise InvalidInputError(f"{what} has the type {ddl!r}, which Spark cannot read: {problem}") from problem
 
 
+def arrow_type(schema: Any) -> pa.DataType:
+    """The Arrow type of a type in Spark's JSON."""
+    from pyspark.sql.pandas.types import to_arrow_type
+    from pyspark.sql.types import _parse_datatype_json_value
+
+    return to_arrow_type(_parse_datatype_json_value(schema), timezone="UTC")
+
+
 def _names(kinds: Mapping[type, str]) -> str:
     return ", ".join(kind.__name__ for kind in kinds)
 

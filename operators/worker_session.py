@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from pyspark_ckpt.operators.state_rows import Position
 from pyspark_ckpt.operators.stored_keys import KeyCodec
@@ -49,6 +50,7 @@ class WorkerSession:
         self._ticket = ticket
         _, declared = declare(ticket.meta, states)
         self.numbers: Mapping[str, int] = {state.name: state.number for state in declared}
+        self.value_schemas: Mapping[int, Any] = {state.number: state.descriptor.value_schema for state in declared}
         self._declared: tuple[DeclaredState, ...] = declared
         self._reader = _reader(ticket)
         self._cursors: dict[bytes, list[Cursor]] = {}

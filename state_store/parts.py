@@ -92,11 +92,21 @@ def _check_unchanged(name: str, meta: StoreMeta, descriptor: Descriptor) -> None
         return
     for what in ("key_schema", "value_schema", "key_encoder"):
         stored, declared = getattr(known.descriptor, what), getattr(descriptor, what)
-        if stored != declared:
+        if stored != declared and not (what == "value_schema" and _goes_on(stored, declared)):
             raise InvalidInputError(
                 f"State {name!r} is stored with {what} {stored}, and the program declares {declared}.",
                 hint="Give the changed state another name, or the operator another uid: it begins empty.",
             )
+
+
+def _goes_on(stored: object, declared: object) -> bool:
+    """Whether all schemas that values were written by are still known, under the same numbers."""
+    if not isinstance(stored, dict) or not isinstance(declared, dict) or stored.keys() != declared.keys():
+        return False
+    return all(
+        isinstance(old, dict) and declared[what]["schemas"][: len(old["schemas"])] == old["schemas"]
+        for what, old in stored.items()
+    )
 
 
 @dataclass(frozen=True)

@@ -254,6 +254,34 @@ def test_an_aggregation_may_follow_in_append_mode(spark: SparkSession, tmp_path:
     assert any(found.values())
 
 
+@pytest.mark.parametrize("vectorised", [False, True])
+def test_rows_of_a_key_come_in_the_order_that_is_asked_for(
+    vectorised: bool,  # noqa: FBT001
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    class Rows(ckpt.KeyedProcessor):
+        def process(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401
+            yield key.user, [row.id for row in rows]
+
+    class Columns(ckpt.VectorProcessor):
+        def process_batch(self, ctx: ckpt.VectorContext, batch: pa.Table) -> pa.Table:
+            ids = batch.column("id").to_numpy()
+            lists = [ids[ctx.key_index == number].tolist() for number in range(len(ctx.keys))]
+            return pa.table({"user": ctx.keys.column("user"), "ids": pa.array(lists, pa.list_(pa.int64()))})
+
+    processor = Columns() if vectorised else Rows()
+    query = keyed(processor, "user int, ids array<bigint>", order_by=["amount", "at"])
+    found = play(spark, query, _EVENTS, tmp_path)
+    names = [each.split()[0] for each in _EVENTS.schema.split(", ")]
+    for number, batch in enumerate(_EVENTS.batches):
+        rows = [dict(zip(names, row, strict=True)) for row in batch]
+        rows.sort(key=lambda row: (row["amount"] is not None, row["amount"] or 0, row["at"]))
+        for user in {row["user"] for row in rows}:
+            expected = f"Row(user={user}, ids={[row['id'] for row in rows if row['user'] == user]})"
+            assert expected in found[number]
+
+
 def test_a_second_keyed_operator_in_a_query_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     frame = ckpt.keyed(_EVENTS.stream(spark, tmp_path / "in"), "user", uid="first").process(Totals(), _TOTALS)
@@ -285,12 +313,44 @@ def test_a_state_of_another_type_than_the_checkpoint_has_is_refused_before_the_f
     write_inputs(Case(keyed(Totals(), _TOTALS), (_EVENTS,)), tmp_path, 0, 1)
     run(OURS.session(spark), Case(keyed(Totals(), _TOTALS), (_EVENTS,), "update"), tmp_path, collect_into({}))
     write_inputs(Case(keyed(Totals(), _TOTALS), (_EVENTS,)), tmp_path, 1, 2)
-    for changed in (keyed(Changed(), _TOTALS), keyed(Totals(), _TOTALS, max_parallelism=64)):
-        with pytest.raises(StreamingQueryException, match=r"State 'it/(total|rows)' is stored with"):
+    for changed, problem in (
+        (keyed(Changed(), _TOTALS), "State 'total' has another type.*values of type int64 cannot be read as double"),
+        (keyed(Totals(), _TOTALS, max_parallelism=64), "State 'it/rows' is stored with key_encoder"),
+    ):
+        with pytest.raises(StreamingQueryException, match=problem):
             run(OURS.session(spark), Case(changed, (_EVENTS,), "update"), tmp_path, collect_into({}))
     batches: dict[int, Lines] = {}
     run(OURS.session(spark), Case(keyed(Totals(), _TOTALS), (_EVENTS,), "update"), tmp_path, collect_into(batches))
     assert len(batches[1]) > 0
+
+
+def test_a_state_goes_on_when_fields_are_added_renamed_and_widened(spark: SparkSession, tmp_path: Path) -> None:
+    class First(ckpt.KeyedProcessor):
+        seen = ckpt.ValueState("seen", "struct<count int, gone string>")
+
+        def process(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401
+            before = self.seen.value()
+            self.seen.update(((before.count if before else 0) + len(rows), "gone"))
+            yield key.user, self.seen.value().count
+
+    class Second(ckpt.KeyedProcessor):
+        seen = ckpt.ValueState("seen", "struct<last bigint, rows bigint>", aliases={"rows": "count"})
+
+        def process(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401
+            before = self.seen.value()
+            self.seen.update((rows[-1].id, (before.rows if before else 0) + len(rows)))
+            yield key.user, self.seen.value().rows
+
+    batches: dict[int, Lines] = {}
+    for number, processor in enumerate((First(), Second(), Second())):
+        case = Case(keyed(processor, "user int, rows bigint"), (_EVENTS,), "update")
+        write_inputs(case, tmp_path, number, number + 1)
+        run(OURS.session(spark), case, tmp_path, collect_into(batches))
+    for number in range(3):
+        rows = [row for batch in _EVENTS.batches[: number + 1] for row in batch]
+        users = {row[1] for row in _EVENTS.batches[number]}
+        counts = sorted(f"Row(user={user}, rows={sum(row[1] == user for row in rows)})" for user in users)
+        assert list(batches[number]) == counts
 
 
 @pytest.mark.parametrize(
@@ -298,6 +358,7 @@ def test_a_state_of_another_type_than_the_checkpoint_has_is_refused_before_the_f
     [
         ({"by": "nobody"}, r"no columns \['nobody'\]"),
         ({"by": []}, "no columns"),
+        ({"order_by": "nothing"}, r"no columns \['nothing'\] to order by"),
         ({"uid": ""}, "give a uid"),
         ({"uid": "a/b"}, "give a uid"),
         ({"max_parallelism": 0}, "max_parallelism is 0"),

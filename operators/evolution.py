@@ -1,0 +1,139 @@
+"""How a state goes on when the type of its values changes: which changes can be read, and how.
+
+Every schema that values were ever written by stays in the state's descriptor, and every value says by which it was
+written. So nothing is rewritten: an old value is adapted when it is read, and gets the newest schema when it is
+written. Can be read: a field that is added (null in old values), dropped or renamed (its old name is declared as an
+alias), and a number that is widened without loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Context, Decimal
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from pyspark_ckpt.operators.columns import arrow_values
+from pyspark_ckpt.operators.stored_values import MOST_SCHEMAS, ValueCodec, value_codec
+from pyspark_ckpt.operators.value_types import struct_class
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+
+Adapt: TypeAlias = Callable[[Any], Any]
+
+_EXACT = Context(prec=76)
+_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
+_EXACT_IN_DOUBLE = 32
+
+
+def evolved(stored: Mapping[str, Any] | None, declared: Any) -> dict[str, Any]:
+    """What the descriptor says of values that are ``declared`` now and were ``stored`` by other schemas before.
+
+    Raises InvalidInputError when there were too many.
+    """
+    schemas = [] if stored is None else list(stored["schemas"])
+    if declared not in schemas:
+        if len(schemas) == MOST_SCHEMAS:
+            raise InvalidInputError(f"A state has had {MOST_SCHEMAS} types of values; there are no more.")
+        schemas.append(declared)
+    return {"schemas": schemas, "current": schemas.index(declared) + 1}
+
+
+class EvolvedCodec(ValueCodec):
+    """Writes by the current schema, and reads all that there were."""
+
+    def __init__(self, kinds: Sequence[pa.DataType], current: int, aliases: Mapping[str, str]) -> None:
+        """``kinds``: the types of schemas 1, 2, ... Raises InvalidInputError if one cannot be read as the current."""
+        super().__init__(kinds[current - 1], current)
+        self._codec = value_codec(self.kind, current)
+        self._former: dict[int, tuple[ValueCodec, Adapt]] = {
+            number: (value_codec(kind, number), adaptation(kind, self.kind, aliases))
+            for number, kind in enumerate(kinds, 1)
+            if number != current
+        }
+
+    def encode(self, value: Any) -> bytes:
+        """See ValueCodec."""
+        return self._codec.encode(value)
+
+    def encode_column(self, values: pa.Array) -> list[bytes]:
+        """See ValueCodec."""
+        return self._codec.encode_column(values)
+
+    def decode(self, stored: bytes) -> Any:
+        """See ValueCodec."""
+        if stored[0] == self._schema:
+            return self._codec.decode(stored)
+        if stored[0] not in self._former:
+            raise FormatError(f"A value is written by schema {stored[0]}, which its state does not have.")
+        codec, adapt = self._former[stored[0]]
+        return adapt(codec.decode(stored))
+
+    def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
+        """See ValueCodec."""
+        if all(value is None or value[0] == self._schema for value in stored):
+            return self._codec.decode_column(stored)
+        return arrow_values([None if value is None else self.decode(value) for value in stored], self.kind)
+
+
+def adaptation(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str]) -> Adapt:
+    """A function from Python values of type ``old`` to such of type ``new``. Raises InvalidInputError."""
+    adapt = _adaptation(old, new, aliases)
+    return lambda value: None if value is None else adapt(value)
+
+
+def _adaptation(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str]) -> Adapt:
+    if old == new:
+        return _as_it_is
+    if pa.types.is_struct(old) and pa.types.is_struct(new):
+        return _struct(old, new, aliases)
+    if pa.types.is_map(old) and pa.types.is_map(new) and old.key_type == new.key_type:
+        item = adaptation(old.item_type, new.item_type, aliases)
+        return lambda value: {key: item(each) for key, each in value.items()}
+    if _is_list(old) and _is_list(new):
+        element = adaptation(old.value_type, new.value_type, aliases)
+        return lambda value: [element(each) for each in value]
+    widened = _widening(old, new)
+    if widened is None:
+        raise InvalidInputError(
+            f"values of type {old} cannot be read as {new}.",
+            hint="Fields may be added, dropped, renamed by an alias, and widened. Give the changed state another name.",
+        )
+    return widened
+
+
+def _widening(old: pa.DataType, new: pa.DataType) -> Adapt | None:
+    """How a number is read as one of a type that holds it without loss; None if there is no such way."""
+    if pa.types.is_signed_integer(old):
+        if pa.types.is_signed_integer(new) and new.bit_width >= old.bit_width:
+            return _as_it_is
+        if new == pa.float64() and old.bit_width <= _EXACT_IN_DOUBLE:
+            return float
+        if pa.types.is_decimal(new) and new.precision - new.scale >= _DIGITS[old.bit_width]:
+            return Decimal
+    elif old == pa.float32() and new == pa.float64():
+        return _as_it_is
+    elif pa.types.is_decimal(old) and pa.types.is_decimal(new):
+        whole_digits = new.precision - new.scale, old.precision - old.scale
+        if new.scale >= old.scale and whole_digits[0] >= whole_digits[1]:
+            step = Decimal(1).scaleb(-new.scale)
+            return lambda value: value.quantize(step, context=_EXACT)
+    return None
+
+
+def _struct(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str]) -> Adapt:
+    made = struct_class(new)
+    positions = {field.name: position for position, field in enumerate(old)}
+    taken: list[tuple[int, Adapt] | None] = []
+    for field in new:
+        position = positions.get(field.name, positions.get(aliases.get(field.name, field.name)))
+        taken.append(None if position is None else (position, adaptation(old[position].type, field.type, aliases)))
+    return lambda value: made(*(None if each is None else each[1](value[each[0]]) for each in taken))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind)) and not pa.types.is_map(kind)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value

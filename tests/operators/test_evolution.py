@@ -1,0 +1,87 @@
+"""Values that were written by an earlier schema: what can be read, and what is refused."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pyspark_ckpt.operators.evolution import EvolvedCodec, adaptation, evolved
+from pyspark_ckpt.operators.stored_values import value_codec
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+
+LONG, TEXT = pa.int64(), pa.string()
+
+
+def struct(**fields: pa.DataType) -> pa.DataType:
+    return pa.struct(list(fields.items()))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "value", "expected"),
+    [
+        (pa.int8(), LONG, -5, -5),
+        (pa.int32(), pa.float64(), 7, 7.0),
+        (pa.float32(), pa.float64(), 0.5, 0.5),
+        (LONG, pa.decimal128(19, 0), 2**63 - 1, Decimal(2**63 - 1)),
+        (pa.decimal128(5, 2), pa.decimal128(38, 10), Decimal("1.50"), Decimal("1.5000000000")),
+        (struct(a=LONG), struct(a=LONG, b=TEXT), (1,), (1, None)),
+        (struct(a=LONG, b=TEXT), struct(b=TEXT), (1, "x"), ("x",)),
+        (struct(a=pa.int32(), b=TEXT), struct(b=TEXT, a=LONG), (1, "x"), ("x", 1)),
+        (struct(old=LONG), struct(new=LONG), (1,), (1,)),
+        (struct(old=pa.int16()), struct(new=LONG), (None,), (None,)),
+        (pa.list_(struct(a=LONG)), pa.list_(struct(a=LONG, b=TEXT)), [(1,), None], [(1, None), None]),
+        (pa.map_(TEXT, pa.int32()), pa.map_(TEXT, LONG), {"a": 1, "b": None}, {"a": 1, "b": None}),
+    ],
+)
+def test_a_value_is_read_as_the_new_type(old: pa.DataType, new: pa.DataType, value: Any, expected: Any) -> None:  # noqa: ANN401
+    stored = value_codec(old, 1).encode(value)
+    codec = EvolvedCodec([old, new], 2, {"new": "old"})
+    assert codec.decode(stored) == expected
+    fresh = codec.encode(expected)
+    assert fresh[0] == 2
+    assert codec.decode(fresh) == expected
+    column = codec.decode_column([stored, None, fresh])
+    assert column.type == new
+    assert column.null_count == 1
+    assert codec.decode_column([fresh]).equals(codec.decode_column([stored]))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (LONG, pa.int32()),
+        (LONG, pa.float64()),
+        (LONG, TEXT),
+        (LONG, pa.decimal128(18, 0)),
+        (pa.float64(), pa.float32()),
+        (pa.decimal128(5, 2), pa.decimal128(5, 1)),
+        (pa.decimal128(5, 2), pa.decimal128(5, 3)),
+        (struct(a=LONG), LONG),
+        (struct(a=LONG), struct(a=TEXT)),
+        (pa.map_(TEXT, LONG), pa.map_(LONG, LONG)),
+        (pa.list_(LONG), pa.map_(TEXT, LONG)),
+        (pa.timestamp("us", "UTC"), pa.date32()),
+    ],
+)
+def test_a_change_that_loses_something_is_refused_by_both_types(old: pa.DataType, new: pa.DataType) -> None:
+    with pytest.raises(InvalidInputError, match="cannot be read as"):
+        adaptation(old, new, {})
+
+
+def test_schemas_keep_their_numbers_when_a_program_goes_back_and_on() -> None:
+    first = evolved(None, "long")
+    second = evolved(first, "double")
+    assert evolved(second, "long") == {"schemas": ["long", "double"], "current": 1}
+    assert evolved(evolved(second, "long"), "double") == second
+    many = {"schemas": list(range(127)), "current": 1}
+    assert evolved(many, 5)["current"] == 6
+    with pytest.raises(InvalidInputError, match="127 types"):
+        evolved(many, "one more")
+
+
+def test_a_value_of_an_unknown_schema_is_damage() -> None:
+    with pytest.raises(FormatError, match="schema 9"):
+        EvolvedCodec([LONG], 1, {}).decode(value_codec(LONG, 9).encode(1))
