@@ -147,8 +147,9 @@ def _kinds() -> Source:
     )
 
 
-@pytest.mark.parametrize("processor", [Unchanged(), UnchangedColumns()])
-@pytest.mark.parametrize("zone", ["UTC", "America/Los_Angeles"])
+@pytest.mark.parametrize(
+    ("processor", "zone"), [(Unchanged(), "America/Los_Angeles"), (UnchangedColumns(), "America/Los_Angeles")]
+)
 def test_rows_of_every_type_come_out_as_they_went_in(
     processor: Any,  # noqa: ANN401
     zone: str,
@@ -183,7 +184,7 @@ def test_values_of_every_type_come_out_of_states_as_they_went_in(spark: SparkSes
 _KEYS = [name for name in inputs.kinds(seed=5).schema.replace("<", " ").split() if name.startswith("c_")]
 
 
-@pytest.mark.parametrize("by", [*([name] for name in _KEYS), ["c_int", "c_string", "c_struct"]], ids="+".join)
+@pytest.mark.parametrize("by", [_KEYS[first : first + 4] for first in range(0, len(_KEYS), 4)], ids="+".join)
 def test_keys_of_every_type_are_those_that_spark_groups_by(by: list[str], spark: SparkSession, tmp_path: Path) -> None:
     source = inputs.kinds(seed=7)
     kinds = dict(spark.createDataFrame([], source.schema).dtypes)
