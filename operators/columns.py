@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.value_types import struct_class
+from pyspark_ckpt.operators.value_types import fields_of, struct_class
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -88,7 +88,8 @@ def arrow_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     absent = np.fromiter((value is None for value in values), np.bool_, len(values))
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
-        rows = [_fields(value, names) for value in values]
+        nothing = (None,) * len(names)
+        rows = [nothing if value is None else fields_of(value, names) for value in values]
         fields = [arrow_values([row[n] for row in rows], field.type) for n, field in enumerate(kind)]
         return pa.StructArray.from_arrays(fields, fields=list(kind), mask=pa.array(absent))
     there = [() if value is None else value for value in values]
@@ -103,18 +104,3 @@ def arrow_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         children = [arrow_values(list(chain.from_iterable(there)), kind.value_type)]
     present = pa.py_buffer(np.packbits(~absent, bitorder="little"))
     return pa.Array.from_buffers(kind, len(values), [present, offsets.buffers()[1]], children=children)
-
-
-def _fields(value: Any, names: Sequence[str]) -> Sequence[Any]:
-    if value is None:
-        return (None,) * len(names)
-    if isinstance(value, Mapping):
-        unknown = [name for name in value if name not in names]
-        if unknown:
-            raise ValueError(f"there is no field {unknown[0]!r} in {list(names)}")
-        return [value.get(name) for name in names]
-    if not isinstance(value, (tuple, list)):
-        return [getattr(value, name) for name in names]
-    if len(value) != len(names):
-        raise ValueError(f"{len(value)} values are given for the fields {list(names)}")
-    return value

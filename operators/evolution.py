@@ -9,19 +9,18 @@ alias), and a number that is widened without loss.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Context, Decimal
+from decimal import Decimal
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from pyspark_ckpt.operators.columns import arrow_values
 from pyspark_ckpt.operators.stored_values import MOST_SCHEMAS, ValueCodec, value_codec
-from pyspark_ckpt.operators.value_types import struct_class
+from pyspark_ckpt.operators.value_types import EXACT, struct_class
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 
 Adapt: TypeAlias = Callable[[Any], Any]
 
-_EXACT = Context(prec=76)
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 _EXACT_IN_DOUBLE = 32
 
@@ -90,7 +89,7 @@ def _adaptation(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str]) 
     if pa.types.is_map(old) and pa.types.is_map(new) and old.key_type == new.key_type:
         item = adaptation(old.item_type, new.item_type, aliases)
         return lambda value: {key: item(each) for key, each in value.items()}
-    if _is_list(old) and _is_list(new):
+    if pa.types.is_list(old) and pa.types.is_list(new):
         element = adaptation(old.value_type, new.value_type, aliases)
         return lambda value: [element(each) for each in value]
     widened = _widening(old, new)
@@ -113,12 +112,15 @@ def _widening(old: pa.DataType, new: pa.DataType) -> Adapt | None:
             return Decimal
     elif old == pa.float32() and new == pa.float64():
         return _as_it_is
-    elif pa.types.is_decimal(old) and pa.types.is_decimal(new):
-        whole_digits = new.precision - new.scale, old.precision - old.scale
-        if new.scale >= old.scale and whole_digits[0] >= whole_digits[1]:
-            step = Decimal(1).scaleb(-new.scale)
-            return lambda value: value.quantize(step, context=_EXACT)
+    elif pa.types.is_decimal(old) and pa.types.is_decimal(new) and _holds(new, old):
+        step = Decimal(1).scaleb(-new.scale)
+        return lambda value: value.quantize(step, context=EXACT)
     return None
+
+
+def _holds(new: pa.DataType, old: pa.DataType) -> bool:
+    """Whether a decimal type has no fewer digits than another, before the point and behind it."""
+    return bool(new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale)
 
 
 def _struct(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str]) -> Adapt:
@@ -129,10 +131,6 @@ def _struct(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str]) 
         position = positions.get(field.name, positions.get(aliases.get(field.name, field.name)))
         taken.append(None if position is None else (position, adaptation(old[position].type, field.type, aliases)))
     return lambda value: made(*(None if each is None else each[1](value[each[0]]) for each in taken))
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind)) and not pa.types.is_map(kind)
 
 
 def _as_it_is(value: Any) -> Any:

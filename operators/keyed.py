@@ -8,17 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pyspark_ckpt.operators.partition_task import (
-    BATCH,
-    HASH,
-    ROUTE,
-    ROW,
-    TIME,
-    DeclaredState,
-    Operator,
-    PartitionTask,
-)
+from pyspark_ckpt.operators.partition_task import PartitionTask
 from pyspark_ckpt.operators.placement import route_column
+from pyspark_ckpt.operators.plan import BATCH, HASH, ROUTE, ROW, TIME, Operator, ProcessorState
 from pyspark_ckpt.operators.processors import KeyedProcessor, VectorProcessor, states_of
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.stored_values import value_codec
@@ -86,17 +78,25 @@ class KeyedStream:
 
         ``mode``: "update" or "append", as for applyInPandasWithState. Raises InvalidInputError.
         """
-        operator = self._operator(processor, output)
+        from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+
+        plan = _plans(self.frame)
+        columns = _struct(output, f"keyed(uid={self.uid!r}): the output")
+        event_time = plan.eventTime(self.frame._jdf, TIME)  # noqa: SLF001
+        operator = self._operator(plan, processor, columns, has_watermark=event_time is not None)
         if mode not in {"update", "append"}:
             raise InvalidInputError(f"keyed(uid={self.uid!r}): the mode is {mode!r}, not 'update' or 'append'.")
-        return _planned(self.frame, operator, PartitionTask(operator, processor), output, mode)
+        batches = self._batches(plan, PartitionTask(operator, processor), event_time, mode)
+        return ClassicFrame(plan.unpacked(batches._jdf, columns.json()), self.frame.sparkSession)  # noqa: SLF001
 
-    def _operator(self, processor: KeyedProcessor | VectorProcessor, output: str) -> Operator:
+    def _operator(
+        self, plan: Any, processor: KeyedProcessor | VectorProcessor, output: StructType, *, has_watermark: bool
+    ) -> Operator:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         session = self.frame.sparkSession
         who = f"keyed(uid={self.uid!r})"
-        if _plans(self.frame).isKeyed(self.frame._jdf):  # noqa: SLF001
+        if plan.isKeyed(self.frame._jdf):  # noqa: SLF001
             raise InvalidInputError(
                 f"{who}: the frame comes from another keyed operator or applyInPandasWithState, "
                 "and Spark 4.3 runs one in a query.",
@@ -109,7 +109,7 @@ class KeyedStream:
             }
             for kind in types.values():
                 value_codec(kind.arrow)
-            states.append(DeclaredState(attribute, state, types))
+            states.append(ProcessorState(attribute, state, types))
         options = parse(
             {name: value for name in table() if (value := session.conf.get(PREFIX + name, None)) is not None}
         )
@@ -117,12 +117,12 @@ class KeyedStream:
             uid=self.uid,
             by=self.by,
             input=to_arrow_schema(self.frame.schema, timezone="UTC"),
-            output=to_arrow_schema(_struct(output, f"{who}: the output"), timezone="UTC"),
+            output=to_arrow_schema(output, timezone="UTC"),
             states=tuple(states),
             partitions=int(str(session.conf.get("spark.sql.shuffle.partitions"))),
             max_parallelism=self.max_parallelism,
             local_dir=options.local_dir,
-            has_watermark=_plans(self.frame).eventTime(self.frame._jdf, TIME) is not None,  # noqa: SLF001
+            has_watermark=has_watermark,
             memory_bytes=options.worker_memory_bytes,
             order_by=self.order_by,
         )
@@ -134,39 +134,32 @@ class KeyedStream:
             self._check_key(name, kind)
         return operator
 
+    def _batches(self, plan: Any, task: PartitionTask, event_time: Any, mode: str) -> DataFrame:
+        """Rows as bytes > by route to their partition > the task > its Arrow batches, a row for each."""
+        from pyspark.sql import functions as f
+        from pyspark.sql.classic.column import Column
+
+        columns = [
+            f.hash(*(f.col(f"`{name}`") for name in self.by)).alias(HASH),
+            Column(plan.rowBytes(self.frame._jdf)).alias(ROW),  # noqa: SLF001
+        ]
+        if event_time is not None:
+            columns.append(Column(event_time))
+        route = route_column(HASH, task.operator.partitions, self.max_parallelism)
+        routed = self.frame.select(*columns).withColumn(ROUTE, route)
+        return routed.groupBy(ROUTE).applyInPandasWithState(task, f"{BATCH} binary", _OWN_STATE, mode, "NoTimeout")
+
     def _check_key(self, name: str, kind: pa.DataType) -> None:
         """Refuse what Spark cannot group by, and text whose equality is not that of its bytes."""
         declared = self.frame.schema[name].dataType
+        refused = f"keyed(uid={self.uid!r}): column {name!r} of type {declared.simpleString()} cannot be a key."
         try:
             KeyCodec([kind])
         except InvalidInputError as problem:
-            raise InvalidInputError(
-                f"keyed(uid={self.uid!r}): column {name!r} of type {declared.simpleString()} cannot be a key.",
-                hint="Key by its parts, or by another form of it.",
-            ) from problem
-        if " collate " in f" {declared.simpleString()} ":
-            raise InvalidInputError(
-                f"keyed(uid={self.uid!r}): column {name!r} of type {declared.simpleString()} cannot be a key.",
-                hint="Key by collation_key of the column, or by a column of type string.",
-            )
-
-
-def _planned(frame: DataFrame, operator: Operator, task: PartitionTask, output: str, mode: str) -> DataFrame:
-    """Rows as bytes > by route to their partition > the task > rows of the Arrow batches that come out."""
-    from pyspark.sql import functions as f
-    from pyspark.sql.classic.column import Column
-    from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
-
-    plan = _plans(frame)
-    columns = [
-        f.hash(*(f.col(f"`{name}`") for name in operator.by)).alias(HASH),
-        Column(plan.rowBytes(frame._jdf)).alias(ROW),  # noqa: SLF001
-    ]
-    if operator.has_watermark:
-        columns.append(Column(plan.eventTime(frame._jdf, TIME)))  # noqa: SLF001
-    routed = frame.select(*columns).withColumn(ROUTE, route_column(HASH, operator.partitions, operator.max_parallelism))
-    batches = routed.groupBy(ROUTE).applyInPandasWithState(task, f"{BATCH} binary", _OWN_STATE, mode, "NoTimeout")
-    return ClassicFrame(plan.unpacked(batches._jdf, _struct(output, "the output").json()), frame.sparkSession)  # noqa: SLF001
+            raise InvalidInputError(refused, hint="Key by its parts, or by another form of it.") from problem
+        if " collate " in declared.simpleString():
+            hint = "Key by collation_key of the column, or by a column of type string."
+            raise InvalidInputError(refused, hint=hint)
 
 
 def _plans(frame: DataFrame) -> Any:

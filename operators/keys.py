@@ -50,8 +50,8 @@ def group_by_key(
     columns = [normalised(rows.column(name).combine_chunks()) for name in by]
     codes, first = _distinct(columns, codec)
     picked = pa.array(first)
-    table = pa.Table.from_arrays([column.take(picked) for column in columns], names=list(by))
-    encoded = codec.encode_columns([column.take(picked) for column in columns])
+    distinct = [column.take(picked) for column in columns]
+    encoded = codec.encode_columns(distinct)
     hash_of_key = hashes[first].astype(np.uint32)
     heads: list[bytes] = hash_of_key.astype(">u4").view("V4").tolist()
     suffixes = [head + key for head, key in zip(heads, encoded, strict=True)]
@@ -61,7 +61,8 @@ def group_by_key(
         order = np.array(sorted(range(len(suffixes)), key=suffixes.__getitem__), dtype=np.int64)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    return Keys(table.take(pa.array(order)), [suffixes[position] for position in order.tolist()]), rank[codes]
+    table = pa.Table.from_arrays(distinct, names=list(by)).take(pa.array(order))
+    return Keys(table, [suffixes[position] for position in order.tolist()]), rank[codes]
 
 
 def _distinct(columns: Sequence[pa.Array], codec: KeyCodec) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

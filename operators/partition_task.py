@@ -3,79 +3,37 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_ckpt.operators.bound import Bound, bind
-from pyspark_ckpt.operators.columns import arrow_values, python_values
+from pyspark_ckpt.operators.binding import bind
+from pyspark_ckpt.operators.bound import Binding, Bound
 from pyspark_ckpt.operators.evolution import evolved
-from pyspark_ckpt.operators.keys import Keys, group_by_key
+from pyspark_ckpt.operators.expiry import LEAST_SWEPT, ExpiryIndex, index_name
+from pyspark_ckpt.operators.keys import group_by_key
 from pyspark_ckpt.operators.placement import murmur3_of_int
-from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
+from pyspark_ckpt.operators.plan import BATCH, HASH, ROW, Operator, ProcessorState
+from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorProcessor
 from pyspark_ckpt.operators.row_buffer import RowBuffer
+from pyspark_ckpt.operators.runs import Work
 from pyspark_ckpt.operators.states import State
 from pyspark_ckpt.operators.stored_keys import KeyCodec
-from pyspark_ckpt.operators.ttl import LEAST_SWEPT, ExpiryIndex, index_name
 from pyspark_ckpt.operators.unsafe_rows import read_rows
-from pyspark_ckpt.operators.value_types import struct_class
 from pyspark_ckpt.operators.worker_session import WorkerSession, find_ticket
-from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.errors import LifecycleError
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import NDArray
     from pyspark.sql.streaming.state import GroupState
 
     from pyspark_ckpt.operators.ttl import Clock
-    from pyspark_ckpt.operators.value_types import ValueType
-
-HASH = "__ckpt_hash"
-ROUTE = "__ckpt_route"
-ROW = "__ckpt_row"
-TIME = "__ckpt_time"
-BATCH = "batch"
-KEYS_AT_ONCE = 8192
-OUTPUT_ROWS = 65536
-_HASH_FIELD = pa.field(HASH, pa.int32())
-
-
-@dataclass(frozen=True)
-class DeclaredState:
-    """A state of the processor: in which attribute, and what its types are."""
-
-    attribute: str
-    state: State
-    types: Mapping[str, ValueType]
-
-
-@dataclass(frozen=True)
-class Operator:
-    """A keyed operator as its query was planned."""
-
-    uid: str
-    by: tuple[str, ...]
-    input: pa.Schema
-    output: pa.Schema
-    states: tuple[DeclaredState, ...]
-    partitions: int
-    max_parallelism: int
-    local_dir: str
-    has_watermark: bool
-    memory_bytes: int
-    order_by: tuple[str, ...]
-
-    @property
-    def key_types(self) -> list[pa.DataType]:
-        """The types of the key columns."""
-        return [self.input.field(name).type for name in self.by]
 
 
 @dataclass(frozen=True)
@@ -105,11 +63,9 @@ class PartitionTask:
         now_ms: Mapping[Clock, int] = {"processing": context.processing_time_ms, "event": max(0, context.watermark_ms)}
         session = WorkerSession(ticket, self._declared(ticket.meta), self.operator.partitions, codec, now_ms)
         processor, bound = self._bound(session)
-        run: Callable[..., Iterator[pa.RecordBatch]] = (
-            _run_vector if isinstance(processor, VectorProcessor) else _run_keyed
-        )
+        work = Work(self.operator, processor, context, session.position)
         folder = Path(ticket.staging) / f"{session.name}-rows"
-        buffer = RowBuffer(self.operator.input.append(_HASH_FIELD), HASH, self.operator.memory_bytes, folder)
+        buffer = RowBuffer(self.operator.rows, HASH, self.operator.memory_bytes, folder)
         try:
             self._fill(buffer, chunks)
             sweep(session, bound, buffer.count)
@@ -121,7 +77,7 @@ class PartitionTask:
                     order = pc.sort_indices(given, columns, null_placement="at_start")
                     given, hashes = given.take(order), hashes[order.to_numpy()]
                 keys, index = group_by_key(given, self.operator.by, codec, hashes)
-                for batch in run(self.operator, processor, context, session, keys, index, given):
+                for batch in work.run(keys, index, given):
                     yield pd.DataFrame({BATCH: [batch.serialize().to_pybytes()]})
                 flush(session, bound, end)
         finally:
@@ -129,10 +85,11 @@ class PartitionTask:
         finish(session, bound)
 
     def _fill(self, buffer: RowBuffer, chunks: Iterator[pd.DataFrame]) -> None:
+        schema = self.operator.rows
         for chunk in chunks:
             columns = read_rows(chunk[ROW].to_list(), self.operator.input).columns
             hashes = pa.array(chunk[HASH].to_numpy(np.int32))
-            buffer.add(pa.RecordBatch.from_arrays([*columns, hashes], schema=self.operator.input.append(_HASH_FIELD)))
+            buffer.add(pa.RecordBatch.from_arrays([*columns, hashes], schema=schema))
 
     def _check_place(self, route: int, partition: int) -> None:
         if murmur3_of_int(route) % self.operator.partitions != partition:
@@ -144,10 +101,7 @@ class PartitionTask:
 
     def _declared(self, meta: StoreMeta) -> list[tuple[str, Descriptor]]:
         key_schema = {name: str(kind) for name, kind in zip(self.operator.by, self.operator.key_types, strict=True)}
-        encoder = {
-            "keyed": self.operator.uid,
-            "max_parallelism": self.operator.max_parallelism,
-        }
+        encoder = {"keyed": self.operator.uid, "max_parallelism": self.operator.max_parallelism}
         declared = []
         for each in self.operator.states:
             name = self._name(each)
@@ -163,7 +117,7 @@ class PartitionTask:
                 declared.append((index_name(name), index))
         return declared
 
-    def _name(self, declared: DeclaredState) -> str:
+    def _name(self, declared: ProcessorState) -> str:
         return f"{self.operator.uid}/{declared.state.name}"
 
     def _watermark_ms(self, state: GroupState) -> int:
@@ -177,7 +131,7 @@ class PartitionTask:
             kinds = {what: kind.arrow for what, kind in each.types.items()}
             name = self._name(each)
             index = None if each.state.ttl is None else session.numbers[index_name(name)]
-            state = bind(each.state, kinds, session.numbers[name], index, session)
+            state = bind(Binding(each.state, kinds, session.numbers[name], index, session))
             setattr(processor, each.attribute, state)
             bound.append(state)
         return processor, bound
@@ -208,80 +162,3 @@ def _tables(bound: Sequence[Bound]) -> list[Bound | ExpiryIndex]:
 
 def _kind(state: State) -> str:
     return next(kind.__name__ for kind in type(state).__mro__ if kind.__module__ == State.__module__)
-
-
-def _run_vector(
-    operator: Operator,
-    processor: VectorProcessor,
-    context: Context,
-    session: WorkerSession,
-    keys: Keys,
-    index: NDArray[np.int64],
-    rows: pa.Table,
-) -> Iterator[pa.RecordBatch]:
-    session.position.upcoming = keys.suffixes
-    told = VectorContext(**vars(context), keys=keys, key_index=index)
-    result = processor.process_batch(told, rows)
-    if result is not None:
-        yield from _shaped(operator, processor, result).to_batches(max_chunksize=OUTPUT_ROWS)
-
-
-def _shaped(operator: Operator, processor: VectorProcessor, result: pa.Table) -> pa.Table:
-    """The result with exactly the output's columns."""
-    who = f"{type(processor).__name__}.process_batch() of keyed operator {operator.uid!r}"
-    if not isinstance(result, pa.Table):
-        raise InvalidInputError(f"{who} returned {type(result).__name__}, not a pyarrow.Table.")
-    if sorted(result.column_names) != sorted(operator.output.names):
-        raise InvalidInputError(f"{who} returned columns {result.column_names}, not {operator.output.names}.")
-    try:
-        return result.select(operator.output.names).cast(operator.output).combine_chunks()
-    except pa.ArrowException as problem:
-        raise InvalidInputError(f"{who} returned values that are not of the output's types: {problem}") from problem
-
-
-def _run_keyed(
-    operator: Operator,
-    processor: KeyedProcessor,
-    context: Context,
-    session: WorkerSession,
-    keys: Keys,
-    index: NDArray[np.int64],
-    rows: pa.Table,
-) -> Iterator[pa.RecordBatch]:
-    order = np.argsort(index, kind="stable")
-    ends = np.cumsum(np.bincount(index, minlength=len(keys)))
-    sorted_rows = rows.take(pa.array(order))
-    make = struct_class(pa.struct(list(rows.schema)))._make
-    process, position = processor.process, session.position
-    out: list[Sequence[Any]] = []
-    for begin in range(0, len(keys), KEYS_AT_ONCE):
-        end = min(begin + KEYS_AT_ONCE, len(keys))
-        position.upcoming = keys.suffixes[begin:end]
-        first = int(ends[begin - 1]) if begin else 0
-        part = sorted_rows.slice(first, int(ends[end - 1]) - first)
-        columns = [python_values(column.combine_chunks()) for column in part.columns]
-        of_keys = list(map(make, zip(*columns, strict=True)))
-        at = 0
-        stops = (ends[begin:end] - first).tolist()
-        for suffix, key, stop in zip(position.upcoming, keys.to_python(begin, end), stops, strict=True):
-            position.suffix = suffix
-            result = process(context, key, of_keys[at:stop])
-            if result is not None:
-                remaining = iter(result)
-                out.extend(islice(remaining, OUTPUT_ROWS))
-                while len(out) >= OUTPUT_ROWS:
-                    yield _packed(operator, processor, out)
-                    out = list(islice(remaining, OUTPUT_ROWS))
-            at = stop
-    if out:
-        yield _packed(operator, processor, out)
-
-
-def _packed(operator: Operator, processor: KeyedProcessor, out: Sequence[Any]) -> pa.RecordBatch:
-    try:
-        return pa.RecordBatch.from_struct_array(arrow_values(out, pa.struct(list(operator.output))))
-    except (TypeError, ValueError, AttributeError) as problem:
-        raise InvalidInputError(
-            f"{type(processor).__name__}.process() of keyed operator {operator.uid!r} yielded rows that are not "
-            f"{dict(zip(operator.output.names, map(str, operator.output.types), strict=True))}: {problem}"
-        ) from problem

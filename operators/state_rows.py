@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pyspark_ckpt.state_store.keys import state_head
+
 if TYPE_CHECKING:
     from pyspark_ckpt.operators.worker_session import WorkerSession
 
@@ -26,12 +28,38 @@ class Position:
         self.upcoming: Sequence[bytes] = ()
 
 
+class RowCount:
+    """How many rows more a state has than in the base version, exactly and with no read per write."""
+
+    def __init__(self, session: WorkerSession) -> None:
+        """None yet."""
+        self._session = session
+        self._change = 0
+        self._unread: list[bytes] = []
+
+    def add(self, change: int) -> None:
+        """So many rows were added, those that nobody has read counted as not there."""
+        self._change += change
+
+    def unread(self, key: bytes) -> None:
+        """A row was written whose presence in the base version nobody knows: look it up later, with others."""
+        self._unread.append(key)
+
+    def resolved(self) -> int:
+        """The count, after all look-ups that it needs."""
+        if self._unread:
+            self._unread.sort()
+            self._change -= len(self._unread) - self._session.get_many(self._unread).count(None)
+            self._unread = []
+        return self._change
+
+
 class KeyRows:
     """A state with one row for each key."""
 
     def __init__(self, number: int, session: WorkerSession) -> None:
         """Read and write state ``number``."""
-        self._head = number.to_bytes(2, "big")
+        self._head = state_head(number)
         self._session = session
         self._at = session.position
         self._read: tuple[Sequence[bytes], list[bytes | None]] = ((), [])
@@ -40,8 +68,7 @@ class KeyRows:
         self._written: dict[bytes, bytes | None] = {}
         self._last_written = b""
         self._in_order = True
-        self._unread: list[bytes] = []
-        self._change = 0
+        self._count = RowCount(session)
 
     def get(self, suffix: bytes) -> bytes | None:
         """The row of a key."""
@@ -58,10 +85,10 @@ class KeyRows:
         if before is UNREAD:
             before = self._base.get(suffix, UNREAD)
             if before is UNREAD:
-                self._unread.append(suffix)
+                self._count.unread(self._head + suffix)
                 before = None
             self._note_order(suffix)
-        self._change += (value is not None) - (before is not None)
+        self._count.add((value is not None) - (before is not None))
         self._written[suffix] = value
 
     def get_many(self, suffixes: Sequence[bytes]) -> list[bytes | None]:
@@ -76,7 +103,7 @@ class KeyRows:
         if not suffixes:
             return
         before = self.get_many(suffixes)
-        self._change += before.count(None) - values.count(None)
+        self._count.add(before.count(None) - values.count(None))
         self._note_order(suffixes[0])
         self._last_written = max(self._last_written, suffixes[-1])
         self._written.update(zip(suffixes, values, strict=True))
@@ -88,19 +115,11 @@ class KeyRows:
     @property
     def change(self) -> int:
         """How many rows more there are than in the base version."""
-        self._resolve()
-        return self._change
-
-    def _resolve(self) -> None:
-        """Look up what was written without being read."""
-        if self._unread:
-            self._unread.sort()
-            self._change -= len(self._unread) - self._fetch(self._unread).count(None)
-            self._unread = []
+        return self._count.resolved()
 
     def flush(self, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
         """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
-        self._resolve()
+        self._count.resolved()
         written, self._written = self._written, {}
         ordered: Sequence[bytes] = list(written) if self._in_order else sorted(written)
         self._in_order, self._last_written = True, b""
@@ -144,11 +163,10 @@ class EntryRows:
 
     def __init__(self, number: int, session: WorkerSession) -> None:
         """Read and write state ``number``."""
-        self._head = number.to_bytes(2, "big")
+        self._head = state_head(number)
         self._session = session
         self._written: dict[bytes, dict[bytes, bytes | None]] = {}
-        self._unread: list[bytes] = []
-        self._change = 0
+        self._count = RowCount(session)
 
     def get(self, suffix: bytes, entry: bytes) -> bytes | None:
         """One row of a key."""
@@ -175,8 +193,8 @@ class EntryRows:
         if last is not UNREAD:
             there = last is not None
         elif there is None:
-            self._unread.append(self._head + suffix + entry)
-        self._change += (value is not None) - bool(there)
+            self._count.unread(self._head + suffix + entry)
+        self._count.add((value is not None) - bool(there))
         written[entry] = value
 
     def written(self, suffix: bytes, entry: bytes) -> bytes | None:
@@ -208,24 +226,16 @@ class EntryRows:
     @property
     def change(self) -> int:
         """How many rows more there are than in the base version."""
-        self._resolve()
-        return self._change
+        return self._count.resolved()
 
     def flush(self, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
         """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
-        self._resolve()
+        self._count.resolved()
         for suffix in sorted(self._written):
             if end is None or suffix < end:
                 head, entries = self._head + suffix, self._written.pop(suffix)
                 for entry in sorted(entries):
                     yield head + entry, entries[entry]
-
-    def _resolve(self) -> None:
-        """Look up what was written without being read."""
-        if self._unread:
-            self._unread.sort()
-            self._change -= len(self._unread) - self._session.get_many(self._unread).count(None)
-            self._unread = []
 
 
 def _merged(

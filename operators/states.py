@@ -40,6 +40,10 @@ class State:
         self.aliases = dict(aliases or {})
         self.ttl = ttl if ttl is None or isinstance(ttl, Ttl) else Ttl(ttl)
 
+    def clear(self) -> None:
+        """Remove all that the current key has."""
+        self._unbound()
+
     def _unbound(self) -> NoReturn:
         raise LifecycleError(
             f"State {self.name!r} is used outside of a processor that a query runs.",
@@ -73,10 +77,6 @@ class ValueState(State):
 
     def update(self, value: Any) -> None:
         """Set the value of the current key; None clears. Raises InvalidInputError for a value of another type."""
-        self._unbound()
-
-    def clear(self) -> None:
-        """Remove the value of the current key."""
         self._unbound()
 
     def get(self, keys: Keys) -> pa.Array:
@@ -120,10 +120,6 @@ class ListState(State):
 
     def update(self, values: Iterable[Any]) -> None:
         """Replace all elements of the current key. Raises InvalidInputError."""
-        self._unbound()
-
-    def clear(self) -> None:
-        """Remove all elements of the current key."""
         self._unbound()
 
     def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
@@ -186,10 +182,6 @@ class MapState(State):
         """Whether the map has no entry."""
         self._unbound()
 
-    def clear(self) -> None:
-        """Remove all entries of the current key."""
-        self._unbound()
-
     def get_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> pa.Array:
         """For each i the value under ``map_keys[i]`` in the map of ``keys[index[i]]``, null where absent."""
         self._unbound()
@@ -223,10 +215,6 @@ class ReducingState(State):
         """Reduce a value into that of the current key. Raises InvalidInputError."""
         self._unbound()
 
-    def clear(self) -> None:
-        """Remove the value of the current key."""
-        self._unbound()
-
 
 class AggregatingState(State):
     """An accumulator for each key, to which values of another type are added, and which gives a result."""
@@ -254,8 +242,4 @@ class AggregatingState(State):
 
     def add(self, value: Any) -> None:
         """Add a value to the accumulator of the current key. Raises InvalidInputError."""
-        self._unbound()
-
-    def clear(self) -> None:
-        """Remove the accumulator of the current key."""
         self._unbound()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from decimal import Context, Decimal
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -26,7 +26,7 @@ from pyspark_ckpt.operators.columns import (
     python_values,
     validity,
 )
-from pyspark_ckpt.operators.value_types import reader, struct_class, writer
+from pyspark_ckpt.operators.value_types import EXACT, fields_of, reader, struct_class, writer
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ Decode: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 _NULL, _PRESENT = b"\x00", b"\x01"
 _ENDS = b"\x00\x00"
 _DECIMAL_BYTES = 16
-_EXACT = Context(prec=76)
 
 
 class KeyCodec:
@@ -91,13 +90,18 @@ class KeyCodec:
 def normalised(column: pa.Array) -> pa.Array:
     """A column with one zero and one NaN of floats, also within its values, as Spark compares keys."""
     if pa.types.is_floating(column.type):
-        numbers = numbers_of(column) + 0.0
-        numbers[np.isnan(numbers)] = np.nan
-        return column_of(column.type, numbers, validity(column))
+        return column_of(column.type, _comparable(numbers_of(column)), validity(column))
     if not _has_floats(column.type):
         return column
     codec = KeyCodec([column.type])
     return arrow_values([codec.decode(codec.encode((value,)))[0] for value in python_values(column)], column.type)
+
+
+def _comparable(numbers: NDArray[Any]) -> NDArray[Any]:
+    """Floats with one zero and one NaN."""
+    comparable = numbers + 0.0
+    comparable[np.isnan(comparable)] = np.nan
+    return comparable
 
 
 def _has_floats(kind: pa.DataType) -> bool:
@@ -115,9 +119,7 @@ def _sortable(kind: pa.DataType, numbers: NDArray[Any]) -> NDArray[np.uint8]:
         rows = numbers.astype(f">i{width}").view(np.uint8).reshape(-1, width)
         rows[:, 0] ^= 0x80
         return rows
-    numbers = numbers + 0.0
-    numbers[np.isnan(numbers)] = np.nan
-    bits = numbers.view(f"<i{width}")
+    bits = _comparable(numbers).view(f"<i{width}")
     flipped = np.where(bits < 0, ~bits, bits ^ np.iinfo(bits.dtype).min)
     return flipped.astype(f">i{width}").view(np.uint8).reshape(-1, width)
 
@@ -145,11 +147,11 @@ def _body_encoder(kind: pa.DataType) -> Encode:
     if pa.types.is_decimal(kind):
         write = writer(kind)
         return lambda value: (
-            int(Decimal(write(value)).scaleb(kind.scale, _EXACT)) + (1 << (_DECIMAL_BYTES * 8 - 1))
+            int(Decimal(write(value)).scaleb(kind.scale, EXACT)) + (1 << (_DECIMAL_BYTES * 8 - 1))
         ).to_bytes(_DECIMAL_BYTES, "big")
     if pa.types.is_struct(kind):
         return _struct_encoder(kind)
-    if pa.types.is_list(kind) and not pa.types.is_map(kind):
+    if pa.types.is_list(kind):
         element = _encoder(kind.value_type)
         return lambda value: b"".join([_PRESENT + element(each) for each in value]) + _NULL
     raise InvalidInputError(
@@ -161,11 +163,7 @@ def _struct_encoder(kind: pa.StructType) -> Encode:
     names = [field.name for field in kind]
     fields = [_encoder(field.type) for field in kind]
 
-    def encode(value: Any) -> bytes:
-        values = value if isinstance(value, (tuple, list)) else [getattr(value, name) for name in names]
-        return b"".join([field(each) for field, each in zip(fields, values, strict=True)])
-
-    return encode
+    return lambda value: b"".join([field(each) for field, each in zip(fields, fields_of(value, names), strict=True)])
 
 
 def _decoder(kind: pa.DataType) -> Decode:
@@ -186,7 +184,7 @@ def _body_decoder(kind: pa.DataType) -> Decode:
     if pa.types.is_decimal(kind):
         return lambda stored, at: (
             Decimal(int.from_bytes(stored[at : at + _DECIMAL_BYTES], "big") - (1 << (_DECIMAL_BYTES * 8 - 1))).scaleb(
-                -kind.scale, _EXACT
+                -kind.scale, EXACT
             ),
             at + _DECIMAL_BYTES,
         )

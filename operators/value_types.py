@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import namedtuple
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Context, Decimal
@@ -31,6 +31,8 @@ PYTHON_TYPES: Mapping[type, str] = {
     datetime: "timestamp",
     Decimal: "decimal(38,18)",
 }
+EXACT = Context(prec=76)
+"""Holds what is done with decimals of 38 digits; Python's own context rounds to 28."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a timestamp_ntz has no zone
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
@@ -136,21 +138,28 @@ def struct_class(kind: pa.StructType) -> type[Any]:
     return namedtuple("Row", [field.name for field in kind], rename=True)  # noqa: PYI024
 
 
+def fields_of(value: Any, names: Sequence[str]) -> Sequence[Any]:
+    """The fields of a struct as a user gives it: a sequence, a mapping or an object that has them.
+
+    Raises ValueError, AttributeError.
+    """
+    if isinstance(value, Mapping):
+        unknown = [name for name in value if name not in names]
+        if unknown:
+            raise ValueError(f"there is no field {unknown[0]!r} in {list(names)}")
+        return [value.get(name) for name in names]
+    if not isinstance(value, (tuple, list)):
+        return [getattr(value, name) for name in names]
+    if len(value) != len(names):
+        raise ValueError(f"{len(value)} values are given for the fields {list(names)}")
+    return value
+
+
 def _struct_writer(kind: pa.StructType) -> Convert:
     names = [field.name for field in kind]
     fields = [writer(field.type) for field in kind]
 
-    def write(value: Any) -> list[Any]:
-        if isinstance(value, Mapping):
-            unknown = set(value) - set(names)
-            if unknown:
-                raise ValueError(f"there is no field {min(unknown)!r} in {names}")
-            value = [value.get(name) for name in names]
-        elif not isinstance(value, (tuple, list)):
-            value = [getattr(value, name) for name in names]
-        return [field(each) for field, each in zip(fields, value, strict=True)]
-
-    return write
+    return lambda value: [field(each) for field, each in zip(fields, fields_of(value, names), strict=True)]
 
 
 def _struct_reader(kind: pa.StructType) -> Convert:
@@ -176,9 +185,9 @@ def _decimal_writer(kind: pa.DataType) -> Convert:
 
     def write(value: Any) -> str:
         number = Decimal(value)
-        if not number.is_finite() or number.copy_abs() >= most or number != number.quantize(step, context=_EXACT):
+        if not number.is_finite() or number.copy_abs() >= most or number != number.quantize(step, context=EXACT):
             raise ValueError(f"{value} does not fit into decimal({kind.precision},{kind.scale})")
-        return str(number.quantize(step, context=_EXACT))
+        return str(number.quantize(step, context=EXACT))
 
     return write
 
@@ -211,7 +220,6 @@ def _truth(value: Any) -> bool:
     return bool(value)
 
 
-_EXACT = Context(prec=76)
 _PLAIN_WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
     (pa.types.is_string, _text),
     (pa.types.is_binary, _binary),

@@ -11,6 +11,7 @@ import os
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,15 @@ from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.ttl import Clock
 from pyspark_ckpt.state_store.database import Cursor, Reader, Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import CkptError, LifecycleError, NotFoundError, StorageError
-from pyspark_ckpt.state_store.keys import EMPTY, Marker
+from pyspark_ckpt.state_store.keys import EMPTY, HASH_BYTES, STATE_BYTES, Marker
 from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.parts import DeclaredState, Part, declare, write_part
 from pyspark_ckpt.state_store.ticket import Ticket, read_ticket
 
 CACHE_BYTES = 16 << 20
-STATE_BYTES = 2
-HASH_BYTES = 4
 OPEN_ATTEMPTS = 5
 READERS_KEPT = 4
 
-_tuning: list[Tuning] = []
 _readers: OrderedDict[str, Reader] = OrderedDict()
 
 
@@ -124,10 +122,9 @@ def find_ticket(attempt: int, local_dir: str) -> Ticket:
     return read_ticket(paths[0])
 
 
+@cache
 def _shared_tuning() -> Tuning:
-    if not _tuning:
-        _tuning.append(Tuning(CACHE_BYTES))
-    return _tuning[0]
+    return Tuning(CACHE_BYTES)
 
 
 def _reader(ticket: Ticket) -> Reader | None:

@@ -28,6 +28,7 @@ import msgspec
 from pyspark_ckpt.state_store.database import Database, Tuning, drop_unreferenced
 from pyspark_ckpt.state_store.errors import CkptError, InternalError
 from pyspark_ckpt.state_store.keys import EMPTY, Marker
+from pyspark_ckpt.state_store.local_files import publish
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.meta import EMPTY_META, StoreMeta
 
@@ -284,10 +285,7 @@ def _meta_path(folder: Path, meta: StoreMeta) -> Path:
 
 
 def _write_meta(folder: Path, meta: StoreMeta) -> None:
-    path = _meta_path(folder, meta)
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_bytes(msgspec.json.encode(meta))
-    unfinished.replace(path)
+    publish(_meta_path(folder, meta), msgspec.json.encode(meta))
 
 
 def _read_meta(path: Path) -> StoreMeta:

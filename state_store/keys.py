@@ -31,6 +31,8 @@ _ID = re.compile(r"[A-Za-z0-9_.]{1,128}")
 _STATE = struct.Struct(">H")
 _HASH = struct.Struct(">I")
 _VERSION = struct.Struct(">Q")
+STATE_BYTES = _STATE.size
+HASH_BYTES = _HASH.size
 
 EMPTY_ID = "0"
 
@@ -82,6 +84,11 @@ def state_number(counter: int, *, ordered: bool) -> int:
     return counter | ORDERED_BIT if ordered else counter
 
 
+def state_head(state: int) -> bytes:
+    """What the keys of all rows of ``state`` begin with."""
+    return _STATE.pack(state)
+
+
 def state_range(state: int) -> tuple[bytes, bytes]:
     """First key, and the key behind the last one, of all rows of ``state``."""
-    return _STATE.pack(state), _STATE.pack(state + 1)
+    return state_head(state), state_head(state + 1)

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.local_files import publish
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
 
 PART_FORMAT = 1
@@ -50,10 +51,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def write_part(staging: Path, session: str, part: Part) -> None:
     """Publish what a session has staged: from now on the commit applies it."""
-    path = staging / f"{session}{SUFFIX}"
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_bytes(msgspec.json.encode(part))
-    unfinished.replace(path)
+    publish(staging / f"{session}{SUFFIX}", msgspec.json.encode(part))
 
 
 def read_parts(staging: Path) -> list[Part]:

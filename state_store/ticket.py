@@ -8,12 +8,12 @@ the task attempt's id, so a small file of that name tells the worker the rest::
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 import msgspec
 
+from pyspark_ckpt.state_store.local_files import publish
 from pyspark_ckpt.state_store.meta import StoreMeta
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
@@ -41,11 +41,7 @@ def ticket_path(local_dir: Path, attempt: int, operator: int, name: str) -> Path
 
 def write_ticket(path: Path, ticket: Ticket) -> None:
     """Put the ticket where the worker looks; readers see all of it or nothing. For this user only."""
-    unfinished = path.with_suffix(".tmp")
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as target:
-        target.write(msgspec.json.encode(ticket))
-    unfinished.replace(path)
+    publish(path, msgspec.json.encode(ticket))
 
 
 def read_ticket(path: Path) -> Ticket:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from pyspark_ckpt.operators.bound import Bound, bind
+from pyspark_ckpt.operators.binding import bind
+from pyspark_ckpt.operators.bound import Binding, Bound
+from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.partition_task import finish, flush, sweep
 from pyspark_ckpt.operators.states import State
 from pyspark_ckpt.operators.stored_keys import KeyCodec
-from pyspark_ckpt.operators.ttl import index_name
 from pyspark_ckpt.operators.worker_session import WorkerSession
 from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.ticket import read_ticket
@@ -85,7 +86,7 @@ class SessionLab:
                 declared.append((index_name(name), Descriptor(ordered=True, internal=True)))
         session = WorkerSession(read_ticket(path), declared, 1, KEYS, {"processing": now_ms, "event": now_ms})
         bound = {
-            name: bind(state, kinds, session.numbers[name], session.numbers.get(index_name(name)), session)
+            name: bind(Binding(state, kinds, session.numbers[name], session.numbers.get(index_name(name)), session))
             for name, (state, kinds) in self._states.items()
         }
         return Batch(self.lab, answer["txn"], session, list(bound.values())), bound

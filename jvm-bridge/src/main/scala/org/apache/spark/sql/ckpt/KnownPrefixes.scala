@@ -115,38 +115,3 @@ private[ckpt] object KnownPrefixes {
     mark
   }
 }
-
-/** Rows of a map as they are when the scan begins. */
-private[ckpt] final class MemoryCursor(map: ByteMap, entries: Array[Int]) extends Cursor {
-  private val slabs = new Array[Array[Byte]](entries.length)
-  private val offsets = new Array[Int](entries.length)
-  private val lengths = new Array[Int](entries.length)
-  private var at = 0
-  private var currentKey: Array[Byte] = _
-  private var i = 0
-  while (i < entries.length) {
-    lengths(i) = map.valueLength(entries(i))
-    if (lengths(i) >= 0) {
-      slabs(i) = map.valueSlab(entries(i))
-      offsets(i) = map.valueOffset(entries(i))
-    }
-    i += 1
-  }
-  load()
-
-  override def valid: Boolean = at < entries.length
-  override def key: Array[Byte] = currentKey
-  override def deleted: Boolean = lengths(at) < 0
-  override def wasThere: Boolean = map.wasThere(entries(at))
-  override def valueBase: Array[Byte] = slabs(at)
-  override def valueFrom: Int = offsets(at)
-  override def valueLength: Int = lengths(at)
-  override def close(): Unit = ()
-
-  override def advance(): Unit = {
-    at += 1
-    load()
-  }
-
-  private def load(): Unit = currentKey = if (valid) map.key(entries(at)) else null
-}

@@ -201,11 +201,10 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
     startOver(new ByteMap(before.epoch))
     var entry = 0
     while (entry < before.size) {
-      if (before.keyState(entry) == KnownPrefixes.MarkState) {
-        // Not all of the prefix need be there any more.
-      } else if (before.isWritten(entry)) {
+      val isMark = before.keyState(entry) == KnownPrefixes.MarkState // not all of the prefix need be there any more
+      if (before.isWritten(entry)) {
         list(entries.copyFrom(before, entry))
-      } else {
+      } else if (!isMark) {
         val age = math.min(before.age(entry), Ages - 1)
         if (age == partly) left -= before.entryBytes(entry)
         if (age < partly || age == partly && left >= 0) entries.copyFrom(before, entry)

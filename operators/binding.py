@@ -1,0 +1,25 @@
+"""Which bound state stands for which declared one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark_ckpt.operators.bound import Binding
+from pyspark_ckpt.operators.bound_collections import BoundList, BoundMap
+from pyspark_ckpt.operators.bound_values import BoundAggregating, BoundReducing, BoundValue
+from pyspark_ckpt.operators.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
+
+_BOUND: Mapping[type[State], type[Any]] = {
+    ValueState: BoundValue,
+    ListState: BoundList,
+    MapState: BoundMap,
+    ReducingState: BoundReducing,
+    AggregatingState: BoundAggregating,
+}
+
+
+def bind(binding: Binding) -> Any:
+    """The state, bound to its rows in the session; also a Bound."""
+    kind = next(_BOUND[each] for each in type(binding.state).__mro__ if each in _BOUND)
+    return kind(binding)

@@ -1,0 +1,55 @@
+"""A keyed operator as its query was planned: what goes from the driver to the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark_ckpt.operators.states import State
+    from pyspark_ckpt.operators.value_types import ValueType
+
+HASH = "__ckpt_hash"
+ROUTE = "__ckpt_route"
+ROW = "__ckpt_row"
+TIME = "__ckpt_time"
+BATCH = "batch"
+
+
+@dataclass(frozen=True)
+class ProcessorState:
+    """A state of the processor: in which attribute, and what its types are."""
+
+    attribute: str
+    state: State
+    types: Mapping[str, ValueType]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A keyed operator as its query was planned."""
+
+    uid: str
+    by: tuple[str, ...]
+    input: pa.Schema
+    output: pa.Schema
+    states: tuple[ProcessorState, ...]
+    partitions: int
+    max_parallelism: int
+    local_dir: str
+    has_watermark: bool
+    memory_bytes: int
+    order_by: tuple[str, ...]
+
+    @property
+    def rows(self) -> pa.Schema:
+        """What a row has behind the shuffle: the columns of the input, and its hash."""
+        return self.input.append(pa.field(HASH, pa.int32()))
+
+    @property
+    def key_types(self) -> list[pa.DataType]:
+        """The types of the key columns."""
+        return [self.input.field(name).type for name in self.by]
