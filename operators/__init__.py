@@ -4,6 +4,7 @@ from pyspark_ckpt.operators.keyed import KeyedStream, keyed
 from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
 from pyspark_ckpt.operators.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+from pyspark_ckpt.operators.timers import Timer, Timers
 from pyspark_ckpt.operators.ttl import Ttl
 
 __all__ = [
@@ -15,6 +16,8 @@ __all__ = [
     "ListState",
     "MapState",
     "ReducingState",
+    "Timer",
+    "Timers",
     "Ttl",
     "ValueState",
     "VectorContext",

@@ -7,19 +7,22 @@ from typing import Any
 
 from pyspark_ckpt.operators.bound import Binding
 from pyspark_ckpt.operators.bound_collections import BoundList, BoundMap
+from pyspark_ckpt.operators.bound_timers import BoundTimers
 from pyspark_ckpt.operators.bound_values import BoundAggregating, BoundReducing, BoundValue
-from pyspark_ckpt.operators.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
+from pyspark_ckpt.operators.states import AggregatingState, Declared, ListState, MapState, ReducingState, ValueState
+from pyspark_ckpt.operators.timers import Timers
 
-_BOUND: Mapping[type[State], type[Any]] = {
+_BOUND: Mapping[type[Declared], type[Any]] = {
     ValueState: BoundValue,
     ListState: BoundList,
     MapState: BoundMap,
     ReducingState: BoundReducing,
     AggregatingState: BoundAggregating,
+    Timers: BoundTimers,
 }
 
 
 def bind(binding: Binding) -> Any:
-    """The state, bound to its rows in the session; also a Bound."""
+    """The state or the timers, bound to their rows in the session; also a Kept."""
     kind = next(_BOUND[each] for each in type(binding.state).__mro__ if each in _BOUND)
     return kind(binding)

@@ -6,7 +6,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from pyspark_ckpt.operators.columns import arrow_values
 from pyspark_ckpt.operators.evolution import EvolvedCodec
 from pyspark_ckpt.operators.expiry import ExpiryIndex, TimedEntryRows, TimedKeyRows
 from pyspark_ckpt.operators.state_rows import EntryRows, KeyRows
-from pyspark_ckpt.operators.states import State
+from pyspark_ckpt.operators.states import Declared
 from pyspark_ckpt.operators.stored_values import ValueCodec, value_codec
 from pyspark_ckpt.operators.ttl import Life
 from pyspark_ckpt.operators.value_types import arrow_type
@@ -34,7 +34,7 @@ WRONG_VALUE = (TypeError, ValueError, AttributeError, struct.error, OverflowErro
 class Binding:
     """A state whose declared types are ``kinds``, the numbers of its rows' state and its expiry index, and the task."""
 
-    state: State
+    state: Declared
     kinds: Mapping[str, pa.DataType]
     number: int
     index: int | None
@@ -44,6 +44,30 @@ class Binding:
         """What the descriptor says of the types that ``what`` was ever written by."""
         stored: Mapping[str, Any] = self.session.value_schemas[self.number] or {}
         return stored.get(what)
+
+
+class Staged(Protocol):
+    """Rows of one state that a task has written."""
+
+    number: int
+
+    def flush(self, end: bytes | None) -> Iterator[Row]:
+        """What was written for keys below ``end`` (None: all of it), in stored order; it is forgotten."""
+
+    @property
+    def change(self) -> int:
+        """How many rows more there are than in the base version."""
+
+
+class Kept(Staged, Protocol):
+    """What binds something that a processor declares."""
+
+    @property
+    def index(self) -> Staged | None:
+        """The index of its rows by their expiry, if they have a time to live."""
+
+    def sweep(self, most: int) -> int:
+        """Free up to ``most`` expired rows; returns how many."""
 
 
 class Bound(ABC):
@@ -64,16 +88,16 @@ class Bound(ABC):
 
     @abstractmethod
     def flush(self, end: bytes | None) -> Iterator[Row]:
-        """What was written for keys below ``end`` (None: all of it), in stored order; it is forgotten."""
+        """See Staged."""
 
     @property
     @abstractmethod
     def change(self) -> int:
-        """How many rows more there are than in the base version."""
+        """See Staged."""
 
     @abstractmethod
     def sweep(self, most: int) -> int:
-        """Free up to ``most`` expired rows; returns how many."""
+        """See Kept."""
 
     def _key_rows(self) -> KeyRows | TimedKeyRows:
         rows = KeyRows(self.number, self._session)

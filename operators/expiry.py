@@ -8,22 +8,16 @@ little: a row in it counts only if the row it names has that instant.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from itertools import islice
 
 import numpy as np
 
-from pyspark_ckpt.operators.state_rows import UNREAD, EntryRows, KeyRows, RowCount
+from pyspark_ckpt.operators.ordered_rows import INSTANT, OrderedRows, ordered_key, row_of
+from pyspark_ckpt.operators.state_rows import UNREAD, EntryRows, KeyRows
 from pyspark_ckpt.operators.ttl import Life, index_instant, instants_of
-from pyspark_ckpt.state_store.keys import HASH_BYTES, state_head
-
-if TYPE_CHECKING:
-    from pyspark_ckpt.operators.worker_session import WorkerSession
 
 LEAST_SWEPT = 10_000
-_TIME = struct.Struct(">Q")
-_THERE = b"\x01"
 
 
 def index_name(state: str) -> str:
@@ -31,71 +25,37 @@ def index_name(state: str) -> str:
     return f"{state}#expiry"
 
 
-class ExpiryIndex:
-    """The index of one state: rows ``instant · key and entry · hash``."""
-
-    def __init__(self, number: int, session: WorkerSession) -> None:
-        """Read and write state ``number``, which is in key order."""
-        self.number = number
-        self._head = state_head(number)
-        self._session = session
-        self._written: dict[bytes, bytes | None] = {}
-        self._count = RowCount(session)
+class ExpiryIndex(OrderedRows):
+    """The index of one state."""
 
     def move(self, row: bytes, before: bytes | None, after: bytes | None) -> None:
         """A row (suffix and entry) was ``before`` and is ``after`` now; UNREAD: what it was is not known."""
         new = index_instant(after)
         if before is UNREAD:
             if new is not None:
-                self._put(self._key(new, row), _THERE, was_there=None)
+                self.put(ordered_key(new, row), there=True)
             return
         old = index_instant(before)
         if old == new:
             return
         if old is not None:
-            self._put(self._key(old, row), None, was_there=True)
+            self.put(ordered_key(old, row), there=False, was_there=True)
         if new is not None:
-            self._put(self._key(new, row), _THERE, was_there=None)
+            self.put(ordered_key(new, row), there=True)
 
     def expired(self, life: Life, most: int) -> Iterator[tuple[bytes, bytes]]:
         """Index rows of the base version whose step has passed, oldest first, with the rows they name."""
-        end = _TIME.pack(max(0, life.dead_ms >> life.step_bits << life.step_bits))
-        for count, (key, _) in enumerate(self._session.scan(self._head, b"", end)):
-            if count == most:
-                return
-            if key not in self._written:
-                yield key, key[-HASH_BYTES:] + key[_TIME.size : -HASH_BYTES]
+        end = INSTANT.pack(max(0, life.dead_ms >> life.step_bits << life.step_bits))
+        return ((key, row_of(key)) for key in islice(self.scan(end=end), most))
 
     @staticmethod
     def instant(key: bytes) -> int:
         """The instant of an index row."""
-        return int(_TIME.unpack_from(key)[0])
+        return int(INSTANT.unpack_from(key)[0])
 
     def drop(self, key: bytes) -> None:
         """Remove an index row of the base version."""
-        self._put(key, None, was_there=True)
-
-    @property
-    def change(self) -> int:
-        """How many index rows more there are than in the base version."""
-        return self._count.resolved()
-
-    def flush(self, _end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
-        """Everything written, in stored order; it is forgotten."""
-        self._count.resolved()
-        written, self._written = self._written, {}
-        return ((self._head + key, written[key]) for key in sorted(written))
-
-    def _key(self, instant: int, row: bytes) -> bytes:
-        return _TIME.pack(instant) + row[HASH_BYTES:] + row[:HASH_BYTES]
-
-    def _put(self, key: bytes, value: bytes | None, *, was_there: bool | None) -> None:
-        if key in self._written:
-            was_there = self._written[key] is not None
-        elif was_there is None:
-            self._count.unread(self._head + key)
-        self._count.add((value is not None) - bool(was_there))
-        self._written[key] = value
+        self.put(key, there=False, was_there=True)
 
 
 class TimedKeyRows:

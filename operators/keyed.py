@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from pyspark_ckpt.operators.group_times import GROUP_ROW, time_out
 from pyspark_ckpt.operators.partition_task import PartitionTask
 from pyspark_ckpt.operators.placement import route_column
 from pyspark_ckpt.operators.plan import BATCH, HASH, ROUTE, ROW, TIME, Operator, ProcessorState
 from pyspark_ckpt.operators.processors import KeyedProcessor, VectorProcessor, states_of
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.stored_values import value_codec
+from pyspark_ckpt.operators.timers import clocks_of
 from pyspark_ckpt.operators.value_types import resolved
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import PREFIX, parse, table
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 MOST_PARALLELISM = 32768
-_OWN_STATE = "routed boolean"
 
 
 def keyed(
@@ -86,6 +87,8 @@ class KeyedStream:
         operator = self._operator(plan, processor, columns, has_watermark=event_time is not None)
         if mode not in {"update", "append"}:
             raise InvalidInputError(f"keyed(uid={self.uid!r}): the mode is {mode!r}, not 'update' or 'append'.")
+        if "processing" in clocks_of([each.state for each in operator.states]):
+            plan.endAvailableNow(self.frame.sparkSession._jsparkSession)  # noqa: SLF001
         batches = self._batches(plan, PartitionTask(operator, processor), event_time, mode)
         return ClassicFrame(plan.unpacked(batches._jdf, columns.json()), self.frame.sparkSession)  # noqa: SLF001
 
@@ -126,6 +129,12 @@ class KeyedStream:
             memory_bytes=options.worker_memory_bytes,
             order_by=self.order_by,
         )
+        clocks = clocks_of([each.state for each in states])
+        if "event" in clocks and not has_watermark:
+            raise InvalidInputError(
+                f"{who}: {type(processor).__name__} declares timers of event time, and the frame has no watermark.",
+                hint="Call withWatermark on the frame, or declare the timers with clock='processing'.",
+            )
         for name in self.order_by:
             if pa.types.is_nested(operator.input.field(name).type):
                 declared = self.frame.schema[name].dataType.simpleString()
@@ -147,7 +156,9 @@ class KeyedStream:
             columns.append(Column(event_time))
         route = route_column(HASH, task.operator.partitions, self.max_parallelism)
         routed = self.frame.select(*columns).withColumn(ROUTE, route)
-        return routed.groupBy(ROUTE).applyInPandasWithState(task, f"{BATCH} binary", _OWN_STATE, mode, "NoTimeout")
+        return routed.groupBy(ROUTE).applyInPandasWithState(
+            task, f"{BATCH} binary", GROUP_ROW, mode, time_out(task.operator)
+        )
 
     def _check_key(self, name: str, kind: pa.DataType) -> None:
         """Refuse what Spark cannot group by, and text whose equality is not that of its bytes."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,17 +14,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_ckpt.operators.binding import bind
-from pyspark_ckpt.operators.bound import Binding, Bound
+from pyspark_ckpt.operators.bound import Binding, Kept, Staged
+from pyspark_ckpt.operators.bound_timers import BoundTimers
 from pyspark_ckpt.operators.evolution import evolved
-from pyspark_ckpt.operators.expiry import LEAST_SWEPT, ExpiryIndex, index_name
+from pyspark_ckpt.operators.expiry import LEAST_SWEPT, index_name
+from pyspark_ckpt.operators.firing import LISTED, Firing
+from pyspark_ckpt.operators.group_times import GroupTimes
 from pyspark_ckpt.operators.keys import group_by_key
 from pyspark_ckpt.operators.placement import murmur3_of_int
-from pyspark_ckpt.operators.plan import BATCH, HASH, ROW, Operator, ProcessorState
+from pyspark_ckpt.operators.plan import BATCH, HASH, ROW, TIME, Operator, ProcessorState
 from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorProcessor
-from pyspark_ckpt.operators.row_buffer import RowBuffer
+from pyspark_ckpt.operators.row_buffer import RowBuffer, ranges
 from pyspark_ckpt.operators.runs import Work
-from pyspark_ckpt.operators.states import State
+from pyspark_ckpt.operators.states import Declared
 from pyspark_ckpt.operators.stored_keys import KeyCodec
+from pyspark_ckpt.operators.timers import Timers
 from pyspark_ckpt.operators.unsafe_rows import read_rows
 from pyspark_ckpt.operators.worker_session import WorkerSession, find_ticket
 from pyspark_ckpt.state_store.errors import LifecycleError
@@ -33,7 +38,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql.streaming.state import GroupState
 
-    from pyspark_ckpt.operators.ttl import Clock
+
+TIMERS_PART = 8
+"""The part of the memory for rows that due timers may take, too."""
+_DECLARING = (Declared.__module__, Timers.__module__)
 
 
 @dataclass(frozen=True)
@@ -53,43 +61,62 @@ class PartitionTask:
             raise LifecycleError(f"Keyed operator {self.operator.uid!r} is called outside of a Spark task.")
         self._check_place(int(key[0]), task.partitionId())
         codec = KeyCodec(self.operator.key_types)
+        times = GroupTimes(self.operator, state)
         context = Context(
             batch_id=int(task.getLocalProperty("streaming.sql.batchId") or -1),
             partition=task.partitionId(),
-            processing_time_ms=state.getCurrentProcessingTimeMs(),
-            watermark_ms=self._watermark_ms(state),
+            processing_time_ms=times.processing_ms,
+            watermark_ms=times.watermark_ms,
         )
         ticket = find_ticket(task.taskAttemptId(), self.operator.local_dir)
-        now_ms: Mapping[Clock, int] = {"processing": context.processing_time_ms, "event": max(0, context.watermark_ms)}
-        session = WorkerSession(ticket, self._declared(ticket.meta), self.operator.partitions, codec, now_ms)
+        declared = self._declared(ticket.meta)
+        session = WorkerSession(ticket, declared, self.operator.partitions, codec, times.now_ms, times.fired_ms)
         processor, bound = self._bound(session)
-        work = Work(self.operator, processor, context, session.position)
-        folder = Path(ticket.staging) / f"{session.name}-rows"
-        buffer = RowBuffer(self.operator.rows, HASH, self.operator.memory_bytes, folder)
+        timers = [each for each in bound if isinstance(each, BoundTimers)]
+        work, firing = Work(self.operator, processor, context, session.position), Firing(timers, session)
+        folder = Path(ticket.staging)
+        limit = self.operator.memory_bytes
+        rows = RowBuffer(self.operator.rows, HASH, limit, folder / f"{session.name}-rows")
+        due = RowBuffer(LISTED, HASH, limit // TIMERS_PART, folder / f"{session.name}-timers")
         try:
-            self._fill(buffer, chunks)
-            sweep(session, bound, buffer.count)
-            for rows, end in buffer.ranges():
-                hashes = rows.column(HASH).to_numpy()
-                given = rows.drop_columns([HASH])
-                if self.operator.order_by:
-                    columns = [(name, "ascending") for name in self.operator.order_by]
-                    order = pc.sort_indices(given, columns, null_placement="at_start")
-                    given, hashes = given.take(order), hashes[order.to_numpy()]
-                keys, index = group_by_key(given, self.operator.by, codec, hashes)
-                for batch in work.run(keys, index, given):
+            session.counts["late_rows"] += self._fill(rows, chunks, times.late_ms)
+            firing.list_stored(due)
+            sweep(session, bound, rows.count)
+            for (some_rows, some_due), end in ranges([rows, due]):
+                for batch in chain(self._process(work, some_rows, codec), work.fire(firing.due(some_due))):
                     yield pd.DataFrame({BATCH: [batch.serialize().to_pybytes()]})
                 flush(session, bound, end)
         finally:
-            buffer.close()
+            rows.close()
+            due.close()
+        session.counts["fired_timers"] += firing.count
+        times.set_time_out(timers)
         finish(session, bound)
 
-    def _fill(self, buffer: RowBuffer, chunks: Iterator[pd.DataFrame]) -> None:
-        schema = self.operator.rows
+    def _fill(self, buffer: RowBuffer, chunks: Iterator[pd.DataFrame], late_ms: int | None) -> int:
+        """Take all rows but late ones; returns how many of those there were."""
+        schema, late = self.operator.rows, 0
         for chunk in chunks:
+            if late_ms is not None:
+                in_time = chunk[TIME].to_numpy(np.int64) > late_ms * 1000
+                late += len(chunk) - int(in_time.sum())
+                chunk = chunk[in_time]  # noqa: PLW2901 - the rest of it
             columns = read_rows(chunk[ROW].to_list(), self.operator.input).columns
             hashes = pa.array(chunk[HASH].to_numpy(np.int32))
             buffer.add(pa.RecordBatch.from_arrays([*columns, hashes], schema=schema))
+        return late
+
+    def _process(self, work: Work, rows: pa.Table, codec: KeyCodec) -> Iterator[pa.RecordBatch]:
+        if len(rows) == 0:
+            return iter(())
+        hashes = rows.column(HASH).to_numpy()
+        given = rows.drop_columns([HASH])
+        if self.operator.order_by:
+            columns = [(name, "ascending") for name in self.operator.order_by]
+            order = pc.sort_indices(given, columns, null_placement="at_start")
+            given, hashes = given.take(order), hashes[order.to_numpy()]
+        keys, index = group_by_key(given, self.operator.by, codec, hashes)
+        return work.process(keys, index, given)
 
     def _check_place(self, route: int, partition: int) -> None:
         if murmur3_of_int(route) % self.operator.partitions != partition:
@@ -109,7 +136,11 @@ class PartitionTask:
             stored = {} if known is None else known.descriptor.value_schema
             values = {what: evolved(stored.get(what), kind.schema) for what, kind in each.types.items()}
             kind = {**encoder, "kind": _kind(each.state)}
-            declared.append((name, Descriptor(key_schema=key_schema, value_schema=values, key_encoder=kind)))
+            if isinstance(each.state, Timers):
+                kind["clock"] = each.state.clock
+            is_ordered = isinstance(each.state, Timers)
+            descriptor = Descriptor(ordered=is_ordered, key_schema=key_schema, value_schema=values, key_encoder=kind)
+            declared.append((name, descriptor))
             if each.state.ttl is not None:
                 index = Descriptor(
                     ordered=True, internal=True, key_schema=key_schema, key_encoder={**encoder, "kind": "expiry"}
@@ -120,10 +151,7 @@ class PartitionTask:
     def _name(self, declared: ProcessorState) -> str:
         return f"{self.operator.uid}/{declared.state.name}"
 
-    def _watermark_ms(self, state: GroupState) -> int:
-        return state.getCurrentWatermarkMs() if self.operator.has_watermark else -1
-
-    def _bound(self, session: WorkerSession) -> tuple[KeyedProcessor | VectorProcessor, list[Bound]]:
+    def _bound(self, session: WorkerSession) -> tuple[KeyedProcessor | VectorProcessor, list[Kept]]:
         """A copy of the processor whose states are those of this task."""
         processor = copy.copy(self.processor)
         bound = []
@@ -137,28 +165,28 @@ class PartitionTask:
         return processor, bound
 
 
-def sweep(session: WorkerSession, bound: Sequence[Bound], rows: int) -> None:
+def sweep(session: WorkerSession, bound: Sequence[Kept], rows: int) -> None:
     """Free expired rows: of each state no more than twice the batch's ``rows``, or LEAST_SWEPT."""
     for each in bound:
-        session.expired += each.sweep(max(LEAST_SWEPT, 2 * rows))
+        session.counts["expired_rows"] += each.sweep(max(LEAST_SWEPT, 2 * rows))
 
 
-def flush(session: WorkerSession, bound: Sequence[Bound], end: bytes | None) -> None:
+def flush(session: WorkerSession, bound: Sequence[Kept], end: bytes | None) -> None:
     """Stage what was written for keys below ``end`` (all keys: None), and let go of it: their turn is over."""
     session.stage(row for each in _tables(bound) for row in each.flush(end))
 
 
-def finish(session: WorkerSession, bound: Sequence[Bound]) -> None:
+def finish(session: WorkerSession, bound: Sequence[Kept]) -> None:
     """Publish what was staged, after the last key: the last act."""
     flush(session, bound, None)
     session.publish({each.number: each.change for each in _tables(bound)})
 
 
-def _tables(bound: Sequence[Bound]) -> list[Bound | ExpiryIndex]:
+def _tables(bound: Sequence[Kept]) -> list[Staged]:
     """All states of the operator in the order of their numbers."""
     indexes = [each.index for each in bound if each.index is not None]
     return sorted([*bound, *indexes], key=lambda each: each.number)
 
 
-def _kind(state: State) -> str:
-    return next(kind.__name__ for kind in type(state).__mro__ if kind.__module__ == State.__module__)
+def _kind(state: Declared) -> str:
+    return next(kind.__name__ for kind in type(state).__mro__ if kind.__module__ in _DECLARING)

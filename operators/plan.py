@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from pyspark_ckpt.operators.states import State
+    from pyspark_ckpt.operators.states import Declared
     from pyspark_ckpt.operators.value_types import ValueType
 
 HASH = "__ckpt_hash"
@@ -21,10 +21,10 @@ BATCH = "batch"
 
 @dataclass(frozen=True)
 class ProcessorState:
-    """A state of the processor: in which attribute, and what its types are."""
+    """A state or timers of the processor: in which attribute, and what its types are."""
 
     attribute: str
-    state: State
+    state: Declared
     types: Mapping[str, ValueType]
 
 
@@ -50,6 +50,11 @@ class Operator:
         return self.input.append(pa.field(HASH, pa.int32()))
 
     @property
+    def key_fields(self) -> list[pa.Field]:
+        """The key columns."""
+        return [self.input.field(name) for name in self.by]
+
+    @property
     def key_types(self) -> list[pa.DataType]:
         """The types of the key columns."""
-        return [self.input.field(name).type for name in self.by]
+        return [field.type for field in self.key_fields]

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark_ckpt.operators.states import State
+from pyspark_ckpt.operators.states import Declared
+from pyspark_ckpt.operators.timers import Timer, Timers
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ class KeyedProcessor(ABC):
     def process(self, ctx: Context, key: Any, rows: Sequence[Any]) -> Iterable[Sequence[Any]] | None:
         """Process a key's rows: named tuples, like ``key``. Yields output rows: sequences, mappings or objects."""
 
+    def on_timer(self, ctx: Context, key: Any, timer: Timer) -> Iterable[Sequence[Any]] | None:
+        """A timer of ``key`` fires. Yields output rows, as ``process`` does."""
+        raise NotImplementedError
+
 
 class VectorProcessor(ABC):
     """Is called for many keys at once. States are declared as attributes of the class."""
@@ -56,20 +61,36 @@ class VectorProcessor(ABC):
         A partition with very many rows may come in several calls; all rows of a key come in one.
         """
 
+    def process_timers(self, ctx: VectorContext, timers: pa.Table) -> pa.Table | None:
+        """Timers fire: a table of their ``name``, ``namespace`` and ``at``, those of one clock in the order of time.
 
-def states_of(processor: KeyedProcessor | VectorProcessor) -> dict[str, State]:
-    """The declared states by attribute, in a fixed order. Raises InvalidInputError if two have one name."""
-    found: dict[str, State] = {}
+        ``ctx.keys`` are their keys. Further calls bring the rest of very many, and due ones registered meanwhile.
+        """
+        raise NotImplementedError
+
+
+def states_of(processor: KeyedProcessor | VectorProcessor) -> dict[str, Declared]:
+    """The declared states and timers by attribute, in a fixed order.
+
+    Raises InvalidInputError if two have one name, or none is called when timers fire.
+    """
+    found: dict[str, Declared] = {}
     for kind in reversed(type(processor).__mro__):
-        found.update({attribute: value for attribute, value in vars(kind).items() if isinstance(value, State)})
+        found.update({attribute: value for attribute, value in vars(kind).items() if isinstance(value, Declared)})
     names = [state.name for state in found.values()]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidInputError(f"{type(processor).__name__} declares more than one state with the name {twice[0]!r}.")
-    own = [attribute for attribute, value in vars(processor).items() if isinstance(value, State)]
+    own = [attribute for attribute, value in vars(processor).items() if isinstance(value, Declared)]
     if own:
         raise InvalidInputError(
             f"{type(processor).__name__} has the state {own[0]!r} in an instance.",
             hint="Declare states as attributes of the class.",
         )
+    base, method = (
+        (VectorProcessor, "process_timers") if isinstance(processor, VectorProcessor) else (KeyedProcessor, "on_timer")
+    )
+    timers = [each.name for each in found.values() if isinstance(each, Timers)]
+    if timers and getattr(type(processor), method) is getattr(base, method):
+        raise InvalidInputError(f"{type(processor).__name__} declares the timers {timers[0]!r} and has no {method}().")
     return dict(sorted(found.items(), key=lambda item: item[1].name))

@@ -1,4 +1,4 @@
-"""The input rows of one partition: in memory while they are few, else on local disk, apart by ranges of their hash.
+"""What one partition works through, by hash: in memory while it is little, else on local disk, apart by ranges of hash.
 
 So however many keys a batch has, one range of them is processed at a time; all rows of a key are in one range.
 """
@@ -6,7 +6,7 @@ So however many keys a batch has, one range of them is processed at a time; all 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ _RANGE_BITS = RANGES.bit_length() - 1
 
 
 class RowBuffer:
-    """Takes rows in any order, and gives them back in ranges of rising hash."""
+    """Takes rows, and gives them back in the order in which they came, by range of their hash if they are many."""
 
     def __init__(self, schema: pa.Schema, hash_name: str, limit_bytes: int, folder: Path) -> None:
         """Keep ``limit_bytes`` of rows in memory, and others in files below the new ``folder``."""
@@ -39,21 +39,29 @@ class RowBuffer:
         if self._bytes > self._limit_bytes:
             self._spill()
 
-    def ranges(self) -> Iterator[tuple[pa.Table, bytes | None]]:
-        """The rows of each range, and the first hash behind it; None behind the last one. Takes no more rows."""
-        if not self._files:
-            yield pa.Table.from_batches(self._batches, self._schema), None
-            return
+    @property
+    def is_spilled(self) -> bool:
+        """Whether rows are on disk."""
+        return bool(self._files)
+
+    def all(self) -> pa.Table:
+        """All rows, which are in memory. Takes no more."""
+        return pa.Table.from_batches(self._batches, self._schema)
+
+    def seal(self) -> None:
+        """Have all rows on disk. Takes no more."""
         self._spill()
         for writer in self._files.values():
             writer.close()
-        for number in range(RANGES):
-            if number in self._files:
-                with pa.memory_map(str(self._path(number))) as source:
-                    table = pa.ipc.open_stream(source).read_all()
-                last = number == RANGES - 1
-                yield table, None if last else (number + 1 << _HASH_BITS - _RANGE_BITS).to_bytes(4, "big")
-                self._path(number).unlink()
+
+    def take(self, number: int) -> pa.Table:
+        """The rows of one range, for the last time."""
+        if number not in self._files:
+            return self._schema.empty_table()
+        with pa.memory_map(str(self._path(number))) as source:
+            table = pa.ipc.open_stream(source).read_all()
+        self._path(number).unlink()
+        return table
 
     def close(self) -> None:
         """Remove the files."""
@@ -85,3 +93,17 @@ class RowBuffer:
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number}.arrow"
+
+
+def ranges(buffers: Sequence[RowBuffer]) -> Iterator[tuple[list[pa.Table], bytes | None]]:
+    """What each buffer has of a range, for all ranges in order, and the first hash behind it; None behind the last."""
+    if not any(buffer.is_spilled for buffer in buffers):
+        yield [buffer.all() for buffer in buffers], None
+        return
+    for buffer in buffers:
+        buffer.seal()
+    for number in range(RANGES):
+        tables = [buffer.take(number) for buffer in buffers]
+        if any(len(table) for table in tables):
+            last = number == RANGES - 1
+            yield tables, None if last else (number + 1 << _HASH_BITS - _RANGE_BITS).to_bytes(4, "big")

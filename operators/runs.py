@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.operators.columns import arrow_values, python_values
+from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
 from pyspark_ckpt.operators.value_types import struct_class
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -18,12 +19,17 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pyspark_ckpt.operators.keys import Keys
+    from pyspark_ckpt.operators.firing import Due
     from pyspark_ckpt.operators.plan import Operator
     from pyspark_ckpt.operators.state_rows import Position
 
+Result: TypeAlias = "Iterable[Sequence[Any]] | None"
+
 KEYS_AT_ONCE = 8192
+TIMERS_AT_ONCE = 65536
 OUTPUT_ROWS = 65536
+TIMERS = pa.schema([("name", pa.string()), ("namespace", pa.string()), ("at", pa.timestamp("us", "UTC"))])
+"""What a VectorProcessor is told of timers."""
 
 
 @dataclass(frozen=True)
@@ -35,73 +41,103 @@ class Work:
     context: Context
     position: Position
 
-    def run(self, keys: Keys, index: NDArray[np.int64], rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    def process(self, keys: Keys, index: NDArray[np.int64], rows: pa.Table) -> Iterator[pa.RecordBatch]:
         """The output for ``rows``, whose distinct keys are ``keys``; ``index``: the position of every row's key."""
         if isinstance(self.processor, VectorProcessor):
-            return _vectorised(self, self.processor, keys, index, rows)
-        return _one_by_one(self, self.processor, keys, index, rows)
+            self.position.upcoming = keys.suffixes
+            told = VectorContext(**vars(self.context), keys=keys, key_index=index)
+            return self._shaped("process_batch", self.processor.process_batch(told, rows))
+        return self._packed("process", self._processed(self.processor, keys, index, rows))
 
+    def fire(self, due: Iterator[Due]) -> Iterator[pa.RecordBatch]:
+        """The output for timers."""
+        if isinstance(self.processor, VectorProcessor):
+            return self._fired_at_once(self.processor, due)
+        return self._packed("on_timer", self._fired(self.processor, due))
 
-def _vectorised(
-    work: Work, processor: VectorProcessor, keys: Keys, index: NDArray[np.int64], rows: pa.Table
-) -> Iterator[pa.RecordBatch]:
-    work.position.upcoming = keys.suffixes
-    told = VectorContext(**vars(work.context), keys=keys, key_index=index)
-    result = processor.process_batch(told, rows)
-    if result is not None:
-        yield from _shaped(work.operator, processor, result).to_batches(max_chunksize=OUTPUT_ROWS)
+    def _processed(
+        self, processor: KeyedProcessor, keys: Keys, index: NDArray[np.int64], rows: pa.Table
+    ) -> Iterator[Result]:
+        order = np.argsort(index, kind="stable")
+        ends = np.cumsum(np.bincount(index, minlength=len(keys)))
+        sorted_rows = rows.take(pa.array(order))
+        make = struct_class(pa.struct(list(rows.schema)))._make
+        process, position, context = processor.process, self.position, self.context
+        for begin in range(0, len(keys), KEYS_AT_ONCE):
+            end = min(begin + KEYS_AT_ONCE, len(keys))
+            position.upcoming = keys.suffixes[begin:end]
+            first = int(ends[begin - 1]) if begin else 0
+            part = sorted_rows.slice(first, int(ends[end - 1]) - first)
+            columns = [python_values(column.combine_chunks()) for column in part.columns]
+            of_keys = list(map(make, zip(*columns, strict=True)))
+            at = 0
+            stops = (ends[begin:end] - first).tolist()
+            for suffix, key, stop in zip(position.upcoming, keys.to_python(begin, end), stops, strict=True):
+                position.suffix = suffix
+                yield process(context, key, of_keys[at:stop])
+                at = stop
 
+    def _fired(self, processor: KeyedProcessor, due: Iterator[Due]) -> Iterator[Result]:
+        make = struct_class(pa.struct(self.operator.key_fields))._make
+        on_timer, position, context = processor.on_timer, self.position, self.context
+        for each in due:
+            position.suffix = each.suffix
+            yield on_timer(context, make(each.key), each.timer)
 
-def _shaped(operator: Operator, processor: VectorProcessor, result: pa.Table) -> pa.Table:
-    """The result with exactly the output's columns."""
-    who = f"{type(processor).__name__}.process_batch() of keyed operator {operator.uid!r}"
-    if not isinstance(result, pa.Table):
-        raise InvalidInputError(f"{who} returned {type(result).__name__}, not a pyarrow.Table.")
-    if sorted(result.column_names) != sorted(operator.output.names):
-        raise InvalidInputError(f"{who} returned columns {result.column_names}, not {operator.output.names}.")
-    try:
-        return result.select(operator.output.names).cast(operator.output).combine_chunks()
-    except pa.ArrowException as problem:
-        raise InvalidInputError(f"{who} returned values that are not of the output's types: {problem}") from problem
+    def _fired_at_once(self, processor: VectorProcessor, due: Iterator[Due]) -> Iterator[pa.RecordBatch]:
+        while chunk := list(islice(due, TIMERS_AT_ONCE)):
+            found = {each.suffix: each.key for each in chunk}
+            suffixes = sorted(found)
+            columns = zip(*(found[suffix] for suffix in suffixes), strict=True)
+            fields = self.operator.key_fields
+            arrays = [arrow_values(column, field.type) for column, field in zip(columns, fields, strict=True)]
+            keys = Keys(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), suffixes)
+            position_of = {suffix: position for position, suffix in enumerate(suffixes)}
+            index = np.array([position_of[each.suffix] for each in chunk], np.int64)
+            micros = np.array([each.timer.at_ms for each in chunk], np.int64) * 1000
+            names, namespaces = [each.timer.name for each in chunk], [each.timer.namespace for each in chunk]
+            timers = pa.table([names, namespaces, pa.array(micros, TIMERS.field("at").type)], schema=TIMERS)
+            self.position.upcoming = suffixes
+            told = VectorContext(**vars(self.context), keys=keys, key_index=index)
+            yield from self._shaped("process_timers", processor.process_timers(told, timers))
 
+    def _shaped(self, method: str, result: pa.Table | None) -> Iterator[pa.RecordBatch]:
+        """The result with exactly the output's columns."""
+        if result is None:
+            return iter(())
+        who, output = self._who(method), self.operator.output
+        if not isinstance(result, pa.Table):
+            raise InvalidInputError(f"{who} returned {type(result).__name__}, not a pyarrow.Table.")
+        if sorted(result.column_names) != sorted(output.names):
+            raise InvalidInputError(f"{who} returned columns {result.column_names}, not {output.names}.")
+        try:
+            table = result.select(output.names).cast(output).combine_chunks()
+        except pa.ArrowException as problem:
+            raise InvalidInputError(f"{who} returned values that are not of the output's types: {problem}") from problem
+        return iter(table.to_batches(max_chunksize=OUTPUT_ROWS))
 
-def _one_by_one(
-    work: Work, processor: KeyedProcessor, keys: Keys, index: NDArray[np.int64], rows: pa.Table
-) -> Iterator[pa.RecordBatch]:
-    order = np.argsort(index, kind="stable")
-    ends = np.cumsum(np.bincount(index, minlength=len(keys)))
-    sorted_rows = rows.take(pa.array(order))
-    make = struct_class(pa.struct(list(rows.schema)))._make
-    process, position, context = processor.process, work.position, work.context
-    out: list[Sequence[Any]] = []
-    for begin in range(0, len(keys), KEYS_AT_ONCE):
-        end = min(begin + KEYS_AT_ONCE, len(keys))
-        position.upcoming = keys.suffixes[begin:end]
-        first = int(ends[begin - 1]) if begin else 0
-        part = sorted_rows.slice(first, int(ends[end - 1]) - first)
-        columns = [python_values(column.combine_chunks()) for column in part.columns]
-        of_keys = list(map(make, zip(*columns, strict=True)))
-        at = 0
-        stops = (ends[begin:end] - first).tolist()
-        for suffix, key, stop in zip(position.upcoming, keys.to_python(begin, end), stops, strict=True):
-            position.suffix = suffix
-            result = process(context, key, of_keys[at:stop])
+    def _packed(self, method: str, results: Iterator[Result]) -> Iterator[pa.RecordBatch]:
+        """Rows in batches. Those of one result are taken before the next one is asked for."""
+        out: list[Sequence[Any]] = []
+        for result in results:
             if result is not None:
                 remaining = iter(result)
                 out.extend(islice(remaining, OUTPUT_ROWS))
                 while len(out) >= OUTPUT_ROWS:
-                    yield _packed(work.operator, processor, out)
+                    yield self._batch(method, out)
                     out = list(islice(remaining, OUTPUT_ROWS))
-            at = stop
-    if out:
-        yield _packed(work.operator, processor, out)
+        if out:
+            yield self._batch(method, out)
 
+    def _batch(self, method: str, out: Sequence[Any]) -> pa.RecordBatch:
+        output = self.operator.output
+        try:
+            return pa.RecordBatch.from_struct_array(arrow_values(out, pa.struct(list(output))))
+        except (TypeError, ValueError, AttributeError) as problem:
+            raise InvalidInputError(
+                f"{self._who(method)} yielded rows that are not "
+                f"{dict(zip(output.names, map(str, output.types), strict=True))}: {problem}"
+            ) from problem
 
-def _packed(operator: Operator, processor: KeyedProcessor, out: Sequence[Any]) -> pa.RecordBatch:
-    try:
-        return pa.RecordBatch.from_struct_array(arrow_values(out, pa.struct(list(operator.output))))
-    except (TypeError, ValueError, AttributeError) as problem:
-        raise InvalidInputError(
-            f"{type(processor).__name__}.process() of keyed operator {operator.uid!r} yielded rows that are not "
-            f"{dict(zip(operator.output.names, map(str, operator.output.types), strict=True))}: {problem}"
-        ) from problem
+    def _who(self, method: str) -> str:
+        return f"{type(self.processor).__name__}.{method}() of keyed operator {self.operator.uid!r}"

@@ -23,11 +23,15 @@ if TYPE_CHECKING:
 TtlLike: TypeAlias = "str | timedelta | Ttl | None"
 
 
-class State:
-    """A named state. ``types``: what it is declared with, by the word that errors use for it."""
+class Declared:
+    """Something that a processor's class declares under a name. ``types``: by the word that errors use for each."""
 
     def __init__(
-        self, name: str, types: Mapping[str, TypeLike], ttl: TtlLike = None, aliases: Mapping[str, str] | None = None
+        self,
+        name: str,
+        types: Mapping[str, TypeLike] | None = None,
+        ttl: TtlLike = None,
+        aliases: Mapping[str, str] | None = None,
     ) -> None:
         """``aliases``: for a field that has another name than in stored values its old one.
 
@@ -36,19 +40,23 @@ class State:
         if not name or not isinstance(name, str):
             raise InvalidInputError(f"A {type(self).__name__} has the name {name!r}: give it one that stays the same.")
         self.name = name
-        self.types = dict(types)
+        self.types = dict(types or {})
         self.aliases = dict(aliases or {})
         self.ttl = ttl if ttl is None or isinstance(ttl, Ttl) else Ttl(ttl)
+
+    def _unbound(self) -> NoReturn:
+        raise LifecycleError(
+            f"{type(self).__name__} {self.name!r} is used outside of a processor that a query runs.",
+            hint="Declare it as an attribute of the processor's class, and use it as an attribute of self.",
+        )
+
+
+class State(Declared):
+    """A named state."""
 
     def clear(self) -> None:
         """Remove all that the current key has."""
         self._unbound()
-
-    def _unbound(self) -> NoReturn:
-        raise LifecycleError(
-            f"State {self.name!r} is used outside of a processor that a query runs.",
-            hint="Declare states as attributes of the processor's class, and use them as attributes of self.",
-        )
 
 
 class ValueState(State):

@@ -53,19 +53,17 @@ class KeyCodec:
         """The bytes of one key. Raises TypeError, ValueError, AttributeError, struct.error for other types."""
         return b"".join([encode(value) for encode, value in zip(self._encoders, values, strict=True)])
 
-    def decode(self, stored: bytes, at: int = 0) -> tuple[Any, ...]:
-        """The key whose bytes begin at ``at``."""
+    def read(self, stored: bytes, at: int = 0) -> tuple[tuple[Any, ...], int]:
+        """The key whose bytes begin at ``at``, and where they end."""
         values = []
         for decode in self._decoders:
             value, at = decode(stored, at)
             values.append(value)
-        return tuple(values)
+        return tuple(values), at
 
-    def end(self, stored: bytes, at: int = 0) -> int:
-        """Where the key ends whose bytes begin at ``at``."""
-        for decode in self._decoders:
-            _, at = decode(stored, at)
-        return at
+    def decode(self, stored: bytes) -> tuple[Any, ...]:
+        """The key of these bytes."""
+        return self.read(stored)[0]
 
     def encode_columns(self, columns: Sequence[pa.Array]) -> list[bytes]:
         """The bytes of all keys of some columns; no Python loop where all have a fixed width."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pyspark_ckpt.operators.state_rows import Position
@@ -43,8 +44,12 @@ class WorkerSession:
         partitions: int,
         keys: KeyCodec,
         now_ms: Mapping[Clock, int],
+        fired_ms: Mapping[Clock, int] = MappingProxyType({}),
     ) -> None:
-        """Find or create ``states``. Raises InvalidInputError, LifecycleError (the base has gone: a retry finds it)."""
+        """Find or create ``states``. ``fired_ms``: the instants up to which there are no timers any more.
+
+        Raises InvalidInputError, LifecycleError (the base has gone: a retry finds it).
+        """
         self._ticket = ticket
         _, declared = declare(ticket.meta, states)
         self.numbers: Mapping[str, int] = {state.name: state.number for state in declared}
@@ -53,10 +58,11 @@ class WorkerSession:
         self._reader = _reader(ticket)
         self._cursors: dict[bytes, list[Cursor]] = {}
         self.position = Position()
-        self._keys = keys
+        self.keys = keys
         self.now_ms = now_ms
+        self.fired_ms = fired_ms
         self.name = f"worker-{uuid.uuid4().hex[:12]}"
-        self.expired = 0
+        self.counts: Counter[str] = Counter()
         self._files: list[str] = []
         self._written = 0
         recorded = ticket.meta.num_partitions
@@ -92,7 +98,7 @@ class WorkerSession:
 
     def end_of_key(self, row: bytes) -> int:
         """Where the suffix ends in the suffix and entry of a row."""
-        return self._keys.end(row, HASH_BYTES)
+        return self.keys.read(row, HASH_BYTES)[1]
 
     def stage(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Write sorted rows (None deletes) as one more file; of rows with one key the last file's counts."""
@@ -106,7 +112,7 @@ class WorkerSession:
 
     def publish(self, changes: Mapping[int, int]) -> None:
         """Hand what was staged to the task's commit, with the changes of row counts by state number."""
-        part = Part(self._declared, tuple(self._files), dict(changes), self._written, self.expired)
+        part = Part(self._declared, tuple(self._files), dict(changes), self._written, dict(self.counts))
         write_part(Path(self._ticket.staging), self.name, part)
 
 

@@ -12,6 +12,7 @@ there; a session that died left none, and then its task has failed, too.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,15 +38,15 @@ class DeclaredState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one session of a worker has staged.
 
-    ``rows`` are changes of row counts by state number. ``written`` rows are in the files, ``expired`` of them
-    deleted as their time was over.
+    ``rows`` are changes of row counts by state number. ``written`` rows are in the files. ``counts`` are for the
+    metrics of the commit, by their names in its report.
     """
 
     states: tuple[DeclaredState, ...]
     files: tuple[str, ...]
     rows: dict[int, int]
     written: int
-    expired: int
+    counts: dict[str, int]
     format: int = PART_FORMAT
 
 
@@ -135,8 +136,7 @@ def join(meta: StoreMeta, parts: Sequence[Part]) -> Joined:
         files.extend(part.files)
         for number, change in part.rows.items():
             rows[number] = rows.get(number, 0) + change
-    metrics = {
-        "worker_rows": sum(part.written for part in parts),
-        "expired_rows": sum(part.expired for part in parts),
-    }
+    metrics = Counter(worker_rows=sum(part.written for part in parts))
+    for part in parts:
+        metrics.update(part.counts)
     return Joined(meta, files, rows, metrics)

@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 
 from integration.conftest import PARTITIONS, SHUFFLE_PARTITIONS
 from integration.operators import inputs
+from integration.operators.keyed import keyed, play
 from integration.operators.placement import stored_rows
 from integration.operators.providers import OURS
 from integration.operators.replay import Case, collect_into, lines, run, write_inputs
@@ -21,12 +22,12 @@ from pyspark_ckpt import operators as ckpt
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from integration.operators.replay import Lines, Query
+    from integration.operators.replay import Lines
 
 _EVENTS = inputs.events(seed=31, rows=60)
 _TOTALS = "user int, rows bigint, total bigint"
@@ -87,28 +88,6 @@ class Through(ckpt.KeyedProcessor):
         yield from self.list.get()  # type: ignore[attr-defined]
         self.list.clear()  # type: ignore[attr-defined]
         self.map.clear()  # type: ignore[attr-defined]
-
-
-def play(
-    spark: SparkSession,
-    query: Query,
-    source: Source,
-    folder: Path,
-    mode: str = "update",
-    settings: Any = None,  # noqa: ANN401
-) -> Mapping[int, Lines]:
-    """Run a query over all files of ``source``, with a restart in the middle; the rows of every batch."""
-    case = Case(query, (source,), output_mode=mode)
-    session = OURS.session(spark, **(settings or {}))
-    batches: dict[int, Lines] = {}
-    for first, last in ((0, 2), (2, len(source.batches))):
-        write_inputs(case, folder, first, last)
-        run(session, case, folder, collect_into(batches))
-    return batches
-
-
-def keyed(processor: Any, output: str, by: str | Sequence[str] = "user", **more: Any) -> Query:  # noqa: ANN401
-    return lambda frames: ckpt.keyed(frames[0], by, uid="it", **more).process(processor, output)
 
 
 @pytest.mark.parametrize("processor", [Totals(), VectorTotals()])

@@ -10,11 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_ckpt.operators.binding import bind
-from pyspark_ckpt.operators.bound import Binding, Bound
+from pyspark_ckpt.operators.bound import Binding, Kept
 from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.partition_task import finish, flush, sweep
-from pyspark_ckpt.operators.states import State
+from pyspark_ckpt.operators.states import Declared
 from pyspark_ckpt.operators.stored_keys import KeyCodec
+from pyspark_ckpt.operators.timers import Timers
+from pyspark_ckpt.operators.ttl import Clock
 from pyspark_ckpt.operators.worker_session import WorkerSession
 from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.ticket import read_ticket
@@ -32,7 +34,7 @@ def suffix_of(key: str) -> bytes:
 class Batch:
     """One transaction of the store with one session of a worker."""
 
-    def __init__(self, lab: Lab, number: int, session: WorkerSession, bound: Sequence[Bound]) -> None:
+    def __init__(self, lab: Lab, number: int, session: WorkerSession, bound: Sequence[Kept]) -> None:
         self.lab = lab
         self.number = number
         self.session = session
@@ -53,8 +55,7 @@ class Batch:
         finish(self.session, self.bound)
 
     def commit(self) -> dict[str, Any]:
-        """Stage, and have the store make the next version."""
-        self.stage()
+        """Have the store make the next version of what was staged."""
         answer: dict[str, Any] = self.lab.server.call("commit", txn=self.number, files=[], rows={}, num_partitions=1)
         return answer
 
@@ -66,7 +67,7 @@ class Batch:
 class SessionLab:
     """A store, and the states of one operator."""
 
-    def __init__(self, folder: Path, states: Mapping[str, tuple[State, Kinds]]) -> None:
+    def __init__(self, folder: Path, states: Mapping[str, tuple[Declared, Kinds]]) -> None:
         self.lab = Lab(folder)
         self.handle = self.lab.open()
         self.version = 0
@@ -74,17 +75,20 @@ class SessionLab:
         self._states = states
         self._attempts = count(1)
 
-    def begin(self, now_ms: int = 0) -> tuple[Batch, dict[str, Any]]:
+    def begin(
+        self, now_ms: int | Mapping[Clock, int] = 0, fired_ms: Mapping[Clock, int] | None = None
+    ) -> tuple[Batch, dict[str, Any]]:
         """Begin a batch on the newest committed version; the bound states by name."""
+        clocks: Mapping[Clock, int] = {"processing": now_ms, "event": now_ms} if isinstance(now_ms, int) else now_ms
         attempt = next(self._attempts)
         answer = self.lab.server.call("begin", handle=self.handle, version=self.version, id=self.id, attempt=attempt)
         (path,) = (self.lab.local_dir / "tickets").glob(f"{attempt}-*.json")
         declared = []
         for name, (state, _) in self._states.items():
-            declared.append((name, Descriptor()))
+            declared.append((name, Descriptor(ordered=isinstance(state, Timers))))
             if state.ttl is not None:
                 declared.append((index_name(name), Descriptor(ordered=True, internal=True)))
-        session = WorkerSession(read_ticket(path), declared, 1, KEYS, {"processing": now_ms, "event": now_ms})
+        session = WorkerSession(read_ticket(path), declared, 1, KEYS, clocks, fired_ms or {})
         bound = {
             name: bind(Binding(state, kinds, session.numbers[name], session.numbers.get(index_name(name)), session))
             for name, (state, kinds) in self._states.items()
@@ -95,6 +99,11 @@ class SessionLab:
         """One committed batch: ``work(batch, states by name)``."""
         batch, states = self.begin(now_ms)
         work(batch, states)
+        batch.stage()
+        return self.commit(batch)
+
+    def commit(self, batch: Batch) -> dict[str, Any]:
+        """Make the next version of what the batch has staged."""
         answer = batch.commit()
         self.version, self.id = answer["version"], answer["id"]
         return answer

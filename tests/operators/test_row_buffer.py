@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pyspark_ckpt.operators.row_buffer import RANGES, RowBuffer
+from pyspark_ckpt.operators.row_buffer import RANGES, RowBuffer, ranges
 
 SCHEMA = pa.schema([("text", pa.string()), ("hash", pa.int32())])
 
@@ -27,7 +27,7 @@ def test_few_rows_stay_in_memory_as_they_came(tmp_path: Path) -> None:
     buffer = RowBuffer(SCHEMA, "hash", 1 << 20, tmp_path / "rows")
     buffer.add(rows_of([5, -5]))
     buffer.add(rows_of([3]))
-    ((table, end),) = buffer.ranges()
+    (((table,), end),) = ranges([buffer])
     assert table.column("hash").to_pylist() == [5, -5, 3]
     assert end is None
     assert list(tmp_path.iterdir()) == []
@@ -42,7 +42,7 @@ def test_many_rows_come_back_in_ranges_of_rising_hash(limit: int, tmp_path: Path
     for begin in range(0, len(hashes), 700):
         buffer.add(rows_of(hashes[begin : begin + 700]))
     seen, last_end = [], 0
-    for table, end in buffer.ranges():
+    for (table,), end in ranges([buffer]):
         found = table.column("hash").to_pylist()
         assert table.column("text").to_pylist() == [f"row {n}" for n in found]
         assert all(unsigned(n) >= last_end for n in found)
@@ -61,7 +61,7 @@ def test_rows_of_one_range_are_given_once_when_others_are_empty(tmp_path: Path) 
     buffer = RowBuffer(SCHEMA, "hash", 0, tmp_path / "rows")
     buffer.add(rows_of([1, 2]))
     buffer.add(rows_of([3]))
-    ((table, end),) = buffer.ranges()
+    (((table,), end),) = ranges([buffer])
     assert table.column("hash").to_pylist() == [1, 2, 3]
     assert end == ((1 << 32) // RANGES).to_bytes(4, "big")
     buffer.close()

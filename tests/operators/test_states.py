@@ -137,6 +137,7 @@ def test_states_are_as_a_model_says_when_batches_commit_or_are_dropped(batches: 
                     attempted.do(user, call, given_value)
                     check(user, states, attempted)
                 if commits:
+                    batch.stage()
                     answer = batch.commit()
                     lab.version, lab.id = answer["version"], answer["id"]
                     model = attempted

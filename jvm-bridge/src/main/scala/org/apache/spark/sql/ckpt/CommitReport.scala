@@ -29,6 +29,8 @@ private[ckpt] object CommitReport {
       Metrics.ExistenceReads -> txn.existenceReads,
       Metrics.WrittenRows -> (delta.fold(0L)(_.rows) + served.path("worker_rows").asLong),
       Metrics.ExpiredRows -> served.path("expired_rows").asLong,
+      Metrics.FiredTimers -> served.path("fired_timers").asLong,
+      Metrics.LateRows -> served.path("late_rows").asLong,
       Metrics.SpilledRuns -> txn.spilledRuns.toLong,
       Metrics.SealTime -> sealMs,
       Metrics.ServerTime -> serverMs,

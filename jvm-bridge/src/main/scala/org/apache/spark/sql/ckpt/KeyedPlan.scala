@@ -7,7 +7,7 @@ import org.apache.spark.sql.catalyst.expressions._
 import org.apache.spark.sql.catalyst.expressions.codegen._
 import org.apache.spark.sql.catalyst.expressions.codegen.Block._
 import org.apache.spark.sql.catalyst.plans.logical.{EventTimeWatermark, FlatMapGroupsInPandasWithState}
-import org.apache.spark.sql.classic.{Dataset, ExpressionUtils}
+import org.apache.spark.sql.classic.{Dataset, ExpressionUtils, SparkSession}
 import org.apache.spark.sql.execution.arrow.ArrowConverters
 import org.apache.spark.sql.types.{BinaryType, DataType, LongType, StructType}
 
@@ -22,15 +22,22 @@ private[ckpt] object KeyedPlan {
   def rowBytes(frame: Dataset[Row]): Column =
     ExpressionUtils.column(RowBytes(frame.queryExecution.analyzed.output))
 
-  /** The event time of a row as a long, with its watermark; null if the frame has none. Late rows are told by it. */
+  /** The event time of a row as a long, with its watermark; null if the frame has none. Late rows are told by it.
+    *
+    * A row without an event time is not late, as for Spark.
+    */
   def eventTime(frame: Dataset[Row], name: String): Column =
     frame.queryExecution.analyzed.output.find(_.metadata.contains(EventTimeWatermark.delayKey)).map { column =>
       val instant = if (column.dataType.isInstanceOf[StructType]) GetStructField(column, WindowEnd) else column
-      val micros = PreciseTimestampConversion(instant, instant.dataType, LongType)
+      val micros = Coalesce(Seq(PreciseTimestampConversion(instant, instant.dataType, LongType), NeverLate))
       ExpressionUtils.column(Alias(micros, name)(explicitMetadata = Some(column.metadata)))
     }.orNull
 
+  /** Makes `availableNow` queries of a session end that would not end with timers in processing time. */
+  def endAvailableNow(session: SparkSession): Unit = AvailableNowEnd.attachTo(session)
+
   private final val WindowEnd = 1
+  private val NeverLate = Literal(Long.MaxValue)
 
   /** The rows of the serialized Arrow record batches that are the only column of `frame`. */
   def unpacked(frame: Dataset[Row], schema: String): Dataset[Row] = {

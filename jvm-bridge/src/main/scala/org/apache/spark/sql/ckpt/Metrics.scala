@@ -16,6 +16,8 @@ private[ckpt] object Metrics {
   val ExistenceReads = sum("ckptExistenceReads", "writes of keys that were not read before")
   val WrittenRows = sum("ckptWrittenRows", "rows written or removed by the commit")
   val ExpiredRows = sum("ckptExpiredRows", "rows removed as their time to live was over")
+  val FiredTimers = sum("ckptFiredTimers", "timers that fired")
+  val LateRows = sum("ckptLateRows", "rows that a keyed operator dropped as they were late")
   val SpilledRuns = sum("ckptSpilledRuns", "sorted runs that write sets spilled")
   val SealTime = time("ckptSealTimeMs", "time to sort and write the delta")
   val ServerTime = time("ckptServerTimeMs", "time the state server took to make the delta durable")
@@ -27,6 +29,6 @@ private[ckpt] object Metrics {
   val WriteSetBytes = size("ckptWriteSetBytes", "bytes of write sets at commit")
 
   val all: Seq[StateStoreCustomMetric] = Seq(
-    LoadTime, Restores, ReplayedDeltas, CacheHits, CacheMisses, ExistenceReads, WrittenRows, ExpiredRows, SpilledRuns,
-    SealTime, ServerTime, UploadTime, IngestTime, DeltaBytes, InternalRows, CacheBytes, WriteSetBytes)
+    LoadTime, Restores, ReplayedDeltas, CacheHits, CacheMisses, ExistenceReads, WrittenRows, ExpiredRows, FiredTimers, LateRows,
+    SpilledRuns, SealTime, ServerTime, UploadTime, IngestTime, DeltaBytes, InternalRows, CacheBytes, WriteSetBytes)
 }

@@ -1,0 +1,110 @@
+"""Timers whose time has come, in the order in which they fire.
+
+Those of the base version are listed before the rows are processed, apart by ranges of their hash if they are many;
+those that are registered too late to wait are met on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ckpt.operators.bound_timers import BoundTimers, instant_ms
+from pyspark_ckpt.operators.ordered_rows import row_of
+from pyspark_ckpt.operators.timers import CLOCKS, Timer
+from pyspark_ckpt.state_store.keys import HASH_BYTES
+
+if TYPE_CHECKING:
+    from pyspark_ckpt.operators.row_buffer import RowBuffer
+    from pyspark_ckpt.operators.worker_session import WorkerSession
+
+HASH, TIMERS, KEY = "hash", "timers", "key"
+LISTED = pa.schema([(HASH, pa.int32()), (TIMERS, pa.int32()), (KEY, pa.binary())])
+"""A stored timer that is due: which declared timers it is of, and the key of its row."""
+AT_ONCE = 8192
+
+
+class Due(NamedTuple):
+    """A timer that fires now, for the key whose row suffix and values are given."""
+
+    suffix: bytes
+    key: tuple[Any, ...]
+    timer: Timer
+
+
+class Firing:
+    """The due timers of one task."""
+
+    def __init__(self, timers: Sequence[BoundTimers], session: WorkerSession) -> None:
+        """All timers of the operator."""
+        self._session = session
+        self._of_clock = [[each for each in timers if each.clock == clock] for clock in CLOCKS]
+        self._timers = [each for group in self._of_clock for each in group]
+        self.count = 0
+
+    def list_stored(self, buffer: RowBuffer) -> None:
+        """Put the due timers of the base version into ``buffer``."""
+        for number, keys in self._in_order():
+            hashes = np.frombuffer(b"".join(key[-HASH_BYTES:] for key in keys), ">u4").astype(np.uint32)
+            columns = [pa.array(hashes.view(np.int32)), pa.array(number, pa.int32()), pa.array(keys, pa.binary())]
+            buffer.add(pa.RecordBatch.from_arrays(columns, schema=LISTED))
+
+    def due(self, listed: pa.Table) -> Iterator[Due]:
+        """The timers that fire for ``listed`` keys, those of one clock in order; each is taken as it is given.
+
+        To be called after the rows of these keys were processed. What is registered meanwhile, and due, fires as well.
+        """
+        numbers, keys = listed.column(TIMERS).to_pylist(), listed.column(KEY).to_pylist()
+        at = 0
+        for group in self._of_clock:
+            first = at
+            while at < len(keys) and self._timers[numbers[at]] in group:
+                at += 1
+            yield from self._fired(group, list(zip(keys[first:at], numbers[first:at], strict=True)))
+        while any(each.next_registered() for each in self._timers):
+            for group in self._of_clock:
+                yield from self._fired(group, [])
+
+    def _in_order(self) -> Iterator[tuple[list[int], list[bytes]]]:
+        for group in self._of_clock:
+            merged = merge(*map(self._numbered, group))
+            while chunk := list(islice(merged, AT_ONCE)):
+                yield [number for _, number in chunk], [key for key, _ in chunk]
+
+    def _numbered(self, timers: BoundTimers) -> Iterator[tuple[bytes, int]]:
+        number = self._timers.index(timers)
+        return ((key, number) for key in timers.stored_due())
+
+    def _fired(self, group: Sequence[BoundTimers], stored: Sequence[tuple[bytes, int]]) -> Iterator[Due]:
+        for begin in range(0, len(stored), AT_ONCE):
+            chunk = [(key, self._timers[number]) for key, number in stored[begin : begin + AT_ONCE]]
+            found = [self._due(key, timers) for key, timers in chunk]
+            self._session.position.upcoming = sorted({each.suffix for each in found})
+            for (key, timers), each in zip(chunk, found, strict=True):
+                yield from self._registered(group, key)
+                if timers.take(key):
+                    self.count += 1
+                    yield each
+        yield from self._registered(group, None)
+
+    def _registered(self, group: Sequence[BoundTimers], before: bytes | None) -> Iterator[Due]:
+        """Timers that were registered too late to wait, up to the row key ``before``."""
+        while heads := [(key, each) for each in group if (key := each.next_registered()) is not None]:
+            key, timers = min(heads, key=itemgetter(0))
+            if before is not None and key >= before:
+                return
+            timers.pop_registered()
+            if timers.take(key):
+                self.count += 1
+                yield self._due(key, timers)
+
+    def _due(self, key: bytes, timers: BoundTimers) -> Due:
+        row = row_of(key)
+        values, end = self._session.keys.read(row, HASH_BYTES)
+        return Due(row[:end], values, Timer(timers.name, row[end:].decode(), instant_ms(key)))

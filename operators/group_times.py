@@ -1,0 +1,71 @@
+"""What the one Spark group of a partition knows of time: which instants have passed, and when Spark calls it again.
+
+Spark has one kind of time-out for an operator. In event time it drops late rows itself, and calls a group without
+rows once the watermark has passed the group's time-out. In processing time it drops none, and makes a batch at every
+trigger: late rows are told by the watermark of the batch before, which the group's own row in Spark's state remembers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from pyspark_ckpt.operators.timers import clocks_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.state import GroupState
+
+    from pyspark_ckpt.operators.bound_timers import BoundTimers
+    from pyspark_ckpt.operators.plan import Operator
+    from pyspark_ckpt.operators.ttl import Clock
+
+GROUP_ROW = "watermark_ms long, processing_ms long"
+"""The clocks at the group's last call; all timers up to them have fired."""
+NO_WATERMARK = -1
+
+
+def time_out(operator: Operator) -> str:
+    """The kind of time-out that the operator's timers take, by Spark's name for it."""
+    clocks = clocks_of([each.state for each in operator.states])
+    if "processing" in clocks:
+        return "ProcessingTimeTimeout"
+    return "EventTimeTimeout" if clocks else "NoTimeout"
+
+
+class GroupTimes:
+    """The clocks of one call. A clock that has gone back since the last call stands still."""
+
+    def __init__(self, operator: Operator, state: GroupState) -> None:
+        """``state`` is as Spark has given it."""
+        self._state = state
+        self._time_out = time_out(operator)
+        self._has_watermark = operator.has_watermark
+        self.watermark_ms = state.getCurrentWatermarkMs() if operator.has_watermark else NO_WATERMARK
+        self.processing_ms = state.getCurrentProcessingTimeMs()
+        before = state.getOption
+        self.fired_ms: Mapping[Clock, int] = {} if before is None else {"event": before[0], "processing": before[1]}
+        self.now_ms: Mapping[Clock, int] = {
+            "event": max(0, self.watermark_ms, self.fired_ms.get("event", 0)),
+            "processing": max(self.processing_ms, self.fired_ms.get("processing", 0)),
+        }
+
+    @property
+    def late_ms(self) -> int | None:
+        """Rows up to this event time are late, and nobody has dropped them; None if there are no such rows."""
+        if self._time_out == "ProcessingTimeTimeout" and self._has_watermark:
+            return self.fired_ms.get("event", 0)
+        return None
+
+    def set_time_out(self, timers: Iterable[BoundTimers]) -> None:
+        """Have Spark call when the first of ``timers`` is due, and remember the clocks."""
+        if self._time_out == "NoTimeout":
+            return
+        self._state.update((self.now_ms["event"], self.now_ms["processing"]))
+        first = min((at for each in timers if (at := each.earliest_ms()) is not None), default=None)
+        if self._time_out == "EventTimeTimeout":
+            if first is not None:  # a group times out when the clock is beyond what is set
+                self._state.setTimeoutTimestamp(max(1, first - 1))
+        elif self._has_watermark:  # the next batch must find the watermark of this one
+            self._state.setTimeoutDuration(1)
+        elif first is not None:
+            self._state.setTimeoutDuration(max(1, first - 1 - self.processing_ms))

@@ -1,0 +1,72 @@
+"""The rows of a state that is kept in the order of time: under an instant the key and what else tells them apart."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark_ckpt.operators.state_rows import UNREAD, RowCount
+from pyspark_ckpt.state_store.keys import HASH_BYTES, state_head
+
+if TYPE_CHECKING:
+    from pyspark_ckpt.operators.worker_session import WorkerSession
+
+INSTANT = struct.Struct(">Q")
+THERE = b"\x01"
+
+
+def ordered_key(instant: int, row: bytes) -> bytes:
+    """The key ``instant · key and entry · hash`` for a row that begins with its hash."""
+    return INSTANT.pack(instant) + row[HASH_BYTES:] + row[:HASH_BYTES]
+
+
+def row_of(key: bytes) -> bytes:
+    """The row for which ``ordered_key`` was made."""
+    return key[-HASH_BYTES:] + key[INSTANT.size : -HASH_BYTES]
+
+
+class OrderedRows:
+    """What the base version has of one state, and apart from it what the task has written."""
+
+    def __init__(self, number: int, session: WorkerSession) -> None:
+        """Read and write state ``number``, which is in key order."""
+        self.number = number
+        self._head = state_head(number)
+        self._session = session
+        self._written: dict[bytes, bytes | None] = {}
+        self._count = RowCount(session)
+
+    def scan(self, begin: bytes = b"", end: bytes | None = None) -> Iterator[bytes]:
+        """Keys of the base version from ``begin`` up to ``end`` that this task has not written, in order."""
+        for key, _ in self._session.scan(self._head, begin, end):
+            if key not in self._written:
+                yield key
+
+    def put(self, key: bytes, *, there: bool, was_there: bool | None = None) -> None:
+        """Write a row or delete it. ``was_there``: whether the base version has it, if that is known."""
+        if key in self._written:
+            was_there = self._written[key] is not None
+        elif was_there is None:
+            self._count.unread(self._head + key)
+        self._count.add(there - bool(was_there))
+        self._written[key] = THERE if there else None
+
+    def is_deleted(self, key: bytes) -> bool:
+        """Whether this task has deleted the row."""
+        return self._written.get(key, UNREAD) is None
+
+    def first_written(self) -> bytes | None:
+        """The first key that this task has written and not deleted."""
+        return min((key for key, value in self._written.items() if value is not None), default=None)
+
+    @property
+    def change(self) -> int:
+        """How many rows more there are than in the base version."""
+        return self._count.resolved()
+
+    def flush(self, _end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+        """Everything written, in stored order; it is forgotten."""
+        self._count.resolved()
+        written, self._written = self._written, {}
+        return ((self._head + key, written[key]) for key in sorted(written))

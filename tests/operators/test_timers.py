@@ -1,0 +1,224 @@
+"""Timers against a model: batches of random calls, committed or dropped, and what fires in them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pyspark_ckpt.operators import KeyedProcessor, Timer, Timers, VectorProcessor
+from pyspark_ckpt.operators.bound_timers import BoundTimers
+from pyspark_ckpt.operators.firing import HASH, LISTED, Due, Firing
+from pyspark_ckpt.operators.keys import Keys
+from pyspark_ckpt.operators.processors import states_of
+from pyspark_ckpt.operators.row_buffer import RowBuffer, ranges
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from tests.operators.session_lab import Batch, SessionLab, suffix_of
+
+USERS = [f"user {n}" for n in range(6)]
+DECLARED = {
+    "near": (Timers("near", clock="event"), {}),
+    "far": (Timers("far", clock="event"), {}),
+    "wall": (Timers("wall", clock="processing"), {}),
+}
+
+_instants = st.integers(-3, 12)
+_calls = st.tuples(
+    st.sampled_from(USERS),
+    st.sampled_from(sorted(DECLARED)),
+    st.sampled_from(["register", "register", "register", "delete"]),
+    _instants,
+    st.sampled_from(["", "ns", "n\0s"]),
+)
+_batches = st.lists(
+    st.tuples(
+        st.booleans(),
+        st.integers(0, 3),
+        st.integers(0, 3),
+        st.sampled_from([1 << 20, 1]),
+        st.lists(_calls, max_size=12),
+    ),
+    max_size=6,
+)
+
+
+def fire(batch: Batch, timers: Sequence[BoundTimers], limit: int = 1 << 20) -> Iterator[tuple[Due, bytes | None]]:
+    """What fires, a range of hashes at a time, each with the end of its range; all is flushed."""
+    firing = Firing(timers, batch.session)
+    buffer = RowBuffer(LISTED, HASH, limit, Path(batch.session._ticket.staging) / "due")
+    firing.list_stored(buffer)
+    for (listed,), end in ranges([buffer]):
+        yield from ((due, end) for due in firing.due(listed))
+        batch.flush(end)
+    buffer.close()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(_batches)
+def test_timers_fire_once_and_in_the_order_of_time(batches: Any) -> None:  # noqa: ANN401
+    with tempfile.TemporaryDirectory() as folder:
+        lab = SessionLab(Path(folder), DECLARED)
+        pending: set[tuple[str, int, str, str]] = set()
+        clocks, fired_ms = {"event": 0, "processing": 0}, {}
+        for commits, event_step, processing_step, limit, calls in batches:
+            model = set(pending)
+            now = {"event": clocks["event"] + event_step, "processing": clocks["processing"] + processing_step}
+            batch, states = lab.begin(now, fired_ms)
+            for user, name, call, at, namespace in calls:
+                batch.at(user)
+                getattr(states[name], call)(at, namespace)
+                (model.add if call == "register" else model.discard)((name, at, user, namespace))
+            due = {timer for timer in model if timer[1] <= now[DECLARED[timer[0]][0].clock]}
+            model -= due
+            seen: list[tuple[str, int, str, str]] = []
+            order: dict[tuple[str, bytes | None], list[int]] = {}
+            for fired, end in fire(batch, list(states.values()), limit):
+                timer = fired.timer
+                assert fired.suffix == suffix_of(fired.key[0])
+                seen.append((timer.name, timer.at_ms, fired.key[0], timer.namespace))
+                order.setdefault((DECLARED[timer.name][0].clock, end), []).append(timer.at_ms)
+            assert sorted(seen) == sorted(due)
+            if limit > 1:
+                assert all(instants == sorted(instants) for instants in order.values())
+            if limit > 1 or not calls:
+                for name, (declared, _) in DECLARED.items():
+                    left = [at for timers, at, _, _ in model if timers == name]
+                    assert states[name].earliest_ms() == min(left, default=None), declared.clock
+            if commits:
+                batch.stage()
+                lab.commit(batch)
+                pending, clocks, fired_ms = model, now, now
+            else:
+                batch.abort()
+        lab.close()
+
+
+def test_what_is_registered_while_timers_fire_fires_in_its_turn(tmp_path: Path) -> None:
+    lab = SessionLab(tmp_path, DECLARED)
+
+    def register(batch: Batch, states: Any) -> None:  # noqa: ANN401
+        for at in (10, 20, 30):
+            batch.at("user 1")
+            states["near"].register(at)
+
+    lab.run(register)
+    batch, states = lab.begin(25)
+    seen = []
+    for due, _ in fire(batch, list(states.values())):
+        seen.append((due.timer.name, due.timer.at_ms))
+        if due.timer.at_ms == 10:
+            batch.at("user 1")
+            states["far"].register(15)
+            states["far"].register(5)
+            states["wall"].register(1)
+            states["near"].delete(20)
+        if due.timer.name == "wall":
+            states["near"].register(24)
+            states["near"].register(26)
+    assert seen == [("near", 10), ("far", 5), ("far", 15), ("wall", 1), ("near", 24)]
+    assert [states[name].earliest_ms() for name in ("near", "far", "wall")] == [26, None, None]
+    lab.close()
+
+
+def test_rows_are_counted_exactly_and_given_back(tmp_path: Path) -> None:
+    lab = SessionLab(tmp_path, {"near": DECLARED["near"]})
+
+    def register(batch: Batch, states: Any) -> None:  # noqa: ANN401
+        for user in USERS:
+            batch.at(user)
+            states["near"].register(100)
+            states["near"].register(100)
+            states["near"].delete(7)
+
+    for _ in range(2):
+        (state,) = lab.run(register)["states"]
+        assert state["rows"] == len(USERS)
+    batch, states = lab.begin(100)
+    assert len(list(fire(batch, list(states.values())))) == len(USERS)
+    batch.stage()
+    (state,) = lab.commit(batch)["states"]
+    assert state["rows"] == 0
+    lab.close()
+
+
+def test_timers_of_many_keys_are_registered_from_columns(tmp_path: Path) -> None:
+    lab = SessionLab(tmp_path, {"near": DECLARED["near"]})
+    batch, states = lab.begin(0)
+    suffixes = sorted(map(suffix_of, USERS))
+    keys = Keys(pa.table({"user": USERS}), suffixes)
+    at = pa.array([1_000, None, 2_001, 3_000], pa.timestamp("us"))
+    states["near"].register_rows(keys, np.array([0, 1, 1, 2]), at, "w")
+    states["near"].delete_rows(keys, np.array([2]), pa.array([3_000], pa.timestamp("us", "UTC")), "w")
+    batch.stage()
+    lab.commit(batch)
+    batch, states = lab.begin(10)
+    assert [(due.suffix, due.timer) for due, _ in fire(batch, list(states.values()))] == [
+        (suffixes[0], Timer("near", "w", 1)),
+        (suffixes[1], Timer("near", "w", 3)),
+    ]
+    with pytest.raises(InvalidInputError, match=r"Timers 'near' are given int64 of 1 rows: give .* 2 timestamps"):
+        states["near"].register_rows(keys, np.array([0, 1]), pa.array([1]))
+    lab.close()
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [
+        (5, 5),
+        (-5, -5),
+        (datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=timezone.utc), 1),
+        (datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))), 0),
+        (datetime(1970, 1, 1, 0, 0, 2), 2000),  # noqa: DTZ001 - a naive one is UTC
+        (datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=timezone.utc), 253402300800000),
+    ],
+)
+def test_an_instant_is_a_datetime_or_milliseconds(at: Any, expected: int, tmp_path: Path) -> None:  # noqa: ANN401
+    lab = SessionLab(tmp_path, {"near": DECLARED["near"]})
+    batch, states = lab.begin(1 << 50)
+    batch.at("user 1")
+    states["near"].register(at)
+    ((due, _),) = fire(batch, list(states.values()))
+    assert due.timer.at_ms == expected
+    lab.close()
+
+
+@pytest.mark.parametrize("at", ["soon", 1.5, None, True, 1 << 62])
+def test_what_is_no_instant_is_refused_by_value(at: Any, tmp_path: Path) -> None:  # noqa: ANN401
+    lab = SessionLab(tmp_path, {"near": DECLARED["near"]})
+    batch, states = lab.begin(0)
+    batch.at("user 1")
+    with pytest.raises(InvalidInputError, match="A timer is set to"):
+        states["near"].register(at)
+    lab.close()
+
+
+def test_declarations_that_cannot_work_are_refused_by_name() -> None:
+    with pytest.raises(InvalidInputError, match="Timers 'idle': the clock is 'wall'"):
+        Timers("idle", clock="wall")  # type: ignore[arg-type]
+    with pytest.raises(LifecycleError, match="Timers 'idle' is used outside of a processor"):
+        Timers("idle", clock="event").register(5)
+
+    class Deaf(KeyedProcessor):
+        idle = Timers("idle", clock="event")
+
+        def process(self, *_: Any) -> None: ...  # noqa: ANN401
+
+    class DeafColumns(VectorProcessor):
+        idle = Timers("idle", clock="event")
+
+        def process_batch(self, *_: Any) -> None: ...  # noqa: ANN401
+
+    with pytest.raises(InvalidInputError, match=r"Deaf declares the timers 'idle' and has no on_timer\(\)"):
+        states_of(Deaf())
+    with pytest.raises(
+        InvalidInputError, match=r"DeafColumns declares the timers 'idle' and has no process_timers\(\)"
+    ):
+        states_of(DeafColumns())
