@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ SETTINGS = {
 }
 JOIN_SIDES = ("left", "right")
 
+_QUIET = timedelta(minutes=9)
 _START_S = 1_709_294_400  # 2024-03-01 12:00 UTC
 _GROUPS_OUT = "user int, events long, total long, timed_out boolean"
 _GROUPS_STATE = "events long, total long"
@@ -158,11 +160,12 @@ def _groups(events: DataFrame, fault: Fault | None, weight: int) -> DataFrame:
 
 
 class _Activity(ckpt.KeyedProcessor):
-    """A value, a list whose elements expire, and a map for each user."""
+    """A value, a list whose elements expire, a map and timers for each user."""
 
     total = ckpt.ValueState("total", "struct<events bigint, total bigint>")
     recent = ckpt.ListState("recent", "bigint", ttl=ckpt.Ttl("15 minutes", clock="event"))
     sides = ckpt.MapState("sides", "string", "bigint")
+    quiet = ckpt.Timers("quiet", clock="event")
 
     def __init__(self, fault: Fault | None, weight: int) -> None:
         self.fault = fault
@@ -175,10 +178,21 @@ class _Activity(ckpt.KeyedProcessor):
         events, total = self.total.value() or (0, 0)
         for row in rows:
             self.recent.add(row.number)
+            self.quiet.register(row.at + _QUIET, row.side)
+            if row.number % 5 == 0:
+                self.quiet.delete(row.at + _QUIET, row.side)
             self.sides.put(row.side, self.sides.get(row.side, 0) + 1)
             total += row.number * self.weight
         self.total.update((events + len(rows), total))
         yield key.user, events + len(rows), total, list(self.recent.get()), dict(self.sides.items()), ctx.watermark_ms
+
+    def on_timer(self, ctx: ckpt.Context, key: Any, timer: ckpt.Timer) -> Iterator[tuple[Any, ...]]:  # noqa: ANN401
+        """Forget an event of the side that the timer is for."""
+        if self.fault is not None:
+            self.fault.strike("midway")
+        left = self.sides.get(timer.namespace) - 1
+        self.sides.put(timer.namespace, left)
+        yield key.user, None, timer.at_ms, None, {timer.namespace: left}, ctx.watermark_ms
 
 
 def _keyed(events: DataFrame, fault: Fault | None, weight: int) -> DataFrame:

@@ -107,16 +107,17 @@ class ReminderColumns(ckpt.VectorProcessor):
 
 def model(source: Source, runs: Sequence[tuple[int, int]], *, empty_batches: bool) -> list[set[tuple[Any, ...]]]:
     """What each batch must put out. ``empty_batches``: whether Spark makes them when the watermark has moved."""
-    batches = [set()]
+    batches: list[set[tuple[Any, ...]]] = [set()]
     count: dict[int | None, int] = defaultdict(int)
     pending: set[tuple[datetime, int | None, str]] = set()
-    late = mark = newest = None
+    late = mark = _EPOCH
+    newest = _EPOCH + _DELAY
 
-    def millis(at: datetime | None) -> int:
-        return 0 if at is None else (at - _EPOCH) // timedelta(milliseconds=1)
+    def millis(at: datetime) -> int:
+        return (at - _EPOCH) // timedelta(milliseconds=1)
 
     def fire() -> None:
-        for timer in sorted((each for each in pending if mark is not None and each[0] <= mark), key=itemgetter(0, 2)):
+        for timer in sorted((each for each in pending if each[0] <= mark), key=itemgetter(0, 2)):
             pending.discard(timer)
             count[timer[1]] += 1000
             batches[-1].add((timer[2], timer[1], count[timer[1]], millis(timer[0]), millis(mark)))
@@ -125,9 +126,9 @@ def model(source: Source, runs: Sequence[tuple[int, int]], *, empty_batches: boo
         for number in range(first, last):
             rows_of: dict[int | None, list[Any]] = defaultdict(list)
             for row_id, user, word, _, at in source.batches[number]:
-                if late is None or at > late:
+                if at > late:
                     rows_of[user].append((row_id, at + _WAIT, word or ""))
-                newest = at if newest is None else max(newest, at)
+                newest = max(newest, at)
             for user, rows in rows_of.items():
                 pending |= {(at, user, word) for _, at, word in rows}
                 pending -= {(at, user, word) for row_id, at, word in rows if row_id % 2 == 0}

@@ -20,11 +20,12 @@ from pyspark_ckpt.operators.firing import HASH, LISTED, Due, Firing
 from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.operators.processors import states_of
 from pyspark_ckpt.operators.row_buffer import RowBuffer, ranges
+from pyspark_ckpt.operators.ttl import Clock
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
-from tests.operators.session_lab import Batch, SessionLab, suffix_of
+from tests.operators.session_lab import Batch, Kinds, SessionLab, suffix_of
 
 USERS = [f"user {n}" for n in range(6)]
-DECLARED = {
+DECLARED: dict[str, tuple[Timers, Kinds]] = {
     "near": (Timers("near", clock="event"), {}),
     "far": (Timers("far", clock="event"), {}),
     "wall": (Timers("wall", clock="processing"), {}),
@@ -67,10 +68,14 @@ def test_timers_fire_once_and_in_the_order_of_time(batches: Any) -> None:  # noq
     with tempfile.TemporaryDirectory() as folder:
         lab = SessionLab(Path(folder), DECLARED)
         pending: set[tuple[str, int, str, str]] = set()
-        clocks, fired_ms = {"event": 0, "processing": 0}, {}
+        clocks: dict[Clock, int] = {"event": 0, "processing": 0}
+        fired_ms: dict[Clock, int] = {}
         for commits, event_step, processing_step, limit, calls in batches:
             model = set(pending)
-            now = {"event": clocks["event"] + event_step, "processing": clocks["processing"] + processing_step}
+            now: dict[Clock, int] = {
+                "event": clocks["event"] + event_step,
+                "processing": clocks["processing"] + processing_step,
+            }
             batch, states = lab.begin(now, fired_ms)
             for user, name, call, at, namespace in calls:
                 batch.at(user)
