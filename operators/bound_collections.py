@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pyspark_ckpt.operators.bound import WRONG_VALUE, Binding, Bound, Row
-from pyspark_ckpt.operators.columns import validity
+from pyspark_ckpt.operators.columns import arrow_values, validity
 from pyspark_ckpt.operators.state_rows import KeyRows
 from pyspark_ckpt.operators.states import ListState, MapState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
@@ -190,6 +190,18 @@ class BoundMap(Bound, MapState):
         suffixes = [keys.suffixes[position] for position in index.tolist()]
         return self._codec.decode_column(self._entries.get_many(suffixes, entries))
 
+    def get_range(self, keys: Keys, begin: Any = None, end: Any = None) -> pa.MapArray:
+        """See MapState."""
+        first, last = self._bounds(begin, end)
+        counts, map_keys, stored = [0], [], []
+        for suffix in keys.suffixes:
+            for entry, value in self._entries.scan(suffix, first, last):
+                map_keys.append(self._keys.decode(entry)[0])
+                stored.append(value)
+            counts.append(len(stored))
+        columns = arrow_values(map_keys, self._kinds["key"]), self._codec.decode_column(stored)
+        return pa.MapArray.from_arrays(pa.array(counts, pa.int32()), *columns)
+
     def put_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array, values: pa.Array) -> None:
         """See MapState."""
         entries = self._keys.encode_columns([self._column("key", map_keys, len(index))])
@@ -209,8 +221,7 @@ class BoundMap(Bound, MapState):
             raise self._mismatch("key", key) from problem
 
     def _scan(self, begin: Any, end: Any) -> Iterator[tuple[bytes, bytes]]:
-        return self._entries.scan(
-            self._at.suffix,
-            b"" if begin is None else self._entry(begin),
-            None if end is None else self._entry(end),
-        )
+        return self._entries.scan(self._at.suffix, *self._bounds(begin, end))
+
+    def _bounds(self, begin: Any, end: Any) -> tuple[bytes, bytes | None]:
+        return b"" if begin is None else self._entry(begin), None if end is None else self._entry(end)

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_ckpt.operators.bound import Binding, Bound, Row
-from pyspark_ckpt.operators.columns import validity
+from pyspark_ckpt.operators.columns import python_values, validity
 from pyspark_ckpt.operators.states import AggregatingState, ReducingState, ValueState
+from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from pyspark_ckpt.operators.keys import Keys
+
+_REDUCED: Mapping[str, Callable[[Any, Any], Any]] = {"sum": operator.add, "min": min, "max": max}
+_COMBINED: Mapping[str, Callable[[Any, Any], Any]] = {
+    "sum": pc.add_checked,
+    "min": pc.min_element_wise,
+    "max": pc.max_element_wise,
+}
 
 
 class OneRow(Bound):
@@ -51,6 +63,20 @@ class OneRow(Bound):
 
     def _save(self, value: Any) -> None:
         self._rows.put(self._at.suffix, None if value is None else self._stored(value))
+
+    def _add_each(self, keys: Keys, index: NDArray[Any], values: Sequence[Any], add: Callable[[Any, Any], Any]) -> None:
+        """Add values one after the other to what their keys keep; each key is read and written once."""
+        if len(values) != len(index):
+            raise InvalidInputError(f"State {self.name!r}: {len(values)} values are given for {len(index)} rows.")
+        positions, places = np.unique(index, return_inverse=True)
+        suffixes = [keys.suffixes[position] for position in positions.tolist()]
+        kept = [None if row is None else self._codec.decode(row) for row in self._rows.get_many(suffixes)]
+        is_nested = pa.types.is_nested(self._kinds[self._what])
+        for place, value in zip(places.tolist(), values, strict=True):
+            new = add(kept[place], value)
+            # What is kept has the form that is read, whatever the user's function gave.
+            kept[place] = self._codec.decode(self._stored(new)) if is_nested and new is not None else new
+        self._rows.put_many(suffixes, [None if each is None else self._stored(each) for each in kept])
 
 
 class BoundValue(OneRow, ValueState):
@@ -92,7 +118,9 @@ class BoundReducing(OneRow, ReducingState):
     def __init__(self, binding: Binding) -> None:
         """See Bound."""
         super().__init__(binding)
-        self.reduce = binding.state.reduce  # type: ignore[attr-defined]  # it is a ReducingState
+        how: Any = binding.state.reduce  # type: ignore[attr-defined]  # it is a ReducingState
+        self._by_column = None if callable(how) else (how, _COMBINED[how])
+        self.reduce = how if callable(how) else _REDUCED[how]
 
     def get(self) -> Any:
         """See ReducingState."""
@@ -100,8 +128,38 @@ class BoundReducing(OneRow, ReducingState):
 
     def add(self, value: Any) -> None:
         """See ReducingState."""
-        kept = self._load()
-        self._save(value if kept is None else self.reduce(kept, value))
+        if value is not None:
+            kept = self._load()
+            self._save(value if kept is None else self.reduce(kept, value))
+
+    def get_values(self, keys: Keys) -> pa.Array:
+        """See ReducingState."""
+        return self._codec.decode_column(self._rows.get_many(keys.suffixes))
+
+    def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
+        """See ReducingState."""
+        column = self._column("value", values, len(index))
+        if self._by_column is None:
+            self._add_each(keys, index, python_values(column), self._reduced)
+            return
+        how, combined = self._by_column
+        grouped = pa.table({"key": index, "value": column}).group_by("key").aggregate([("value", how)])
+        grouped = grouped.filter(pc.is_valid(grouped.column(f"value_{how}"))).sort_by("key")
+        suffixes = [keys.suffixes[position] for position in grouped.column("key").to_pylist()]
+        added = grouped.column(f"value_{how}").combine_chunks()
+        old = self._codec.decode_column(self._rows.get_many(suffixes))
+        try:
+            new = pc.if_else(pc.is_valid(old), combined(old, added), added).cast(column.type)
+        except pa.ArrowException as problem:
+            raise InvalidInputError(
+                f"State {self.name!r}: a {how} of its values is none of type {column.type}: {problem}"
+            ) from problem
+        self._rows.put_many(suffixes, list(self._codec.encode_column(new)))
+
+    def _reduced(self, kept: Any, value: Any) -> Any:
+        if value is None or kept is None:
+            return kept if value is None else value
+        return self.reduce(kept, value)
 
 
 class BoundAggregating(OneRow, AggregatingState):
@@ -120,5 +178,19 @@ class BoundAggregating(OneRow, AggregatingState):
 
     def add(self, value: Any) -> None:
         """See AggregatingState."""
-        kept = self._load()
-        self._save(self.accumulate(self.create() if kept is None else kept, value))
+        self._save(self._accumulated(self._load(), value))
+
+    def get_results(self, keys: Keys) -> list[Any]:
+        """See AggregatingState."""
+        kept = python_values(self._codec.decode_column(self._rows.get_many(keys.suffixes)))
+        return [None if each is None else self.result(each) for each in kept]
+
+    def add_rows(self, keys: Keys, index: NDArray[Any], values: Sequence[Any] | pa.Array) -> None:
+        """See AggregatingState."""
+        if isinstance(values, pa.ChunkedArray):
+            values = values.combine_chunks()
+        given = python_values(values) if isinstance(values, pa.Array) else values
+        self._add_each(keys, index, given, self._accumulated)
+
+    def _accumulated(self, kept: Any, value: Any) -> Any:
+        return self.accumulate(self.create() if kept is None else kept, value)

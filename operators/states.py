@@ -6,9 +6,9 @@ Each is found again by its name and the operator's uid, so neither may change wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 from pyspark_ckpt.operators.ttl import Ttl
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pyspark_ckpt.operators.value_types import TypeLike
 
 TtlLike: TypeAlias = "str | timedelta | Ttl | None"
+Reduction: TypeAlias = Literal["sum", "min", "max"]
+
+REDUCTIONS: tuple[Reduction, ...] = ("sum", "min", "max")
 
 
 class Declared:
@@ -194,25 +197,36 @@ class MapState(State):
         """For each i the value under ``map_keys[i]`` in the map of ``keys[index[i]]``, null where absent."""
         self._unbound()
 
+    def get_range(self, keys: Keys, begin: Any = None, end: Any = None) -> pa.MapArray:
+        """The entries of ``keys``, a map for each, in key order; from key ``begin`` up to ``end`` (exclusive)."""
+        self._unbound()
+
     def put_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array, values: pa.Array) -> None:
         """Set ``map_keys[i]`` to ``values[i]`` in the map of ``keys[index[i]]``, in order; null removes."""
         self._unbound()
 
 
 class ReducingState(State):
-    """One value for each key, which every added value is reduced into."""
+    """One value for each key, which every added value is reduced into. None adds nothing."""
 
     def __init__(
         self,
         name: str,
         type: TypeLike,  # noqa: A002
-        reduce: Callable[[Any, Any], Any],
+        reduce: Callable[[Any, Any], Any] | Reduction,
         *,
         ttl: TtlLike = None,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        """``reduce(kept, added)`` gives what is kept from then on."""
+        """``reduce(kept, added)`` gives what is kept from then on; "sum", "min" and "max" reduce whole columns at once.
+
+        Raises InvalidInputError.
+        """
         super().__init__(name, {"value": type}, ttl, aliases)
+        if not callable(reduce) and reduce not in REDUCTIONS:
+            raise InvalidInputError(
+                f"ReducingState {name!r}: it reduces by {reduce!r}, neither a function nor one of {REDUCTIONS}."
+            )
         self.reduce = reduce
 
     def get(self) -> Any:
@@ -221,6 +235,14 @@ class ReducingState(State):
 
     def add(self, value: Any) -> None:
         """Reduce a value into that of the current key. Raises InvalidInputError."""
+        self._unbound()
+
+    def get_values(self, keys: Keys) -> pa.Array:
+        """The reduced values of ``keys``, in their order, null where nothing was added."""
+        self._unbound()
+
+    def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
+        """Reduce ``values[i]`` into that of ``keys[index[i]]``, for all i in order. Raises InvalidInputError."""
         self._unbound()
 
 
@@ -250,4 +272,12 @@ class AggregatingState(State):
 
     def add(self, value: Any) -> None:
         """Add a value to the accumulator of the current key. Raises InvalidInputError."""
+        self._unbound()
+
+    def get_results(self, keys: Keys) -> list[Any]:
+        """The results for ``keys``, in their order, None where nothing was added."""
+        self._unbound()
+
+    def add_rows(self, keys: Keys, index: NDArray[Any], values: Sequence[Any] | pa.Array) -> None:
+        """Add ``values[i]`` to the accumulator of ``keys[index[i]]``, for all i in order. Raises InvalidInputError."""
         self._unbound()

@@ -210,6 +210,8 @@ def test_lists_and_maps_of_many_keys_are_those_of_single_keys(lab: SessionLab) -
     def read(batch: Batch, states: dict[str, Any]) -> None:
         states["list"].add_rows(keys, np.array([1, 0]), pa.array([9, 8], LONG))
         assert states["list"].get_lists(keys).to_pylist() == [[1, 3, 8], [9], [2, 4, 5]]
+        assert states["map"].get_range(keys).to_pylist() == [[("a", 3)], [], [("b", 2), ("c", 4)]]
+        assert states["map"].get_range(keys, "b", "c").to_pylist() == [[], [], [("b", 2)]]
         found = states["map"].get_entries(keys, np.array([0, 1, 2, 2]), pa.array(["a", "a", "b", "d"]))
         assert found.to_pylist() == [3, None, 2, None]
         batch.at(keys.column("user")[2].as_py())
@@ -232,6 +234,72 @@ def test_a_map_larger_than_what_is_read_of_it_is_read_lazily(lab: SessionLab) ->
     assert next(states["map"].items()) == ("000000", 0), "two scans do not meet"
     assert next(entries) == ("010001", 10_001)
     batch.abort()
+
+
+@pytest.mark.parametrize("how", ["sum", "min", "max", lambda kept, added: kept * 2 + added])
+def test_reducing_states_of_many_keys_are_those_of_one_after_the_other(how: Any, tmp_path: Path) -> None:  # noqa: ANN401
+    pair = {name: (ReducingState(name, "bigint", how), {"value": LONG}) for name in ("one", "many")}
+    lab = SessionLab(tmp_path, pair)
+    suffixes = sorted(map(suffix_of, USERS))
+    keys = Keys(pa.table({"user": USERS}), suffixes)
+    rng = np.random.default_rng(3)
+
+    def work(batch: Batch, bound: dict[str, Any]) -> None:
+        index = rng.integers(0, 4, 30)
+        values = [None if value == 0 else value for value in rng.integers(-5, 5, 30).tolist()]
+        for position, value in zip(index.tolist(), values, strict=True):
+            batch.session.position.suffix = suffixes[position]
+            bound["one"].add(value)
+        bound["many"].add_rows(keys, index, pa.array(values, LONG))
+        assert bound["many"].get_values(keys) == bound["one"].get_values(keys)
+        assert bound["many"].get_values(keys)[4:] == pa.nulls(2, LONG)
+
+    for _ in range(3):
+        lab.run(work)
+    batch, bound = lab.begin()
+    with pytest.raises(InvalidInputError, match="State 'one': 1 values are given for 2"):
+        bound["one"].add_rows(keys, np.array([0, 1]), pa.array([1]))
+    if how == "sum":
+        with pytest.raises(InvalidInputError, match="State 'one': a sum of its values is none of type int64: overflow"):
+            bound["one"].add_rows(keys, np.array([0, 0]), pa.array([1 << 62, 1 << 62]))
+    batch.abort()
+    lab.close()
+
+
+def test_a_reduction_that_is_none_is_refused() -> None:
+    with pytest.raises(
+        InvalidInputError, match=r"ReducingState 'most': it reduces by 'mean', neither .*'sum', 'min', 'max'"
+    ):
+        ReducingState("most", "bigint", "mean")  # type: ignore[arg-type]
+
+
+def test_accumulators_of_many_keys_are_those_of_one_after_the_other(tmp_path: Path) -> None:
+    def declared(name: str) -> AggregatingState:
+        return AggregatingState(
+            name,
+            "struct<n bigint, total bigint>",
+            create=lambda: None,
+            add=lambda kept, value: (1, value) if kept is None else (kept.n + 1, kept.total + value),
+            result=lambda kept: kept.total / kept.n,
+        )
+
+    kinds = {"accumulator": pa.struct([("n", LONG), ("total", LONG)])}
+    lab = SessionLab(tmp_path, {name: (declared(name), kinds) for name in ("one", "many")})
+    suffixes = sorted(map(suffix_of, USERS))
+    keys = Keys(pa.table({"user": USERS}), suffixes)
+
+    def work(batch: Batch, bound: dict[str, Any]) -> None:
+        index, values = np.array([3, 1, 3, 3]), [5, 6, 7, 8]
+        for position, value in zip(index.tolist(), values, strict=True):
+            batch.session.position.suffix = suffixes[position]
+            bound["one"].add(value)
+        bound["many"].add_rows(keys, index, pa.chunked_array([[5], [6, 7, 8]]))
+        assert bound["many"].get_results(keys) == bound["one"].get_results(keys)
+        assert [result is None for result in bound["many"].get_results(keys)] == [True, False, True, False, True, True]
+
+    for _ in range(2):
+        lab.run(work)
+    lab.close()
 
 
 def test_reducing_and_aggregating_states_keep_one_row(tmp_path: Path) -> None:
