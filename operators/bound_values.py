@@ -120,7 +120,7 @@ class BoundReducing(OneRow, ReducingState):
         super().__init__(binding)
         how: Any = binding.state.reduce  # type: ignore[attr-defined]  # it is a ReducingState
         self._by_column = None if callable(how) else (how, _COMBINED[how])
-        self.reduce = how if callable(how) else _REDUCED[how]
+        self._reduce: Callable[[Any, Any], Any] = how if callable(how) else _REDUCED[how]
 
     def get(self) -> Any:
         """See ReducingState."""
@@ -130,7 +130,7 @@ class BoundReducing(OneRow, ReducingState):
         """See ReducingState."""
         if value is not None:
             kept = self._load()
-            self._save(value if kept is None else self.reduce(kept, value))
+            self._save(value if kept is None else self._reduce(kept, value))
 
     def get_values(self, keys: Keys) -> pa.Array:
         """See ReducingState."""
@@ -159,7 +159,7 @@ class BoundReducing(OneRow, ReducingState):
     def _reduced(self, kept: Any, value: Any) -> Any:
         if value is None or kept is None:
             return kept if value is None else value
-        return self.reduce(kept, value)
+        return self._reduce(kept, value)
 
 
 class BoundAggregating(OneRow, AggregatingState):

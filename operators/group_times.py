@@ -40,6 +40,9 @@ class GroupTimes:
         self._state = state
         self._time_out = time_out(operator)
         self._has_watermark = operator.has_watermark
+        self._drops_late_rows = (
+            self._time_out == "ProcessingTimeTimeout" and operator.has_watermark and not operator.keeps_late_rows
+        )
         self.watermark_ms = state.getCurrentWatermarkMs() if operator.has_watermark else NO_WATERMARK
         self.processing_ms = state.getCurrentProcessingTimeMs()
         before = state.getOption
@@ -52,9 +55,7 @@ class GroupTimes:
     @property
     def late_ms(self) -> int | None:
         """Rows up to this event time are late, and nobody has dropped them; None if there are no such rows."""
-        if self._time_out == "ProcessingTimeTimeout" and self._has_watermark:
-            return self.fired_ms.get("event", 0)
-        return None
+        return self.fired_ms.get("event", 0) if self._drops_late_rows else None
 
     def set_time_out(self, timers: Iterable[BoundTimers]) -> None:
         """Have Spark call when the first of ``timers`` is due, and remember the clocks."""
@@ -65,7 +66,7 @@ class GroupTimes:
         if self._time_out == "EventTimeTimeout":
             if first is not None:  # a group times out when the clock is beyond what is set
                 self._state.setTimeoutTimestamp(max(1, first - 1))
-        elif self._has_watermark:  # the next batch must find the watermark of this one
+        elif self._drops_late_rows:  # the next batch must find the watermark of this one
             self._state.setTimeoutDuration(1)
         elif first is not None:
             self._state.setTimeoutDuration(max(1, first - 1 - self.processing_ms))

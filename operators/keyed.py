@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -13,6 +13,7 @@ from pyspark_ckpt.operators.partition_task import PartitionTask
 from pyspark_ckpt.operators.placement import route_column
 from pyspark_ckpt.operators.plan import BATCH, HASH, ROUTE, ROW, TIME, Operator, ProcessorState
 from pyspark_ckpt.operators.processors import KeyedProcessor, VectorProcessor, states_of
+from pyspark_ckpt.operators.states import ValueState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.stored_values import value_codec
 from pyspark_ckpt.operators.timers import clocks_of
@@ -23,6 +24,10 @@ from pyspark_ckpt.state_store.options import PREFIX, parse, table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+    from pyspark_ckpt.operators.group_function import GroupFunction
+
+Processor: TypeAlias = KeyedProcessor | VectorProcessor
 
 MOST_PARALLELISM = 32768
 
@@ -74,17 +79,47 @@ class KeyedStream:
     order_by: tuple[str, ...]
     max_parallelism: int
 
-    def process(self, processor: KeyedProcessor | VectorProcessor, output: str, mode: str = "update") -> DataFrame:
-        """The rows that ``processor`` gives, of the Spark DDL type ``output``.
+    def process(self, processor: Processor, output: StructType | str, mode: str = "update") -> DataFrame:
+        """The rows that ``processor`` gives, of the type ``output``, as a StructType or Spark DDL.
 
         ``mode``: "update" or "append", as for applyInPandasWithState. Raises InvalidInputError.
         """
+        return self._process(processor, _struct(output, f"keyed(uid={self.uid!r}): the output"), mode)
+
+    def apply_in_pandas_with_state(
+        self,
+        func: GroupFunction,
+        outputStructType: StructType | str,  # noqa: N803 - the names are Spark's
+        stateStructType: StructType | str,  # noqa: N803
+        outputMode: str,  # noqa: N803
+        timeoutConf: str,  # noqa: N803
+    ) -> DataFrame:
+        """``GroupedData.applyInPandasWithState`` of the keyed columns, with the same arguments and the same results.
+
+        Raises InvalidInputError.
+        """
+        from pyspark_ckpt.operators.group_frames import Conversion
+        from pyspark_ckpt.operators.group_function import CLOCK_OF, processor_of
+
+        who = f"keyed(uid={self.uid!r})"
+        if timeoutConf not in CLOCK_OF:
+            raise InvalidInputError(f"{who}: the timeoutConf is {timeoutConf!r}, not one of {list(CLOCK_OF)}.")
+        output = _struct(outputStructType, f"{who}: the output")
+        _struct(stateStructType, f"{who}: the state")
+        how = Conversion.of(self.frame.sparkSession)
+        state = ValueState("state", stateStructType)
+        processor = processor_of(func, state, output, timeoutConf, how, self.frame.columns)
+        return self._process(processor, output, outputMode, keeps_late_rows=True)
+
+    def _process(
+        self, processor: Processor, columns: StructType, mode: str, *, keeps_late_rows: bool = False
+    ) -> DataFrame:
         from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
         plan = _plans(self.frame)
-        columns = _struct(output, f"keyed(uid={self.uid!r}): the output")
         event_time = plan.eventTime(self.frame._jdf, TIME)  # noqa: SLF001
         operator = self._operator(plan, processor, columns, has_watermark=event_time is not None)
+        operator = replace(operator, keeps_late_rows=keeps_late_rows)
         if mode not in {"update", "append"}:
             raise InvalidInputError(f"keyed(uid={self.uid!r}): the mode is {mode!r}, not 'update' or 'append'.")
         if "processing" in clocks_of([each.state for each in operator.states]):
@@ -92,9 +127,7 @@ class KeyedStream:
         batches = self._batches(plan, PartitionTask(operator, processor), event_time, mode)
         return ClassicFrame(plan.unpacked(batches._jdf, columns.json()), self.frame.sparkSession)  # noqa: SLF001
 
-    def _operator(
-        self, plan: Any, processor: KeyedProcessor | VectorProcessor, output: StructType, *, has_watermark: bool
-    ) -> Operator:
+    def _operator(self, plan: Any, processor: Processor, output: StructType, *, has_watermark: bool) -> Operator:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         session = self.frame.sparkSession
@@ -189,7 +222,7 @@ def _plans(frame: DataFrame) -> Any:
     return plan
 
 
-def _struct(ddl: str, what: str) -> StructType:
+def _struct(ddl: StructType | str, what: str) -> StructType:
     from pyspark.sql.types import StructType
 
     kind = resolved(ddl, what)

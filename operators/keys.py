@@ -28,6 +28,16 @@ class Keys:
         """How many keys."""
         return len(self.suffixes)
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the key columns."""
+        names: list[str] = self._columns.column_names
+        return names
+
+    def at(self, positions: Sequence[int]) -> Keys:
+        """Some of the keys, whose positions rise."""
+        return Keys(self._columns.take(pa.array(positions, pa.int64())), [self.suffixes[n] for n in positions])
+
     def column(self, name: str) -> pa.ChunkedArray:
         """A key column, one value for each key."""
         return self._columns.column(name)

@@ -43,6 +43,7 @@ class Operator:
     has_watermark: bool
     memory_bytes: int
     order_by: tuple[str, ...]
+    keeps_late_rows: bool = False
 
     @property
     def rows(self) -> pa.Schema:

@@ -12,13 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Context, Decimal
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
-TypeLike: TypeAlias = str | type
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
+
+TypeLike: TypeAlias = "str | type | DataType"
 Convert: TypeAlias = Callable[[Any], Any]
 
 PYTHON_TYPES: Mapping[type, str] = {
@@ -48,19 +51,22 @@ class ValueType:
 
 
 def resolved(declared: TypeLike, what: str) -> ValueType:
-    """The type of ``what``, from Spark DDL or a Python type; on the driver. Raises InvalidInputError."""
+    """The type of ``what``, from Spark DDL, Spark's object for it or a Python type; on the driver.
+
+    Raises InvalidInputError.
+    """
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_type
-    from pyspark.sql.types import _parse_datatype_string
+    from pyspark.sql.types import DataType, _parse_datatype_string
 
     ddl = PYTHON_TYPES.get(declared) if isinstance(declared, type) else declared
-    if ddl is None:
+    if not isinstance(ddl, (str, DataType)):
         raise InvalidInputError(
             f"{what} has the type {declared!r}.",
             hint=f"Give a Spark type as text, like 'struct<n bigint>', or one of {_names(PYTHON_TYPES)}.",
         )
     try:
-        kind = _parse_datatype_string(ddl)
+        kind = ddl if isinstance(ddl, DataType) else _parse_datatype_string(ddl)
         return ValueType(json.loads(kind.json()), to_arrow_type(kind, timezone="UTC"))
     except PySparkException as problem:
         raise InvalidInputError(f"{what} has the type {ddl!r}, which Spark cannot read: {problem}") from problem

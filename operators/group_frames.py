@@ -1,0 +1,117 @@
+"""Rows as the pandas frames of applyInPandasWithState, and back, by PySpark's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
+from pyspark.sql.types import StructField, StructType
+
+from pyspark_ckpt.operators.columns import validity
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """Spark's settings for its way from Arrow to pandas and back."""
+
+    time_zone: str
+    checks_casts: bool
+    columns_by_name: bool
+    prefers_integer_types: bool
+    coerces_integers_to_decimals: bool
+    rows_at_once: int
+
+    @classmethod
+    def of(cls, session: SparkSession) -> Conversion:
+        """The settings of a session."""
+
+        def is_on(name: str, default: str) -> bool:
+            return session.conf.get(name, default) == "true"
+
+        rows_at_once = int(str(session.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")))
+        return cls(
+            time_zone=str(session.conf.get("spark.sql.session.timeZone")),
+            checks_casts=is_on("spark.sql.execution.pandas.convertToArrowArraySafely", "false"),
+            columns_by_name=is_on("spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName", "true"),
+            prefers_integer_types=is_on("spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", "false"),
+            coerces_integers_to_decimals=is_on(
+                "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", "false"
+            ),
+            rows_at_once=rows_at_once if rows_at_once > 0 else 1 << 31,
+        )
+
+    def to_frame(self, rows: pa.Table | pa.RecordBatch) -> pd.DataFrame:
+        """Rows as a function of applyInPandasWithState gets them."""
+        columns = ArrowBatchTransformer.to_pandas(
+            rows,
+            timezone=self.time_zone,
+            struct_in_pandas="dict",
+            ndarray_as_list=False,
+            prefer_int_ext_dtype=self.prefers_integer_types,
+            df_for_struct=False,
+        )
+        return pd.concat(columns, axis=1)
+
+    def to_rows(self, frames: Sequence[pd.DataFrame], output: StructType) -> pa.RecordBatch:
+        """What such a function returned as rows of the output."""
+        batch = PandasToArrowConversion.convert(
+            [pd.concat(frames, ignore_index=True)],
+            StructType([StructField("_0", output)]),
+            timezone=self.time_zone,
+            safecheck=self.checks_casts,
+            arrow_cast=True,
+            assign_cols_by_name=self.columns_by_name,
+            int_to_decimal_coercion_enabled=self.coerces_integers_to_decimals,
+        )
+        return pa.RecordBatch.from_struct_array(batch.column(0))
+
+
+class Groups:
+    """Rows as pandas frames, each of a range of rows with the types that it would have if it had been converted alone.
+
+    All are converted at once, for that takes as long as one; but numbers among which there is a null become floats, so
+    what lies beside a null is converted again by itself.
+    """
+
+    def __init__(self, rows: pa.Table, key_names: Sequence[str], how: Conversion) -> None:
+        self._rows = rows
+        self._how = how
+        self._is_uneven = np.zeros(len(rows), np.bool_)
+        columns = []
+        for column in rows.columns:
+            if pa.types.is_nested(column.type):
+                self._is_uneven[:] = True
+            elif column.null_count and (pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)):
+                self._is_uneven |= ~validity(column)
+                column = column.fill_null(value=False if pa.types.is_boolean(column.type) else 0)  # noqa: PLW2901
+            columns.append(column)
+        self._all = how.to_frame(pa.Table.from_arrays(columns, names=rows.column_names))
+        self._key_columns = [rows.column_names.index(name) for name in key_names]
+        found = [self._all.iloc[:, n] for n in self._key_columns]
+        self._keys = [each.to_numpy() if each.dtype.kind in "biuf" else list(each) for each in found]
+
+    def key(self, at: int) -> tuple[Any, ...]:
+        """The key of a row."""
+        if self._is_uneven[at]:
+            alone = self._how.to_frame(self._rows.slice(at, 1))
+            return tuple(alone.iloc[:, n][0] for n in self._key_columns)
+        return tuple([each[at] for each in self._keys])
+
+    def frames(self, begin: int, end: int) -> Iterator[pd.DataFrame]:
+        """Rows ``begin`` up to ``end`` as frames with indexes of their own."""
+        for first in range(begin, end, self._how.rows_at_once):
+            last = min(first + self._how.rows_at_once, end)
+            if self._is_uneven[first:last].any():
+                yield self._how.to_frame(self._rows.slice(first, last - first))
+            else:
+                frame = self._all.iloc[first:last].copy(deep=False)
+                frame.index = pd.RangeIndex(last - first)
+                yield frame

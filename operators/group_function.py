@@ -1,0 +1,199 @@
+"""Functions written for Spark's applyInPandasWithState, called with the same arguments, on state of our own.
+
+Frames, keys and outputs are converted by PySpark's own code, so that a function sees what it is used to. What is saved
+is everything around the call: Spark sends and takes a pandas frame, a pickled state and a JSON text for each key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql.streaming.state import GroupState
+
+from pyspark_ckpt.operators.columns import arrow_values, python_values
+from pyspark_ckpt.operators.group_frames import Conversion, Groups
+from pyspark_ckpt.operators.group_times import NO_WATERMARK
+from pyspark_ckpt.operators.processors import VectorContext, VectorProcessor
+from pyspark_ckpt.operators.states import ValueState
+from pyspark_ckpt.operators.timers import Timers
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from pyspark_ckpt.operators.ttl import Clock
+
+GroupFunction: TypeAlias = Callable[[tuple[Any, ...], Iterator[pd.DataFrame], GroupState], Iterable[pd.DataFrame]]
+
+CLOCK_OF: Mapping[str, Clock | None] = {
+    "NoTimeout": None,
+    "EventTimeTimeout": "event",
+    "ProcessingTimeTimeout": "processing",
+}
+FRAMES_AT_ONCE = 8192
+
+
+def processor_of(
+    function: GroupFunction,
+    state: ValueState,
+    output: StructType,
+    time_out: str,
+    how: Conversion,
+    input_names: Sequence[str],
+) -> GroupFunctionProcessor:
+    """The processor that calls ``function``. ``time_out``: Spark's name for the kind of time-outs."""
+    declared: dict[str, Any] = {"state": state}
+    clock = CLOCK_OF[time_out]
+    if clock is not None:
+        declared["time_out_ms"] = ValueState("time-out", "bigint")
+        declared["time_outs"] = Timers("time-outs", clock=clock)
+    kind = type(GroupFunctionProcessor.__name__, (GroupFunctionProcessor,), declared)
+    processor: GroupFunctionProcessor = kind(function, output, time_out, how, input_names)
+    return processor
+
+
+class GroupFunctionProcessor(VectorProcessor):
+    """Calls a function for each key, with its rows as pandas frames and its state as a GroupState.
+
+    As in Spark, each call ends with the state and the time-out that it has set, and a time-out that it has not set is
+    none; a call that touches neither leaves both.
+    """
+
+    state: ValueState
+    time_out_ms: ValueState
+    time_outs: Timers
+
+    def __init__(
+        self, function: GroupFunction, output: StructType, time_out: str, how: Conversion, input_names: Sequence[str]
+    ) -> None:
+        """See ``processor_of``."""
+        self.function = function
+        self.input_names = tuple(input_names)
+        self.output = output
+        self.time_out = time_out
+        self.how = how
+
+    def process_batch(self, ctx: VectorContext, batch: pa.Table) -> pa.Table | None:
+        """Call the function for every key that has rows."""
+        order = np.argsort(ctx.key_index, kind="stable")
+        ends = np.cumsum(np.bincount(ctx.key_index, minlength=len(ctx.keys))).tolist()
+        groups = Groups(batch.take(pa.array(order)).combine_chunks(), ctx.keys.names, self.how)
+        calls = _Calls(self, ctx)
+        for position, (begin, end) in enumerate(pairwise([0, *ends])):
+            calls.call(position, groups.key(begin), groups.frames(begin, end), timed_out=False)
+        return calls.finish()
+
+    def process_timers(self, ctx: VectorContext, _timers: pa.Table) -> pa.Table | None:
+        """Call the function for every key whose time is out, with an empty frame; a key has one time-out."""
+        groups = Groups(ctx.keys.to_table().combine_chunks(), ctx.keys.names, self.how)
+        calls = _Calls(self, ctx)
+        for position in ctx.key_index.tolist():
+            empty = iter([pd.DataFrame(columns=list(self.input_names))])
+            calls.call(position, groups.key(position), empty, timed_out=True)
+        return calls.finish()
+
+
+class _State(GroupState):
+    """A GroupState that says what was done to it."""
+
+    @property
+    def time_out_ms(self) -> int | None:
+        return None if self._timeout_timestamp == GroupState.NO_TIMESTAMP else int(self._timeout_timestamp)
+
+    @property
+    def is_touched(self) -> bool:
+        return self._updated or self._removed or self.time_out_ms is not None
+
+
+class _Calls:
+    """The calls for some keys, and what they leave."""
+
+    def __init__(self, processor: GroupFunctionProcessor, ctx: VectorContext) -> None:
+        self._processor = processor
+        self._ctx = ctx
+        stored = processor.state.get(ctx.keys)
+        self._type = stored.type
+        self._states: list[Any] = python_values(stored)
+        self._clock = CLOCK_OF[processor.time_out]
+        times = [None] * len(self._states) if self._clock is None else processor.time_out_ms.get(ctx.keys).to_pylist()
+        self._old_times, self._times = times, list(times)
+        self._written: set[int] = set()
+        self._frames: list[pd.DataFrame] = []
+        self._batches: list[pa.RecordBatch] = []
+
+    def call(self, position: int, key: tuple[Any, ...], frames: Iterator[pd.DataFrame], *, timed_out: bool) -> None:
+        value = self._states[position]
+        state = _State(
+            optionalValue=value,
+            batchProcessingTimeMs=self._ctx.processing_time_ms,
+            eventTimeWatermarkMs=self._ctx.watermark_ms,
+            timeoutConf=self._processor.time_out,
+            hasTimedOut=timed_out,
+            watermarkPresent=self._ctx.watermark_ms != NO_WATERMARK,
+            defined=value is not None,
+            updated=False,
+            removed=False,
+            timeoutTimestamp=GroupState.NO_TIMESTAMP,
+            keyAsUnsafe=b"",
+            valueSchema=None,
+        )
+        self._take(self._processor.function(key, frames, state))
+        if state.is_touched:
+            self._states[position] = state.getOption
+            self._times[position] = state.time_out_ms
+            self._written.add(position)
+        elif timed_out:  # it stays timed out
+            self._times[position] = self._now_ms()
+
+    def finish(self) -> pa.Table | None:
+        """Write the states and the time-outs. Returns the rows."""
+        keys, processor = self._ctx.keys, self._processor
+        written = sorted(self._written)
+        if written:
+            values = arrow_values([self._states[position] for position in written], self._type)
+            processor.state.put(keys.at(written), values)
+        moved = [n for n, (old, new) in enumerate(zip(self._old_times, self._times, strict=True)) if old != new]
+        if moved:
+            index = np.array(moved)
+            old, new = ([times[position] for position in moved] for times in (self._old_times, self._times))
+            processor.time_outs.delete_rows(keys, index, _instants(old))
+            processor.time_outs.register_rows(keys, index, _instants(new))
+            processor.time_out_ms.put(keys.at(moved), pa.array(new, pa.int64()))
+        self._pack()
+        return pa.Table.from_batches(self._batches) if self._batches else None
+
+    def _now_ms(self) -> int:
+        return self._ctx.watermark_ms if self._clock == "event" else self._ctx.processing_time_ms
+
+    def _take(self, results: Iterable[pd.DataFrame]) -> None:
+        who = f"The function {getattr(self._processor.function, '__name__', self._processor.function)!r}"
+        if isinstance(results, pd.DataFrame) or not isinstance(results, Iterable):
+            raise InvalidInputError(f"{who} returned {type(results).__name__}, not an iterable of pandas.DataFrame.")
+        for frame in results:
+            if not isinstance(frame, pd.DataFrame):
+                raise InvalidInputError(f"{who} gave {type(frame).__name__}, not a pandas.DataFrame.")
+            if len(frame.columns) != len(self._processor.output) and not (len(frame.columns) == 0 and frame.empty):
+                raise InvalidInputError(
+                    f"{who} gave a frame of {len(frame.columns)} columns, and the output has "
+                    f"{len(self._processor.output)}: {self._processor.output.names}."
+                )
+            if len(frame):
+                self._frames.append(frame)
+        if len(self._frames) >= FRAMES_AT_ONCE:
+            self._pack()
+
+    def _pack(self) -> None:
+        if self._frames:
+            self._batches.append(self._processor.how.to_rows(self._frames, self._processor.output))
+            self._frames = []
+
+
+def _instants(times_ms: Sequence[int | None]) -> pa.Array:
+    """When the timers of time-outs fire: Spark has a key time out when its clock is beyond what was set."""
+    micros = [None if each is None else (each + 1) * 1000 for each in times_ms]
+    return pa.array(micros, pa.int64()).cast(pa.timestamp("us"))
