@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark_ckpt.operators.ttl import Clock
 
 GROUP_ROW = "watermark_ms long, processing_ms long"
-"""The clocks at the group's last call; all timers up to them have fired."""
+"""The clocks at the group's last call, those that it has timers for; all timers up to them have fired."""
 NO_WATERMARK = -1
 
 
@@ -61,7 +61,8 @@ class GroupTimes:
         """Have Spark call when the first of ``timers`` is due, and remember the clocks."""
         if self._time_out == "NoTimeout":
             return
-        self._state.update((self.now_ms["event"], self.now_ms["processing"]))
+        has_processing = self._time_out == "ProcessingTimeTimeout"
+        self._state.update((self.now_ms["event"], self.now_ms["processing"] if has_processing else 0))
         first = min((at for each in timers if (at := each.earliest_ms()) is not None), default=None)
         if self._time_out == "EventTimeTimeout":
             if first is not None:  # a group times out when the clock is beyond what is set
