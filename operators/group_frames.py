@@ -91,7 +91,7 @@ class Groups:
                 self._is_uneven[:] = True
             elif column.null_count and (pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)):
                 self._is_uneven |= ~validity(column)
-                column = column.fill_null(value=False if pa.types.is_boolean(column.type) else 0)  # noqa: PLW2901
+                column = column.fill_null(pa.scalar(0).cast(column.type))  # noqa: PLW2901
             columns.append(column)
         self._all = how.to_frame(pa.Table.from_arrays(columns, names=rows.column_names))
         self._key_columns = [rows.column_names.index(name) for name in key_names]

@@ -7,6 +7,7 @@ is everything around the call: Spark sends and takes a pandas frame, a pickled s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
+from pyspark.sql.types import StructType
 
 from pyspark_ckpt.operators.columns import arrow_values, python_values
 from pyspark_ckpt.operators.group_frames import Conversion, Groups
@@ -24,8 +26,6 @@ from pyspark_ckpt.operators.timers import Timers
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
     from pyspark_ckpt.operators.ttl import Clock
 
 GroupFunction: TypeAlias = Callable[[tuple[Any, ...], Iterator[pd.DataFrame], GroupState], Iterable[pd.DataFrame]]
@@ -118,7 +118,9 @@ class _Calls:
         self._ctx = ctx
         stored = processor.state.get(ctx.keys)
         self._type = stored.type
-        self._states: list[Any] = python_values(stored)
+        local = _change_of_timestamps(self._type, lambda at: at.astimezone().replace(tzinfo=None))
+        self._utc = _change_of_timestamps(self._type, lambda at: at.astimezone(timezone.utc))
+        self._states: list[Any] = list(map(local, python_values(stored)))
         self._clock = CLOCK_OF[processor.time_out]
         times = [None] * len(self._states) if self._clock is None else processor.time_out_ms.get(ctx.keys).to_pylist()
         self._old_times, self._times = times, list(times)
@@ -140,7 +142,7 @@ class _Calls:
             removed=False,
             timeoutTimestamp=GroupState.NO_TIMESTAMP,
             keyAsUnsafe=b"",
-            valueSchema=None,
+            valueSchema=StructType(),
         )
         self._take(self._processor.function(key, frames, state))
         if state.is_touched:
@@ -155,7 +157,7 @@ class _Calls:
         keys, processor = self._ctx.keys, self._processor
         written = sorted(self._written)
         if written:
-            values = arrow_values([self._states[position] for position in written], self._type)
+            values = arrow_values([self._utc(self._states[position]) for position in written], self._type)
             processor.state.put(keys.at(written), values)
         moved = [n for n, (old, new) in enumerate(zip(self._old_times, self._times, strict=True)) if old != new]
         if moved:
@@ -170,9 +172,9 @@ class _Calls:
     def _now_ms(self) -> int:
         return self._ctx.watermark_ms if self._clock == "event" else self._ctx.processing_time_ms
 
-    def _take(self, results: Iterable[pd.DataFrame]) -> None:
+    def _take(self, results: Any) -> None:
         who = f"The function {getattr(self._processor.function, '__name__', self._processor.function)!r}"
-        if isinstance(results, pd.DataFrame) or not isinstance(results, Iterable):
+        if isinstance(results, pd.DataFrame) or not hasattr(results, "__iter__"):
             raise InvalidInputError(f"{who} returned {type(results).__name__}, not an iterable of pandas.DataFrame.")
         for frame in results:
             if not isinstance(frame, pd.DataFrame):
@@ -191,6 +193,19 @@ class _Calls:
         if self._frames:
             self._batches.append(self._processor.how.to_rows(self._frames, self._processor.output))
             self._frames = []
+
+
+def _change_of_timestamps(kind: pa.StructType, change: Callable[[datetime], datetime]) -> Callable[[Any], Any]:
+    """A function that changes the timestamps of a state: Spark gives and takes them without zone, in local time."""
+    places = [n for n, field in enumerate(kind) if pa.types.is_timestamp(field.type) and field.type.tz]
+
+    def changed(state: Any) -> Any:
+        fields = list(state)
+        for n in places:
+            fields[n] = None if fields[n] is None else change(fields[n])
+        return tuple(fields)
+
+    return lambda state: changed(state) if places and state is not None else state
 
 
 def _instants(times_ms: Sequence[int | None]) -> pa.Array:

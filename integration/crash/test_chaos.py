@@ -33,7 +33,7 @@ VICTIMS: Mapping[str, Victims] = {
 
 def seeds() -> list[int]:
     """The seeds to run."""
-    given = os.environ.get("CKPT_CHAOS_SEEDS", "3")
+    given = os.environ.get("CKPT_CHAOS_SEEDS", "1,3")
     return [int(seed) for seed in given.split(",")] if "," in given else list(range(1, int(given) + 1))
 
 

@@ -92,13 +92,10 @@ _V1 = {_FORMAT: "1"}
 
 CASES = {
     "by key, update": Case(_by_user, _EVENTS, "update"),
-    "by key, complete": Case(_by_user, _EVENTS, "complete"),
     "by key, update, format 1": Case(_by_user, _EVENTS, "update", _V1),
-    "by key, complete, format 1": Case(_by_user, _EVENTS, "complete", _V1),
     "everything, update": Case(_of_everything, _EVENTS, "update"),
     "everything, complete, format 1": Case(_of_everything, _EVENTS, "complete", _V1),
     "window, complete": Case(_by_window, _EVENTS, "complete"),
-    "window, update": Case(_by_window, _EVENTS, "update"),
     "window, watermark, append": Case(_by_window_with_watermark, _EVENTS, "append"),
     "window, watermark, append, format 1": Case(_by_window_with_watermark, _EVENTS, "append", _V1),
     "window, watermark, update": Case(_by_window_with_watermark, _EVENTS, "update"),
