@@ -30,10 +30,12 @@ from integration.demo.flights import (
     STATISTICS,
     Statistic,
     airline_names,
+    by_days,
     compute_in_one_go,
     read_flights,
     write_as_files,
 )
+from integration.demo.pauses import COLUMNS, NAME, pauses_in_one_go
 
 CONSOLE = Console(width=None if sys.stdout.isatty() else 110)
 
@@ -45,32 +47,38 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="pyspark-ckpt-demo-") as name:
         folder = Path(name)
         flights = read_flights()
-        files = write_as_files(flights, folder / "flights", arguments.days_per_file)
+        parts = by_days(flights, arguments.days_per_file)
+        write_as_files(parts, folder / "flights")
+        has_keyed = arguments.provider == "ckpt"
         CONSOLE.print(
-            f"{len(flights):,} flights of 2013 as a stream of {files} files, "
-            f"{len(STATISTICS)} running statistics of it, state in {_provider_name(arguments.provider)}."
+            f"{len(flights):,} flights of 2013 as a stream of {len(parts)} files, {len(STATISTICS)} running statistics "
+            f"of it{' and a keyed operator' if has_keyed else ''}, state in {_provider_name(arguments.provider)}."
         )
-        replay(folder, arguments.provider, files)
+        # Without rows, one batch more follows for the timers that the last rows have made due.
+        replay(folder, arguments.provider, (len(STATISTICS) + has_keyed) * len(parts) + has_keyed)
         wrong = 0
         for statistic in STATISTICS:
             wrong += compare(last_rows(folder, statistic), compute_in_one_go(flights, statistic), statistic)
+        if has_keyed:
+            pauses = pd.concat(pd.read_parquet(path) for path in sorted((folder / "results" / NAME).glob("*.parquet")))
+            wrong += compare_pauses(pauses[COLUMNS], pauses_in_one_go(parts))
         print_airlines(last_rows(folder, STATISTICS[0]))
         print_worst_aircraft(last_rows(folder, STATISTICS[1]))
     CONSOLE.print(f"{time.monotonic() - began:.0f} s.")
     return 1 if wrong else 0
 
 
-def replay(folder: Path, provider: str, files: int) -> None:
+def replay(folder: Path, provider: str, total: int) -> None:
     """Run the stream to its end; the first process is killed half way."""
     done: set[tuple[str, int]] = set()
     columns = [TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     with Progress(*columns, console=CONSOLE) as progress:
-        bar = progress.add_task("replaying", total=files * len(STATISTICS))
+        bar = progress.add_task("replaying", total=total)
         with child(folder, provider) as process:
             for batch in batches(process, folder):
                 done.add(batch)
                 progress.update(bar, completed=len(done))
-                if len(done) >= files * len(STATISTICS) // 2:
+                if len(done) >= total // 2:
                     kill(process)
                     break
         before = len(done)
@@ -81,7 +89,7 @@ def replay(folder: Path, provider: str, files: int) -> None:
             for batch in batches(process, folder):
                 again += batch in done
                 done.add(batch)
-                progress.update(bar, completed=min(len(done), files * len(STATISTICS)))
+                progress.update(bar, completed=len(done))
             if process.wait() != 0:
                 _give_up(folder)
     CONSOLE.print(f"Restarted from the checkpoints: {before - again} batches kept, {again} run again.")
@@ -149,6 +157,21 @@ def compare(streamed: pd.DataFrame, expected: pd.DataFrame, statistic: Statistic
         CONSOLE.print(wrong.head().to_string())
     else:
         CONSOLE.print(f"[green]{statistic.title}: all {len(both):,} rows equal those of the batch computation.")
+    return len(wrong)
+
+
+def compare_pauses(streamed: pd.DataFrame, expected: pd.DataFrame) -> int:
+    """Compare the rows of the keyed operator; returns how many differ, and shows the first of them."""
+    times = {"since": "datetime64[us, UTC]"}
+    both = expected.astype(times).merge(streamed.astype(times), how="outer", indicator=True)
+    wrong = both[(both["_merge"] != "both") | both.duplicated(keep=False)]
+    if len(wrong):
+        CONSOLE.print(f"[red]pauses of aircraft: {len(wrong):,} of {len(both):,} rows differ from the plain loop.")
+        CONSOLE.print(wrong.head().to_string())
+    else:
+        CONSOLE.print(
+            f"[green]pauses of aircraft (keyed, with timers): all {len(both):,} rows equal those of a plain loop."
+        )
     return len(wrong)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,16 +46,19 @@ def airline_names() -> dict[str, str]:
     return dict(zip(table["carrier"], table["name"].str.strip(), strict=True))
 
 
-def write_as_files(flights: pd.DataFrame, folder: Path, days_per_file: int) -> int:
-    """Cut ``flights`` into files of some days each, the oldest file first in the stream. Returns how many."""
-    folder.mkdir(parents=True)
+def by_days(flights: pd.DataFrame, days_per_part: int) -> list[pd.DataFrame]:
+    """``flights`` in parts of some days each."""
     days = (flights["departure"] - flights["departure"].iloc[0]).dt.days
-    parts = [part for _, part in flights.groupby(days // days_per_file)]
+    return [part for _, part in flights.groupby(days // days_per_part)]
+
+
+def write_as_files(parts: Sequence[pd.DataFrame], folder: Path) -> None:
+    """Write each part into a file, the oldest file first in the stream."""
+    folder.mkdir(parents=True)
     for number, part in enumerate(parts):
         path = folder / f"{number:04d}.parquet"
         part.to_parquet(path, index=False)
         os.utime(path, (1_500_000_000 + number, 1_500_000_000 + number))
-    return len(parts)
 
 
 def compute_in_one_go(flights: pd.DataFrame, statistic: Statistic) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""The program that is killed and started again: three running statistics over the stream of flights.
+"""The program that is killed and started again: running statistics over the stream of flights, and a keyed operator.
 
 ``python -m integration.demo.replay FOLDER PROVIDER`` reads FOLDER/flights, keeps its checkpoints in
 FOLDER/checkpoints, writes one file of changed rows for a statistic and batch into FOLDER/results and says so
@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 import pyspark_ckpt
+from integration.demo import pauses
 from integration.demo.flights import LATE_AFTER_MIN, STATISTICS, Statistic
 
 SPARK_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -27,15 +28,16 @@ def main(folder: Path, provider: str) -> None:
     """Run all statistics until every file of the stream has been read."""
     spark = open_session(folder, provider)
     flights = read_stream(spark, folder / "flights")
+    streams = {statistic.name: running(flights, statistic).writeStream.outputMode("update") for statistic in STATISTICS}
+    if provider == "ckpt":
+        streams[pauses.NAME] = pauses.pauses(flights).writeStream.outputMode("append")
     queries = [
-        running(flights, statistic)
-        .writeStream.queryName(statistic.name)
-        .outputMode("update")
-        .option("checkpointLocation", str(folder / "checkpoints" / statistic.name))
-        .foreachBatch(writer(folder / "results", statistic))
+        stream.queryName(name)
+        .option("checkpointLocation", str(folder / "checkpoints" / name))
+        .foreachBatch(writer(folder / "results", name))
         .trigger(availableNow=True)
         .start()
-        for statistic in STATISTICS
+        for name, stream in streams.items()
     ]
     for query in queries:
         query.awaitTermination()
@@ -87,9 +89,9 @@ def running(flights: DataFrame, statistic: Statistic) -> DataFrame:
     return counted.withColumn("hour", F.col("window.start")).drop("window") if "hour" in statistic.keys else counted
 
 
-def writer(results: Path, statistic: Statistic) -> Callable[[DataFrame, int], None]:
+def writer(results: Path, name: str) -> Callable[[DataFrame, int], None]:
     """Write what a batch changed under the batch's number: a batch that runs again replaces its own file."""
-    folder = results / statistic.name
+    folder = results / name
     folder.mkdir(parents=True, exist_ok=True)
 
     def write(changed: DataFrame, batch: int) -> None:
@@ -98,7 +100,7 @@ def writer(results: Path, statistic: Statistic) -> Callable[[DataFrame, int], No
         unfinished = folder / f"{batch:05d}.part"
         pq.write_table(table, unfinished)
         unfinished.replace(folder / f"{batch:05d}.parquet")
-        print(json.dumps({"statistic": statistic.name, "batch": batch}), flush=True)
+        print(json.dumps({"statistic": name, "batch": batch}), flush=True)
 
     return write
 

@@ -1,0 +1,42 @@
+"""Timers: an aircraft that does not leave New York for 14 days is reported, once, as soon as the time is over."""
+
+from datetime import timedelta
+
+from flights import show
+from pyspark.sql import DataFrame
+
+from pyspark_ckpt import operators as ckpt
+
+PAUSE = timedelta(days=14)
+
+
+class Grounded(ckpt.KeyedProcessor):
+    """Each departure takes back the timer of the one before."""
+
+    last = ckpt.ValueState("last", "timestamp")
+    idle = ckpt.Timers("idle", clock="event")
+
+    def process(self, ctx, key, rows):
+        for row in rows:
+            last = self.last.value()
+            if last is not None:
+                self.idle.delete(last + PAUSE)
+                if row.departure - last >= PAUSE:  # the next departure comes in the batch in which the time is over
+                    yield key.tailnum, last
+            self.last.update(row.departure)
+            self.idle.register(row.departure + PAUSE)
+
+    def on_timer(self, ctx, key, timer):
+        yield key.tailnum, self.last.value()
+        self.last.clear()
+
+
+def query(flights: DataFrame) -> DataFrame:
+    known = flights.where("tailnum is not null").withWatermark("departure", "1 hour")
+    return ckpt.keyed(known, by="tailnum", uid="groundings", order_by="departure").process(
+        Grounded(), output="tailnum string, last_departure timestamp"
+    )
+
+
+if __name__ == "__main__":
+    show(query, order="last_departure")
