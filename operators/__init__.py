@@ -1,5 +1,6 @@
 """Keyed operators for PySpark streams: state that is declared, and processors that are given keys or whole columns."""
 
+from pyspark_ckpt.operators.counters import Counter
 from pyspark_ckpt.operators.keyed import KeyedStream, keyed
 from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
@@ -10,6 +11,7 @@ from pyspark_ckpt.operators.ttl import Ttl
 __all__ = [
     "AggregatingState",
     "Context",
+    "Counter",
     "KeyedProcessor",
     "KeyedStream",
     "Keys",

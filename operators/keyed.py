@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from pyspark_ckpt.operators.counters import Counter, metric_name
 from pyspark_ckpt.operators.group_times import GROUP_ROW, time_out
 from pyspark_ckpt.operators.partition_task import PartitionTask
 from pyspark_ckpt.operators.placement import route_column
@@ -124,6 +125,8 @@ class KeyedStream:
             raise InvalidInputError(f"keyed(uid={self.uid!r}): the mode is {mode!r}, not 'update' or 'append'.")
         if "processing" in clocks_of([each.state for each in operator.states]):
             plan.endAvailableNow(self.frame.sparkSession._jsparkSession)  # noqa: SLF001
+        counters = [metric_name(self.uid, each.state) for each in operator.states if isinstance(each.state, Counter)]
+        plan.declareCounters(counters)
         batches = self._batches(plan, PartitionTask(operator, processor), event_time, mode)
         return ClassicFrame(plan.unpacked(batches._jdf, columns.json()), self.frame.sparkSession)  # noqa: SLF001
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyspark_ckpt.operators.binding import bind
 from pyspark_ckpt.operators.bound import Binding, Kept, Staged
 from pyspark_ckpt.operators.bound_timers import BoundTimers
+from pyspark_ckpt.operators.counters import BoundCounter, Counter, metric_name
 from pyspark_ckpt.operators.evolution import evolved
 from pyspark_ckpt.operators.expiry import LEAST_SWEPT, index_name
 from pyspark_ckpt.operators.firing import LISTED, Firing
@@ -130,7 +131,7 @@ class PartitionTask:
         key_schema = {name: str(kind) for name, kind in zip(self.operator.by, self.operator.key_types, strict=True)}
         encoder = {"keyed": self.operator.uid, "max_parallelism": self.operator.max_parallelism}
         declared = []
-        for each in self.operator.states:
+        for each in self.operator.kept:
             name = self._name(each)
             known = meta.state(name)
             stored = {} if known is None else known.descriptor.value_schema
@@ -156,6 +157,10 @@ class PartitionTask:
         processor = copy.copy(self.processor)
         bound = []
         for each in self.operator.states:
+            if isinstance(each.state, Counter):
+                metric = metric_name(self.operator.uid, each.state)
+                setattr(processor, each.attribute, BoundCounter(each.state.name, metric, session.counts))
+        for each in self.operator.kept:
             kinds = {what: kind.arrow for what, kind in each.types.items()}
             name = self._name(each)
             index = None if each.state.ttl is None else session.numbers[index_name(name)]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from pyspark_ckpt.operators.counters import Counter
+
 if TYPE_CHECKING:
     from pyspark_ckpt.operators.states import Declared
     from pyspark_ckpt.operators.value_types import ValueType
@@ -21,7 +23,7 @@ BATCH = "batch"
 
 @dataclass(frozen=True)
 class ProcessorState:
-    """A state or timers of the processor: in which attribute, and what its types are."""
+    """What a processor declares: in which attribute, and what its types are."""
 
     attribute: str
     state: Declared
@@ -44,6 +46,11 @@ class Operator:
     memory_bytes: int
     order_by: tuple[str, ...]
     keeps_late_rows: bool = False
+
+    @property
+    def kept(self) -> list[ProcessorState]:
+        """What has rows in the store: all but counters."""
+        return [each for each in self.states if not isinstance(each.state, Counter)]
 
     @property
     def rows(self) -> pa.Schema:

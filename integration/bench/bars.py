@@ -11,13 +11,18 @@ from integration.bench.measure import Measured
 from integration.bench.variants import (
     GROUPS,
     HDFS_BACKED,
+    MANY_TIMERS,
+    NO_TIMERS,
+    ONE_PICKLE,
     OURS,
     PER_KEY,
     ROCKSDB,
     ROCKSDB_CHANGELOG,
+    SEVERAL_STATES,
     SMALL_CACHE,
     SMALL_CACHE_FEW_KEYS,
     TRANSFORM,
+    UNCHANGED,
     VECTORISED,
     VECTORISED_FEW_KEYS,
     WITHOUT_STATE,
@@ -44,8 +49,8 @@ class Ratio:
 
     @classmethod
     def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-        """The ratio of two series of the same rounds."""
-        pairs = [mine / other for mine, other in zip(ours, theirs, strict=True)]
+        """The ratio of two series of the same rounds, of which one may be shorter."""
+        pairs = [mine / other for mine, other in zip(ours, theirs, strict=False)]
         if len(pairs) < 2:
             return cls(pairs[0], pairs[0], pairs[0])
         low, _, high = quantiles(pairs, n=4, method="inclusive")
@@ -125,6 +130,7 @@ BARS: tuple[Bar, ...] = (
         for ours, theirs, limit in (
             (VECTORISED, GROUPS, 1 / 80),
             (PER_KEY, GROUPS, 1 / 25),
+            (UNCHANGED, GROUPS, 1 / 8),
             (VECTORISED, TRANSFORM, 1 / 30),
             (VECTORISED, WITHOUT_STATE, 1.4),
         )
@@ -139,6 +145,18 @@ BARS: tuple[Bar, ...] = (
         "keyed, small batches: vectorised against the same without state",
         Side("keyed-small", VECTORISED.name),
         (Side("keyed-small", WITHOUT_STATE.name),),
+        1.3,
+    ),
+    Bar(
+        "keyed: value, list and map with TTL against one pickled state",
+        Side("keyed-states", SEVERAL_STATES.name),
+        (Side("keyed-states", ONE_PICKLE.name),),
+        1 / 20,
+    ),
+    Bar(
+        "a million timers, none due, against none",
+        Side("timers", MANY_TIMERS.name),
+        (Side("timers", NO_TIMERS.name),),
         1.3,
     ),
     Bar(

@@ -76,20 +76,21 @@ def _keyed(processor: ckpt.KeyedProcessor | ckpt.VectorProcessor) -> Query:
     )
 
 
+def _totals(key: tuple[Any, ...], chunks: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    import pandas as pd
+
+    rows, total = state.get if state.exists else (0, 0)
+    for chunk in chunks:
+        rows += len(chunk)
+        total += int(chunk["amount"].sum())
+    state.update((rows, total))
+    yield pd.DataFrame({"key": [key[0]], "rows": [rows], "total": [total]})
+
+
 def _grouped(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame:
-    def totals(key: tuple[Any, ...], chunks: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-        import pandas as pd
-
-        rows, total = state.get if state.exists else (0, 0)
-        for chunk in chunks:
-            rows += len(chunk)
-            total += int(chunk["amount"].sum())
-        state.update((rows, total))
-        yield pd.DataFrame({"key": [key[0]], "rows": [rows], "total": [total]})
-
     frame = frames[0].select("key", "amount")
     return frame.groupBy("key").applyInPandasWithState(
-        totals, OUTPUT, "rows bigint, total bigint", "update", "NoTimeout"
+        _totals, OUTPUT, "rows bigint, total bigint", "update", "NoTimeout"
     )
 
 
@@ -116,11 +117,127 @@ def _transformed(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame
     return frame.groupBy("key").transformWithState(Totals(), OUTPUT, "Update", "None")
 
 
+class SeveralStates(ckpt.VectorProcessor):
+    """Rows, the latest amounts and a count for each minute, all of which are forgotten in time."""
+
+    rows = ckpt.ReducingState("rows", "bigint", "sum", ttl="1 day")
+    latest = ckpt.ListState("latest", "bigint", ttl="10 seconds")
+    minutes = ckpt.MapState("minutes", "bigint", "bigint", ttl="1 hour")
+
+    def process_batch(self, ctx: ckpt.VectorContext, batch: pa.Table) -> pa.Table:
+        """Take all rows."""
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        self.rows.add_rows(ctx.keys, ctx.key_index, pa.array(np.ones(len(batch), np.int64)))
+        self.latest.add_rows(ctx.keys, ctx.key_index, batch.column("amount"))
+        minute = pc.divide(batch.column("at").cast(pa.int64()), 60_000_000).combine_chunks()
+        pairs = (
+            pa.table({"key": ctx.key_index, "minute": minute})
+            .group_by(["key", "minute"])
+            .aggregate([([], "count_all")])
+        )
+        index, keys = pairs.column("key").to_numpy(), pairs.column("minute").combine_chunks()
+        old = self.minutes.get_entries(ctx.keys, index, keys).fill_null(0)
+        self.minutes.put_entries(ctx.keys, index, keys, pc.add(old, pairs.column("count_all").combine_chunks()))
+        total = self.rows.get_values(ctx.keys)
+        return pa.table({"key": ctx.keys.column("key"), "rows": total, "total": total})
+
+
+class SeveralStatesPerKey(ckpt.KeyedProcessor):
+    """The same, one key after the other."""
+
+    rows = ckpt.ValueState("rows", "bigint", default=0, ttl="1 day")
+    latest = ckpt.ListState("latest", "bigint", ttl="10 seconds")
+    minutes = ckpt.MapState("minutes", "bigint", "bigint", ttl="1 hour")
+
+    def process(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Sequence[Any]]:  # noqa: ANN401
+        """Take the key's rows."""
+        total = self.rows.value() + len(rows)
+        self.rows.update(total)
+        self.latest.add_all([row.amount for row in rows])
+        for row in rows:
+            minute = int(row.at.timestamp()) // 60
+            self.minutes.put(minute, self.minutes.get(minute, 0) + 1)
+        yield key.key, total, total
+
+
+def _pickled(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame:
+    def take(key: tuple[Any, ...], chunks: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        import pickle
+
+        import pandas as pd
+
+        now = state.getCurrentProcessingTimeMs()
+        total, latest, minutes = pickle.loads(state.get[0]) if state.exists else (0, [], {})  # noqa: S301 - its own
+        for chunk in chunks:
+            total += len(chunk)
+            latest.extend((now, amount) for amount in chunk["amount"])
+            for at in chunk["at"]:
+                minute = int(at.timestamp()) // 60
+                minutes[minute] = (now, minutes.get(minute, (0, 0))[1] + 1)
+        latest = [each for each in latest if each[0] > now - 10_000]
+        minutes = {minute: each for minute, each in minutes.items() if each[0] > now - 3_600_000}
+        state.update((pickle.dumps((total, latest, minutes)),))
+        yield pd.DataFrame({"key": [key[0]], "rows": [total], "total": [total]})
+
+    return frames[0].groupBy("key").applyInPandasWithState(take, OUTPUT, "all binary", "update", "NoTimeout")
+
+
+class ManyTimers(ckpt.VectorProcessor):
+    """A timer for every key, years ahead."""
+
+    wait = ckpt.Timers("wait", clock="event")
+
+    def process_batch(self, ctx: ckpt.VectorContext, batch: pa.Table) -> None:
+        """Register the timers."""
+        from datetime import timedelta
+
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        self.wait.register_rows(ctx.keys, ctx.key_index, pc.add(batch.column("at"), pa.scalar(timedelta(days=3650))))
+
+    def process_timers(self, ctx: ckpt.VectorContext, timers: pa.Table) -> None:
+        """Never called."""
+        raise AssertionError(f"{len(timers)} timers of {len(ctx.keys)} keys fired")
+
+
+class NoTimers(ManyTimers):
+    """None of them."""
+
+    def process_batch(self, _ctx: ckpt.VectorContext, _batch: pa.Table) -> None:
+        """Nothing."""
+
+
+def _keyed_at(processor: ckpt.KeyedProcessor | ckpt.VectorProcessor) -> Query:
+    return lambda _spark, frames: ckpt.keyed(frames[0], "key", uid="totals").process(processor, OUTPUT)
+
+
+def _watched(processor: ckpt.VectorProcessor) -> Query:
+    return lambda _spark, frames: ckpt.keyed(frames[0].withWatermark("at", "1 minute"), "key", uid="totals").process(
+        processor, OUTPUT
+    )
+
+
+def _unchanged(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame:
+    return ckpt.keyed(frames[0].select("key", "amount"), "key", uid="totals").apply_in_pandas_with_state(
+        _totals, OUTPUT, "rows bigint, total bigint", "update", "NoTimeout"
+    )
+
+
 FORMS: Mapping[str, Query] = {
     "vectorised": _keyed(Vectorised()),
     "per key": _keyed(PerKey()),
     "without state": _keyed(Stateless()),
+    "unchanged": _unchanged,
     "applyInPandasWithState": _grouped,
     "transformWithState": _transformed,
+    "several states": _keyed_at(SeveralStates()),
+    "several states, per key": _keyed_at(SeveralStatesPerKey()),
+    "one pickled state": _pickled,
+    "many timers": _watched(ManyTimers()),
+    "no timers": _watched(NoTimers()),
 }
 """Forms of the query beside Spark's own aggregation."""

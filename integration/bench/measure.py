@@ -8,14 +8,20 @@ from pathlib import Path
 from integration.bench.variants import (
     GROUPS,
     HDFS_BACKED,
+    MANY_TIMERS,
     NO_STATE,
+    NO_TIMERS,
+    ONE_PICKLE,
     OURS,
     PER_KEY,
     ROCKSDB,
     ROCKSDB_CHANGELOG,
+    SEVERAL_STATES,
+    SEVERAL_STATES_PER_KEY,
     SMALL_CACHE,
     SMALL_CACHE_FEW_KEYS,
     TRANSFORM,
+    UNCHANGED,
     VECTORISED,
     VECTORISED_BY_DEFAULT,
     VECTORISED_FEW_KEYS,
@@ -29,9 +35,21 @@ LOOK_AHEAD = 2
 RESTARTS = 3
 BASE = (OURS, ROCKSDB, ROCKSDB_CHANGELOG, HDFS_BACKED)
 INSTEAD = {
-    "keyed": (VECTORISED, VECTORISED_BY_DEFAULT, PER_KEY, WITHOUT_STATE, GROUPS, TRANSFORM, ROCKSDB, ROCKSDB_CHANGELOG),
+    "keyed": (
+        VECTORISED,
+        VECTORISED_BY_DEFAULT,
+        PER_KEY,
+        UNCHANGED,
+        WITHOUT_STATE,
+        GROUPS,
+        TRANSFORM,
+        ROCKSDB,
+        ROCKSDB_CHANGELOG,
+    ),
     "keyed-small": (VECTORISED, VECTORISED_BY_DEFAULT, PER_KEY, WITHOUT_STATE),
     "keyed-large": (VECTORISED, VECTORISED_FEW_KEYS),
+    "keyed-states": (SEVERAL_STATES, SEVERAL_STATES_PER_KEY, ONE_PICKLE),
+    "timers": (MANY_TIMERS, NO_TIMERS),
 }
 BESIDES = {
     "large-state": (SMALL_CACHE, SMALL_CACHE_FEW_KEYS),
@@ -60,7 +78,7 @@ class Bench:
 
     def measure(self, workload: Workload, rounds: int) -> Measured:
         """Fill and warm every variant, then ``rounds`` batches each (or a multiple), in turn; the order rotates."""
-        rounds = min(rounds * workload.rounds_factor, workload.most_rounds)
+        rounds *= workload.rounds_factor
         variants = (*INSTEAD.get(workload.name, BASE), *BESIDES.get(workload.name, ()))
         restarts = RESTARTS if workload.restarts else 0
         folder = self._scratch / workload.name
@@ -73,11 +91,13 @@ class Bench:
             checkpoint = folder / "checkpoint" / variant.name.replace(", ", "-")
             self._worker(variant).start(workload, inputs[variant.part_of_keys], checkpoint)
         measured = Measured(workload)
-        for number in range(FILL_BATCHES + workload.warm + rounds):
+        for number in range(-FILL_BATCHES - workload.warm, rounds):
             for variant in _rotated(variants, number):
-                sample = self._worker(variant).step()
-                if number >= FILL_BATCHES + workload.warm:
-                    measured.warm.setdefault(variant.name, []).append(sample)
+                is_filling = number < -workload.warm
+                if variant.turns is None or is_filling or 0 <= number < variant.turns:
+                    sample = self._worker(variant).step()
+                    if number >= 0:
+                        measured.warm.setdefault(variant.name, []).append(sample)
         for number in range(restarts):
             for variant in _rotated(variants, number):
                 self._worker(variant).restart()

@@ -17,7 +17,16 @@ import psutil
 
 from integration.bench.bars import Ratio, Verdict, execution_ms
 from integration.bench.measure import Measured
-from integration.bench.variants import ALL, OURS, SESSION_SETTINGS, VECTORISED, WITHOUT_STATE, Variant
+from integration.bench.variants import (
+    ALL,
+    MANY_TIMERS,
+    OURS,
+    SESSION_SETTINGS,
+    SEVERAL_STATES,
+    VECTORISED,
+    WITHOUT_STATE,
+    Variant,
+)
 from integration.bench.worker import Sample
 
 if TYPE_CHECKING:
@@ -58,14 +67,14 @@ def table(run: Run) -> str:
 
 
 def _rows(measured: Measured) -> list[str]:
-    header = f"  {'':<30}{'batch p50':>12}{'p99':>10}{'commit':>10}{'files':>8}{'memory':>10}  ours over it"
+    header = f"  {'':<38}{'batch p50':>12}{'p99':>10}{'commit':>10}{'files':>8}{'memory':>10}  ours over it"
     rows = [header]
     for name in _in_order(measured.warm):
         samples = measured.warm[name]
         execution = [sample.execution_ms for sample in samples]
         commit = median(sample.commit_ms for sample in samples) / measured.workload.partitions
         rows.append(
-            f"  {name:<30}{median(execution):>9.0f} ms{_p99(execution):>7.0f} ms{commit:>7.0f} ms"
+            f"  {name:<38}{median(execution):>9.0f} ms{_p99(execution):>7.0f} ms{commit:>7.0f} ms"
             f"{max(sample.open_files for sample in samples):>8}"
             f"{max(sample.memory_bytes for sample in samples) / 2**20:>7.0f} MB  "
             + _against_ours(measured.warm, name, execution_ms)
@@ -73,14 +82,14 @@ def _rows(measured: Measured) -> list[str]:
     for name in _in_order(measured.restored):
         samples = measured.restored[name]
         rows.append(
-            f"  {name:<30}{median(sample.execution_ms for sample in samples):>9.0f} ms  first batch after the state "
+            f"  {name:<38}{median(sample.execution_ms for sample in samples):>9.0f} ms  first batch after the state "
             f"was dropped  {_against_ours(measured.restored, name, execution_ms)}"
         )
     return rows
 
 
 def _against_ours(samples: Mapping[str, Sequence[Sample]], name: str, figure: Callable[[Sample], float]) -> str:
-    ours = OURS.name if OURS.name in samples else VECTORISED.name
+    ours = next(variant.name for variant in (OURS, VECTORISED, SEVERAL_STATES, MANY_TIMERS) if variant.name in samples)
     if _named(name).ours and name != WITHOUT_STATE.name:
         return ""
     return str(Ratio.of([figure(each) for each in samples[ours]], [figure(each) for each in samples[name]]))

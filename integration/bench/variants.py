@@ -19,8 +19,8 @@ class Variant:
     """One provider with its settings. ``ours``: the session is made by ``pyspark_ckpt.configure``.
 
     Not ``stateful``: every batch is a query of its own, of the same plan, and keeps nothing. Its input has one in
-    ``part_of_keys`` of the workload's keys. ``form``: which of the
-    workload's forms runs, if it has several.
+    ``part_of_keys`` of the workload's keys. ``form``: which of the workload's forms runs, if it has several. One with
+    ``turns`` takes many seconds for a batch: it is not warmed, and measured in so many rounds only.
     """
 
     name: str
@@ -29,6 +29,7 @@ class Variant:
     stateful: bool = True
     part_of_keys: int = 1
     form: str = ""
+    turns: int | None = None
 
 
 OURS = Variant("ckpt", {}, ours=True)
@@ -52,10 +53,15 @@ VECTORISED_BY_DEFAULT = Variant("vectorised, Spark's defaults", {}, ours=True, f
 VECTORISED_FEW_KEYS = replace(VECTORISED, name="vectorised, 1 in 100 keys", part_of_keys=100)
 PER_KEY = Variant("per key", _LARGE_BATCHES, ours=True, form="per key")
 WITHOUT_STATE = Variant("vectorised, no state", _LARGE_BATCHES, ours=True, form="without state")
-GROUPS = Variant(
-    "applyInPandasWithState", {**_ROCKSDB, _CHANGELOG: "true", **_LARGE_BATCHES}, form="applyInPandasWithState"
-)
-TRANSFORM = Variant("transformWithState", {**_ROCKSDB, _CHANGELOG: "true", **_LARGE_BATCHES}, form="transformWithState")
+UNCHANGED = Variant("applyInPandasWithState's code, on ckpt", _LARGE_BATCHES, ours=True, form="unchanged", turns=3)
+_PEER = {**_ROCKSDB, _CHANGELOG: "true", **_LARGE_BATCHES}
+GROUPS = Variant("applyInPandasWithState", _PEER, form="applyInPandasWithState", turns=2)
+TRANSFORM = Variant("transformWithState", _PEER, form="transformWithState", turns=2)
+SEVERAL_STATES = Variant("value, list and map with TTL", _LARGE_BATCHES, ours=True, form="several states")
+SEVERAL_STATES_PER_KEY = replace(SEVERAL_STATES, name=f"{SEVERAL_STATES.name}, per key", form="several states, per key")
+ONE_PICKLE = Variant("one pickled state", _PEER, form="one pickled state", turns=3)
+MANY_TIMERS = Variant("a million timers", {}, ours=True, form="many timers")
+NO_TIMERS = Variant("no timers", {}, ours=True, form="no timers")
 
 ALL: tuple[Variant, ...] = (
     OURS,
@@ -65,9 +71,15 @@ ALL: tuple[Variant, ...] = (
     VECTORISED_BY_DEFAULT,
     VECTORISED_FEW_KEYS,
     PER_KEY,
+    UNCHANGED,
     WITHOUT_STATE,
     GROUPS,
     TRANSFORM,
+    SEVERAL_STATES,
+    SEVERAL_STATES_PER_KEY,
+    ONE_PICKLE,
+    MANY_TIMERS,
+    NO_TIMERS,
     ROCKSDB,
     ROCKSDB_CHANGELOG,
     HDFS_BACKED,

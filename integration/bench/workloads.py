@@ -41,14 +41,13 @@ class Workload:
     restarts: bool = False
     warm: int = 4
     rounds_factor: int = 1
-    most_rounds: int = 1000
 
     def smaller(self, factor: int) -> Workload:
         """The same with less of everything: to try the bench out."""
         return replace(
             self,
             keys=max(1, self.keys // factor),
-            rows=max(100, self.rows // factor),
+            rows=min(self.rows, max(100, self.rows // factor)),
             partitions=max(2, self.partitions // factor),
             warm=4,
             rounds_factor=1,
@@ -162,11 +161,13 @@ ALL: tuple[Workload, ...] = (
         _aggregation,
         200_000,
         500_000,
-        warm=2,
-        most_rounds=3,  # Spark's own forms take a minute or more for a batch
     ),
     Workload("keyed-small", "count and sum in Python, 50k rows a batch over 20k keys", _aggregation, 20_000, 50_000),
     Workload("keyed-large", "count and sum in Python, 50k rows a batch over 5M keys", _aggregation, 5_000_000, 50_000),
+    Workload(
+        "keyed-states", "value, list and map in Python, 50k rows a batch on 20k keys", _aggregation, 20_000, 50_000
+    ),
+    Workload("timers", "a batch without rows, none of the timers due", _aggregation, 1_000_000, 0),
 )
 
 

@@ -262,6 +262,27 @@ def test_rows_of_a_key_come_in_the_order_that_is_asked_for(
             assert expected in found[number]
 
 
+class Counting(Totals):
+    """Counts what it does."""
+
+    calls = ckpt.Counter("calls")
+    seen = ckpt.Counter("seen")
+
+    def process(self, ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Sequence[Any]]:  # noqa: ANN401
+        self.calls.add()
+        self.seen.add(len(rows))
+        return super().process(ctx, key, rows)
+
+
+def test_counters_are_in_the_progress_of_the_query(spark: SparkSession, tmp_path: Path) -> None:
+    case = Case(keyed(Counting(), _TOTALS), (_EVENTS,), output_mode="update")
+    write_inputs(case, tmp_path, 0, 2)
+    finished = run(OURS.session(spark), case, tmp_path, collect_into({}))
+    for progress, batch in zip(finished.recentProgress, _EVENTS.batches, strict=False):
+        metrics = progress.stateOperators[0].customMetrics
+        assert (metrics["it/calls"], metrics["it/seen"]) == (len({row[1] for row in batch}), len(batch))
+
+
 def test_a_second_keyed_operator_in_a_query_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     frame = ckpt.keyed(_EVENTS.stream(spark, tmp_path / "in"), "user", uid="first").process(Totals(), _TOTALS)

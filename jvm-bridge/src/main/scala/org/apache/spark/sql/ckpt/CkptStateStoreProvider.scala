@@ -142,7 +142,7 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
   override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = {
     // Spark asks on the driver while it plans the query: the first moment to refuse a bad option.
     Settings.from(SQLConf.get.getAllConfs)
-    Metrics.all
+    Metrics.all ++ Metrics.declared
   }
 
   override def close(): Unit = {

@@ -40,7 +40,9 @@ private[ckpt] object CommitReport {
       Metrics.InternalRows -> internal.map(_.path("rows").asLong).sum,
       Metrics.CacheBytes -> cacheBytes,
       Metrics.WriteSetBytes -> txn.writeSetBytes)
+    val counters = served.fieldNames.asScala.filter(Metrics.isCounter).map(Metrics.counter(_)).toSeq
     StateStoreMetrics(
-      external.map(_.path("rows").asLong).sum, cacheBytes + txn.writeSetBytes + blockCacheBytes, values)
+      external.map(_.path("rows").asLong).sum, cacheBytes + txn.writeSetBytes + blockCacheBytes,
+      values ++ counters.map(counter => counter -> served.path(counter.name).asLong))
   }
 }

@@ -33,6 +33,9 @@ private[ckpt] object KeyedPlan {
       ExpressionUtils.column(Alias(micros, name)(explicitMetadata = Some(column.metadata)))
     }.orNull
 
+  /** Makes the counters of an operator known before Spark plans it: its metrics are fixed then. */
+  def declareCounters(names: java.util.List[String]): Unit = names.forEach(Metrics.declareCounter)
+
   /** Makes `availableNow` queries of a session end that would not end with timers in processing time. */
   def endAvailableNow(session: SparkSession): Unit = AvailableNowEnd.attachTo(session)
 

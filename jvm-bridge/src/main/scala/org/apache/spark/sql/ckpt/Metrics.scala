@@ -1,5 +1,9 @@
 package org.apache.spark.sql.ckpt
 
+import java.util.concurrent.ConcurrentHashMap
+
+import scala.jdk.CollectionConverters._
+
 import org.apache.spark.sql.execution.streaming.state._
 
 /** The custom metrics of this provider, as they appear in `StreamingQueryProgress.stateOperators`. */
@@ -27,6 +31,16 @@ private[ckpt] object Metrics {
   val InternalRows = sum("ckptInternalRows", "rows of internal states, not counted in numRowsTotal")
   val CacheBytes = size("ckptCacheBytes", "bytes of near caches")
   val WriteSetBytes = size("ckptWriteSetBytes", "bytes of write sets at commit")
+
+  private val counters = ConcurrentHashMap.newKeySet[String]
+
+  /** A counter of a keyed operator. Spark asks for the names of metrics without saying for which query. */
+  def declareCounter(name: String): Unit = counters.add(name)
+  def counter(name: String): StateStoreCustomMetric = StateStoreCustomSumMetric(name, s"counter $name")
+  def declared: Seq[StateStoreCustomMetric] = counters.asScala.toSeq.map(counter)
+
+  /** Whether a number that the state server reports is that of a counter: all others have plain names. */
+  def isCounter(name: String): Boolean = name.contains("/")
 
   val all: Seq[StateStoreCustomMetric] = Seq(
     LoadTime, Restores, ReplayedDeltas, CacheHits, CacheMisses, ExistenceReads, WrittenRows, ExpiredRows, FiredTimers, LateRows,
