@@ -1,0 +1,67 @@
+"""Bytes of keyed state as the first release writes them: later ones must write and read the same."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_ckpt.operators.ordered_rows import ordered_key, row_of
+from pyspark_ckpt.operators.stored_keys import KeyCodec
+from pyspark_ckpt.operators.stored_values import value_codec
+from pyspark_ckpt.operators.ttl import Life, Ttl, index_instant
+from pyspark_ckpt.operators.value_types import arrow_type
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "keyed.json").read_text(encoding="utf-8"))
+_TAGS = {"datetime": datetime.fromisoformat, "date": date.fromisoformat, "decimal": Decimal, "bytes": bytes.fromhex}
+
+
+def python_value(said: Any) -> Any:  # noqa: ANN401
+    """A value of the golden file: what JSON has not is under its name."""
+    if isinstance(said, dict) and len(said) == 1 and next(iter(said)) in _TAGS:
+        ((tag, text),) = said.items()
+        return _TAGS[tag](text)
+    if isinstance(said, dict):
+        return {key: python_value(value) for key, value in said.items()}
+    return [python_value(each) for each in said] if isinstance(said, list) else said
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401
+    """Named tuples as lists."""
+    if isinstance(value, (tuple, list)):
+        return [plain(each) for each in value]
+    return {key: plain(each) for key, each in value.items()} if isinstance(value, dict) else value
+
+
+@pytest.mark.parametrize("case", GOLDEN["keys"], ids=lambda case: case["bytes"])
+def test_keys_have_these_bytes(case: Any) -> None:  # noqa: ANN401
+    codec = KeyCodec([arrow_type(schema) for schema in case["types"]])
+    values = python_value(case["values"])
+    assert codec.encode(values).hex() == case["bytes"]
+    assert plain(codec.decode(bytes.fromhex(case["bytes"]))) == values
+
+
+@pytest.mark.parametrize("case", GOLDEN["values"], ids=lambda case: case["bytes"])
+def test_values_have_these_bytes(case: Any) -> None:  # noqa: ANN401
+    codec = value_codec(arrow_type(case["type"]))
+    value = python_value(case["value"])
+    assert codec.encode(value).hex() == case["bytes"]
+    assert plain(codec.decode(bytes.fromhex(case["bytes"]))) == value
+
+
+@pytest.mark.parametrize("case", GOLDEN["lives"], ids=lambda case: case["ttl"])
+def test_rows_with_a_time_to_live_have_these_bytes(case: Any) -> None:  # noqa: ANN401
+    stored = bytes.fromhex(case["bytes"])
+    assert Life(Ttl(case["ttl"]), case["now_ms"]).stamped(bytes.fromhex(case["value"])) == stored
+    assert index_instant(stored) == case["instant"]
+
+
+@pytest.mark.parametrize("case", GOLDEN["ordered"], ids=lambda case: str(case["instant"]))
+def test_rows_in_the_order_of_time_have_these_keys(case: Any) -> None:  # noqa: ANN401
+    row = bytes.fromhex(case["row"])
+    assert ordered_key(case["instant"], row).hex() == case["bytes"]
+    assert row_of(bytes.fromhex(case["bytes"])) == row
