@@ -155,9 +155,8 @@ class TimedEntryRows:
         return self._rows.has_rows(suffix, begin)
 
     def remove_all(self, suffix: bytes, begin: bytes = b"") -> None:
-        """See EntryRows; expired rows as well."""
-        for entry, stored in list(self._rows.scan(suffix, begin)):
-            self._write(suffix, entry, None, stored, there=True)
+        """See EntryRows; expired rows as well. Their rows in the index stay until their time is over."""
+        self._rows.remove_all(suffix, begin)
 
     def sweep(self, most: int, end_of_key: Callable[[bytes], int]) -> Sequence[bytes]:
         """Free up to ``most`` expired rows; returns whose. ``end_of_key``: where the suffix ends in a row."""

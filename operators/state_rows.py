@@ -7,7 +7,8 @@ is given as its *suffix*, hash and bytes, which is what its row has behind the n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from heapq import merge
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark_ckpt.state_store.keys import state_head
 
@@ -158,6 +159,13 @@ class KeyRows:
         return self._session.get_many([head + suffix for suffix in suffixes])
 
 
+class Cleared(NamedTuple):
+    """That all rows of a key from entry ``begin`` on are deleted, and what was written first ``since`` then."""
+
+    begin: bytes
+    since: set[bytes]
+
+
 class EntryRows:
     """A state with any number of rows for each key, told apart and ordered by what follows the key's suffix."""
 
@@ -166,23 +174,30 @@ class EntryRows:
         self._head = state_head(number)
         self._session = session
         self._written: dict[bytes, dict[bytes, bytes | None]] = {}
+        self._cleared: dict[bytes, Cleared] = {}
         self._count = RowCount(session)
 
     def get(self, suffix: bytes, entry: bytes) -> bytes | None:
         """One row of a key."""
-        value = self._written.get(suffix, _NOTHING).get(entry, UNREAD)
-        return self._session.get_many([self._head + suffix + entry])[0] if value is UNREAD else value
+        return self.get_many([suffix], [entry])[0]
 
     def get_many(self, suffixes: Sequence[bytes], entries: Sequence[bytes]) -> list[bytes | None]:
         """One row of each of many keys, which may come again."""
-        base = self._session.get_many(
-            [self._head + suffix + entry for suffix, entry in zip(suffixes, entries, strict=True)]
-        )
-        written = self._written
-        return [
-            written.get(suffix, _NOTHING).get(entry, value)
-            for suffix, entry, value in zip(suffixes, entries, base, strict=True)
+        rows: list[bytes | None] = [
+            self._written.get(suffix, _NOTHING).get(entry, UNREAD)
+            for suffix, entry in zip(suffixes, entries, strict=True)
         ]
+        unread = []
+        for position, row in enumerate(rows):
+            if row is UNREAD:
+                if suffixes[position] in self._cleared:
+                    rows[position] = None
+                else:
+                    unread.append(position)
+        base = self._session.get_many([self._head + suffixes[position] + entries[position] for position in unread])
+        for position, row in zip(unread, base, strict=True):
+            rows[position] = row
+        return rows
 
     def put(self, suffix: bytes, entry: bytes, value: bytes | None, *, there: bool | None = None) -> None:
         """Write one row of a key, None deletes it. ``there``: whether it was there, if that is known."""
@@ -192,6 +207,9 @@ class EntryRows:
         last = written.get(entry, UNREAD)
         if last is not UNREAD:
             there = last is not None
+        elif suffix in self._cleared:
+            self._cleared[suffix].since.add(entry)
+            there = False
         elif there is None:
             self._count.unread(self._head + suffix + entry)
         self._count.add((value is not None) - bool(there))
@@ -204,7 +222,7 @@ class EntryRows:
     def scan(self, suffix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Rows of a key from entry ``begin`` up to ``end`` (exclusive), in order; lazily, as they were then."""
         written = self._written.get(suffix)
-        base = self._session.scan(self._head + suffix, begin, end)
+        base = iter(()) if suffix in self._cleared else self._session.scan(self._head + suffix, begin, end)
         if not written:
             return base
         inside = sorted(entry for entry in written if entry >= begin and (end is None or entry < end))
@@ -215,9 +233,12 @@ class EntryRows:
         return next(self.scan(suffix, begin), None) is not None
 
     def remove_all(self, suffix: bytes, begin: bytes = b"") -> None:
-        """Delete a key's rows from entry ``begin`` on."""
-        for entry, _ in list(self.scan(suffix, begin)):
-            self.put(suffix, entry, None, there=True)
+        """Delete all rows of a key, which are from entry ``begin`` on; however many, they take no memory."""
+        for entry, value in self._written.get(suffix, _NOTHING).items():
+            if value is not None:
+                self.put(suffix, entry, None)
+        if suffix not in self._cleared:
+            self._cleared[suffix] = Cleared(begin, set())
 
     def sweep(self, _most: int, _end_of_key: Callable[[bytes], int]) -> Sequence[bytes]:
         """Nothing expires."""
@@ -225,17 +246,28 @@ class EntryRows:
 
     @property
     def change(self) -> int:
-        """How many rows more there are than in the base version."""
+        """How many rows more there are than in the base version, behind the flush of all that was cleared."""
         return self._count.resolved()
 
     def flush(self, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
         """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
         self._count.resolved()
-        for suffix in sorted(self._written):
+        for suffix in sorted(self._written.keys() | self._cleared.keys()):
             if end is None or suffix < end:
-                head, entries = self._head + suffix, self._written.pop(suffix)
-                for entry in sorted(entries):
-                    yield head + entry, entries[entry]
+                head, entries = self._head + suffix, self._written.pop(suffix, {})
+                for entry in merge(sorted(entries), self._left_of(suffix, entries)):
+                    yield head + entry, entries.get(entry)
+
+    def _left_of(self, suffix: bytes, entries: Mapping[bytes, bytes | None]) -> Iterator[bytes]:
+        """Entries of the base version that are cleared, and not written."""
+        cleared = self._cleared.pop(suffix, None)
+        if cleared is not None:
+            for entry, _ in self._session.scan(self._head + suffix, cleared.begin):
+                is_written = entry in entries
+                if not is_written or entry in cleared.since:
+                    self._count.add(-1)
+                if not is_written:
+                    yield entry
 
 
 def _merged(

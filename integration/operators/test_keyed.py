@@ -211,6 +211,25 @@ def test_rows_go_on_into_any_operator(name: str, spark: SparkSession, tmp_path: 
         assert found == plain
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_deduplication_may_be_in_front_also_in_the_same_task(
+    partitions: int, spark: SparkSession, tmp_path: Path
+) -> None:
+    """With one partition Spark shuffles nothing: the stores of both operators are open in one task."""
+    settings = {SHUFFLE_PARTITIONS: str(partitions)}
+    source = inputs.repeats(seed=67)
+
+    def native(frames: Sequence[DataFrame]) -> DataFrame:
+        counted = frames[0].dropDuplicates(["id"]).groupBy("user").agg(f.count("*").alias("rows"), f.sum("id"))
+        return counted.toDF("user", "rows", "total")
+
+    def query(frames: Sequence[DataFrame]) -> DataFrame:
+        return ckpt.keyed(frames[0].dropDuplicates(["id"]), "user", uid="it").process(Totals(), _TOTALS)
+
+    expected = play(spark, native, source, tmp_path / "native", settings=settings)
+    assert play(spark, query, source, tmp_path / "keyed", settings=settings) == expected
+
+
 def test_an_aggregation_may_follow_in_append_mode(spark: SparkSession, tmp_path: Path) -> None:
     def query(frames: Sequence[DataFrame]) -> DataFrame:
         keyed_rows = ckpt.keyed(frames[0], "user", uid="it").process(Unchanged(), _EVENTS.schema, mode="append")

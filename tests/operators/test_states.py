@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import tracemalloc
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,34 @@ def test_lists_and_maps_of_many_keys_are_those_of_single_keys(lab: SessionLab) -
         assert list(states["list"].get()) == [2, 4, 5]
 
     assert [state["rows"] for state in lab.run(read)["states"]] == [0, 0, 10, 3]
+
+
+def test_a_large_map_is_read_and_cleared_in_little_memory(lab: SessionLab) -> None:
+    count, limit = 50_000, 2 << 20
+
+    def write(batch: Batch, states: dict[str, Any]) -> None:
+        batch.at("user 1")
+        states["map"].put_all({f"{n:06}": n for n in range(count)})
+
+    lab.run(write)
+    batch, states = lab.begin()
+    batch.at("user 1")
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in states["map"].items()) == count
+        states["map"].clear()
+        assert states["map"].is_empty()
+        assert states["map"].get("000001") is None
+        states["map"].put("000002", 7)
+        assert list(states["map"].items()) == [("000002", 7)]
+        batch.stage()
+        assert tracemalloc.get_traced_memory()[1] < limit < count * 50
+    finally:
+        tracemalloc.stop()
+    assert lab.commit(batch)["states"][3]["rows"] == 1
+    assert [
+        row["rows"] for row in lab.run(lambda batch, states: (batch.at("user 1"), states["map"].clear()))["states"]
+    ] == [0] * 4
 
 
 def test_a_map_larger_than_what_is_read_of_it_is_read_lazily(lab: SessionLab) -> None:

@@ -197,7 +197,8 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     val open = handle()
     val request = Json.obj().put("handle", open.handle).put("version", version)
     id.fold(request.putNull("id"))(request.put("id", _))
-    Option(TaskContext.get()) match {
+    // A ticket is for the Python workers of a keyed operator. A task may have other stores beside that operator's.
+    Option(TaskContext.get()).filter(_ => keySchema.fieldNames.contains(KeyedPlan.Route)) match {
       case Some(context) => request.put("attempt", context.taskAttemptId())
       case None => request.putNull("attempt")
     }
