@@ -23,7 +23,7 @@ from pyspark_ckpt.state_store.keys import MARKER_KEY, Marker
 TABLE_FORMAT_VERSION = 5
 BLOOM_BITS_PER_KEY = 10
 PREFIX_BYTES = 6
-SORTED_RUNS = 8
+LEVEL0_COMPACTION_FILES = 8
 COMPACTION_THREADS = 2
 LINK_ATTEMPTS = 5
 CONFIG_NAME = "rocksdict-config.json"
@@ -81,19 +81,15 @@ class Tuning:
         options.set_write_buffer_size(64 << 10)
         options.set_max_write_buffer_number(2)
         options.set_max_background_jobs(COMPACTION_THREADS)
-        options.set_level_zero_file_num_compaction_trigger(SORTED_RUNS)
+        options.set_level_zero_file_num_compaction_trigger(LEVEL0_COMPACTION_FILES)
         options.set_level_zero_slowdown_writes_trigger(1 << 20)
         options.set_level_zero_stop_writes_trigger(1 << 20)
         options.set_soft_pending_compaction_bytes_limit(0)
         options.set_hard_pending_compaction_bytes_limit(0)
-        # Files of like size are merged, and all of them only when the younger ones come to as much as the oldest: by
-        # levels, every few commits would be merged with all of the state.
-        options.set_compaction_style(rocksdict.DBCompactionStyle.universal())
-        merging = rocksdict.UniversalCompactOptions()
-        merging.max_size_amplification_percent = 100
-        options.set_universal_compaction_options(merging)
         # Smaller files than RocksDB's default: an incremental snapshot uploads whole files.
         options.set_target_file_size_base(16 * _MIB)
+        options.set_max_bytes_for_level_base(64 * _MIB)
+        options.set_level_compaction_dynamic_level_bytes(True)
         options.set_max_open_files(-1)
         options.set_max_file_opening_threads(2)
         options.set_max_manifest_file_size(_MIB)

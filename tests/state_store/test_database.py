@@ -24,7 +24,7 @@ def rows_of(db: Database) -> dict[bytes, bytes]:
 
 
 def test_a_checkpoint_is_whole_while_compaction_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "SORTED_RUNS", 2)
+    monkeypatch.setattr(database, "LEVEL0_COMPACTION_FILES", 2)
     tuning = Tuning(1 << 20)
     db, expected, version = Database(tmp_path / "db", tuning), dict[bytes, bytes](), 0
     until = time.monotonic() + SECONDS
