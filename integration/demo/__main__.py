@@ -231,7 +231,7 @@ def _give_up(folder: Path) -> NoReturn:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m integration.demo", description=__doc__)
     parser.add_argument("--provider", choices=["ckpt", "spark"], default="ckpt", help="who keeps the state")
-    parser.add_argument("--days-per-file", type=int, default=18, help="days of flights in one batch")
+    parser.add_argument("--days-per-file", type=int, default=24, help="days of flights in one batch")
     return parser.parse_args()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +18,12 @@ from pyspark_ckpt.operators.ttl import Life, Ttl, index_instant
 from pyspark_ckpt.operators.value_types import arrow_type
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "keyed.json").read_text(encoding="utf-8"))
-_TAGS = {"datetime": datetime.fromisoformat, "date": date.fromisoformat, "decimal": Decimal, "bytes": bytes.fromhex}
+_TAGS: dict[str, Callable[[str], Any]] = {
+    "datetime": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "decimal": Decimal,
+    "bytes": bytes.fromhex,
+}
 
 
 def python_value(said: Any) -> Any:  # noqa: ANN401

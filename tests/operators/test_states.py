@@ -245,9 +245,12 @@ def test_a_large_map_is_read_and_cleared_in_little_memory(lab: SessionLab) -> No
     finally:
         tracemalloc.stop()
     assert lab.commit(batch)["states"][3]["rows"] == 1
-    assert [
-        row["rows"] for row in lab.run(lambda batch, states: (batch.at("user 1"), states["map"].clear()))["states"]
-    ] == [0] * 4
+
+    def clear(batch: Batch, states: dict[str, Any]) -> None:
+        batch.at("user 1")
+        states["map"].clear()
+
+    assert [state["rows"] for state in lab.run(clear)["states"]] == [0] * 4
 
 
 def test_a_map_larger_than_what_is_read_of_it_is_read_lazily(lab: SessionLab) -> None:
