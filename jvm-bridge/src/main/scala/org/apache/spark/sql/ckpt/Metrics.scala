@@ -43,6 +43,7 @@ private[ckpt] object Metrics {
   def isCounter(name: String): Boolean = name.contains("/")
 
   val all: Seq[StateStoreCustomMetric] = Seq(
-    LoadTime, Restores, ReplayedDeltas, CacheHits, CacheMisses, ExistenceReads, WrittenRows, ExpiredRows, FiredTimers, LateRows,
-    SpilledRuns, SealTime, ServerTime, UploadTime, IngestTime, DeltaBytes, InternalRows, CacheBytes, WriteSetBytes)
+    LoadTime, Restores, ReplayedDeltas, CacheHits, CacheMisses, ExistenceReads, WrittenRows, ExpiredRows, FiredTimers,
+    LateRows, SpilledRuns, SealTime, ServerTime, UploadTime, IngestTime, DeltaBytes, InternalRows, CacheBytes,
+    WriteSetBytes)
 }
