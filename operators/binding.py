@@ -22,7 +22,11 @@ _BOUND: Mapping[type[Declared], type[Any]] = {
 }
 
 
+def kind_of(declared: Declared) -> type[Declared]:
+    """The kind of state, or Timers, that is declared, perhaps by a class of the user's own below it."""
+    return next(each for each in type(declared).__mro__ if each in _BOUND)
+
+
 def bind(binding: Binding) -> Any:
     """The state or the timers, bound to their rows in the session; also a Kept."""
-    kind = next(_BOUND[each] for each in type(binding.state).__mro__ if each in _BOUND)
-    return kind(binding)
+    return _BOUND[kind_of(binding.state)](binding)

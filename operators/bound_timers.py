@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pyspark_ckpt.operators.bound import Binding, Row
 from pyspark_ckpt.operators.ordered_rows import INSTANT, OrderedRows, ordered_key
-from pyspark_ckpt.operators.timers import InstantLike, Timers, milliseconds_at
+from pyspark_ckpt.operators.timers import InstantLike, Timers, milliseconds_at, rounded_up_ms
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class BoundTimers(Timers):
         micros = at.cast(pa.timestamp("us", at.type.tz)).cast(pa.int64()).to_pylist()
         for position, instant in zip(index.tolist(), micros, strict=True):
             if instant is not None:
-                yield keys.suffixes[position] + behind, -(-instant // 1000)
+                yield keys.suffixes[position] + behind, rounded_up_ms(instant)
 
 
 def instant_ms(key: bytes) -> int:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from pyspark_ckpt.operators.ordered_rows import INSTANT, OrderedRows, ordered_key, row_of
 from pyspark_ckpt.operators.state_rows import UNREAD, EntryRows, KeyRows
 from pyspark_ckpt.operators.ttl import Life, index_instant, instants_of
+
+Rows = TypeVar("Rows", KeyRows, EntryRows)
 
 LEAST_SWEPT = 10_000
 
@@ -58,18 +61,23 @@ class ExpiryIndex(OrderedRows):
         self.put(key, there=False, was_there=True)
 
 
-class TimedKeyRows:
-    """KeyRows whose rows have a time to live."""
+class _TimedRows(Generic[Rows]):
+    """Rows of a state with a time to live."""
 
-    def __init__(self, rows: KeyRows, life: Life, index: ExpiryIndex) -> None:
+    def __init__(self, rows: Rows, life: Life, index: ExpiryIndex) -> None:
         """Keep ``index`` as ``rows`` are written."""
-        self._rows, self._life, self._index = rows, life, index
+        self._rows: Rows = rows
+        self._life, self._index = life, index
         self.flush = rows.flush
 
     @property
     def change(self) -> int:
-        """See KeyRows."""
+        """How many rows more there are than in the base version."""
         return self._rows.change
+
+
+class TimedKeyRows(_TimedRows[KeyRows]):
+    """KeyRows whose rows have a time to live."""
 
     def get(self, suffix: bytes) -> bytes | None:
         """See KeyRows; None for an expired row."""
@@ -105,18 +113,8 @@ class TimedKeyRows:
         return _sweep(self._index, self._life, most, self._rows.get_many, lambda row: self._rows.put(row, None))
 
 
-class TimedEntryRows:
+class TimedEntryRows(_TimedRows[EntryRows]):
     """EntryRows whose rows have a time to live."""
-
-    def __init__(self, rows: EntryRows, life: Life, index: ExpiryIndex) -> None:
-        """Keep ``index`` as ``rows`` are written."""
-        self._rows, self._life, self._index = rows, life, index
-        self.flush = rows.flush
-
-    @property
-    def change(self) -> int:
-        """See EntryRows."""
-        return self._rows.change
 
     def get(self, suffix: bytes, entry: bytes) -> bytes | None:
         """See EntryRows; None for an expired row."""

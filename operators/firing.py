@@ -60,13 +60,10 @@ class Firing:
 
         To be called after the rows of these keys were processed. What is registered meanwhile, and due, fires as well.
         """
-        numbers, keys = listed.column(TIMERS).to_pylist(), listed.column(KEY).to_pylist()
-        at = 0
+        timers = [self._timers[number] for number in listed.column(TIMERS).to_pylist()]
+        stored = list(zip(listed.column(KEY).to_pylist(), timers, strict=True))
         for group in self._of_clock:
-            first = at
-            while at < len(keys) and self._timers[numbers[at]] in group:
-                at += 1
-            yield from self._fired(group, list(zip(keys[first:at], numbers[first:at], strict=True)))
+            yield from self._fired(group, [row for row in stored if row[1] in group])
         while any(each.next_registered() for each in self._timers):
             for group in self._of_clock:
                 yield from self._fired(group, [])
@@ -81,15 +78,14 @@ class Firing:
         number = self._timers.index(timers)
         return ((key, number) for key in timers.stored_due())
 
-    def _fired(self, group: Sequence[BoundTimers], stored: Sequence[tuple[bytes, int]]) -> Iterator[Due]:
+    def _fired(self, group: Sequence[BoundTimers], stored: Sequence[tuple[bytes, BoundTimers]]) -> Iterator[Due]:
         for begin in range(0, len(stored), AT_ONCE):
-            chunk = [(key, self._timers[number]) for key, number in stored[begin : begin + AT_ONCE]]
+            chunk = stored[begin : begin + AT_ONCE]
             found = [self._due(key, timers) for key, timers in chunk]
             self._session.position.upcoming = sorted({each.suffix for each in found})
             for (key, timers), each in zip(chunk, found, strict=True):
                 yield from self._registered(group, key)
-                if timers.take(key):
-                    self.count += 1
+                if self._take(key, timers):
                     yield each
         yield from self._registered(group, None)
 
@@ -100,9 +96,13 @@ class Firing:
             if before is not None and key >= before:
                 return
             timers.pop_registered()
-            if timers.take(key):
-                self.count += 1
+            if self._take(key, timers):
                 yield self._due(key, timers)
+
+    def _take(self, key: bytes, timers: BoundTimers) -> bool:
+        is_there = timers.take(key)
+        self.count += is_there
+        return is_there
 
     def _due(self, key: bytes, timers: BoundTimers) -> Due:
         row = row_of(key)

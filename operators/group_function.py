@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_ckpt.operators.columns import arrow_values, python_values
 from pyspark_ckpt.operators.group_frames import Conversion, Groups
-from pyspark_ckpt.operators.group_times import NO_WATERMARK
+from pyspark_ckpt.operators.group_times import NO_WATERMARK, TIME_OUTS
 from pyspark_ckpt.operators.processors import VectorContext, VectorProcessor
 from pyspark_ckpt.operators.states import ValueState
 from pyspark_ckpt.operators.timers import Timers
@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 
 GroupFunction: TypeAlias = Callable[[tuple[Any, ...], Iterator[pd.DataFrame], GroupState], Iterable[pd.DataFrame]]
 
-CLOCK_OF: Mapping[str, Clock | None] = {
-    "NoTimeout": None,
-    "EventTimeTimeout": "event",
-    "ProcessingTimeTimeout": "processing",
-}
+_CLOCKS: Mapping[str, Clock | None] = {name: clock for clock, name in TIME_OUTS.items()}
 FRAMES_AT_ONCE = 8192
 
 
@@ -48,7 +44,7 @@ def processor_of(
 ) -> GroupFunctionProcessor:
     """The processor that calls ``function``. ``time_out``: Spark's name for the kind of time-outs."""
     declared: dict[str, Any] = {"state": state}
-    clock = CLOCK_OF[time_out]
+    clock = _CLOCKS[time_out]
     if clock is not None:
         declared["time_out_ms"] = ValueState("time-out", "bigint")
         declared["time_outs"] = Timers("time-outs", clock=clock)
@@ -121,7 +117,7 @@ class _Calls:
         local = _change_of_timestamps(self._type, lambda at: at.astimezone().replace(tzinfo=None))
         self._utc = _change_of_timestamps(self._type, lambda at: at.astimezone(timezone.utc))
         self._states: list[Any] = list(map(local, python_values(stored)))
-        self._clock = CLOCK_OF[processor.time_out]
+        self._clock = _CLOCKS[processor.time_out]
         times = [None] * len(self._states) if self._clock is None else processor.time_out_ms.get(ctx.keys).to_pylist()
         self._old_times, self._times = times, list(times)
         self._written: set[int] = set()

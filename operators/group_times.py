@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from pyspark_ckpt.operators.timers import clocks_of
-
 if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
 
@@ -22,14 +20,12 @@ if TYPE_CHECKING:
 GROUP_ROW = "watermark_ms long, processing_ms long"
 """The clocks at the group's last call, those that it has timers for; all timers up to them have fired."""
 NO_WATERMARK = -1
-
-
-def time_out(operator: Operator) -> str:
-    """The kind of time-out that the operator's timers take, by Spark's name for it."""
-    clocks = clocks_of([each.state for each in operator.states])
-    if "processing" in clocks:
-        return "ProcessingTimeTimeout"
-    return "EventTimeTimeout" if clocks else "NoTimeout"
+TIME_OUTS: Mapping[Clock | None, str] = {
+    None: "NoTimeout",
+    "event": "EventTimeTimeout",
+    "processing": "ProcessingTimeTimeout",
+}
+"""Spark's names for the kinds of time-outs, by their clock."""
 
 
 class GroupTimes:
@@ -38,11 +34,8 @@ class GroupTimes:
     def __init__(self, operator: Operator, state: GroupState) -> None:
         """``state`` is as Spark has given it."""
         self._state = state
-        self._time_out = time_out(operator)
-        self._has_watermark = operator.has_watermark
-        self._drops_late_rows = (
-            self._time_out == "ProcessingTimeTimeout" and operator.has_watermark and not operator.keeps_late_rows
-        )
+        self._clock = operator.time_out_clock
+        self._drops_late_rows = self._clock == "processing" and operator.has_watermark and not operator.keeps_late_rows
         self.watermark_ms = state.getCurrentWatermarkMs() if operator.has_watermark else NO_WATERMARK
         self.processing_ms = state.getCurrentProcessingTimeMs()
         before = state.getOption
@@ -59,12 +52,11 @@ class GroupTimes:
 
     def set_time_out(self, timers: Iterable[BoundTimers]) -> None:
         """Have Spark call when the first of ``timers`` is due, and remember the clocks."""
-        if self._time_out == "NoTimeout":
+        if self._clock is None:
             return
-        has_processing = self._time_out == "ProcessingTimeTimeout"
-        self._state.update((self.now_ms["event"], self.now_ms["processing"] if has_processing else 0))
+        self._state.update((self.now_ms["event"], self.now_ms["processing"] if self._clock == "processing" else 0))
         first = min((at for each in timers if (at := each.earliest_ms()) is not None), default=None)
-        if self._time_out == "EventTimeTimeout":
+        if self._clock == "event":
             if first is not None:  # a group times out when the clock is beyond what is set
                 self._state.setTimeoutTimestamp(max(1, first - 1))
         elif self._drops_late_rows:  # the next batch must find the watermark of this one

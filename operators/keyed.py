@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from pyspark_ckpt.operators.counters import Counter, metric_name
-from pyspark_ckpt.operators.group_times import GROUP_ROW, time_out
+from pyspark_ckpt.operators.group_times import GROUP_ROW, TIME_OUTS
 from pyspark_ckpt.operators.partition_task import PartitionTask
 from pyspark_ckpt.operators.placement import route_column
 from pyspark_ckpt.operators.plan import BATCH, HASH, ROUTE, ROW, TIME, Operator, ProcessorState
@@ -17,7 +17,6 @@ from pyspark_ckpt.operators.processors import KeyedProcessor, VectorProcessor, s
 from pyspark_ckpt.operators.states import ValueState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.stored_values import value_codec
-from pyspark_ckpt.operators.timers import clocks_of
 from pyspark_ckpt.operators.value_types import resolved
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import PREFIX, parse, table
@@ -100,11 +99,12 @@ class KeyedStream:
         Raises InvalidInputError.
         """
         from pyspark_ckpt.operators.group_frames import Conversion
-        from pyspark_ckpt.operators.group_function import CLOCK_OF, processor_of
+        from pyspark_ckpt.operators.group_function import processor_of
 
         who = f"keyed(uid={self.uid!r})"
-        if timeoutConf not in CLOCK_OF:
-            raise InvalidInputError(f"{who}: the timeoutConf is {timeoutConf!r}, not one of {list(CLOCK_OF)}.")
+        if timeoutConf not in TIME_OUTS.values():
+            known = list(TIME_OUTS.values())
+            raise InvalidInputError(f"{who}: the timeoutConf is {timeoutConf!r}, not one of {known}.")
         output = _struct(outputStructType, f"{who}: the output")
         _struct(stateStructType, f"{who}: the state")
         how = Conversion.of(self.frame.sparkSession)
@@ -119,11 +119,13 @@ class KeyedStream:
 
         plan = _plans(self.frame)
         event_time = plan.eventTime(self.frame._jdf, TIME)  # noqa: SLF001
-        operator = self._operator(plan, processor, columns, has_watermark=event_time is not None)
-        operator = replace(operator, keeps_late_rows=keeps_late_rows)
+        operator = replace(
+            self._operator(plan, processor, columns, has_watermark=event_time is not None),
+            keeps_late_rows=keeps_late_rows,
+        )
         if mode not in {"update", "append"}:
             raise InvalidInputError(f"keyed(uid={self.uid!r}): the mode is {mode!r}, not 'update' or 'append'.")
-        if "processing" in clocks_of([each.state for each in operator.states]):
+        if operator.time_out_clock == "processing":
             plan.endAvailableNow(self.frame.sparkSession._jsparkSession)  # noqa: SLF001
         counters = [metric_name(self.uid, each.state) for each in operator.states if isinstance(each.state, Counter)]
         plan.declareCounters(counters)
@@ -165,8 +167,7 @@ class KeyedStream:
             memory_bytes=options.worker_memory_bytes,
             order_by=self.order_by,
         )
-        clocks = clocks_of([each.state for each in states])
-        if "event" in clocks and not has_watermark:
+        if "event" in operator.clocks and not has_watermark:
             raise InvalidInputError(
                 f"{who}: {type(processor).__name__} declares timers of event time, and the frame has no watermark.",
                 hint="Call withWatermark on the frame, or declare the timers with clock='processing'.",
@@ -193,7 +194,7 @@ class KeyedStream:
         route = route_column(HASH, task.operator.partitions, self.max_parallelism)
         routed = self.frame.select(*columns).withColumn(ROUTE, route)
         return routed.groupBy(ROUTE).applyInPandasWithState(
-            task, f"{BATCH} binary", GROUP_ROW, mode, time_out(task.operator)
+            task, f"{BATCH} binary", GROUP_ROW, mode, TIME_OUTS[task.operator.time_out_clock]
         )
 
     def _check_key(self, name: str, kind: pa.DataType) -> None:

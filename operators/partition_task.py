@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_ckpt.operators.binding import bind
+from pyspark_ckpt.operators.binding import bind, kind_of
 from pyspark_ckpt.operators.bound import Binding, Kept, Staged
 from pyspark_ckpt.operators.bound_timers import BoundTimers
 from pyspark_ckpt.operators.counters import BoundCounter, Counter, metric_name
@@ -27,7 +27,6 @@ from pyspark_ckpt.operators.plan import BATCH, HASH, ROW, TIME, Operator, Proces
 from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorProcessor
 from pyspark_ckpt.operators.row_buffer import RowBuffer, ranges
 from pyspark_ckpt.operators.runs import Work
-from pyspark_ckpt.operators.states import Declared
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.timers import Timers
 from pyspark_ckpt.operators.unsafe_rows import read_rows
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 
 TIMERS_PART = 8
 """The part of the memory for rows that due timers may take, too."""
-_DECLARING = (Declared.__module__, Timers.__module__)
 
 
 @dataclass(frozen=True)
@@ -136,11 +134,12 @@ class PartitionTask:
             known = meta.state(name)
             stored = {} if known is None else known.descriptor.value_schema
             values = {what: evolved(stored.get(what), kind.schema) for what, kind in each.types.items()}
-            kind = {**encoder, "kind": _kind(each.state)}
-            if isinstance(each.state, Timers):
-                kind["clock"] = each.state.clock
-            is_ordered = isinstance(each.state, Timers)
-            descriptor = Descriptor(ordered=is_ordered, key_schema=key_schema, value_schema=values, key_encoder=kind)
+            kind = {**encoder, "kind": kind_of(each.state).__name__}
+            timers = each.state if isinstance(each.state, Timers) else None
+            if timers is not None:
+                kind["clock"] = timers.clock
+            ordered = timers is not None
+            descriptor = Descriptor(ordered=ordered, key_schema=key_schema, value_schema=values, key_encoder=kind)
             declared.append((name, descriptor))
             if each.state.ttl is not None:
                 index = Descriptor(
@@ -191,7 +190,3 @@ def _tables(bound: Sequence[Kept]) -> list[Staged]:
     """All states of the operator in the order of their numbers."""
     indexes = [each.index for each in bound if each.index is not None]
     return sorted([*bound, *indexes], key=lambda each: each.number)
-
-
-def _kind(state: Declared) -> str:
-    return next(kind.__name__ for kind in type(state).__mro__ if kind.__module__ in _DECLARING)

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from pyspark_ckpt.operators.counters import Counter
+from pyspark_ckpt.operators.timers import Timers
 
 if TYPE_CHECKING:
     from pyspark_ckpt.operators.states import Declared
+    from pyspark_ckpt.operators.ttl import Clock
     from pyspark_ckpt.operators.value_types import ValueType
 
 HASH = "__ckpt_hash"
@@ -51,6 +53,16 @@ class Operator:
     def kept(self) -> list[ProcessorState]:
         """What has rows in the store: all but counters."""
         return [each for each in self.states if not isinstance(each.state, Counter)]
+
+    @property
+    def clocks(self) -> set[Clock]:
+        """The clocks of its timers."""
+        return {each.state.clock for each in self.states if isinstance(each.state, Timers)}
+
+    @property
+    def time_out_clock(self) -> Clock | None:
+        """The clock of Spark's time-outs, of which an operator has one: processing time lets timers of both fire."""
+        return "processing" if "processing" in self.clocks else next(iter(self.clocks), None)
 
     @property
     def rows(self) -> pa.Schema:

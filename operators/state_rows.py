@@ -179,7 +179,10 @@ class EntryRows:
 
     def get(self, suffix: bytes, entry: bytes) -> bytes | None:
         """One row of a key."""
-        return self.get_many([suffix], [entry])[0]
+        value: bytes | None = self._written.get(suffix, _NOTHING).get(entry, UNREAD)
+        if value is not UNREAD:
+            return value
+        return None if suffix in self._cleared else self._session.get_many([self._head + suffix + entry])[0]
 
     def get_many(self, suffixes: Sequence[bytes], entries: Sequence[bytes]) -> list[bytes | None]:
         """One row of each of many keys, which may come again."""

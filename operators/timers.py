@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pyspark_ckpt.operators.states import Declared
+from pyspark_ckpt.operators.value_types import EPOCH, microseconds_at
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 InstantLike: TypeAlias = "datetime | int"
 
 CLOCKS: tuple[Clock, ...] = ("event", "processing")
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_MILLISECOND = timedelta(milliseconds=1)
 
 
 class Timer(NamedTuple):
@@ -33,7 +31,7 @@ class Timer(NamedTuple):
     @property
     def at(self) -> datetime:
         """When it was to fire, as an aware datetime in UTC."""
-        return _EPOCH + self.at_ms * _MILLISECOND
+        return EPOCH + timedelta(milliseconds=self.at_ms)
 
 
 class Timers(Declared):
@@ -68,16 +66,15 @@ class Timers(Declared):
         self._unbound()
 
 
-def clocks_of(declared: Sequence[Declared]) -> set[Clock]:
-    """The clocks of all timers among what is declared."""
-    return {each.clock for each in declared if isinstance(each, Timers)}
+def rounded_up_ms(micros: int) -> int:
+    """Microseconds as the milliseconds that do not come before them."""
+    return -(-micros // 1000)
 
 
 def milliseconds_at(at: object) -> int:
     """An instant in ms since 1970. Raises InvalidInputError for what is none."""
     if isinstance(at, datetime):
-        aware = at if at.tzinfo is not None else at.replace(tzinfo=timezone.utc)
-        return -(-(aware - _EPOCH) // _MILLISECOND)
+        return rounded_up_ms(microseconds_at(at))
     if isinstance(at, int) and not isinstance(at, bool) and abs(at) < 1 << 62:
         return at
     raise InvalidInputError(

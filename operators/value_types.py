@@ -36,7 +36,7 @@ PYTHON_TYPES: Mapping[type, str] = {
 }
 EXACT = Context(prec=76)
 """Holds what is done with decimals of 38 digits; Python's own context rounds to 28."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a timestamp_ntz has no zone
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MICROSECOND = timedelta(microseconds=1)
@@ -130,7 +130,7 @@ def _reader(kind: pa.DataType) -> Convert:
     if pa.types.is_decimal(kind):
         return Decimal
     if pa.types.is_timestamp(kind):
-        begin = _EPOCH if kind.tz else _NAIVE_EPOCH
+        begin = EPOCH if kind.tz else _NAIVE_EPOCH
         return lambda value: begin + timedelta(microseconds=value)
     if pa.types.is_date(kind):
         return lambda value: date.fromordinal(_EPOCH_DAY + value)
@@ -198,8 +198,9 @@ def _decimal_writer(kind: pa.DataType) -> Convert:
     return write
 
 
-def _timestamp(value: Any) -> int:
-    return int((value - (_NAIVE_EPOCH if value.tzinfo is None else _EPOCH)) // _MICROSECOND)
+def microseconds_at(value: Any) -> int:
+    """A datetime in microseconds since 1970; a naive one counts as UTC."""
+    return int((value - (_NAIVE_EPOCH if value.tzinfo is None else EPOCH)) // _MICROSECOND)
 
 
 def _day(value: Any) -> int:
@@ -231,7 +232,7 @@ _PLAIN_WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
     (pa.types.is_binary, _binary),
     (pa.types.is_boolean, _truth),
     (pa.types.is_floating, float),
-    (pa.types.is_timestamp, _timestamp),
+    (pa.types.is_timestamp, microseconds_at),
     (pa.types.is_date, _day),
     (pa.types.is_duration, lambda value: int(value // _MICROSECOND)),
 )

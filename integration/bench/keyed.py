@@ -70,10 +70,19 @@ def _added(ctx: ckpt.VectorContext, batch: pa.Table) -> tuple[Any, Any]:
     return rows, total
 
 
-def _keyed(processor: ckpt.KeyedProcessor | ckpt.VectorProcessor) -> Query:
-    return lambda _spark, frames: ckpt.keyed(frames[0].select("key", "amount"), "key", uid="totals").process(
-        processor, OUTPUT
-    )
+def _keyed(
+    processor: ckpt.KeyedProcessor | ckpt.VectorProcessor,
+    of: Callable[[DataFrame], DataFrame] = lambda frame: frame.select("key", "amount"),
+) -> Query:
+    return lambda _spark, frames: ckpt.keyed(of(frames[0]), "key", uid="totals").process(processor, OUTPUT)
+
+
+def _whole(frame: DataFrame) -> DataFrame:
+    return frame
+
+
+def _watched(frame: DataFrame) -> DataFrame:
+    return frame.withWatermark("at", "1 minute")
 
 
 def _totals(key: tuple[Any, ...], chunks: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
@@ -211,16 +220,6 @@ class NoTimers(ManyTimers):
         """Nothing."""
 
 
-def _keyed_at(processor: ckpt.KeyedProcessor | ckpt.VectorProcessor) -> Query:
-    return lambda _spark, frames: ckpt.keyed(frames[0], "key", uid="totals").process(processor, OUTPUT)
-
-
-def _watched(processor: ckpt.VectorProcessor) -> Query:
-    return lambda _spark, frames: ckpt.keyed(frames[0].withWatermark("at", "1 minute"), "key", uid="totals").process(
-        processor, OUTPUT
-    )
-
-
 def _unchanged(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame:
     return ckpt.keyed(frames[0].select("key", "amount"), "key", uid="totals").apply_in_pandas_with_state(
         _totals, OUTPUT, "rows bigint, total bigint", "update", "NoTimeout"
@@ -234,10 +233,10 @@ FORMS: Mapping[str, Query] = {
     "unchanged": _unchanged,
     "applyInPandasWithState": _grouped,
     "transformWithState": _transformed,
-    "several states": _keyed_at(SeveralStates()),
-    "several states, per key": _keyed_at(SeveralStatesPerKey()),
+    "several states": _keyed(SeveralStates(), _whole),
+    "several states, per key": _keyed(SeveralStatesPerKey(), _whole),
     "one pickled state": _pickled,
-    "many timers": _watched(ManyTimers()),
-    "no timers": _watched(NoTimers()),
+    "many timers": _keyed(ManyTimers(), _watched),
+    "no timers": _keyed(NoTimers(), _watched),
 }
 """Forms of the query beside Spark's own aggregation."""
