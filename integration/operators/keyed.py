@@ -1,21 +1,30 @@
-"""Queries with a keyed operator, run over the files of a source."""
+"""Queries with a keyed operator, run over the files of a source; the processors that many tests share."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from integration.operators import inputs
 from integration.operators.providers import OURS
 from integration.operators.replay import Case, collect_into, run, write_inputs
 from pyspark_ckpt import operators as ckpt
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from integration.operators.replay import Lines, Query
     from integration.operators.sources import Source
+
+
+EVENTS = inputs.events(seed=31, rows=60)
+TOTALS = "user int, rows bigint, total bigint"
 
 
 def play(
@@ -38,3 +47,38 @@ def play(
 
 def keyed(processor: Any, output: str, by: str | Sequence[str] = "user", **more: Any) -> Query:  # noqa: ANN401
     return lambda frames: ckpt.keyed(frames[0], by, uid="it", **more).process(processor, output)
+
+
+class Totals(ckpt.KeyedProcessor):
+    """Rows and sum of a user, one key after the other."""
+
+    rows = ckpt.ValueState("rows", "bigint", default=0)
+    total = ckpt.ValueState("total", int, default=0)
+
+    def process(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Sequence[Any]]:  # noqa: ANN401
+        self.rows.update(self.rows.value() + len(rows))
+        self.total.update(self.total.value() + sum(row.id for row in rows))
+        yield key.user, self.rows.value(), self.total.value()
+
+
+class VectorTotals(ckpt.VectorProcessor):
+    """The same for all users at once."""
+
+    totals = ckpt.ValueState("totals", "struct<rows bigint, total bigint>")
+
+    def process_batch(self, ctx: ckpt.VectorContext, batch: pa.Table) -> pa.Table:
+        old = self.totals.get(ctx.keys)
+        rows = np.bincount(ctx.key_index, minlength=len(ctx.keys))
+        total = np.zeros(len(ctx.keys), np.int64)
+        np.add.at(total, ctx.key_index, batch.column("id").to_numpy())
+        rows = pc.add(rows, old.field("rows").fill_null(0))
+        total = pc.add(total, old.field("total").fill_null(0))
+        self.totals.put(ctx.keys, pa.StructArray.from_arrays([rows, total], fields=list(old.type)))
+        return pa.table({"total": total, "user": ctx.keys.column("user"), "rows": rows})
+
+
+class Unchanged(ckpt.KeyedProcessor):
+    """Puts out every row as it came, and the one before, out of its state."""
+
+    def process(self, _ctx: ckpt.Context, _key: Any, rows: Sequence[Any]) -> Sequence[Any]:  # noqa: ANN401
+        return rows

@@ -12,8 +12,9 @@ import pyarrow as pa
 from pyspark_ckpt.operators.binding import bind
 from pyspark_ckpt.operators.bound import Binding, Kept
 from pyspark_ckpt.operators.expiry import index_name
+from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.operators.partition_task import finish, flush, sweep
-from pyspark_ckpt.operators.states import Declared
+from pyspark_ckpt.operators.states import Declared, ListState, MapState, ValueState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.timers import Timers
 from pyspark_ckpt.operators.ttl import Clock
@@ -22,8 +23,23 @@ from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.ticket import read_ticket
 from tests.lab import Lab
 
+HOUR = 3_600_000
 KEYS = KeyCodec([pa.string()])
 Kinds = Mapping[str, pa.DataType]
+LONG, TEXT = pa.int64(), pa.string()
+USERS = [f"user {n}" for n in range(6)]
+
+STATES = {
+    "value": (ValueState("value", "bigint"), {"value": LONG}),
+    "text": (ValueState("text", "string", default="none"), {"value": TEXT}),
+    "list": (ListState("list", "bigint"), {"element": LONG}),
+    "map": (MapState("map", "string", "bigint"), {"key": TEXT, "value": LONG}),
+}
+
+
+def keys_of(users: list[str]) -> Keys:
+    ordered = sorted(users, key=suffix_of)
+    return Keys(pa.table({"user": ordered}), [suffix_of(user) for user in ordered])
 
 
 def suffix_of(key: str) -> bytes:

@@ -1,0 +1,154 @@
+"""What keyed operators refuse: before the first row where that can be, by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from integration.conftest import PARTITIONS, SHUFFLE_PARTITIONS
+from integration.operators.keyed import EVENTS, TOTALS, Totals, keyed, play
+from integration.operators.providers import OURS
+from integration.operators.replay import Case, collect_into, run, write_inputs
+from integration.operators.sources import Source
+from pyspark_ckpt import operators as ckpt
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from integration.operators.replay import Lines
+
+
+def test_a_second_keyed_operator_in_a_query_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    frame = ckpt.keyed(EVENTS.stream(spark, tmp_path / "in"), "user", uid="first").process(Totals(), TOTALS)
+    with pytest.raises(InvalidInputError, match=r"uid='second'.*comes from another keyed operator"):
+        ckpt.keyed(frame, "user", uid="second").process(Totals(), TOTALS)
+
+
+def test_a_plan_for_another_number_of_partitions_is_refused_before_the_first_row(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    case = Case(keyed(Totals(), TOTALS), (EVENTS,), output_mode="update")
+    write_inputs(case, tmp_path, 0, 1)
+    run(OURS.session(spark), case, tmp_path, collect_into({}))
+    write_inputs(case, tmp_path, 1, 2)
+    other = OURS.session(spark, **{SHUFFLE_PARTITIONS: str(PARTITIONS + 1)})
+    with pytest.raises(Exception, match=f"planned for {PARTITIONS + 1} partitions"):
+        run(other, case, tmp_path, collect_into({}))
+    batches: dict[int, Lines] = {}
+    run(OURS.session(spark), case, tmp_path, collect_into(batches))
+    assert len(batches[1]) > 0
+
+
+def test_a_state_of_another_type_than_the_checkpoint_has_is_refused_before_the_first_row(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    class Changed(Totals):
+        total = ckpt.ValueState("total", "double", default=0.0)
+
+    write_inputs(Case(keyed(Totals(), TOTALS), (EVENTS,)), tmp_path, 0, 1)
+    run(OURS.session(spark), Case(keyed(Totals(), TOTALS), (EVENTS,), "update"), tmp_path, collect_into({}))
+    write_inputs(Case(keyed(Totals(), TOTALS), (EVENTS,)), tmp_path, 1, 2)
+    for changed, problem in (
+        (keyed(Changed(), TOTALS), "State 'total' has another type.*values of type int64 cannot be read as double"),
+        (keyed(Totals(), TOTALS, max_parallelism=64), "State 'it/rows' is stored with key_encoder"),
+    ):
+        with pytest.raises(StreamingQueryException, match=problem):
+            run(OURS.session(spark), Case(changed, (EVENTS,), "update"), tmp_path, collect_into({}))
+    batches: dict[int, Lines] = {}
+    run(OURS.session(spark), Case(keyed(Totals(), TOTALS), (EVENTS,), "update"), tmp_path, collect_into(batches))
+    assert len(batches[1]) > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"by": "nobody"}, r"no columns \['nobody'\]"),
+        ({"by": []}, "no columns"),
+        ({"order_by": "nothing"}, r"no columns \['nothing'\] to order by"),
+        ({"uid": ""}, "give a uid"),
+        ({"uid": "a/b"}, "give a uid"),
+        ({"max_parallelism": 0}, "max_parallelism is 0"),
+        ({"max_parallelism": 32769}, "max_parallelism is 32769"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(
+    arguments: dict[str, Any], problem: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    frame = EVENTS.stream(spark, tmp_path / "in")
+    with pytest.raises(InvalidInputError, match=problem):
+        ckpt.keyed(frame, **{"by": "user", "uid": "it", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("output", "mode", "problem"),
+    [
+        ("user int, rows bigint, total", "update", "which Spark cannot read"),
+        ("bigint", "update", "give columns"),
+        (TOTALS, "complete", "mode is 'complete'"),
+    ],
+)
+def test_bad_outputs_are_refused_by_name(
+    output: str, mode: str, problem: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    stream = ckpt.keyed(EVENTS.stream(spark, tmp_path / "in"), "user", uid="it")
+    with pytest.raises(InvalidInputError, match=problem):
+        stream.process(Totals(), output, mode)
+
+
+def test_types_of_states_are_refused_by_the_states_name(spark: SparkSession, tmp_path: Path) -> None:
+    class Wrong(Totals):
+        wrong = ckpt.ValueState("wrong", "varint")
+
+    class Twice(Totals):
+        other = ckpt.ListState("rows", "bigint")
+
+    (tmp_path / "in").mkdir()
+    stream = ckpt.keyed(EVENTS.stream(spark, tmp_path / "in"), "user", uid="it")
+    with pytest.raises(InvalidInputError, match="the value of state 'wrong' has the type 'varint'"):
+        stream.process(Wrong(), TOTALS)
+    with pytest.raises(InvalidInputError, match="more than one state with the name 'rows'"):
+        stream.process(Twice(), TOTALS)
+
+
+def test_keys_that_spark_cannot_group_by_are_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    frame = Source("m map<string, int>, s string collate UNICODE_CI, n int", ()).stream(spark, tmp_path / "in")
+    for name in ("m", "s"):
+        with pytest.raises(InvalidInputError, match=f"column '{name}' of type .* cannot be a key"):
+            ckpt.keyed(frame, name, uid="it").process(Totals(), TOTALS)
+
+
+def test_a_frame_that_is_no_stream_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(InvalidInputError, match="no stream"):
+        ckpt.keyed(spark.range(1), "id", uid="it")
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ([(1, 2)], "2 values are given for the fields"),
+        ([("x", 2, 3)], "yielded rows that are not"),
+        ([{"user": 1, "other": 2}], "there is no field 'other'"),
+    ],
+)
+def test_output_rows_of_another_shape_fail_the_query_with_what_is_wrong(
+    rows: Any,  # noqa: ANN401
+    problem: str,
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    class Wrong(Totals):
+        def process(self, _ctx: ckpt.Context, _key: Any, _rows: Sequence[Any]) -> Any:  # noqa: ANN401
+            return rows
+
+    with pytest.raises(Exception, match=problem):
+        play(spark, keyed(Wrong(), TOTALS), EVENTS, tmp_path)

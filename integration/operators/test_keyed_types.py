@@ -1,0 +1,118 @@
+"""Keyed operators and types: rows, values and keys of every type Spark has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as f
+
+from integration.operators import inputs
+from integration.operators.keyed import Unchanged, keyed, play
+from integration.operators.providers import OURS
+from integration.operators.replay import lines
+from integration.operators.sources import Source
+from pyspark_ckpt import operators as ckpt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+
+class UnchangedColumns(ckpt.VectorProcessor):
+    """Puts out all rows as they came."""
+
+    def process_batch(self, _ctx: ckpt.VectorContext, batch: pa.Table) -> pa.Table:
+        return batch
+
+
+class Through(ckpt.KeyedProcessor):
+    """Puts out every row after it has been through each kind of state."""
+
+    def process(self, _ctx: ckpt.Context, _key: Any, rows: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401
+        for number, row in enumerate(rows):
+            self.value.update(row)  # type: ignore[attr-defined]
+            self.list.add(row)  # type: ignore[attr-defined]
+            self.map.put(number, row)  # type: ignore[attr-defined]
+            yield self.value.value()  # type: ignore[attr-defined]
+        assert repr(list(self.list.get())) == repr(list(self.map.values()))  # type: ignore[attr-defined]
+        yield from self.list.get()  # type: ignore[attr-defined]
+        self.list.clear()  # type: ignore[attr-defined]
+        self.map.clear()  # type: ignore[attr-defined]
+
+
+def _kinds() -> Source:
+    plain = inputs.kinds(seed=5)
+    nested = ", m map<string, array<bigint>>, deep struct<a: array<struct<n: bigint, d: decimal(38,10)>>, b: boolean>"
+    extra = [
+        ([("a", [2**63 - 1, None]), ("b", [])], {"a": [{"n": None, "d": None}], "b": True}),
+        ([("", None)], {"a": None, "b": None}),
+        (None, None),
+        ([], {"a": [], "b": False}),
+    ]
+    return Source(
+        plain.schema + nested,
+        tuple(
+            tuple((*row, *extra[number % len(extra)]) for number, row in enumerate(batch)) for batch in plain.batches
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("processor", "zone"), [(Unchanged(), "America/Los_Angeles"), (UnchangedColumns(), "America/Los_Angeles")]
+)
+def test_rows_of_every_type_come_out_as_they_went_in(
+    processor: Any,  # noqa: ANN401
+    zone: str,
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    source = _kinds()
+    by = [name.split()[0] for name in ("c_string", "c_double", "c_long_decimal")]
+    settings = {"spark.sql.session.timeZone": zone}
+    found = play(spark, keyed(processor, source.schema, by), source, tmp_path, settings=settings)
+    session = OURS.session(spark, **settings)
+    for number in range(len(source.batches)):
+        expected = session.read.schema(source.schema).parquet(str(tmp_path / "input0" / f"{number:04d}.parquet"))
+        assert found[number] == lines(expected)
+
+
+def test_values_of_every_type_come_out_of_states_as_they_went_in(spark: SparkSession, tmp_path: Path) -> None:
+    source = _kinds()
+    row = f"struct<{source.schema}>"
+
+    class AllKinds(Through):
+        value = ckpt.ValueState("value", row)
+        list = ckpt.ListState("list", row)
+        map = ckpt.MapState("map", "int", row)
+
+    found = play(spark, keyed(AllKinds(), source.schema, "c_int"), source, tmp_path)
+    for number in range(len(source.batches)):
+        expected = spark.read.schema(source.schema).parquet(str(tmp_path / "input0" / f"{number:04d}.parquet"))
+        assert found[number] == tuple(sorted([*lines(expected), *lines(expected)]))
+
+
+_KEYS = [name for name in inputs.kinds(seed=5).schema.replace("<", " ").split() if name.startswith("c_")]
+
+
+@pytest.mark.parametrize("by", [_KEYS[first : first + 4] for first in range(0, len(_KEYS), 4)], ids="+".join)
+def test_keys_of_every_type_are_those_that_spark_groups_by(by: list[str], spark: SparkSession, tmp_path: Path) -> None:
+    source = inputs.kinds(seed=7)
+    kinds = dict(spark.createDataFrame([], source.schema).dtypes)
+
+    class Count(ckpt.KeyedProcessor):
+        rows = ckpt.ValueState("rows", "bigint", default=0)
+
+        def process(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401
+            self.rows.update(self.rows.value() + len(rows))
+            yield *key, self.rows.value()
+
+    output = ", ".join(f"{name} {kinds[name]}" for name in by) + ", rows bigint"
+    found = play(spark, keyed(Count(), output, by), source, tmp_path / "keyed")
+    native = play(
+        spark, lambda frames: frames[0].groupBy(*by).agg(f.count("*").alias("rows")), source, tmp_path / "native"
+    )
+    assert found == native

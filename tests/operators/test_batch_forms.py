@@ -1,0 +1,129 @@
+"""States of many keys in one call, against the same calls key by key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pyspark_ckpt.operators import AggregatingState, ReducingState
+from pyspark_ckpt.operators.keys import Keys
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from tests.operators.session_lab import LONG, USERS, Batch, SessionLab, keys_of, suffix_of
+
+
+def test_values_of_many_keys_are_those_of_single_keys(lab: SessionLab) -> None:
+    keys = keys_of(USERS)
+    numbers = pa.array([1, None, 3, 4, None, 6], LONG)
+
+    def write(_batch: Batch, states: dict[str, Any]) -> None:
+        assert states["value"].get(keys).null_count == len(USERS)
+        states["value"].put(keys, numbers)
+        states["text"].put(keys, pa.array(["a", "b", None, "d", "e", "f"]))
+        assert states["value"].get(keys).equals(numbers)
+
+    answer = lab.run(write)
+    assert [state["rows"] for state in answer["states"][:2]] == [4, 5]
+
+    def read(batch: Batch, states: dict[str, Any]) -> None:
+        some = keys_of(USERS[2:4])
+        batch.at(str(keys.column("user")[0]))
+        states["value"].update(100)
+        assert states["value"].get(keys).to_pylist() == [100, None, 3, 4, None, 6]
+        states["value"].put(some, pa.array([None, 7], LONG))
+        for number, user in enumerate(keys.column("user").to_pylist()):
+            batch.at(user)
+            assert states["value"].value() == states["value"].get(keys)[number].as_py()
+
+    answer = lab.run(read)
+    batch, states = lab.begin()
+    found = states["value"].get(keys)
+    assert answer["states"][0]["rows"] == len(found) - found.null_count
+    batch.abort()
+
+
+def test_lists_and_maps_of_many_keys_are_those_of_single_keys(lab: SessionLab) -> None:
+    keys = keys_of(USERS[:3])
+    index = np.array([0, 2, 0, 2, 2])
+
+    def write(_batch: Batch, states: dict[str, Any]) -> None:
+        states["list"].add_rows(keys, index, pa.array([1, 2, 3, 4, 5], LONG))
+        states["map"].put_entries(keys, index, pa.array(["a", "b", "a", "c", "d"]), pa.array([1, 2, 3, 4, None], LONG))
+        assert states["list"].get_lists(keys).to_pylist() == [[1, 3], [], [2, 4, 5]]
+
+    assert [state["rows"] for state in lab.run(write)["states"]] == [0, 0, 7, 3]
+
+    def read(batch: Batch, states: dict[str, Any]) -> None:
+        states["list"].add_rows(keys, np.array([1, 0]), pa.array([9, 8], LONG))
+        assert states["list"].get_lists(keys).to_pylist() == [[1, 3, 8], [9], [2, 4, 5]]
+        assert states["map"].get_range(keys).to_pylist() == [[("a", 3)], [], [("b", 2), ("c", 4)]]
+        assert states["map"].get_range(keys, "b", "c").to_pylist() == [[], [], [("b", 2)]]
+        found = states["map"].get_entries(keys, np.array([0, 1, 2, 2]), pa.array(["a", "a", "b", "d"]))
+        assert found.to_pylist() == [3, None, 2, None]
+        batch.at(keys.column("user")[2].as_py())
+        assert dict(states["map"].items()) == {"b": 2, "c": 4}
+        assert list(states["list"].get()) == [2, 4, 5]
+
+    assert [state["rows"] for state in lab.run(read)["states"]] == [0, 0, 10, 3]
+
+
+@pytest.mark.parametrize("how", ["sum", "min", "max", lambda kept, added: kept * 2 + added])
+def test_reducing_states_of_many_keys_are_those_of_one_after_the_other(how: Any, tmp_path: Path) -> None:  # noqa: ANN401
+    pair = {name: (ReducingState(name, "bigint", how), {"value": LONG}) for name in ("one", "many")}
+    lab = SessionLab(tmp_path, pair)
+    suffixes = sorted(map(suffix_of, USERS))
+    keys = Keys(pa.table({"user": USERS}), suffixes)
+    rng = np.random.default_rng(3)
+
+    def work(batch: Batch, bound: dict[str, Any]) -> None:
+        index = rng.integers(0, 4, 30)
+        values = [None if value == 0 else value for value in rng.integers(-5, 5, 30).tolist()]
+        for position, value in zip(index.tolist(), values, strict=True):
+            batch.session.position.suffix = suffixes[position]
+            bound["one"].add(value)
+        bound["many"].add_rows(keys, index, pa.array(values, LONG))
+        assert bound["many"].get_values(keys) == bound["one"].get_values(keys)
+        assert bound["many"].get_values(keys)[4:] == pa.nulls(2, LONG)
+
+    for _ in range(3):
+        lab.run(work)
+    batch, bound = lab.begin()
+    with pytest.raises(InvalidInputError, match="State 'one': 1 values are given for 2"):
+        bound["one"].add_rows(keys, np.array([0, 1]), pa.array([1]))
+    if how == "sum":
+        with pytest.raises(InvalidInputError, match="State 'one': a sum of its values is none of type int64: overflow"):
+            bound["one"].add_rows(keys, np.array([0, 0]), pa.array([1 << 62, 1 << 62]))
+    batch.abort()
+    lab.close()
+
+
+def test_accumulators_of_many_keys_are_those_of_one_after_the_other(tmp_path: Path) -> None:
+    def declared(name: str) -> AggregatingState:
+        return AggregatingState(
+            name,
+            "struct<n bigint, total bigint>",
+            create=lambda: None,
+            add=lambda kept, value: (1, value) if kept is None else (kept.n + 1, kept.total + value),
+            result=lambda kept: kept.total / kept.n,
+        )
+
+    kinds = {"accumulator": pa.struct([("n", LONG), ("total", LONG)])}
+    lab = SessionLab(tmp_path, {name: (declared(name), kinds) for name in ("one", "many")})
+    suffixes = sorted(map(suffix_of, USERS))
+    keys = Keys(pa.table({"user": USERS}), suffixes)
+
+    def work(batch: Batch, bound: dict[str, Any]) -> None:
+        index, values = np.array([3, 1, 3, 3]), [5, 6, 7, 8]
+        for position, value in zip(index.tolist(), values, strict=True):
+            batch.session.position.suffix = suffixes[position]
+            bound["one"].add(value)
+        bound["many"].add_rows(keys, index, pa.chunked_array([[5], [6, 7, 8]]))
+        assert bound["many"].get_results(keys) == bound["one"].get_results(keys)
+        assert [result is None for result in bound["many"].get_results(keys)] == [True, False, True, False, True, True]
+
+    for _ in range(2):
+        lab.run(work)
+    lab.close()

@@ -1,0 +1,92 @@
+"""Time to live: what has expired is not seen, is freed in portions, and lives on when it is used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pyspark_ckpt.operators import ListState, MapState, Ttl, ValueState
+from tests.operators.session_lab import HOUR, LONG, TEXT, Batch, SessionLab, keys_of
+
+
+@pytest.mark.parametrize("kind", ["value", "list", "map"])
+def test_rows_are_not_seen_when_their_time_is_over_and_are_freed(kind: str, tmp_path: Path) -> None:
+    states: dict[str, Any] = {
+        "value": (ValueState("value", "bigint", ttl="8 hours"), {"value": LONG}),
+        "list": (ListState("list", "bigint", ttl="8 hours"), {"element": LONG}),
+        "map": (MapState("map", "string", "bigint", ttl="8 hours"), {"key": TEXT, "value": LONG}),
+    }
+    lab = SessionLab(tmp_path, {kind: states[kind]})
+
+    def write(user: str, value: int) -> Any:  # noqa: ANN401
+        def work(batch: Batch, bound: dict[str, Any]) -> None:
+            batch.at(user)
+            if kind == "map":
+                bound[kind].put(str(value), value)
+            else:
+                getattr(bound[kind], "update" if kind == "value" else "add")(value)
+
+        return work
+
+    def look(user: str, now_ms: int) -> list[int]:
+        batch, bound = lab.begin(now_ms)
+        batch.at(user)
+        if kind == "value":
+            found = [] if bound[kind].value() is None else [bound[kind].value()]
+        else:
+            found = list(bound[kind].get() if kind == "list" else bound[kind].values())
+            assert bool(found) == (bound[kind].exists() if kind == "list" else not bound[kind].is_empty())
+        batch.abort()
+        return found
+
+    lab.run(write("a", 1), now_ms=0)
+    lab.run(write("b", 2), now_ms=2 * HOUR)
+    lab.run(write("a", 3), now_ms=4 * HOUR)
+    both = [3] if kind == "value" else [1, 3]
+    assert look("a", 8 * HOUR - 1) == both
+    assert look("a", 8 * HOUR) == [3], "the first write is over, but for a value that was written anew"
+    assert look("b", 10 * HOUR) == []
+    assert look("a", 12 * HOUR) == []
+
+    answer = lab.run(lambda _batch, _bound: None, now_ms=9 * HOUR)
+    assert answer["metrics"]["expired_rows"] == (0 if kind == "value" else 1)
+    answer = lab.run(lambda _batch, _bound: None, now_ms=30 * HOUR)
+    assert [state["rows"] for state in answer["states"]] == [0, 0], "rows and index are freed"
+    lab.run(write("a", 5), now_ms=31 * HOUR)
+    assert look("a", 32 * HOUR) == [5]
+    lab.close()
+
+
+def test_rows_live_on_when_reads_refresh_them(tmp_path: Path) -> None:
+    ttl = Ttl("8 hours", refresh="on_read_and_write")
+    lab = SessionLab(tmp_path, {"value": (ValueState("value", "bigint", ttl=ttl), {"value": LONG})})
+    keys = keys_of(["a", "b"])
+    lab.run(lambda _batch, bound: bound["value"].put(keys, pa.array([1, 2])), now_ms=0)
+
+    def read(batch: Batch, bound: dict[str, Any]) -> None:
+        batch.at("a")
+        assert bound["value"].value() == 1
+
+    for hour in (6, 12, 18):
+        lab.run(read, now_ms=hour * HOUR)
+    batch, bound = lab.begin(20 * HOUR)
+    assert bound["value"].get(keys).to_pylist() == [
+        1 if each == "a" else None for each in keys.column("user").to_pylist()
+    ]
+    batch.abort()
+    lab.close()
+
+
+def test_sweeping_goes_on_in_later_batches_when_much_has_expired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark_ckpt.operators.partition_task.LEAST_SWEPT", 10)
+    lab = SessionLab(tmp_path, {"value": (ValueState("value", "bigint", ttl="1 hour"), {"value": LONG})})
+    keys = keys_of([f"{n}" for n in range(25)])
+    lab.run(lambda _batch, bound: bound["value"].put(keys, pa.array(range(25), LONG)), now_ms=0)
+    freed = [lab.run(lambda _batch, _bound: None, now_ms=3 * HOUR)["metrics"]["expired_rows"] for _ in range(4)]
+    assert freed == [10, 10, 5, 0]
+    lab.close()
