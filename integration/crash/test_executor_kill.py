@@ -14,9 +14,7 @@ from integration.crash.reference import Reference, order
 
 AT_STEPS = [
     ("begin.before", "join", 2),
-    ("commit.before_upload", "groups", 1),
-    ("commit.before_answer", "windows", 2),
-    ("snapshot.before_manifest", "dedup", 2),
+    ("commit.before_answer", "windows", 1),
 ]
 SHORT_MS = 2_000  # every other executor passes the step, too, and goes on after this time
 

@@ -12,8 +12,6 @@ from integration.crash.processes import eventually
 from integration.crash.reference import Reference, order
 
 IN_CLUSTER = [
-    ("begin.after_ticket", "windows", 2),
-    ("commit.after_upload", "join", 1),
     ("commit.after_ingest", "groups", 2),
     ("restore.after_download", "dedup", 2),
 ]
