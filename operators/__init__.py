@@ -1,6 +1,7 @@
 """Keyed operators for PySpark streams: state that is declared, and processors that are given keys or whole columns."""
 
 from pyspark_ckpt.operators.counters import Counter
+from pyspark_ckpt.operators.group_states import with_states
 from pyspark_ckpt.operators.keyed import KeyedStream, keyed
 from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
@@ -25,4 +26,5 @@ __all__ = [
     "VectorContext",
     "VectorProcessor",
     "keyed",
+    "with_states",
 ]

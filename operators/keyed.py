@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from pyspark_ckpt.operators.counters import Counter, metric_name
+from pyspark_ckpt.operators.declared_states import with_types
 from pyspark_ckpt.operators.group_times import GROUP_ROW, TIME_OUTS
 from pyspark_ckpt.operators.partition_task import PartitionTask
 from pyspark_ckpt.operators.placement import route_column
-from pyspark_ckpt.operators.plan import BATCH, HASH, ROUTE, ROW, TIME, Operator, ProcessorState
+from pyspark_ckpt.operators.plan import BATCH, HASH, ROUTE, ROW, TIME, Operator
 from pyspark_ckpt.operators.processors import KeyedProcessor, VectorProcessor, states_of
 from pyspark_ckpt.operators.states import ValueState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
-from pyspark_ckpt.operators.stored_values import value_codec
 from pyspark_ckpt.operators.value_types import resolved
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import PREFIX, parse, table
@@ -143,14 +143,6 @@ class KeyedStream:
                 "and Spark 4.3 runs one in a query.",
                 hint="Do both in one processor, or put a topic or a table in between.",
             )
-        states = []
-        for attribute, state in states_of(processor).items():
-            types = {
-                what: resolved(kind, f"{who}: the {what} of state {state.name!r}") for what, kind in state.types.items()
-            }
-            for kind in types.values():
-                value_codec(kind.arrow)
-            states.append(ProcessorState(attribute, state, types))
         options = parse(
             {name: value for name in table() if (value := session.conf.get(PREFIX + name, None)) is not None}
         )
@@ -159,7 +151,7 @@ class KeyedStream:
             by=self.by,
             input=to_arrow_schema(self.frame.schema, timezone="UTC"),
             output=to_arrow_schema(output, timezone="UTC"),
-            states=tuple(states),
+            states=with_types(states_of(processor), who),
             partitions=int(str(session.conf.get("spark.sql.shuffle.partitions"))),
             max_parallelism=self.max_parallelism,
             local_dir=options.local_dir,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -13,26 +12,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_ckpt.operators.binding import bind, kind_of
-from pyspark_ckpt.operators.bound import Binding, Kept, Staged
+from pyspark_ckpt.operators.bound import Kept, Staged
 from pyspark_ckpt.operators.bound_timers import BoundTimers
-from pyspark_ckpt.operators.counters import BoundCounter, Counter, metric_name
-from pyspark_ckpt.operators.evolution import evolved
-from pyspark_ckpt.operators.expiry import LEAST_SWEPT, index_name
+from pyspark_ckpt.operators.declared_states import DeclaredStates
+from pyspark_ckpt.operators.expiry import LEAST_SWEPT
 from pyspark_ckpt.operators.firing import LISTED, Firing
 from pyspark_ckpt.operators.group_times import GroupTimes
 from pyspark_ckpt.operators.keys import group_by_key
-from pyspark_ckpt.operators.placement import murmur3_of_int
-from pyspark_ckpt.operators.plan import BATCH, HASH, ROW, TIME, Operator, ProcessorState
+from pyspark_ckpt.operators.plan import BATCH, HASH, ROW, TIME, Operator
 from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorProcessor
 from pyspark_ckpt.operators.row_buffer import RowBuffer, ranges
 from pyspark_ckpt.operators.runs import Work
+from pyspark_ckpt.operators.spark_hash import hash_of_int
 from pyspark_ckpt.operators.stored_keys import KeyCodec
-from pyspark_ckpt.operators.timers import Timers
 from pyspark_ckpt.operators.unsafe_rows import read_rows
 from pyspark_ckpt.operators.worker_session import WorkerSession, find_ticket
 from pyspark_ckpt.state_store.errors import LifecycleError
-from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,9 +63,11 @@ class PartitionTask:
             watermark_ms=times.watermark_ms,
         )
         ticket = find_ticket(task.taskAttemptId(), self.operator.local_dir)
-        declared = self._declared(ticket.meta)
+        states = DeclaredStates(self.operator.uid, self.operator.states)
+        key_schema = {name: str(kind) for name, kind in zip(self.operator.by, self.operator.key_types, strict=True)}
+        declared = states.descriptors(ticket.meta, key_schema, {"max_parallelism": self.operator.max_parallelism})
         session = WorkerSession(ticket, declared, self.operator.partitions, codec, times.now_ms, times.fired_ms)
-        processor, bound = self._bound(session)
+        processor, bound = states.bound(self.processor, session)
         timers = [each for each in bound if isinstance(each, BoundTimers)]
         work, firing = Work(self.operator, processor, context, session.position), Firing(timers, session)
         folder = Path(ticket.staging)
@@ -118,55 +115,12 @@ class PartitionTask:
         return work.process(keys, index, given)
 
     def _check_place(self, route: int, partition: int) -> None:
-        if murmur3_of_int(route) % self.operator.partitions != partition:
+        if hash_of_int(route) % self.operator.partitions != partition:
             raise LifecycleError(
                 f"Keyed operator {self.operator.uid!r} was planned for {self.operator.partitions} partitions, "
                 "and the query runs with another number: that of its checkpoint.",
                 hint="Set spark.sql.shuffle.partitions to the number of the checkpoint before the query is built.",
             )
-
-    def _declared(self, meta: StoreMeta) -> list[tuple[str, Descriptor]]:
-        key_schema = {name: str(kind) for name, kind in zip(self.operator.by, self.operator.key_types, strict=True)}
-        encoder = {"keyed": self.operator.uid, "max_parallelism": self.operator.max_parallelism}
-        declared = []
-        for each in self.operator.kept:
-            name = self._name(each)
-            known = meta.state(name)
-            stored = {} if known is None else known.descriptor.value_schema
-            values = {what: evolved(stored.get(what), kind.schema) for what, kind in each.types.items()}
-            kind = {**encoder, "kind": kind_of(each.state).__name__}
-            timers = each.state if isinstance(each.state, Timers) else None
-            if timers is not None:
-                kind["clock"] = timers.clock
-            ordered = timers is not None
-            descriptor = Descriptor(ordered=ordered, key_schema=key_schema, value_schema=values, key_encoder=kind)
-            declared.append((name, descriptor))
-            if each.state.ttl is not None:
-                index = Descriptor(
-                    ordered=True, internal=True, key_schema=key_schema, key_encoder={**encoder, "kind": "expiry"}
-                )
-                declared.append((index_name(name), index))
-        return declared
-
-    def _name(self, declared: ProcessorState) -> str:
-        return f"{self.operator.uid}/{declared.state.name}"
-
-    def _bound(self, session: WorkerSession) -> tuple[KeyedProcessor | VectorProcessor, list[Kept]]:
-        """A copy of the processor whose states are those of this task."""
-        processor = copy.copy(self.processor)
-        bound = []
-        for each in self.operator.states:
-            if isinstance(each.state, Counter):
-                metric = metric_name(self.operator.uid, each.state)
-                setattr(processor, each.attribute, BoundCounter(each.state.name, metric, session.counts))
-        for each in self.operator.kept:
-            kinds = {what: kind.arrow for what, kind in each.types.items()}
-            name = self._name(each)
-            index = None if each.state.ttl is None else session.numbers[index_name(name)]
-            state = bind(Binding(each.state, kinds, session.numbers[name], index, session))
-            setattr(processor, each.attribute, state)
-            bound.append(state)
-        return processor, bound
 
 
 def sweep(session: WorkerSession, bound: Sequence[Kept], rows: int) -> None:
@@ -177,16 +131,16 @@ def sweep(session: WorkerSession, bound: Sequence[Kept], rows: int) -> None:
 
 def flush(session: WorkerSession, bound: Sequence[Kept], end: bytes | None) -> None:
     """Stage what was written for keys below ``end`` (all keys: None), and let go of it: their turn is over."""
-    session.stage(row for each in _tables(bound) for row in each.flush(end))
+    session.stage(row for each in tables(bound) for row in each.flush(end))
 
 
 def finish(session: WorkerSession, bound: Sequence[Kept]) -> None:
     """Publish what was staged, after the last key: the last act."""
     flush(session, bound, None)
-    session.publish({each.number: each.change for each in _tables(bound)})
+    session.publish({each.number: each.change for each in tables(bound)})
 
 
-def _tables(bound: Sequence[Kept]) -> list[Staged]:
+def tables(bound: Sequence[Kept]) -> list[Staged]:
     """All states of the operator in the order of their numbers."""
     indexes = [each.index for each in bound if each.index is not None]
     return sorted([*bound, *indexes], key=lambda each: each.number)

@@ -10,27 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark_ckpt.operators.spark_hash import hash_of_int
+
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-SPARK_SEED = 42
 _U32 = 0xFFFFFFFF
-
-
-def murmur3_of_int(value: int) -> int:
-    """Spark's hash of an int column (Murmur3_x86_32.hashInt, seed 42), as a signed number."""
-    k = (value & _U32) * 0xCC9E2D51 & _U32
-    k = ((k << 15) | (k >> 17)) & _U32
-    h = SPARK_SEED ^ (k * 0x1B873593 & _U32)
-    h = ((h << 13) | (h >> 19)) & _U32
-    h = (h * 5 + 0xE6546B64) & _U32
-    h ^= 4  # bytes hashed
-    h ^= h >> 16
-    h = h * 0x85EBCA6B & _U32
-    h ^= h >> 13
-    h = h * 0xC2B2AE35 & _U32
-    h ^= h >> 16
-    return h - (1 << 32) if h >> 31 else h
 
 
 def routes(partitions: int) -> list[int]:
@@ -38,7 +23,7 @@ def routes(partitions: int) -> list[int]:
     found: dict[int, int] = {}
     candidate = 0
     while len(found) < partitions:
-        found.setdefault(murmur3_of_int(candidate) % partitions, candidate)
+        found.setdefault(hash_of_int(candidate) % partitions, candidate)
         candidate += 1
     return [found[partition] for partition in range(partitions)]
 

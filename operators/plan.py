@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pyspark_ckpt.operators.counters import Counter
 from pyspark_ckpt.operators.timers import Timers
 
 if TYPE_CHECKING:
@@ -48,11 +47,6 @@ class Operator:
     memory_bytes: int
     order_by: tuple[str, ...]
     keeps_late_rows: bool = False
-
-    @property
-    def kept(self) -> list[ProcessorState]:
-        """What has rows in the store: all but counters."""
-        return [each for each in self.states if not isinstance(each.state, Counter)]
 
     @property
     def clocks(self) -> set[Clock]:

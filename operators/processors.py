@@ -69,28 +69,34 @@ class VectorProcessor(ABC):
         raise NotImplementedError
 
 
-def states_of(processor: KeyedProcessor | VectorProcessor) -> dict[str, Declared]:
-    """The declared states and timers by attribute, in a fixed order.
-
-    Raises InvalidInputError if two have one name, or none is called when timers fire.
-    """
+def declared_in(holder: object) -> dict[str, Declared]:
+    """What the class of an object declares, by attribute, in a fixed order. Raises InvalidInputError."""
     found: dict[str, Declared] = {}
-    for kind in reversed(type(processor).__mro__):
+    for kind in reversed(type(holder).__mro__):
         found.update({attribute: value for attribute, value in vars(kind).items() if isinstance(value, Declared)})
     names = [state.name for state in found.values()]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise InvalidInputError(f"{type(processor).__name__} declares more than one state with the name {twice[0]!r}.")
-    own = [attribute for attribute, value in vars(processor).items() if isinstance(value, Declared)]
+        raise InvalidInputError(f"{type(holder).__name__} declares more than one state with the name {twice[0]!r}.")
+    own = [attribute for attribute, value in getattr(holder, "__dict__", {}).items() if isinstance(value, Declared)]
     if own:
         raise InvalidInputError(
-            f"{type(processor).__name__} has the state {own[0]!r} in an instance.",
+            f"{type(holder).__name__} has the state {own[0]!r} in an instance.",
             hint="Declare states as attributes of the class.",
         )
+    return dict(sorted(found.items(), key=lambda item: item[1].name))
+
+
+def states_of(processor: KeyedProcessor | VectorProcessor) -> dict[str, Declared]:
+    """The declared states and timers by attribute, in a fixed order.
+
+    Raises InvalidInputError if two have one name, or nothing is called when timers fire.
+    """
+    found = declared_in(processor)
     base, method = (
         (VectorProcessor, "process_timers") if isinstance(processor, VectorProcessor) else (KeyedProcessor, "on_timer")
     )
     timers = [each.name for each in found.values() if isinstance(each, Timers)]
     if timers and getattr(type(processor), method) is getattr(base, method):
         raise InvalidInputError(f"{type(processor).__name__} declares the timers {timers[0]!r} and has no {method}().")
-    return dict(sorted(found.items(), key=lambda item: item[1].name))
+    return found

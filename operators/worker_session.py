@@ -41,12 +41,14 @@ class WorkerSession:
         self,
         ticket: Ticket,
         states: Sequence[tuple[str, Descriptor]],
-        partitions: int,
+        partitions: int | None,
         keys: KeyCodec,
         now_ms: Mapping[Clock, int],
         fired_ms: Mapping[Clock, int] = MappingProxyType({}),
     ) -> None:
-        """Find or create ``states``. ``fired_ms``: the instants up to which there are no timers any more.
+        """Find or create ``states`` of an operator that was planned for so many ``partitions`` (None: for any number).
+
+        ``fired_ms``: the instants up to which there are no timers any more.
 
         Raises InvalidInputError, LifecycleError (the base has gone: a retry finds it).
         """
@@ -66,7 +68,7 @@ class WorkerSession:
         self._files: list[str] = []
         self._written = 0
         recorded = ticket.meta.num_partitions
-        if recorded not in (None, partitions):
+        if partitions is not None and recorded not in (None, partitions):
             raise LifecycleError(
                 f"The query was planned for {partitions} partitions, and its checkpoint has {recorded}.",
                 hint=f"Set spark.sql.shuffle.partitions to {recorded} before the query is built.",

@@ -18,10 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
+from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.local_files import publish
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
+from pyspark_ckpt.state_store.staged_log import read_frames
 
 PART_FORMAT = 1
 SUFFIX = ".part.json"
@@ -39,7 +42,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one session of a worker has staged.
 
     ``rows`` are changes of row counts by state number. ``written`` rows are in the files. ``counts`` are for the
-    metrics of the commit, by their names in its report.
+    metrics of the commit, by their names in its report. Of a session with a ``log``, all of these are in the log.
     """
 
     states: tuple[DeclaredState, ...]
@@ -47,6 +50,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: dict[int, int]
     written: int
     counts: dict[str, int]
+    log: str = ""
     format: int = PART_FORMAT
 
 
@@ -70,6 +74,29 @@ def read_parts(staging: Path) -> list[Part]:
             )
         parts.append(part)
     return parts
+
+
+def close_log(staging: Path, part: Part, tuning: Tuning) -> Part:
+    """The part of a session that has ended: what its log says, with the log's rows in a table file.
+
+    Raises FormatError for a damaged log, StorageError.
+    """
+    if not part.log:
+        return part
+    rows: dict[bytes, bytes | None] = {}
+    frames = read_frames(staging / part.log)
+    for frame in frames:
+        rows.update(frame.rows)
+    files: tuple[str, ...] = ()
+    if frames:
+        last = frames[-1]
+        files = last.files
+        part = replace(part, rows=last.changes, written=last.written, counts=last.counts)
+    if rows:
+        name = f"{part.log}.sst"
+        write_table_file(staging / name, sorted(rows.items()), tuning)
+        files = (*files, name)
+    return replace(part, files=files, log="")
 
 
 def declare(meta: StoreMeta, states: Sequence[tuple[str, Descriptor]]) -> tuple[StoreMeta, tuple[DeclaredState, ...]]:

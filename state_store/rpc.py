@@ -18,6 +18,7 @@ from pyspark_ckpt.state_store.errors import CkptError, InternalError, InvalidInp
 from pyspark_ckpt.state_store.keys import EMPTY, MARKER_KEY
 from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.stores import Stores
+from pyspark_ckpt.state_store.ticket import WorkerTask
 
 PROTOCOL = 1
 
@@ -47,6 +48,7 @@ class Begin(Request, frozen=True):
     version: int
     id: str | None = None
     attempt: int | None = None
+    key_schema: str = ""
     num_partitions: int | None = None
 
 
@@ -155,7 +157,8 @@ class Dispatcher:
     def _begin(self, request: Begin) -> dict[str, Any]:
         handle = self._stores.handle(request.handle)
         store = handle.store
-        transaction = store.begin(handle.caller, request.version, request.id, request.attempt, request.num_partitions)
+        worker = None if request.attempt is None else WorkerTask(request.attempt, request.key_schema)
+        transaction = store.begin(handle.caller, request.version, request.id, worker, request.num_partitions)
         self._stores.remember(store, transaction)
         base, meta = transaction.base, transaction.meta
         return {

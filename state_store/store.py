@@ -25,9 +25,9 @@ from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
 from pyspark_ckpt.state_store.names import DeltaName, new_commit_id
 from pyspark_ckpt.state_store.options import Options
-from pyspark_ckpt.state_store.parts import join, read_parts
+from pyspark_ckpt.state_store.parts import close_log, join, read_parts
 from pyspark_ckpt.state_store.restore import Restorer
-from pyspark_ckpt.state_store.ticket import Ticket, ticket_path, write_ticket
+from pyspark_ckpt.state_store.ticket import Ticket, WorkerTask, ticket_path, write_ticket
 from pyspark_ckpt.state_store.transaction import Committed, Status, Transaction
 from pyspark_ckpt.state_store.winners import Epochs, declare_winner, resolve
 
@@ -89,7 +89,7 @@ class Store:
             self._copies.adopt()
 
     def begin(
-        self, caller: Caller, version: int, commit_id: str | None, attempt: int | None, num_partitions: int | None
+        self, caller: Caller, version: int, commit_id: str | None, worker: WorkerTask | None, num_partitions: int | None
     ) -> Transaction:
         """Begin a transaction on a committed version; reads on it see exactly that version until it ends.
 
@@ -103,7 +103,7 @@ class Store:
         copy, metrics = self._leased(base)
         try:
             self._check_partitions(copy.meta, num_partitions)
-            transaction = self._opened(caller, base, copy, attempt)
+            transaction = self._opened(caller, base, copy, worker)
         except BaseException:
             with self._lock:
                 self._copies.release(copy)
@@ -294,14 +294,14 @@ class Store:
                 hint=f"Set spark.sql.shuffle.partitions to {meta.num_partitions} for this checkpoint.",
             )
 
-    def _opened(self, caller: Caller, base: Marker, copy: LocalCopy, attempt: int | None) -> Transaction:
+    def _opened(self, caller: Caller, base: Marker, copy: LocalCopy, worker: WorkerTask | None) -> Transaction:
         number = next(self._shared.transaction_numbers)
         staging = self._shared.local_dir / "staging" / f"{number}-{uuid.uuid4().hex[:8]}"
         staging.mkdir(mode=0o700)
         transaction = Transaction(number, base, new_commit_id(), copy, copy.meta, staging, caller.format, caller.run_id)
-        if attempt is not None:
+        if worker is not None:
             who = self.identity
-            transaction.ticket = ticket_path(self._shared.local_dir, attempt, who.operator, who.name)
+            transaction.ticket = ticket_path(self._shared.local_dir, worker.attempt, who.operator, who.name)
             live = self.is_live(transaction)
             write_ticket(
                 transaction.ticket,
@@ -316,6 +316,7 @@ class Store:
                     live,
                     str(staging),
                     copy.meta,
+                    worker.key_schema,
                 ),
             )
         with self._lock:
@@ -332,7 +333,8 @@ class Store:
         failpoints, started = self._shared.failpoints, time.monotonic()
         # 1. What the shim and the workers staged; the marker row alone where the shim has written nothing.
         try:
-            joined = join(transaction.meta, read_parts(transaction.staging))
+            parts = [close_log(transaction.staging, part, self._tuning) for part in read_parts(transaction.staging)]
+            joined = join(transaction.meta, parts)
             staged = transaction.staged(files) or [self._marker_file(transaction)]
             staged += transaction.staged(joined.files)
             meta = joined.meta.committed(transaction.new_id, {**row_changes, **joined.row_changes}, num_partitions)

@@ -9,6 +9,7 @@ the task attempt's id, so a small file of that name tells the worker the rest::
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,14 @@ from pyspark_ckpt.state_store.local_files import publish
 from pyspark_ckpt.state_store.meta import StoreMeta
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
+
+
+@dataclass(frozen=True)
+class WorkerTask:
+    """The task whose Python worker is to find a transaction, and the schema of the operator's keys, in Spark's JSON."""
+
+    attempt: int
+    key_schema: str = ""
 
 
 class Ticket(msgspec.Struct, frozen=True):
@@ -32,6 +41,7 @@ class Ticket(msgspec.Struct, frozen=True):
     live: bool
     staging: str
     meta: StoreMeta
+    key_schema: str = ""
 
 
 def ticket_path(local_dir: Path, attempt: int, operator: int, name: str) -> Path:

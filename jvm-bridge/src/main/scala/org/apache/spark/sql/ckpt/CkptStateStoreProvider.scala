@@ -197,9 +197,9 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     val open = handle()
     val request = Json.obj().put("handle", open.handle).put("version", version)
     id.fold(request.putNull("id"))(request.put("id", _))
-    // A ticket is for the Python workers of a keyed operator. A task may have other stores beside that operator's.
-    Option(TaskContext.get()).filter(_ => keySchema.fieldNames.contains(KeyedPlan.Route)) match {
-      case Some(context) => request.put("attempt", context.taskAttemptId())
+    // A ticket is for the Python workers of an operator on groups. A task may have other stores beside that operator's.
+    Option(TaskContext.get()).filter(_ => valueSchema.fieldNames.headOption.contains(GroupState)) match {
+      case Some(context) => request.put("attempt", context.taskAttemptId()).put("key_schema", keySchema.json)
       case None => request.putNull("attempt")
     }
     request.putNull("num_partitions")
@@ -444,6 +444,9 @@ private[ckpt] object CkptStateStoreProvider {
   private final case class Opened(server: StateServer, handle: Long)
 
   private val DeltaFile = "shim.sst"
+
+  /** The first column of the state of an operator with a function for each group (FlatMapGroupsWithStateExecHelper). */
+  private val GroupState = "groupState"
   private val MostBegins = 5
   private val StatefulPartitions = "spark.sql.streaming.internal.stateStore.partitions"
 }

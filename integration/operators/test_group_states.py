@@ -1,0 +1,236 @@
+"""States of ours in a function that Spark's own applyInPandasWithState calls, one group after the other."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import Row
+from pyspark.sql import functions as f
+
+from integration.conftest import PARTITIONS
+from integration.operators import inputs
+from integration.operators.keyed import EVENTS, play
+from integration.operators.placement import partition_of, stored_rows
+from integration.operators.providers import OURS, ROCKSDB
+from integration.operators.replay import Case, collect_into, run, write_inputs
+from integration.operators.sources import Source
+from pyspark_ckpt import operators as ckpt
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.state import GroupState
+
+    from integration.operators.replay import Lines, Query
+
+_OUT = "user int, rows bigint, calls bigint, ids string, words string"
+
+
+class Visits:
+    """One state of every kind."""
+
+    rows = ckpt.ValueState("rows", "bigint", default=0)
+    calls = ckpt.ReducingState("calls", "bigint", "sum")
+    ids = ckpt.ListState("ids", "bigint")
+    words = ckpt.MapState("words", "string", "bigint")
+
+
+def visit(
+    key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState, visits: Visits
+) -> Iterator[pd.DataFrame]:
+    """Keep in every state what has come, and what Spark's own state says in Spark's."""
+    import pandas as pd
+
+    visits.calls.add(1)
+    for frame in frames:
+        visits.rows.update(visits.rows.value() + len(frame))
+        visits.ids.add_all(sorted(frame["id"].tolist()))
+        for word in frame["word"].fillna("nothing"):
+            visits.words.put(word, visits.words.get(word, 0) + 1)
+    calls = state.get[0] + 1 if state.exists else 1
+    state.update((calls,))
+    assert calls == visits.calls.get(), "both are committed together"
+    yield pd.DataFrame(
+        {
+            "user": [None if key[0] is None or key[0] != key[0] else int(key[0])],
+            "rows": [visits.rows.value()],
+            "calls": [visits.calls.get()],
+            "ids": [str(list(visits.ids.get()))],
+            "words": [str(list(visits.words.items()))],
+        }
+    )
+
+
+def _grouped(function: Any, states: object, out: str, by: Sequence[str] = ("user",), **more: Any) -> Query:  # noqa: ANN401
+    def query(frames: Sequence[DataFrame]) -> DataFrame:
+        called = ckpt.with_states(function, states, uid="visits")
+        arguments = {"stateStructType": "calls bigint", "outputMode": "update", "timeoutConf": "NoTimeout", **more}
+        return frames[0].groupBy(*by).applyInPandasWithState(called, out, **arguments)
+
+    return query
+
+
+def test_states_of_every_kind_go_on_from_batch_to_batch_beside_sparks_own(spark: SparkSession, tmp_path: Path) -> None:
+    batches = play(spark, _grouped(visit, Visits(), _OUT), EVENTS, tmp_path)
+    model: dict[int | None, list[list[tuple[Any, ...]]]] = {}
+    for number, rows in enumerate(EVENTS.batches):
+        expected = []
+        for user in {row[1] for row in rows}:
+            model.setdefault(user, []).append([row for row in rows if row[1] == user])
+            expected.append(repr(_row_of(user, model[user])))
+        assert list(batches[number]) == sorted(expected)
+
+
+def _row_of(user: int | None, calls: list[list[tuple[Any, ...]]]) -> Row:
+    rows = [row for call in calls for row in call]
+    words = [row[2] if row[2] is not None else "nothing" for row in rows]
+    counts = sorted(((word, words.count(word)) for word in set(words)), key=lambda entry: entry[0].encode())
+    ids = [number for call in calls for number in sorted(row[0] for row in call)]
+    return Row(user=user, rows=len(rows), calls=len(calls), ids=str(ids), words=str(counts))
+
+
+_KEYS = [name for name in inputs.kinds(seed=5).schema.replace("<", " ").split() if name.startswith("c_")]
+
+
+class Count:
+    """How many rows a key has had."""
+
+    rows = ckpt.ValueState("rows", "bigint", default=0)
+
+
+def count_on(_key: Any, frames: Iterator[pd.DataFrame], _state: GroupState, count: Count) -> Iterator[pd.DataFrame]:  # noqa: ANN401
+    import pandas as pd
+
+    count.rows.update(count.rows.value() + sum(map(len, frames)))
+    yield pd.DataFrame({"rows": [count.rows.value()]})
+
+
+@pytest.mark.parametrize("by", [_KEYS[first : first + 6] for first in range(0, len(_KEYS), 6)], ids="+".join)
+def test_groups_of_every_type_have_states_of_their_own_where_spark_puts_them(
+    by: list[str], spark: SparkSession, tmp_path: Path
+) -> None:
+    source = inputs.kinds(seed=5)
+    found = play(spark, _grouped(count_on, Count(), "rows bigint", by), source, tmp_path / "ours")
+    native = play(
+        spark,
+        lambda frames: frames[0].groupBy(*by).agg(f.count("*").alias("rows")).select("rows"),
+        source,
+        tmp_path / "native",
+    )
+    assert found == native
+    rows = list(stored_rows(tmp_path / "ours" / "checkpoint", tmp_path / "scratch"))
+    assert len({row.partition for row in rows}) == PARTITIONS
+    assert all(partition_of(row.partition_hash, PARTITIONS) == row.partition for row in rows)
+
+
+class Pauses:
+    """When a user was here, which is forgotten a while later, and how often the user went away."""
+
+    seen = ckpt.ListState("seen", "bigint", ttl=ckpt.Ttl("15 minutes", clock="event"))
+    ends = ckpt.ValueState("ends", "bigint", default=0)
+
+
+def pause(
+    key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState, pauses: Pauses
+) -> Iterator[pd.DataFrame]:
+    """Time out 10 minutes behind the last row."""
+    import pandas as pd
+
+    if state.hasTimedOut:
+        pauses.ends.update(pauses.ends.value() + 1)
+        state.remove()
+    else:
+        frame = pd.concat(frames)
+        pauses.seen.add_all(frame["id"].tolist())
+        state.update((1,))
+        last = int(frame["at"].max().timestamp() * 1000)
+        state.setTimeoutTimestamp(max(last, state.getCurrentWatermarkMs()) + 600_000)
+    yield pd.DataFrame({"user": [key[0]], "ends": [pauses.ends.value()], "seen": [str(list(pauses.seen.get()))]})
+
+
+def _minute(minutes: int) -> datetime:
+    return inputs.START + timedelta(minutes=minutes)
+
+
+_COMING_AND_GOING = Source(
+    "id long, user int, at timestamp",
+    (
+        ((0, 1, _minute(0)), (1, 2, _minute(0))),
+        ((2, 1, _minute(30)),),
+        ((3, 1, _minute(32)),),  # user 2 has timed out
+        ((4, 1, _minute(40)), (5, 2, _minute(40))),
+        ((6, 3, _minute(90)),),
+        # and a batch without rows: users 1 and 2 have timed out
+    ),
+)
+
+
+def test_groups_that_have_timed_out_have_their_states_and_expired_rows_are_freed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def query(frames: Sequence[DataFrame]) -> DataFrame:
+        called = ckpt.with_states(pause, Pauses(), uid="pauses")
+        timely = frames[0].withWatermark("at", "1 minute")
+        return timely.groupBy("user").applyInPandasWithState(
+            called, "user int, ends bigint, seen string", "n int", "update", "EventTimeTimeout"
+        )
+
+    case = Case(query, (_COMING_AND_GOING,), output_mode="update")
+    write_inputs(case, tmp_path, 0, len(_COMING_AND_GOING.batches))
+    batches: dict[int, Lines] = {}
+    progresses = run(OURS.session(spark), case, tmp_path, collect_into(batches)).recentProgress
+    assert [
+        [(row.user, row.ends, row.seen) for row in map(_parsed, batches[number])] for number in sorted(batches)
+    ] == [
+        [(1, 0, "[0]"), (2, 0, "[1]")],
+        [(1, 0, "[2]")],
+        [(1, 0, "[3]"), (2, 1, "[]")],
+        [(1, 0, "[3, 4]"), (2, 1, "[5]")],
+        [(3, 0, "[6]")],
+        [(1, 1, "[]"), (2, 2, "[]")],
+    ]
+    operators = [progress.stateOperators[0] for progress in progresses]
+    assert sum(operator.customMetrics["ckptExpiredRows"] for operator in operators) > 0
+    kept = [row.key for row in stored_rows(tmp_path / "checkpoint", tmp_path / "scratch")]
+    assert len(kept) == operators[-1].numRowsTotal
+
+
+def _parsed(line: str) -> Row:
+    row: Row = eval(line, {"Row": Row})  # noqa: S307 - the text of a row
+    return row
+
+
+def test_states_are_refused_that_a_group_cannot_have(spark: SparkSession) -> None:  # noqa: ARG001 - types are read by it
+    class Waits:
+        wait = ckpt.Timers("wait", clock="event")
+
+    class Counts:
+        count = ckpt.Counter("count")
+
+    class Wrong:
+        wrong = ckpt.ValueState("wrong", "varint")
+
+    for states, uid, problem in (
+        (Waits(), "it", "Timers 'wait' cannot be used"),
+        (Counts(), "it", "Counter 'count' cannot be used"),
+        (Wrong(), "it", "the value of state 'wrong' has the type 'varint'"),
+        (object(), "it", "object declares no states"),
+        (Visits(), "", "give a uid"),
+        (Visits(), "a/b", "give a uid"),
+    ):
+        with pytest.raises(InvalidInputError, match=problem):
+            ckpt.with_states(visit, states, uid=uid)
+
+
+def test_a_query_on_another_state_store_is_refused_in_its_first_batch(spark: SparkSession, tmp_path: Path) -> None:
+    case = Case(_grouped(visit, Visits(), _OUT), (EVENTS,), output_mode="update")
+    write_inputs(case, tmp_path, 0, 1)
+    with pytest.raises(StreamingQueryException, match="has 0 tickets of the ckpt state store"):
+        run(ROCKSDB.session(spark), case, tmp_path, collect_into({}))

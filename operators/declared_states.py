@@ -1,0 +1,93 @@
+"""The states that an operator declares: with their types, as its stores describe them, and bound to a task."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pyspark_ckpt.operators.binding import bind, kind_of
+from pyspark_ckpt.operators.bound import Binding, Kept
+from pyspark_ckpt.operators.counters import BoundCounter, Counter, metric_name
+from pyspark_ckpt.operators.evolution import evolved
+from pyspark_ckpt.operators.expiry import index_name
+from pyspark_ckpt.operators.plan import ProcessorState
+from pyspark_ckpt.operators.states import Declared
+from pyspark_ckpt.operators.stored_values import value_codec
+from pyspark_ckpt.operators.timers import Timers
+from pyspark_ckpt.operators.value_types import resolved
+from pyspark_ckpt.operators.worker_session import WorkerSession
+from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
+
+Holder = TypeVar("Holder")
+
+
+def with_types(declared: Mapping[str, Declared], who: str) -> tuple[ProcessorState, ...]:
+    """What is declared, by attribute, with its types; on the driver. Raises InvalidInputError about ``who``."""
+    states = []
+    for attribute, state in declared.items():
+        types = {
+            what: resolved(kind, f"{who}: the {what} of state {state.name!r}") for what, kind in state.types.items()
+        }
+        for kind in types.values():
+            value_codec(kind.arrow)
+        states.append(ProcessorState(attribute, state, types))
+    return tuple(states)
+
+
+@dataclass(frozen=True)
+class DeclaredStates:
+    """The states of the operator ``uid``, whose names in the store begin with it."""
+
+    uid: str
+    states: tuple[ProcessorState, ...]
+
+    def descriptors(
+        self, meta: StoreMeta, key_schema: Mapping[str, str], placement: Mapping[str, Any]
+    ) -> list[tuple[str, Descriptor]]:
+        """How a store that holds ``meta`` now is to describe them. ``placement``: what decides where a key lives."""
+        encoder = {"keyed": self.uid, **placement}
+        declared = []
+        for each in self._kept():
+            name = self._name(each)
+            known = meta.state(name)
+            stored = {} if known is None else known.descriptor.value_schema
+            values = {what: evolved(stored.get(what), kind.schema) for what, kind in each.types.items()}
+            kind = {**encoder, "kind": kind_of(each.state).__name__}
+            timers = each.state if isinstance(each.state, Timers) else None
+            if timers is not None:
+                kind["clock"] = timers.clock
+            ordered = timers is not None
+            descriptor = Descriptor(ordered=ordered, key_schema=key_schema, value_schema=values, key_encoder=kind)
+            declared.append((name, descriptor))
+            if each.state.ttl is not None:
+                index = Descriptor(
+                    ordered=True, internal=True, key_schema=key_schema, key_encoder={**encoder, "kind": "expiry"}
+                )
+                declared.append((index_name(name), index))
+        return declared
+
+    def bound(self, holder: Holder, session: WorkerSession) -> tuple[Holder, list[Kept]]:
+        """A copy of ``holder`` whose states are those of the session's task; and these."""
+        holder = copy.copy(holder)
+        bound = []
+        for each in self.states:
+            if isinstance(each.state, Counter):
+                metric = metric_name(self.uid, each.state)
+                setattr(holder, each.attribute, BoundCounter(each.state.name, metric, session.counts))
+        for each in self._kept():
+            kinds = {what: kind.arrow for what, kind in each.types.items()}
+            name = self._name(each)
+            index = None if each.state.ttl is None else session.numbers[index_name(name)]
+            state = bind(Binding(each.state, kinds, session.numbers[name], index, session))
+            setattr(holder, each.attribute, state)
+            bound.append(state)
+        return holder, bound
+
+    def _kept(self) -> list[ProcessorState]:
+        """What has rows in the store: all but counters."""
+        return [each for each in self.states if not isinstance(each.state, Counter)]
+
+    def _name(self, declared: ProcessorState) -> str:
+        return f"{self.uid}/{declared.state.name}"

@@ -1,0 +1,100 @@
+"""A session of one task that groups use one after the other, as Spark calls a function for them, with no last call.
+
+What a group has written is staged, in a log, before its call ends. A task may have two such sessions, perhaps in two
+processes: Spark hands groups that have timed out over behind the others, and does not say whether there are any.
+The first of them frees expired rows; to both, those rows are not there any more.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+
+import msgspec
+
+from pyspark_ckpt.operators.bound import Row
+from pyspark_ckpt.operators.stored_keys import KeyCodec
+from pyspark_ckpt.operators.ttl import Clock
+from pyspark_ckpt.operators.worker_session import WorkerSession
+from pyspark_ckpt.state_store.meta import Descriptor
+from pyspark_ckpt.state_store.parts import SUFFIX, Part, write_part
+from pyspark_ckpt.state_store.staged_log import Frame, StagedLog
+from pyspark_ckpt.state_store.ticket import Ticket
+
+LOG_BYTES = 8 << 20
+"""Rows that are together larger than this become a table file."""
+
+
+class GroupSession(WorkerSession):
+    """See the module."""
+
+    def __init__(
+        self,
+        ticket: Ticket,
+        states: Sequence[tuple[str, Descriptor]],
+        keys: KeyCodec,
+        now_ms: Mapping[Clock, int],
+        log_bytes: int = LOG_BYTES,
+    ) -> None:
+        """Find or create ``states``. Raises as WorkerSession does."""
+        super().__init__(ticket, states, None, keys, now_ms)
+        staging = Path(ticket.staging)
+        earlier = len(list(staging.glob(f"groups-*{SUFFIX}")))
+        self.is_first = earlier == 0
+        self.name = f"groups-{earlier:04d}-{uuid.uuid4().hex[:12]}"
+        self._freed_path = staging / "groups-freed"
+        self._freed: frozenset[bytes] = frozenset()
+        if not self.is_first:
+            self._freed = frozenset(msgspec.msgpack.decode(self._freed_path.read_bytes(), type=list[bytes]))
+        self._log_bytes = log_bytes
+        self._recent: dict[bytes, bytes | None] = {}
+        self._recent_bytes = 0
+        log = f"{self.name}.log"
+        self._log = StagedLog(staging / log)
+        write_part(staging, self.name, Part(self._declared, (), {}, 0, {}, log))
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """See WorkerSession."""
+        values = super().get_many(keys)
+        if self._freed:
+            return [None if key in self._freed else value for key, value in zip(keys, values, strict=True)]
+        return values
+
+    def scan(self, prefix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """See WorkerSession."""
+        rows = super().scan(prefix, begin, end)
+        return (row for row in rows if prefix + row[0] not in self._freed) if self._freed else rows
+
+    def stage_freed(self, rows: Iterable[Row], changes: Mapping[int, int]) -> None:
+        """Stage the removal of expired rows, before any group's. To be called once by the first session."""
+        freed = [key for key, _ in rows]
+        self.stage((key, None) for key in freed)
+        self._freed = frozenset(freed)
+        self._freed_path.write_bytes(msgspec.msgpack.encode(freed))
+        self._log.append(self._frame([], changes))
+
+    def stage_group(self, rows: Iterable[Row], changes: Mapping[int, int]) -> None:
+        """Stage what one group has written, sorted by key: in the log, or in a table file if it is much."""
+        remaining = iter(rows)
+        taken: list[Row] = []
+        for row in remaining:
+            taken.append(row)
+            self._recent_bytes += len(row[0]) + len(row[1] or b"")
+            if self._recent_bytes > self._log_bytes:
+                self.stage(sorted(self._recent.items()))
+                self.stage(chain(taken, remaining))
+                self._recent, self._recent_bytes = {}, 0
+                self._log.begin_anew(self._frame([], changes))
+                return
+        self._recent.update(taken)
+        self._log.append(self._frame(taken, changes))
+
+    def close(self) -> None:
+        """Let go of the log, which the commit reads."""
+        self._log.close()
+
+    def _frame(self, rows: list[Row], changes: Mapping[int, int]) -> Frame:
+        written = self._written + len(self._recent)
+        return Frame(rows, tuple(self._files), dict(changes), dict(self.counts), written)

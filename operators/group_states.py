@@ -1,0 +1,153 @@
+"""Value, list and map state for a function that Spark's own ``applyInPandasWithState`` calls for each group."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+from pyspark_ckpt.operators.bound import Kept
+from pyspark_ckpt.operators.columns import python_values
+from pyspark_ckpt.operators.counters import Counter
+from pyspark_ckpt.operators.declared_states import DeclaredStates, with_types
+from pyspark_ckpt.operators.group_session import GroupSession
+from pyspark_ckpt.operators.group_times import NO_WATERMARK
+from pyspark_ckpt.operators.partition_task import sweep, tables
+from pyspark_ckpt.operators.processors import declared_in
+from pyspark_ckpt.operators.spark_hash import SparkHash
+from pyspark_ckpt.operators.stored_keys import KeyCodec
+from pyspark_ckpt.operators.timers import Timers
+from pyspark_ckpt.operators.unsafe_rows import read_rows
+from pyspark_ckpt.operators.worker_session import find_ticket
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.keys import HASH_BYTES
+from pyspark_ckpt.state_store.options import PREFIX
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql.streaming.state import GroupState
+
+    from pyspark_ckpt.operators.ttl import Clock
+
+StatesFunction: TypeAlias = (
+    "Callable[[tuple[Any, ...], Iterator[pd.DataFrame], GroupState, Any], Iterable[pd.DataFrame]]"
+)
+
+PLACEMENT = {"partition": "spark hash"}
+"""What decides where a group lives: ``pmod(hash(key), partitions)``, as Spark shuffles."""
+
+
+def with_states(function: StatesFunction, states: object, *, uid: str) -> GroupFunctionWithStates:
+    """What ``applyInPandasWithState`` takes for ``function(key, frames, state, states)``.
+
+    ``states``: an object whose class declares states as attributes. The function is given it with the
+    states of its group. What it writes there is committed together with Spark's own state of the group, or not at
+    all. Removing Spark's state leaves these: clear them. Timers and counters are for keyed operators. ``uid`` names the
+    operator in the checkpoint; the query must run on this package's state store provider.
+
+    Call it on the driver, where there is a session. Raises InvalidInputError.
+    """
+    who = f"with_states(uid={uid!r})"
+    if not uid or "/" in uid:
+        raise InvalidInputError(f"{who}: give a uid, a name without '/' that stays with the operator's state.")
+    declared = declared_in(states)
+    if not declared:
+        raise InvalidInputError(f"{who}: {type(states).__name__} declares no states.")
+    for each in declared.values():
+        if isinstance(each, (Timers, Counter)):
+            raise InvalidInputError(
+                f"{who}: {type(each).__name__} {each.name!r} cannot be used in a call of applyInPandasWithState.",
+                hint="Use Spark's time-outs, or ckpt.keyed(...).process(...).",
+            )
+    return GroupFunctionWithStates(function, states, DeclaredStates(uid, with_types(declared, who)))
+
+
+@dataclass(frozen=True)
+class GroupFunctionWithStates:
+    """The function that Spark calls for each group."""
+
+    function: StatesFunction
+    states: object
+    declared: DeclaredStates
+
+    def __call__(
+        self, key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
+    ) -> Iterator[pd.DataFrame]:
+        """Process the group's rows. What is written is staged when the last output row has been taken."""
+        task = _task(self, state)
+        yield from self.function(key, frames, state, task.at(state._keyAsUnsafe))  # noqa: SLF001 - the key, unharmed by pandas
+        task.stage()
+
+
+class _GroupsTask:
+    """The states of one operator in one task, in this process."""
+
+    def __init__(self, called: GroupFunctionWithStates, attempt: int, local_dir: str, state: GroupState) -> None:
+        self.place = (attempt, called.declared.uid)
+        ticket = find_ticket(attempt, local_dir)
+        # Spark has refused keys by then whose equality is not that of their bytes: collated strings, maps.
+        self._schema = _arrow_schema(ticket.key_schema)
+        kinds = list(self._schema.types)
+        self._codec, self._hash = KeyCodec(kinds), SparkHash(kinds)
+        key_schema = {field.name: str(field.type) for field in self._schema}
+        declared = called.declared.descriptors(ticket.meta, key_schema, PLACEMENT)
+        watermark_ms = state.getCurrentWatermarkMs() if state._watermark_present else NO_WATERMARK  # noqa: SLF001 - or it raises
+        now_ms: Mapping[Clock, int] = {"processing": state.getCurrentProcessingTimeMs(), "event": watermark_ms}
+        self._session = GroupSession(ticket, declared, self._codec, now_ms)
+        self._states, self._bound = called.declared.bound(called.states, self._session)
+        if self._session.is_first:
+            sweep(self._session, self._bound, 0)
+            self._session.stage_freed(_written(self._bound), self._changes())
+
+    def at(self, key_row: bytes) -> object:
+        """The states of a group."""
+        columns = read_rows([key_row], self._schema).columns
+        key = [python_values(column)[0] for column in columns]
+        self._session.position.suffix = self._hash(key).to_bytes(HASH_BYTES, "big") + self._codec.encode(key)
+        return self._states
+
+    def stage(self) -> None:
+        """Stage what the group has written."""
+        self._session.stage_group(_written(self._bound), self._changes())
+
+    def close(self) -> None:
+        """Let go of the session, whose task has ended."""
+        self._session.close()
+
+    def _changes(self) -> dict[int, int]:
+        return {each.number: each.change for each in tables(self._bound)}
+
+
+_current: _GroupsTask | None = None
+"""Of the task that this worker process runs; the next task's takes its place."""
+
+
+def _task(called: GroupFunctionWithStates, state: GroupState) -> _GroupsTask:
+    global _current  # noqa: PLW0603 - Spark gives a function no other place that lives as long as a task
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        raise LifecycleError(f"A function with states of {called.declared.uid!r} is called outside of a Spark task.")
+    place = (context.taskAttemptId(), called.declared.uid)
+    if _current is None or _current.place != place:
+        if _current is not None:
+            _current.close()
+            _current = None
+        local_dir = context.getLocalProperty(f"{PREFIX}localDir") or ""
+        _current = _GroupsTask(called, place[0], local_dir, state)
+    return _current
+
+
+def _written(bound: Sequence[Kept]) -> Iterator[tuple[bytes, bytes | None]]:
+    return (row for each in tables(bound) for row in each.flush(None))
+
+
+def _arrow_schema(spark_json: str) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    return to_arrow_schema(StructType.fromJson(json.loads(spark_json)), timezone="UTC")

@@ -1,0 +1,137 @@
+"""Spark's hash of a key (``hash(...)``, Murmur3 x86 32 with seed 42), computed in Python for one key at a time.
+
+As in Spark's HashExpression and Murmur3_x86_32: columns are chained, null leaves the hash as it is, -0.0 counts as 0.0,
+and the bytes behind the last whole word are mixed one by one.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from pyspark_ckpt.operators.columns import is_fixed_width
+from pyspark_ckpt.operators.value_types import EXACT, fields_of, writer
+
+SEED = 42
+_MASK = 0xFFFFFFFF
+_LONG_DECIMAL_DIGITS = 18
+_LONG_BITS = 64
+_DOUBLE_NAN = (0x7FF8000000000000).to_bytes(8, "little")
+_FLOAT_NAN = (0x7FC00000).to_bytes(4, "little")
+
+Hash: TypeAlias = Callable[[Any, int], int]
+
+
+class SparkHash:
+    """The hash of keys whose values have the given types, unsigned."""
+
+    def __init__(self, kinds: Sequence[pa.DataType]) -> None:
+        """Of these columns, in this order."""
+        self._columns = [_hash_of(kind) for kind in kinds]
+
+    def __call__(self, key: Sequence[Any]) -> int:
+        """The hash of one key."""
+        state = SEED
+        for column, value in zip(self._columns, key, strict=True):
+            state = column(value, state)
+        return state
+
+
+def _hash_of(kind: pa.DataType) -> Hash:
+    body = _body(kind)
+    return lambda value, seed: seed if value is None else body(value, seed)
+
+
+def _body(kind: pa.DataType) -> Hash:
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        fields = [_hash_of(field.type) for field in kind]
+        return lambda value, seed: _chained(fields, fields_of(value, names), seed)
+    if pa.types.is_list(kind):
+        element = _hash_of(kind.value_type)
+        return lambda value, seed: _chained([element] * len(value), value, seed)
+    if pa.types.is_decimal(kind):
+        return lambda value, seed: _of_decimal(value, kind, seed)
+    return _of_floats(kind) if pa.types.is_floating(kind) else _of_plain(kind)
+
+
+def _of_plain(kind: pa.DataType) -> Hash:
+    write = writer(kind)
+    if pa.types.is_string(kind):
+        return lambda value, seed: _of_bytes(write(value).encode(), seed)
+    if pa.types.is_binary(kind):
+        return lambda value, seed: _of_bytes(bytes(write(value)), seed)
+    mix = _of_long if is_fixed_width(kind) and kind.bit_width == _LONG_BITS else _of_int
+    return lambda value, seed: mix(int(write(value)), seed)
+
+
+def _of_floats(kind: pa.DataType) -> Hash:
+    is_double = kind.bit_width == _LONG_BITS
+    mix, layout = (_of_long, struct.Struct("<d")) if is_double else (_of_int, struct.Struct("<f"))
+    nan = _DOUBLE_NAN if is_double else _FLOAT_NAN
+
+    def of_float(value: float, seed: int) -> int:
+        bits = nan if math.isnan(value) else layout.pack(value + 0.0)
+        return mix(int.from_bytes(bits, "little"), seed)
+
+    return of_float
+
+
+def hash_of_int(value: int) -> int:
+    """The hash of an int column, as a signed number."""
+    unsigned = _of_int(value, SEED)
+    return unsigned - (1 << 32) if unsigned >> 31 else unsigned
+
+
+def _chained(hashes: Sequence[Hash], values: Sequence[Any], seed: int) -> int:
+    for each, value in zip(hashes, values, strict=True):
+        seed = each(value, seed)
+    return seed
+
+
+def _of_decimal(value: Any, kind: pa.Decimal128Type, seed: int) -> int:
+    unscaled = int(EXACT.scaleb(EXACT.create_decimal(value), kind.scale))
+    if kind.precision <= _LONG_DECIMAL_DIGITS:
+        return _of_long(unscaled, seed)
+    # As java.math.BigInteger.toByteArray: the fewest bytes that hold the number and its sign.
+    size = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
+    return _of_bytes(unscaled.to_bytes(size, "big", signed=True), seed)
+
+
+def _of_int(value: int, seed: int) -> int:
+    return _finished(_mixed(seed, value & _MASK), 4)
+
+
+def _of_long(value: int, seed: int) -> int:
+    return _finished(_mixed(_mixed(seed, value & _MASK), value >> 32 & _MASK), 8)
+
+
+def _of_bytes(value: bytes, seed: int) -> int:
+    whole = len(value) & ~3
+    for at in range(0, whole, 4):
+        seed = _mixed(seed, int.from_bytes(value[at : at + 4], "little"))
+    for byte in value[whole:]:
+        seed = _mixed(seed, (byte - 256 if byte > 127 else byte) & _MASK)  # noqa: PLR2004 - a byte of Java has a sign
+    return _finished(seed, len(value))
+
+
+def _mixed(seed: int, word: int) -> int:
+    word = word * 0xCC9E2D51 & _MASK
+    word = (word << 15 | word >> 17) & _MASK
+    word = word * 0x1B873593 & _MASK
+    seed ^= word
+    seed = (seed << 13 | seed >> 19) & _MASK
+    return seed * 5 + 0xE6546B64 & _MASK
+
+
+def _finished(state: int, length: int) -> int:
+    state ^= length
+    state ^= state >> 16
+    state = state * 0x85EBCA6B & _MASK
+    state ^= state >> 13
+    state = state * 0xC2B2AE35 & _MASK
+    return state ^ state >> 16

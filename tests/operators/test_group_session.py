@@ -1,0 +1,202 @@
+"""Sessions that groups use one after the other: what each has staged is committed, however the log was cut."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_ckpt.operators.binding import bind
+from pyspark_ckpt.operators.bound import Binding, Kept
+from pyspark_ckpt.operators.expiry import index_name
+from pyspark_ckpt.operators.group_session import LOG_BYTES, GroupSession
+from pyspark_ckpt.operators.partition_task import sweep, tables
+from pyspark_ckpt.operators.states import ListState, MapState, ValueState
+from pyspark_ckpt.state_store.meta import Descriptor
+from pyspark_ckpt.state_store.ticket import read_ticket
+from tests.lab import CallError, Lab
+from tests.operators.session_lab import HOUR, KEYS, LONG, TEXT, suffix_of
+
+STATES: dict[str, Any] = {
+    "value": (ValueState("value", "bigint"), {"value": LONG}),
+    "list": (ListState("list", "bigint", ttl="1 hour"), {"element": LONG}),
+    "map": (MapState("map", "string", "bigint"), {"key": TEXT, "value": LONG}),
+}
+
+
+class Groups:
+    """Tasks on one store, each of one or more sessions."""
+
+    def __init__(self, folder: Path) -> None:
+        self._lab = Lab(folder)
+        self._handle = self._lab.open()
+        self._marker: tuple[int, str | None] = (0, None)
+        self._attempts = count(1)
+        self._sessions: list[GroupSession] = []
+
+    def begin(self) -> int:
+        """Begin a task."""
+        self._attempt = next(self._attempts)
+        version, commit_id = self._marker
+        begun = self._lab.server.call(
+            "begin", handle=self._handle, version=version, id=commit_id, attempt=self._attempt
+        )
+        self.txn: int = begun["txn"]
+        return self.txn
+
+    def session(self, now_ms: int = 0, log_bytes: int = LOG_BYTES) -> Session:
+        """One more session of the task."""
+        (path,) = (self._lab.local_dir / "tickets").glob(f"{self._attempt}-*.json")
+        self.staging = Path(read_ticket(path).staging)
+        declared = []
+        for name, (state, _) in STATES.items():
+            declared.append((name, Descriptor()))
+            if state.ttl is not None:
+                declared.append((index_name(name), Descriptor(ordered=True, internal=True)))
+        made = GroupSession(read_ticket(path), declared, KEYS, {"processing": now_ms, "event": now_ms}, log_bytes)
+        self._sessions.append(made)
+        return Session(made)
+
+    def commit(self) -> dict[str, Any]:
+        """End the task; the answer of its commit."""
+        answer: dict[str, Any] = self._lab.server.call("commit", txn=self.txn, files=[], rows={}, num_partitions=1)
+        self._marker = (answer["version"], answer["id"])
+        return answer
+
+    def close(self) -> None:
+        """End the server."""
+        for session in self._sessions:
+            session.close()
+        self._lab.server.stores.shut_down()
+
+
+class Session:
+    """A session, and its states."""
+
+    def __init__(self, session: GroupSession) -> None:
+        self.session = session
+        self.states = {
+            name: bind(Binding(state, kinds, session.numbers[name], session.numbers.get(index_name(name)), session))
+            for name, (state, kinds) in STATES.items()
+        }
+        self._bound: list[Kept] = list(self.states.values())
+        if session.is_first:
+            sweep(session, self._bound, 0)
+            session.stage_freed(self._written(), self._changes())
+
+    def at(self, user: str) -> dict[str, Any]:
+        """The states of a group."""
+        self.session.position.suffix = suffix_of(user)
+        return self.states
+
+    def stage(self) -> None:
+        """End the group."""
+        self.session.stage_group(self._written(), self._changes())
+
+    def _written(self) -> Any:  # noqa: ANN401 - an iterator
+        return (row for each in tables(self._bound) for row in each.flush(None))
+
+    def _changes(self) -> dict[int, int]:
+        return {each.number: each.change for each in tables(self._bound)}
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> Any:  # noqa: ANN401 - a generator
+    made = Groups(tmp_path)
+    yield made
+    made.close()
+
+
+def _shown(states: dict[str, Any]) -> tuple[Any, ...]:
+    return states["value"].value(), list(states["list"].get()), dict(states["map"].items())
+
+
+@pytest.mark.parametrize("log_bytes", [1, 200, LOG_BYTES])
+def test_what_every_group_has_staged_is_committed_wherever_the_log_is_cut(log_bytes: int, groups: Groups) -> None:
+    users = [f"user {n}" for n in range(30)]
+    for batch in range(3):
+        groups.begin()
+        for part in (users[:20], users[20:]):  # two sessions of a task, as for groups that have timed out
+            session = groups.session(log_bytes=log_bytes)
+            for user in part:
+                states = session.at(user)
+                assert _shown(states)[1:] == ([*range(batch)], {str(n): n for n in range(batch)})
+                states["value"].update(batch)
+                states["list"].add(batch)
+                states["map"].put(str(batch), batch)
+                session.stage()
+        answer = groups.commit()
+        rows = {state["name"]: state["rows"] for state in answer["states"]}
+        assert (rows["value"], rows["map"]) == (30, 30 * (batch + 1))
+        assert rows["list"] == 30 * (batch + 2), "the elements and where the list ends"
+
+
+def test_a_large_list_is_cleared_when_the_log_is_full(groups: Groups) -> None:
+    groups.begin()
+    session = groups.session(log_bytes=500)
+    session.at("a")["list"].add_all(range(1000))
+    session.stage()
+    session.at("b")["list"].add_all(range(3))
+    session.stage()
+    groups.commit()
+    groups.begin()
+    session = groups.session(log_bytes=500)
+    session.at("a")["value"].update(1)
+    session.stage()
+    session.at("a")["list"].clear()
+    session.stage()
+    session.at("b")["list"].add(3)
+    session.stage()
+    answer = groups.commit()
+    assert {state["name"]: state["rows"] for state in answer["states"] if state["name"] in ("value", "list")} == {
+        "value": 1,
+        "list": 5,
+    }
+    groups.begin()
+    session = groups.session()
+    assert _shown(session.at("a")) == (1, [], {})
+    assert _shown(session.at("b")) == (None, [0, 1, 2, 3], {})
+
+
+def test_rows_that_the_first_session_has_freed_are_gone_for_the_second_one_too(groups: Groups) -> None:
+    groups.begin()
+    session = groups.session()
+    for user in ("a", "b"):
+        session.at(user)["list"].add_all([1, 2])
+        session.stage()
+    groups.commit()
+    groups.begin()
+    for user in ("a", "b"):
+        session = groups.session(now_ms=3 * HOUR)
+        assert _shown(session.at(user)) == (None, [], {})
+        session.states["list"].add(3)
+        session.stage()
+    answer = groups.commit()
+    assert answer["metrics"]["expired_rows"] == 4
+    assert {state["name"]: state["rows"] for state in answer["states"]}["list"] == 4
+    groups.begin()
+    session = groups.session(now_ms=3 * HOUR)
+    for user in ("a", "b"):
+        assert _shown(session.at(user)) == (None, [3], {})
+
+
+def test_a_task_whose_groups_wrote_nothing_commits(groups: Groups) -> None:
+    groups.begin()
+    session = groups.session()
+    session.at("a")["value"].value()
+    session.stage()
+    assert groups.commit()["version"] == 1
+
+
+@pytest.mark.parametrize("harm", [lambda content: content[:-1], lambda content: content[:5] + b"\xff" + content[6:]])
+def test_a_damaged_log_fails_the_commit_and_is_named(harm: Any, groups: Groups) -> None:  # noqa: ANN401
+    groups.begin()
+    session = groups.session()
+    session.at("a")["value"].update(1)
+    session.stage()
+    (log,) = groups.staging.glob("*.log")
+    log.write_bytes(harm(log.read_bytes()))
+    with pytest.raises(CallError, match=f"{log.name} is damaged"):
+        groups.commit()
