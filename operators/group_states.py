@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from pyspark_ckpt.operators.bound import Kept
-from pyspark_ckpt.operators.columns import python_values
 from pyspark_ckpt.operators.counters import Counter
 from pyspark_ckpt.operators.declared_states import DeclaredStates, with_types
 from pyspark_ckpt.operators.group_session import GroupSession
@@ -20,7 +19,7 @@ from pyspark_ckpt.operators.processors import declared_in
 from pyspark_ckpt.operators.spark_hash import SparkHash
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.timers import Timers
-from pyspark_ckpt.operators.unsafe_rows import read_rows
+from pyspark_ckpt.operators.unsafe_rows import row_reader
 from pyspark_ckpt.operators.worker_session import find_ticket
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.keys import HASH_BYTES
@@ -89,10 +88,10 @@ class _GroupsTask:
         self.place = (attempt, called.declared.uid)
         ticket = find_ticket(attempt, local_dir)
         # Spark has refused keys by then whose equality is not that of their bytes: collated strings, maps.
-        self._schema = _arrow_schema(ticket.key_schema)
-        kinds = list(self._schema.types)
+        schema = _arrow_schema(ticket.key_schema)
+        self._read, kinds = row_reader(schema), list(schema.types)
         self._codec, self._hash = KeyCodec(kinds), SparkHash(kinds)
-        key_schema = {field.name: str(field.type) for field in self._schema}
+        key_schema = {field.name: str(field.type) for field in schema}
         declared = called.declared.descriptors(ticket.meta, key_schema, PLACEMENT)
         watermark_ms = state.getCurrentWatermarkMs() if state._watermark_present else NO_WATERMARK  # noqa: SLF001 - or it raises
         now_ms: Mapping[Clock, int] = {"processing": state.getCurrentProcessingTimeMs(), "event": watermark_ms}
@@ -104,8 +103,7 @@ class _GroupsTask:
 
     def at(self, key_row: bytes) -> object:
         """The states of a group."""
-        columns = read_rows([key_row], self._schema).columns
-        key = [python_values(column)[0] for column in columns]
+        key = self._read(key_row)
         self._session.position.suffix = self._hash(key).to_bytes(HASH_BYTES, "big") + self._codec.encode(key)
         return self._states
 

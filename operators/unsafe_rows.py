@@ -9,13 +9,15 @@ multiple of 8 bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.columns import is_fixed_width
+from pyspark_ckpt.operators.columns import is_fixed_width, python_values
+from pyspark_ckpt.operators.value_types import reader
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ WORD = 8
 _SIGN_BIT = 0x80
 MOST_BYTES = 2**31 - 1
 _LONG_DECIMAL = 18
+_WORD = Struct("<q")
+_FLOATS = {32: "f", 64: "d"}
+_INTEGERS = {1: "?", 8: "b", 16: "h", 32: "i", 64: "q"}
 
 
 def read_rows(rows: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
@@ -39,6 +44,41 @@ def read_rows(rows: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
     everywhere = np.ones(len(rows), np.bool_)
     columns = _Memory(b"".join(rows)).fields(list(schema), begins, everywhere)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def row_reader(schema: pa.Schema) -> Callable[[bytes], tuple[Any, ...]]:
+    """Reads single rows as Python values; in some microseconds if all types are numbers, instants, text and bytes."""
+    bitmap_bytes = (len(schema) + 63) // 64 * WORD
+    fields = [_field_reader(field.type, bitmap_bytes + WORD * number) for number, field in enumerate(schema)]
+
+    plain = [field for field in fields if field is not None]
+    if len(plain) < len(fields):
+        return lambda row: tuple([python_values(column)[0] for column in read_rows([row], schema).columns])
+
+    def read(row: bytes) -> tuple[Any, ...]:
+        nulls = int.from_bytes(row[:bitmap_bytes], "little")
+        return tuple([None if nulls >> number & 1 else field(row) for number, field in enumerate(plain)])
+
+    return read
+
+
+def _field_reader(kind: pa.DataType, at: int) -> Callable[[bytes], Any] | None:
+    """Reads the value whose word is at ``at``; None if that takes more."""
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        is_text = pa.types.is_string(kind)
+
+        def read(row: bytes) -> Any:
+            (word,) = _WORD.unpack_from(row, at)
+            begin = word >> 32
+            value = row[begin : begin + (word & 0xFFFFFFFF)]
+            return value.decode() if is_text else value
+
+        return read
+    if not is_fixed_width(kind):
+        return None
+    letters = _FLOATS if pa.types.is_floating(kind) else _INTEGERS
+    unpack, convert = Struct(f"<{letters[kind.bit_width]}").unpack_from, reader(kind)
+    return lambda row: convert(unpack(row, at)[0])
 
 
 class _Memory:

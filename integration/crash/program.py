@@ -102,7 +102,7 @@ def start(
 
 def state(spark: SparkSession, name: str, folder: str) -> list[list[str]]:
     """All rows of the state of query ``name``, as sorted text, one list for each view."""
-    if name == "keyed":  # Spark's reader shows Spark's own states
+    if name in ("keyed", "groups"):  # Spark's reader shows Spark's own states
         with tempfile.TemporaryDirectory() as scratch:
             return [sorted(map(repr, stored_rows(Path(folder) / "checkpoint", Path(scratch))))]
     return [

@@ -34,7 +34,7 @@ JOIN_SIDES = ("left", "right")
 
 _QUIET = timedelta(minutes=9)
 _START_S = 1_709_294_400  # 2024-03-01 12:00 UTC
-_GROUPS_OUT = "user int, events long, total long, timed_out boolean"
+_GROUPS_OUT = "user int, events long, total long, timed_out boolean, recent array<long>, ends long"
 _GROUPS_STATE = "events long, total long"
 
 
@@ -135,27 +135,48 @@ def _join(events: DataFrame, fault: Fault | None, weight: int) -> DataFrame:
     return _with(fault, joined.selectExpr(*columns))
 
 
+class _History:
+    """States of ours beside Spark's own: the latest numbers, and how often the user has gone."""
+
+    recent = ckpt.ListState("recent", "bigint", ttl=ckpt.Ttl("15 minutes", clock="event"))
+    ends = ckpt.ValueState("ends", "bigint", default=0)
+
+
 def _groups(events: DataFrame, fault: Fault | None, weight: int) -> DataFrame:
-    def totals(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    def totals(
+        key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState, history: _History
+    ) -> Iterator[pd.DataFrame]:
         if fault is not None:
             fault.strike("midway")
         events, total = state.get if state.exists else (0, 0)
         if state.hasTimedOut:
             state.remove()
+            history.ends.update(history.ends.value() + 1)
         else:
             for frame in frames:
+                history.recent.add_all(frame["number"].tolist())
                 events += len(frame)
                 total += int(frame["number"].sum()) * weight
             state.update((events, total))
             state.setTimeoutTimestamp(state.getCurrentWatermarkMs() + 60_000)
-        yield pd.DataFrame({"user": [key[0]], "events": [events], "total": [total], "timed_out": [state.hasTimedOut]})
+        yield pd.DataFrame(
+            {
+                "user": [key[0]],
+                "events": [events],
+                "total": [total],
+                "timed_out": [state.hasTimedOut],
+                "recent": [list(history.recent.get())],
+                "ends": [history.ends.value()],
+            }
+        )
 
+    called = ckpt.with_states(totals, _History(), uid="history")
     # Rare users go silent, so that some time out.
     rare = f.when(f.col("number") % 9 == 0, f.col("user") * 100 + f.col("number") % 5).otherwise(f.col("user"))
     return (
         events.withColumn("user", rare.cast("int"))
         .groupBy("user")
-        .applyInPandasWithState(totals, _GROUPS_OUT, _GROUPS_STATE, "update", GroupStateTimeout.EventTimeTimeout)
+        .applyInPandasWithState(called, _GROUPS_OUT, _GROUPS_STATE, "update", GroupStateTimeout.EventTimeTimeout)
     )
 
 
