@@ -36,7 +36,7 @@ class Groups:
         self._attempts = count(1)
         self._sessions: list[GroupSession] = []
 
-    def begin(self) -> int:
+    def begin(self) -> None:
         """Begin a task."""
         self._attempt = next(self._attempts)
         version, commit_id = self._marker
@@ -44,7 +44,6 @@ class Groups:
             "begin", handle=self._handle, version=version, id=commit_id, attempt=self._attempt
         )
         self.txn: int = begun["txn"]
-        return self.txn
 
     def session(self, now_ms: int = 0, log_bytes: int = LOG_BYTES) -> Session:
         """One more session of the task."""
