@@ -82,7 +82,8 @@ class Bench:
         variants = (*INSTEAD.get(workload.name, BASE), *BESIDES.get(workload.name, ()))
         restarts = RESTARTS if workload.restarts else 0
         folder = self._scratch / workload.name
-        batches = FILL_BATCHES + workload.warm + rounds + restarts + LOOK_AHEAD
+        slow_rounds = max(variant.turns or 0 for variant in variants)
+        batches = FILL_BATCHES + workload.warm + rounds + slow_rounds + restarts + LOOK_AHEAD
         inputs = {
             part: replace(workload, keys=max(1, workload.keys // part)).write(folder / str(part), batches)
             for part in {variant.part_of_keys for variant in variants}
@@ -92,12 +93,16 @@ class Bench:
             self._worker(variant).start(workload, inputs[variant.part_of_keys], checkpoint)
         measured = Measured(workload)
         for number in range(-FILL_BATCHES - workload.warm, rounds):
-            for variant in _rotated(variants, number):
-                is_filling = number < -workload.warm
-                if variant.turns is None or is_filling or 0 <= number < variant.turns:
-                    sample = self._worker(variant).step()
-                    if number >= 0:
-                        measured.warm.setdefault(variant.name, []).append(sample)
+            is_filling = number < -workload.warm
+            slow = [each for each in variants if each.turns is not None and (is_filling or 0 <= number < each.turns)]
+            quick = [each for each in _rotated(variants, number) if each.turns is None]
+            for variant in slow:
+                self._step(variant, measured, counts=number >= 0)
+            if slow and not is_filling:  # Spark has ended the others' idle Python workers meanwhile
+                for variant in quick:
+                    self._step(variant, measured, counts=False)
+            for variant in quick:
+                self._step(variant, measured, counts=number >= 0)
         for number in range(restarts):
             for variant in _rotated(variants, number):
                 self._worker(variant).restart()
@@ -110,6 +115,11 @@ class Bench:
         """End every process."""
         for worker in self._workers.values():
             worker.close()
+
+    def _step(self, variant: Variant, measured: Measured, *, counts: bool) -> None:
+        sample = self._worker(variant).step()
+        if counts:
+            measured.warm.setdefault(variant.name, []).append(sample)
 
     def _worker(self, variant: Variant) -> Worker:
         if variant.name not in self._workers:

@@ -1,0 +1,95 @@
+"""What a Python worker takes while a batch, or one key's list, is many times larger than what it may take."""
+
+from __future__ import annotations
+
+import resource
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as f
+
+from integration.conftest import SHUFFLE_PARTITIONS
+from integration.operators.keyed import keyed
+from integration.operators.providers import OURS
+from integration.operators.replay import Case, collect_into, run, write_inputs
+from integration.operators.sources import Source
+from pyspark_ckpt import operators as ckpt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from integration.operators.replay import Lines
+
+LIMIT_MB = 16
+ROWS = 400_000
+ROW_BYTES = 600
+MOST_MB = 120  # Spark's own batches of 10,000 rows take a part of it, at Python's side and in Arrow
+
+_OUT = "rows bigint, peak_mb bigint"
+_SIZES = Source("keys long", (((1_000,),), ((ROWS,),), ((ROWS,),)))
+
+
+def _peak_mb() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+
+class ManyKeys(ckpt.VectorProcessor):
+    """Keeps a number for each key."""
+
+    rows = ckpt.ReducingState("rows", "bigint", "sum")
+
+    def process_batch(self, ctx: ckpt.VectorContext, batch: Any) -> Any:  # noqa: ANN401
+        import numpy as np
+        import pyarrow as pa
+
+        self.rows.add_rows(ctx.keys, ctx.key_index, pa.array(np.ones(len(batch), np.int64)))
+        return pa.table({"rows": [len(batch)], "peak_mb": [_peak_mb()]})
+
+
+class LongList(ckpt.KeyedProcessor):
+    """Keeps all rows of its only key, and reads them again."""
+
+    rows = ckpt.ListState("rows", "string")
+
+    def process(self, _ctx: ckpt.Context, _key: Any, rows: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401
+        for row in rows:
+            self.rows.add(row.text)
+        yield sum(1 for _ in self.rows.get()), _peak_mb()
+
+
+def _texts(frame: DataFrame) -> DataFrame:
+    """As many rows as the only row says, each with a text of its own."""
+    number = f.explode(f.sequence(f.lit(1).cast("long"), "keys")).alias("number")
+    return frame.select(number).select("number", f.rpad(f.col("number").cast("string"), ROW_BYTES, "x").alias("text"))
+
+
+def _play(spark: SparkSession, query: Any, source: Source, folder: Path) -> list[tuple[int, int]]:  # noqa: ANN401
+    """Rows and peak of every batch, in one worker for all of them."""
+    settings = {SHUFFLE_PARTITIONS: "1", "spark.sql.streaming.stateStore.ckpt.workerMemory": f"{LIMIT_MB}m"}
+    case = Case(query, (source,), output_mode="update")
+    write_inputs(case, folder, 0, len(source.batches))
+    batches: dict[int, Lines] = {}
+    run(OURS.session(spark, **settings), case, folder, collect_into(batches))
+    found = []
+    for number in sorted(batches):
+        numbers = [tuple(int(part.split("=")[1]) for part in line[4:-1].split(", ")) for line in batches[number]]
+        found.append((sum(rows for rows, _ in numbers), max(peak for _, peak in numbers)))
+    return found
+
+
+def test_a_batch_of_many_keys_takes_little_memory(spark: SparkSession, tmp_path: Path) -> None:
+    query = keyed(ManyKeys(), _OUT, "number")
+    found = _play(spark, lambda frames: query([_texts(frames[0])]), _SIZES, tmp_path)
+    assert [rows for rows, _ in found] == [1_000, ROWS, ROWS]
+    assert max(peak for _, peak in found) - found[0][1] < MOST_MB < ROWS * ROW_BYTES >> 20
+
+
+def test_a_key_with_a_long_list_takes_little_memory(spark: SparkSession, tmp_path: Path) -> None:
+    batches = 12
+    query = keyed(LongList(), _OUT, "one")
+    source = Source("keys long", tuple(((ROWS // batches,),) for _ in range(batches)))
+    found = _play(spark, lambda frames: query([_texts(frames[0]).selectExpr("1 as one", "text")]), source, tmp_path)
+    assert [rows for rows, _ in found] == [ROWS // batches * (n + 1) for n in range(batches)]
+    assert found[-1][1] - found[1][1] < MOST_MB < ROWS * ROW_BYTES >> 20
