@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.operators.bound import WRONG_VALUE, Binding, Bound, Row
@@ -80,17 +81,34 @@ class BoundList(Bound, ListState):
     def sweep(self, most: int) -> int:
         """See Bound. A list that has lost its last element begins anew."""
         freed = self._elements.sweep(most, lambda row: len(row) - _SEQUENCE.size)
-        for suffix in {row[: -_SEQUENCE.size] for row in freed}:
-            if not self._elements.has_rows(suffix, _FIRST) and self._heads.get(suffix) is not None:
+        last = {row[: -_SEQUENCE.size]: row[-_SEQUENCE.size :] for row in sorted(freed)}
+        suffixes = list(last)
+        for suffix, head in zip(suffixes, self._heads.get_many(suffixes), strict=True):
+            if head is None:
+                continue
+            # The newest element is the last to expire, but for older ones that have been read since.
+            has_newest = _SEQUENCE.unpack(last[suffix])[0] + 1 < _NEXT.unpack(head)[1]
+            is_refreshed = self._life is not None and self._life.refreshed_by_reads
+            if (is_refreshed or not has_newest) and not self._elements.has_rows(suffix, _FIRST):
                 self._heads.put(suffix, None)
         return len(freed)
 
     def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
         """See ListState."""
         stored = self._codec.encode_column(self._column("element", values, len(index)))
-        self._heads.get_many(keys.suffixes)
-        for position, value in zip(index.tolist(), stored, strict=True):
-            self._append(keys.suffixes[position], (value,))
+        positions, places, counts = np.unique(index, return_inverse=True, return_counts=True)
+        suffixes = [keys.suffixes[position] for position in positions.tolist()]
+        heads = self._heads.get_many(suffixes)
+        begins = np.array([0 if head is None else _NEXT.unpack(head)[1] for head in heads], np.int64)
+        order = np.argsort(places, kind="stable")
+        of_key = places[order]
+        numbers = begins[of_key] + np.arange(len(order)) - (np.cumsum(counts) - counts)[of_key]
+        self._elements.add_many(
+            [suffixes[place] for place in of_key.tolist()],
+            numbers.astype(">u8").view("V8").tolist(),
+            [stored[n] for n in order.tolist()],
+        )
+        self._heads.put_many(suffixes, [_NEXT.pack(1, end) for end in (begins + counts).tolist()])
 
     def get_lists(self, keys: Keys) -> pa.ListArray:
         """See ListState."""
@@ -207,10 +225,9 @@ class BoundMap(Bound, MapState):
         entries = self._keys.encode_columns([self._column("key", map_keys, len(index))])
         column = self._column("value", values, len(index))
         stored = self._codec.encode_column(column)
-        for position, entry, value, there in zip(
-            index.tolist(), entries, stored, validity(column).tolist(), strict=True
-        ):
-            self._entries.put(keys.suffixes[position], entry, value if there else None)
+        valid = validity(column).tolist()
+        values_or_none = [value if there else None for value, there in zip(stored, valid, strict=True)]
+        self._entries.put_many([keys.suffixes[position] for position in index.tolist()], entries, values_or_none)
 
     def _entry(self, key: Any) -> bytes:
         if key is None:

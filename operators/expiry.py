@@ -8,7 +8,7 @@ little: a row in it counts only if the row it names has that instant.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -17,6 +17,7 @@ import numpy as np
 from pyspark_ckpt.operators.ordered_rows import INSTANT, OrderedRows, ordered_key, row_of
 from pyspark_ckpt.operators.state_rows import UNREAD, EntryRows, KeyRows
 from pyspark_ckpt.operators.ttl import Life, index_instant, instants_of
+from pyspark_ckpt.state_store.keys import HASH_BYTES
 
 Rows = TypeVar("Rows", KeyRows, EntryRows)
 
@@ -46,19 +47,36 @@ class ExpiryIndex(OrderedRows):
         if new is not None:
             self.put(ordered_key(new, row), there=True)
 
-    def expired(self, life: Life, most: int) -> Iterator[tuple[bytes, bytes]]:
-        """Index rows of the base version whose step has passed, oldest first, with the rows they name."""
+    def move_all(self, rows: Sequence[bytes], before: Sequence[bytes | None], after: Sequence[bytes | None]) -> None:
+        """``move`` of many rows."""
+        for position in np.flatnonzero(instants_of(before) != instants_of(after)).tolist():
+            self.move(rows[position], before[position], after[position])
+
+    def add_all(self, instant: int, rows: Iterable[bytes]) -> None:
+        """Many different rows that begin their life at ``instant``, and what they were before is not known."""
+        begin = INSTANT.pack(instant)
+        self.put_many([begin + row[HASH_BYTES:] + row[:HASH_BYTES] for row in rows])
+
+    def expired(self, life: Life, most: int) -> list[bytes]:
+        """Index rows of the base version whose step has passed, oldest first."""
         end = INSTANT.pack(max(0, life.dead_ms >> life.step_bits << life.step_bits))
-        return ((key, row_of(key)) for key in islice(self.scan(end=end), most))
+        return list(islice(self.scan(end=end), most))
 
-    @staticmethod
-    def instant(key: bytes) -> int:
-        """The instant of an index row."""
-        return int(INSTANT.unpack_from(key)[0])
-
-    def drop(self, key: bytes) -> None:
-        """Remove an index row of the base version."""
-        self.put(key, there=False, was_there=True)
+    def settle(self, keys: Sequence[bytes], stored: Sequence[bytes | None], life: Life) -> list[int]:
+        """Remove those of the index rows ``keys`` whose rows, ``stored``, do not live: the positions of the dead."""
+        if not keys:
+            return []
+        dead = []
+        instants = np.frombuffer(b"".join([key[: INSTANT.size] for key in keys]), ">i8")
+        moved_on = instants_of(stored) != instants
+        for position, (key, has_moved) in enumerate(zip(keys, moved_on.tolist(), strict=True)):
+            row = stored[position]
+            if has_moved or row is None:  # the row is gone, or has begun another life
+                self.put(key, there=False, was_there=True)
+            elif life.is_dead(row):
+                self.put(key, there=False, was_there=True)
+                dead.append(position)
+        return dead
 
 
 class _TimedRows(Generic[Rows]):
@@ -102,15 +120,18 @@ class TimedKeyRows(_TimedRows[KeyRows]):
 
     def put_many(self, suffixes: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """See KeyRows."""
-        after = [None if value is None else self._life.stamped(value) for value in values]
-        before = self._rows.get_many(suffixes)
-        for position in np.flatnonzero(instants_of(before) != instants_of(after)).tolist():
-            self._index.move(suffixes[position], before[position], after[position])
+        after = self._life.all_stamped(values)
+        self._index.move_all(suffixes, self._rows.get_many(suffixes), after)
         self._rows.put_many(suffixes, after)
 
     def sweep(self, most: int) -> Sequence[bytes]:
         """Free up to ``most`` expired rows; returns whose."""
-        return _sweep(self._index, self._life, most, self._rows.get_many, lambda row: self._rows.put(row, None))
+        keys = self._index.expired(self._life, most)
+        rows = list(map(row_of, keys))
+        dead = [rows[position] for position in self._index.settle(keys, self._rows.get_many(rows), self._life)]
+        for row in dead:
+            self._rows.put(row, None)
+        return dead
 
 
 class TimedEntryRows(_TimedRows[EntryRows]):
@@ -136,8 +157,28 @@ class TimedEntryRows(_TimedRows[EntryRows]):
 
     def put(self, suffix: bytes, entry: bytes, value: bytes | None, *, there: bool | None = None) -> None:
         """See EntryRows."""
-        before = None if there is False else self._rows.written(suffix, entry)
+        before = None if there is False else self._rows.known(suffix, entry)
         self._write(suffix, entry, value, before, there=there)
+
+    def put_many(self, suffixes: Sequence[bytes], entries: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """See EntryRows."""
+        rows = [suffix + entry for suffix, entry in zip(suffixes, entries, strict=True)]
+        last = dict(zip(rows, range(len(rows)), strict=True))
+        if len(last) < len(rows):
+            for position in range(len(rows)):
+                self.put(suffixes[position], entries[position], values[position])
+            return
+        before = self._rows.get_many(suffixes, entries)
+        after = self._life.all_stamped(values)
+        self._index.move_all(rows, before, after)
+        for suffix, entry, old, new in zip(suffixes, entries, before, after, strict=True):
+            self._rows.put(suffix, entry, new, there=old is not None)
+
+    def add_many(self, suffixes: Sequence[bytes], entries: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """See EntryRows."""
+        rows = [suffix + entry for suffix, entry in zip(suffixes, entries, strict=True)]
+        self._index.add_all(self._life.index_instant, rows)
+        self._rows.add_many(suffixes, entries, [self._life.stamped(value) for value in values])
 
     def scan(self, suffix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """See EntryRows; without expired rows."""
@@ -158,19 +199,15 @@ class TimedEntryRows(_TimedRows[EntryRows]):
 
     def sweep(self, most: int, end_of_key: Callable[[bytes], int]) -> Sequence[bytes]:
         """Free up to ``most`` expired rows; returns whose. ``end_of_key``: where the suffix ends in a row."""
-
-        def get_many(rows: Sequence[bytes]) -> list[bytes | None]:
-            ends = list(map(end_of_key, rows))
-            return self._rows.get_many(
-                [row[:end] for row, end in zip(rows, ends, strict=True)],
-                [row[end:] for row, end in zip(rows, ends, strict=True)],
-            )
-
-        def free(row: bytes) -> None:
-            end = end_of_key(row)
-            self._rows.put(row[:end], row[end:], None, there=True)
-
-        return _sweep(self._index, self._life, most, get_many, free)
+        keys = self._index.expired(self._life, most)
+        rows = list(map(row_of, keys))
+        ends = list(map(end_of_key, rows))
+        suffixes = [row[:end] for row, end in zip(rows, ends, strict=True)]
+        entries = [row[end:] for row, end in zip(rows, ends, strict=True)]
+        dead = self._index.settle(keys, self._rows.get_many(suffixes, entries), self._life)
+        for position in dead:
+            self._rows.put(suffixes[position], entries[position], None, there=True)
+        return [rows[position] for position in dead]
 
     def _write(
         self, suffix: bytes, entry: bytes, value: bytes | None, before: bytes | None, *, there: bool | None
@@ -178,22 +215,3 @@ class TimedEntryRows(_TimedRows[EntryRows]):
         after = None if value is None else self._life.stamped(value)
         self._index.move(suffix + entry, before, after)
         self._rows.put(suffix, entry, after, there=there)
-
-
-def _sweep(
-    index: ExpiryIndex,
-    life: Life,
-    most: int,
-    get_many: Callable[[Sequence[bytes]], list[bytes | None]],
-    free: Callable[[bytes], None],
-) -> list[bytes]:
-    freed = []
-    found = list(index.expired(life, most))
-    for (key, row), stored in zip(found, get_many([row for _, row in found]), strict=True):
-        if stored is None or index_instant(stored) != index.instant(key):
-            index.drop(key)  # the row is gone, or has begun another life
-        elif life.is_dead(stored):
-            index.drop(key)
-            free(row)
-            freed.append(row)
-    return freed

@@ -25,7 +25,7 @@ from pyspark_ckpt.operators.row_buffer import RowBuffer, ranges
 from pyspark_ckpt.operators.runs import Work
 from pyspark_ckpt.operators.spark_hash import hash_of_int
 from pyspark_ckpt.operators.stored_keys import KeyCodec
-from pyspark_ckpt.operators.unsafe_rows import read_rows
+from pyspark_ckpt.operators.unsafe_rows import portions, read_rows
 from pyspark_ckpt.operators.worker_session import WorkerSession, find_ticket
 from pyspark_ckpt.state_store.errors import LifecycleError
 
@@ -97,9 +97,11 @@ class PartitionTask:
                 in_time = chunk[TIME].to_numpy(np.int64) > late_ms * 1000
                 late += len(chunk) - int(in_time.sum())
                 chunk = chunk[in_time]  # noqa: PLW2901 - the rest of it
-            columns = read_rows(chunk[ROW].to_list(), self.operator.input).columns
-            hashes = pa.array(chunk[HASH].to_numpy(np.int32))
-            buffer.add(pa.RecordBatch.from_arrays([*columns, hashes], schema=schema))
+            rows, hashes = chunk[ROW].to_list(), pa.array(chunk[HASH].to_numpy(np.int32))
+            for begin, end in portions(rows):
+                columns = read_rows(rows[begin:end], self.operator.input).columns
+                part = hashes.slice(begin, end - begin)
+                buffer.add(pa.RecordBatch.from_arrays([*columns, part], schema=schema))
         return late
 
     def _process(self, work: Work, rows: pa.Table, codec: KeyCodec) -> Iterator[pa.RecordBatch]:

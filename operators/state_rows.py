@@ -46,6 +46,11 @@ class RowCount:
         """A row was written whose presence in the base version nobody knows: look it up later, with others."""
         self._unread.append(key)
 
+    def add_unread(self, keys: Sequence[bytes]) -> None:
+        """So many rows were written, of all of which nobody knows."""
+        self._change += len(keys)
+        self._unread.extend(keys)
+
     def resolved(self) -> int:
         """The count, after all look-ups that it needs."""
         if self._unread:
@@ -175,14 +180,16 @@ class EntryRows:
         self._session = session
         self._written: dict[bytes, dict[bytes, bytes | None]] = {}
         self._cleared: dict[bytes, Cleared] = {}
+        self._last_read: tuple[bytes, bytes, bytes | None] = (b"", b"", None)
         self._count = RowCount(session)
 
     def get(self, suffix: bytes, entry: bytes) -> bytes | None:
         """One row of a key."""
-        value: bytes | None = self._written.get(suffix, _NOTHING).get(entry, UNREAD)
-        if value is not UNREAD:
-            return value
-        return None if suffix in self._cleared else self._session.get_many([self._head + suffix + entry])[0]
+        value = self.known(suffix, entry)
+        if value is UNREAD:
+            value = self._session.get_many([self._head + suffix + entry])[0]
+            self._last_read = (suffix, entry, value)
+        return value
 
     def get_many(self, suffixes: Sequence[bytes], entries: Sequence[bytes]) -> list[bytes | None]:
         """One row of each of many keys, which may come again."""
@@ -196,9 +203,10 @@ class EntryRows:
                 if suffixes[position] in self._cleared:
                     rows[position] = None
                 else:
-                    unread.append(position)
-        base = self._session.get_many([self._head + suffixes[position] + entries[position] for position in unread])
-        for position, row in zip(unread, base, strict=True):
+                    unread.append((self._head + suffixes[position] + entries[position], position))
+        unread.sort()
+        base = self._session.get_many([key for key, _ in unread])
+        for (_, position), row in zip(unread, base, strict=True):
             rows[position] = row
         return rows
 
@@ -214,13 +222,32 @@ class EntryRows:
             self._cleared[suffix].since.add(entry)
             there = False
         elif there is None:
-            self._count.unread(self._head + suffix + entry)
+            if self._last_read[0] == suffix and self._last_read[1] == entry:
+                there = self._last_read[2] is not None
+            else:
+                self._count.unread(self._head + suffix + entry)
         self._count.add((value is not None) - bool(there))
         written[entry] = value
 
-    def written(self, suffix: bytes, entry: bytes) -> bytes | None:
-        """What this task wrote there last; UNREAD if nothing."""
-        return self._written.get(suffix, _NOTHING).get(entry, UNREAD)
+    def put_many(self, suffixes: Sequence[bytes], entries: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """``put`` of many rows, one after the other."""
+        for suffix, entry, value in zip(suffixes, entries, values, strict=True):
+            self.put(suffix, entry, value)
+
+    def add_many(self, suffixes: Sequence[bytes], entries: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """``put`` of many different rows that are new."""
+        for suffix, entry, value in zip(suffixes, entries, values, strict=True):
+            self.put(suffix, entry, value, there=False)
+
+    def known(self, suffix: bytes, entry: bytes) -> bytes | None:
+        """What is there, as far as it takes no look-up: else UNREAD."""
+        value: bytes | None = self._written.get(suffix, _NOTHING).get(entry, UNREAD)
+        if value is not UNREAD:
+            return value
+        if suffix in self._cleared:
+            return None
+        last = self._last_read
+        return last[2] if last[0] == suffix and last[1] == entry else UNREAD
 
     def scan(self, suffix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Rows of a key from entry ``begin`` up to ``end`` (exclusive), in order; lazily, as they were then."""
@@ -255,6 +282,7 @@ class EntryRows:
     def flush(self, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
         """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
         self._count.resolved()
+        self._last_read = (b"", b"", None)
         for suffix in sorted(self._written.keys() | self._cleared.keys()):
             if end is None or suffix < end:
                 head, entries = self._head + suffix, self._written.pop(suffix, {})

@@ -70,10 +70,17 @@ class Life:
         self._shows_expired = ttl.show_expired
         self.step_bits = max(0, (ttl.duration_ms // STEPS_IN_A_LIFE).bit_length() - 1)
         self._stamp = _STAMP.pack(_MARK, self.step_bits, now_ms)
+        self.index_instant = max(0, now_ms) >> self.step_bits << self.step_bits
+        """Where rows that live from now on are in the index."""
 
     def stamped(self, value: bytes) -> bytes:
         """A row that lives from now on."""
         return self._stamp + value
+
+    def all_stamped(self, values: Sequence[bytes | None]) -> list[bytes | None]:
+        """``stamped`` of many values; None stays None."""
+        stamp = self._stamp
+        return [None if value is None else stamp + value for value in values]
 
     def value(self, stored: bytes | None) -> bytes | None:
         """What is seen of a row."""

@@ -9,7 +9,7 @@ multiple of 8 bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -29,10 +29,21 @@ if TYPE_CHECKING:
 WORD = 8
 _SIGN_BIT = 0x80
 MOST_BYTES = 2**31 - 1
+PORTION_BYTES = 1 << 20
 _LONG_DECIMAL = 18
 _WORD = Struct("<q")
 _FLOATS = {32: "f", 64: "d"}
 _INTEGERS = {1: "?", 8: "b", 16: "h", 32: "i", 64: "q"}
+
+
+def portions(rows: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+    """Where to cut ``rows``, so that reading a part, which takes many times its size for a moment, takes little."""
+    ends = np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)))
+    begin, done = 0, 0
+    while begin < len(rows):
+        end = max(begin + 1, int(np.searchsorted(ends, done + PORTION_BYTES, "right")))
+        yield begin, end
+        begin, done = end, int(ends[end - 1])
 
 
 def read_rows(rows: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:

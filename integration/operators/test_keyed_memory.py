@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from integration.operators.replay import Lines
 
 LIMIT_MB = 16
-ROWS = 400_000
+ROWS = 250_000
 ROW_BYTES = 600
 MOST_MB = 120  # Spark's own batches of 10,000 rows take a part of it, at Python's side and in Arrow
 
@@ -87,7 +87,7 @@ def test_a_batch_of_many_keys_takes_little_memory(spark: SparkSession, tmp_path:
 
 
 def test_a_key_with_a_long_list_takes_little_memory(spark: SparkSession, tmp_path: Path) -> None:
-    batches = 12
+    batches = 10
     query = keyed(LongList(), _OUT, "one")
     source = Source("keys long", tuple(((ROWS // batches,),) for _ in range(batches)))
     found = _play(spark, lambda frames: query([_texts(frames[0]).selectExpr("1 as one", "text")]), source, tmp_path)
