@@ -18,9 +18,16 @@ from pyspark_ckpt.operators.stored_values import value_codec
 from pyspark_ckpt.operators.timers import Timers
 from pyspark_ckpt.operators.value_types import resolved
 from pyspark_ckpt.operators.worker_session import WorkerSession
+from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
 
 Holder = TypeVar("Holder")
+
+
+def check_uid(uid: str, who: str) -> None:
+    """Raise InvalidInputError about ``who`` for what cannot name an operator in a checkpoint."""
+    if not uid or "/" in uid:
+        raise InvalidInputError(f"{who}: give a uid without '/' that stays the same when the program changes.")
 
 
 def with_types(declared: Mapping[str, Declared], who: str) -> tuple[ProcessorState, ...]:

@@ -8,7 +8,7 @@ little: a row in it counts only if the row it names has that instant.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -17,7 +17,6 @@ import numpy as np
 from pyspark_ckpt.operators.ordered_rows import INSTANT, OrderedRows, ordered_key, row_of
 from pyspark_ckpt.operators.state_rows import UNREAD, EntryRows, KeyRows
 from pyspark_ckpt.operators.ttl import Life, index_instant, instants_of
-from pyspark_ckpt.state_store.keys import HASH_BYTES
 
 Rows = TypeVar("Rows", KeyRows, EntryRows)
 
@@ -51,11 +50,6 @@ class ExpiryIndex(OrderedRows):
         """``move`` of many rows."""
         for position in np.flatnonzero(instants_of(before) != instants_of(after)).tolist():
             self.move(rows[position], before[position], after[position])
-
-    def add_all(self, instant: int, rows: Iterable[bytes]) -> None:
-        """Many different rows that begin their life at ``instant``, and what they were before is not known."""
-        begin = INSTANT.pack(instant)
-        self.put_many([begin + row[HASH_BYTES:] + row[:HASH_BYTES] for row in rows])
 
     def expired(self, life: Life, most: int) -> list[bytes]:
         """Index rows of the base version whose step has passed, oldest first."""
@@ -163,10 +157,9 @@ class TimedEntryRows(_TimedRows[EntryRows]):
     def put_many(self, suffixes: Sequence[bytes], entries: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """See EntryRows."""
         rows = [suffix + entry for suffix, entry in zip(suffixes, entries, strict=True)]
-        last = dict(zip(rows, range(len(rows)), strict=True))
-        if len(last) < len(rows):
-            for position in range(len(rows)):
-                self.put(suffixes[position], entries[position], values[position])
+        if len(set(rows)) < len(rows):  # what is before a row is what its last turn has made of it
+            for suffix, entry, value in zip(suffixes, entries, values, strict=True):
+                self.put(suffix, entry, value)
             return
         before = self._rows.get_many(suffixes, entries)
         after = self._life.all_stamped(values)
@@ -176,9 +169,10 @@ class TimedEntryRows(_TimedRows[EntryRows]):
 
     def add_many(self, suffixes: Sequence[bytes], entries: Sequence[bytes], values: Sequence[bytes]) -> None:
         """See EntryRows."""
-        rows = [suffix + entry for suffix, entry in zip(suffixes, entries, strict=True)]
-        self._index.add_all(self._life.index_instant, rows)
-        self._rows.add_many(suffixes, entries, [self._life.stamped(value) for value in values])
+        after = [self._life.stamped(value) for value in values]
+        for suffix, entry, new in zip(suffixes, entries, after, strict=True):
+            self._index.move(suffix + entry, UNREAD, new)
+        self._rows.add_many(suffixes, entries, after)
 
     def scan(self, suffix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """See EntryRows; without expired rows."""

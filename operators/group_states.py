@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from pyspark_ckpt.operators.bound import Kept
 from pyspark_ckpt.operators.counters import Counter
-from pyspark_ckpt.operators.declared_states import DeclaredStates, with_types
+from pyspark_ckpt.operators.declared_states import DeclaredStates, check_uid, with_types
 from pyspark_ckpt.operators.group_session import GroupSession
 from pyspark_ckpt.operators.group_times import NO_WATERMARK
-from pyspark_ckpt.operators.partition_task import sweep, tables
 from pyspark_ckpt.operators.processors import declared_in
 from pyspark_ckpt.operators.spark_hash import SparkHash
+from pyspark_ckpt.operators.staging import row_changes, sweep, written
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.timers import Timers
 from pyspark_ckpt.operators.unsafe_rows import row_reader
@@ -50,8 +49,7 @@ def with_states(function: StatesFunction, states: object, *, uid: str) -> GroupF
     Call it on the driver, where there is a session. Raises InvalidInputError.
     """
     who = f"with_states(uid={uid!r})"
-    if not uid or "/" in uid:
-        raise InvalidInputError(f"{who}: give a uid, a name without '/' that stays with the operator's state.")
+    check_uid(uid, who)
     declared = declared_in(states)
     if not declared:
         raise InvalidInputError(f"{who}: {type(states).__name__} declares no states.")
@@ -99,7 +97,7 @@ class _GroupsTask:
         self._states, self._bound = called.declared.bound(called.states, self._session)
         if self._session.is_first:
             sweep(self._session, self._bound, 0)
-            self._session.stage_freed(_written(self._bound), self._changes())
+            self._session.stage_freed(written(self._bound), row_changes(self._bound))
 
     def at(self, key_row: bytes) -> object:
         """The states of a group."""
@@ -109,14 +107,11 @@ class _GroupsTask:
 
     def stage(self) -> None:
         """Stage what the group has written."""
-        self._session.stage_group(_written(self._bound), self._changes())
+        self._session.stage_group(written(self._bound), row_changes(self._bound))
 
     def close(self) -> None:
         """Let go of the session, whose task has ended."""
         self._session.close()
-
-    def _changes(self) -> dict[int, int]:
-        return {each.number: each.change for each in tables(self._bound)}
 
 
 _current: _GroupsTask | None = None
@@ -138,10 +133,6 @@ def _task(called: GroupFunctionWithStates, state: GroupState) -> _GroupsTask:
         local_dir = context.getLocalProperty(f"{PREFIX}localDir") or ""
         _current = _GroupsTask(called, place[0], local_dir, state)
     return _current
-
-
-def _written(bound: Sequence[Kept]) -> Iterator[tuple[bytes, bytes | None]]:
-    return (row for each in tables(bound) for row in each.flush(None))
 
 
 def _arrow_schema(spark_json: str) -> pa.Schema:

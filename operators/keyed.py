@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from pyspark_ckpt.operators.counters import Counter, metric_name
-from pyspark_ckpt.operators.declared_states import with_types
+from pyspark_ckpt.operators.declared_states import check_uid, with_types
 from pyspark_ckpt.operators.group_times import GROUP_ROW, TIME_OUTS
 from pyspark_ckpt.operators.partition_task import PartitionTask
 from pyspark_ckpt.operators.placement import route_column
@@ -54,10 +54,7 @@ def keyed(
         raise InvalidInputError(f"keyed(uid={uid!r}): there are no columns {unordered} to order by: {frame.columns}.")
     if missing or not names:
         raise InvalidInputError(f"keyed(uid={uid!r}): there are no columns {missing} to key by, only {frame.columns}.")
-    if not uid or "/" in uid:
-        raise InvalidInputError(
-            f"keyed(uid={uid!r}): give a uid without '/' that stays the same when the program changes."
-        )
+    check_uid(uid, f"keyed(uid={uid!r})")
     if not frame.isStreaming:
         raise InvalidInputError(
             f"keyed(uid={uid!r}): the frame is no stream, and keyed state lives in streaming queries."

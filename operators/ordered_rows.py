@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyspark_ckpt.operators.state_rows import UNREAD, RowCount
@@ -51,16 +51,6 @@ class OrderedRows:
             self._count.unread(self._head + key)
         self._count.add(there - bool(was_there))
         self._written[key] = THERE if there else None
-
-    def put_many(self, keys: Sequence[bytes]) -> None:
-        """Write many different rows of which it is not known whether the base version has them."""
-        written, head = self._written, self._head
-        fresh = [key for key in keys if key not in written]
-        if len(fresh) < len(keys):
-            for key in written.keys() & set(keys):
-                self.put(key, there=True)
-        self._count.add_unread([head + key for key in fresh])
-        written.update(dict.fromkeys(fresh, THERE))
 
     def is_deleted(self, key: bytes) -> bool:
         """Whether this task has deleted the row."""

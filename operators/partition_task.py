@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -12,10 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_ckpt.operators.bound import Kept, Staged
 from pyspark_ckpt.operators.bound_timers import BoundTimers
 from pyspark_ckpt.operators.declared_states import DeclaredStates
-from pyspark_ckpt.operators.expiry import LEAST_SWEPT
 from pyspark_ckpt.operators.firing import LISTED, Firing
 from pyspark_ckpt.operators.group_times import GroupTimes
 from pyspark_ckpt.operators.keys import group_by_key
@@ -24,6 +22,7 @@ from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorPro
 from pyspark_ckpt.operators.row_buffer import RowBuffer, ranges
 from pyspark_ckpt.operators.runs import Work
 from pyspark_ckpt.operators.spark_hash import hash_of_int
+from pyspark_ckpt.operators.staging import finish, flush, sweep
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.unsafe_rows import portions, read_rows
 from pyspark_ckpt.operators.worker_session import WorkerSession, find_ticket
@@ -123,26 +122,3 @@ class PartitionTask:
                 "and the query runs with another number: that of its checkpoint.",
                 hint="Set spark.sql.shuffle.partitions to the number of the checkpoint before the query is built.",
             )
-
-
-def sweep(session: WorkerSession, bound: Sequence[Kept], rows: int) -> None:
-    """Free expired rows: of each state no more than twice the batch's ``rows``, or LEAST_SWEPT."""
-    for each in bound:
-        session.counts["expired_rows"] += each.sweep(max(LEAST_SWEPT, 2 * rows))
-
-
-def flush(session: WorkerSession, bound: Sequence[Kept], end: bytes | None) -> None:
-    """Stage what was written for keys below ``end`` (all keys: None), and let go of it: their turn is over."""
-    session.stage(row for each in tables(bound) for row in each.flush(end))
-
-
-def finish(session: WorkerSession, bound: Sequence[Kept]) -> None:
-    """Publish what was staged, after the last key: the last act."""
-    flush(session, bound, None)
-    session.publish({each.number: each.change for each in tables(bound)})
-
-
-def tables(bound: Sequence[Kept]) -> list[Staged]:
-    """All states of the operator in the order of their numbers."""
-    indexes = [each.index for each in bound if each.index is not None]
-    return sorted([*bound, *indexes], key=lambda each: each.number)

@@ -46,11 +46,6 @@ class RowCount:
         """A row was written whose presence in the base version nobody knows: look it up later, with others."""
         self._unread.append(key)
 
-    def add_unread(self, keys: Sequence[bytes]) -> None:
-        """So many rows were written, of all of which nobody knows."""
-        self._change += len(keys)
-        self._unread.extend(keys)
-
     def resolved(self) -> int:
         """The count, after all look-ups that it needs."""
         if self._unread:
@@ -215,17 +210,13 @@ class EntryRows:
         written = self._written.get(suffix)
         if written is None:
             written = self._written[suffix] = {}
-        last = written.get(entry, UNREAD)
-        if last is not UNREAD:
-            there = last is not None
-        elif suffix in self._cleared:
-            self._cleared[suffix].since.add(entry)
-            there = False
+        before = self.known(suffix, entry)
+        if before is not UNREAD:
+            there = before is not None
         elif there is None:
-            if self._last_read[0] == suffix and self._last_read[1] == entry:
-                there = self._last_read[2] is not None
-            else:
-                self._count.unread(self._head + suffix + entry)
+            self._count.unread(self._head + suffix + entry)
+        if suffix in self._cleared and entry not in written:
+            self._cleared[suffix].since.add(entry)
         self._count.add((value is not None) - bool(there))
         written[entry] = value
 

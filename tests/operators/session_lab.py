@@ -13,7 +13,7 @@ from pyspark_ckpt.operators.binding import bind
 from pyspark_ckpt.operators.bound import Binding, Kept
 from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.keys import Keys
-from pyspark_ckpt.operators.partition_task import finish, flush, sweep
+from pyspark_ckpt.operators.staging import finish, flush, sweep
 from pyspark_ckpt.operators.states import Declared, ListState, MapState, ValueState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.timers import Timers

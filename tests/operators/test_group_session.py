@@ -12,7 +12,7 @@ from pyspark_ckpt.operators.binding import bind
 from pyspark_ckpt.operators.bound import Binding, Kept
 from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.group_session import LOG_BYTES, GroupSession
-from pyspark_ckpt.operators.partition_task import sweep, tables
+from pyspark_ckpt.operators.staging import row_changes, sweep, written
 from pyspark_ckpt.operators.states import ListState, MapState, ValueState
 from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.ticket import read_ticket
@@ -83,7 +83,7 @@ class Session:
         self._bound: list[Kept] = list(self.states.values())
         if session.is_first:
             sweep(session, self._bound, 0)
-            session.stage_freed(self._written(), self._changes())
+            session.stage_freed(written(self._bound), row_changes(self._bound))
 
     def at(self, user: str) -> dict[str, Any]:
         """The states of a group."""
@@ -92,13 +92,7 @@ class Session:
 
     def stage(self) -> None:
         """End the group."""
-        self.session.stage_group(self._written(), self._changes())
-
-    def _written(self) -> Any:  # noqa: ANN401 - an iterator
-        return (row for each in tables(self._bound) for row in each.flush(None))
-
-    def _changes(self) -> dict[int, int]:
-        return {each.number: each.change for each in tables(self._bound)}
+        self.session.stage_group(written(self._bound), row_changes(self._bound))
 
 
 @pytest.fixture

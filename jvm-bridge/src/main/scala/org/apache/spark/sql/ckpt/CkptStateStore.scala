@@ -28,7 +28,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   private val families = mutable.HashMap.empty[String, Family]
   private val dropped = mutable.HashSet.empty[String]
   private val everDropped = mutable.HashSet.empty[String]
-  private val codecs = provider.takeCodecs()
+  private val codecs = provider.families.takeCodecs()
   private var report: StateStoreMetrics = _
 
   Option(TaskContext.get()).foreach(_.addTaskCompletionListener[Unit](_ => end()))
@@ -36,7 +36,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   override def id: StateStoreId = provider.stateStoreId
   override def version: Long = txn.begun.version
   override def hasCommitted: Boolean = status == Committed
-  override def allColumnFamilyNames: Set[String] = provider.familyNames(txn.begun) -- dropped
+  override def allColumnFamilyNames: Set[String] = provider.families.names(txn.begun) -- dropped
   override def toString: String = s"CkptStateStore(${provider.label}, version $version)"
 
   private[ckpt] def creator: CkptStateStoreProvider = provider
@@ -198,25 +198,26 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
       isInternal: Boolean): Unit = {
     require(Open, "createColFamilyIfAbsent")
     dropped -= colFamilyName
-    provider.register(
+    provider.families.register(
       FamilySpec(colFamilyName, keySchema, valueSchema, keyStateEncoderSpec, useMultipleValuesPerKey, isInternal))
   }
 
   /** Removes the family's rows and retires its state number; a family stored by an earlier program counts, too. */
   override def removeColFamilyIfExists(colFamilyName: String): Boolean = txn.synchronized {
     require(Open, "remove_col_family")
-    provider.checkFamilyName("remove_col_family", colFamilyName, internal = false)
+    provider.families.checkName("remove_col_family", colFamilyName, internal = false)
     val number = families.get(colFamilyName).map(_.number)
-      .orElse(provider.storedState(txn.begun, colFamilyName).filterNot(_ => everDropped.contains(colFamilyName)))
+      .orElse(provider.families.storedNumber(txn.begun, colFamilyName).filterNot(_ =>
+          everDropped.contains(colFamilyName)))
     number.foreach { state =>
       deleteAll(state, Bounds(KeyCodec.stateBound(state), KeyCodec.stateBound(state + 1), whole = true))
-      provider.dropState(txn.begun, colFamilyName)
+      provider.families.dropState(txn.begun, colFamilyName)
       txn.drop(state)
       dropped += colFamilyName
       everDropped += colFamilyName
     }
     families.remove(colFamilyName)
-    provider.unregister(colFamilyName) || number.isDefined
+    provider.families.unregister(colFamilyName) || number.isDefined
   }
 
   // ---- the end --------------------------------------------------------------------------------------------------
@@ -264,7 +265,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     if (!closed) {
       closed = true
       txn.close()
-      provider.giveBackCodecs(codecs)
+      provider.families.giveBackCodecs(codecs)
       if (hasCommitted) provider.followBehind()
     }
   }
@@ -282,7 +283,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     if (status == Aborted) require(Open, operation)
     txn.checkOpen()
     families.getOrElseUpdate(
-      name, provider.family(operation, name, txn.begun, codecs, recreated = everDropped.contains(name)))
+      name, provider.families.family(operation, name, txn.begun, codecs, recreated = everDropped.contains(name)))
   }
 
   private def writableFamily(operation: String, name: String): Family = {

@@ -1,9 +1,7 @@
 package org.apache.spark.sql.ckpt
 
-import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedQueue, RejectedExecutionException}
+import java.util.concurrent.{ConcurrentLinkedQueue, RejectedExecutionException}
 
-import scala.collection.mutable
-import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.JsonNode
@@ -34,12 +32,10 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
   private var valueSchema: StructType = _
   private var storeConf: StateStoreConf = _
   private var hadoopConf: Configuration = _
-  private var usesFamilies = false
   private var settings: Settings = _
   @volatile private var engine: Engine = _
   private var cache: NearCache = _
-  private val families = new ConcurrentHashMap[String, FamilySpec]
-  private val idleCodecs = new ConcurrentLinkedQueue[Codecs]
+  private[ckpt] var families: Families = _
   private var opened: Opened = _
   @volatile private var lastLivePath: String = _
   @volatile private var following = new Errand(() => ())
@@ -61,7 +57,6 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     this.valueSchema = valueSchema
     this.storeConf = storeConf
     this.hadoopConf = hadoopConf
-    this.usesFamilies = useColumnFamilies
     this.settings = Settings.from(storeConf.sqlConfs)
     if (storeConf.stateStoreEncodingFormat != "unsaferow") {
       throw CkptErrors.invalidInput(
@@ -70,8 +65,9 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     }
     engine = Engine.get(settings)
     cache = new NearCache(engine.budget)
-    families.put(
-      StateStore.DEFAULT_COL_FAMILY_NAME,
+    families = new Families(
+      useColumnFamilies,
+      stateStoreId.storeName,
       FamilySpec(
         StateStore.DEFAULT_COL_FAMILY_NAME, keySchema, valueSchema, keyStateEncoderSpec, useMultipleValuesPerKey,
         internal = false))
@@ -315,62 +311,9 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
   private[ckpt] def usesCheckpointIds: Boolean = storeConf.enableStateStoreCheckpointIds
 
   private[ckpt] def validate(key: UnsafeRow, value: UnsafeRow): Unit =
-    if (!usesFamilies) {
+    if (!families.areSeveral) {
       StateStoreProvider.validateStateRowFormat(key, keySchema, value, valueSchema, storeId, storeConf)
     }
-
-  // ---- column families ------------------------------------------------------------------------------------------
-
-  private[ckpt] def familyNames(begun: Begun): Set[String] =
-    families.keySet.asScala.toSet ++ begun.states.elements.asScala.map(_.get("name").asText)
-
-  /** Whether the family had been registered. */
-  private[ckpt] def unregister(name: String): Boolean = families.remove(name) != null
-
-  /** The number of a state that the base version holds. */
-  private[ckpt] def storedState(begun: Begun, name: String): Option[Int] =
-    stateOf(begun, name).map(_.get("number").asInt)
-
-  private def stateOf(begun: Begun, name: String): Option[JsonNode] =
-    begun.states.elements.asScala.find(_.get("name").asText == name)
-
-  private[ckpt] def register(spec: FamilySpec): Unit = {
-    checkFamilyName("create_col_family", spec.name, spec.internal)
-    families.putIfAbsent(spec.name, spec)
-  }
-
-  private[ckpt] def checkFamilyName(operation: String, name: String, internal: Boolean): Unit = {
-    if (!usesFamilies) throw StateStoreErrors.unsupportedOperationException(operation, "column families are disabled")
-    if (name == null || name.isEmpty || name.trim != name || name == StateStore.DEFAULT_COL_FAMILY_NAME) {
-      throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name)
-    }
-    if (!internal && name.startsWith("_")) {
-      throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name)
-    }
-  }
-
-  /** The column family for one transaction, its state number asked of the server when this version has none, has
-    * another descriptor of it, or the transaction has dropped the one it had (`recreated`).
-    */
-  private[ckpt] def family(
-      operation: String, name: String, begun: Begun, codecs: Codecs, recreated: Boolean): Family = {
-    val spec = families.get(name)
-    if (spec == null) throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name)
-    val descriptor = spec.descriptor
-    val stored = stateOf(begun, name).filter(state => !recreated && state.get("descriptor") == descriptor)
-    val number = stored.map(_.get("number").asInt).getOrElse {
-      val request = Json.obj().put("txn", begun.number).put("name", name)
-      request.set[ObjectNode]("descriptor", descriptor)
-      begun.server.call("create_state", request).get("number").asInt
-    }
-    codecs.getOrElseUpdate((name, number), new Family(spec, number, storeId.storeName))
-  }
-
-  private[ckpt] def dropState(begun: Begun, name: String): Unit =
-    begun.server.call("drop_state", Json.obj().put("txn", begun.number).put("name", name))
-
-  private[ckpt] def takeCodecs(): Codecs = Option(idleCodecs.poll()).getOrElse(mutable.HashMap.empty)
-  private[ckpt] def giveBackCodecs(codecs: Codecs): Unit = idleCodecs.add(codecs)
 
   // ---- the server -----------------------------------------------------------------------------------------------
 
@@ -439,8 +382,6 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
 }
 
 private[ckpt] object CkptStateStoreProvider {
-  type Codecs = mutable.HashMap[(String, Int), Family]
-
   private final case class Opened(server: StateServer, handle: Long)
 
   private val DeltaFile = "shim.sst"

@@ -14,9 +14,6 @@ import org.apache.spark.sql.types.{BinaryType, DataType, LongType, StructType}
 /** What the Python side puts around Spark's applyInPandasWithState, so that no value passes through pandas. */
 private[ckpt] object KeyedPlan {
 
-  /** The column that a keyed operator's rows are grouped by: so the key schema of its store says what it is. */
-  final val Route = "__ckpt_route"
-
   /** Whether a frame has an applyInPandasWithState in it, of which Spark allows one in a query. */
   def isKeyed(frame: Dataset[Row]): Boolean =
     frame.queryExecution.analyzed.exists(_.isInstanceOf[FlatMapGroupsInPandasWithState])
