@@ -54,13 +54,13 @@ class Staged(Protocol):
     def flush(self, end: bytes | None) -> Iterator[Row]:
         """What was written for keys below ``end`` (None: all of it), in stored order; it is forgotten."""
 
-    @property
-    def change(self) -> int:
-        """How many rows more there are than in the base version."""
-
 
 class Kept(Staged, Protocol):
     """What binds something that a processor declares."""
+
+    @property
+    def change(self) -> int:
+        """How many rows more there are than in the base version."""
 
     @property
     def index(self) -> Staged | None:
@@ -93,7 +93,7 @@ class Bound(ABC):
     @property
     @abstractmethod
     def change(self) -> int:
-        """See Staged."""
+        """See Kept."""
 
     @abstractmethod
     def sweep(self, most: int) -> int:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from heapq import merge
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +10,7 @@ import pyarrow as pa
 
 from pyspark_ckpt.operators.bound import WRONG_VALUE, Binding, Bound, Row
 from pyspark_ckpt.operators.columns import arrow_values, validity
-from pyspark_ckpt.operators.state_rows import KeyRows
+from pyspark_ckpt.operators.list_rows import ListRows, TimedListRows
 from pyspark_ckpt.operators.states import ListState, MapState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -22,40 +20,38 @@ if TYPE_CHECKING:
 
     from pyspark_ckpt.operators.keys import Keys
 
-_SEQUENCE = struct.Struct(">Q")
-_NEXT = struct.Struct("<BQ")
-_FIRST = _SEQUENCE.pack(0)
-
 
 class BoundList(Bound, ListState):
-    """See ListState. A key's first row holds the number of the next element, and each element is a row behind it."""
+    """See ListState."""
 
     def __init__(self, binding: Binding) -> None:
         """See Bound."""
         super().__init__(binding)
-        self._heads = KeyRows(self.number, self._session)
-        self._elements = self._entry_rows()
+        if self._life is None or self.index is None:
+            self._rows = ListRows(self.number, self._session)
+        else:
+            self._rows = TimedListRows(self.number, self._session, self._life, self.index)
 
     def flush(self, end: bytes | None) -> Iterator[Row]:
         """See Bound."""
-        return merge(self._heads.flush(end), self._elements.flush(end))
+        return self._rows.flush(end)
 
     @property
     def change(self) -> int:
         """See Bound."""
-        return self._heads.change + self._elements.change
+        return self._rows.change
+
+    def sweep(self, most: int) -> int:
+        """See Bound."""
+        return self._rows.sweep(most)
 
     def get(self) -> Iterator[Any]:
         """See ListState."""
-        suffix = self._at.suffix
-        if self._next(suffix) == 0:
-            return iter(())
-        return (self._codec.decode(stored) for _, stored in self._elements.scan(suffix, _FIRST))
+        return map(self._codec.decode, self._rows.get(self._at.suffix))
 
     def exists(self) -> bool:
         """See ListState."""
-        suffix = self._at.suffix
-        return self._next(suffix) != 0 and next(self._elements.scan(suffix, _FIRST), None) is not None
+        return next(self._rows.get(self._at.suffix), None) is not None
 
     def add(self, value: Any) -> None:
         """See ListState."""
@@ -63,72 +59,33 @@ class BoundList(Bound, ListState):
 
     def add_all(self, values: Iterable[Any]) -> None:
         """See ListState."""
-        self._append(self._at.suffix, [self._stored(value) for value in values])
+        self._rows.append(self._at.suffix, [self._stored(value) for value in values])
 
     def update(self, values: Iterable[Any]) -> None:
         """See ListState."""
         stored = [self._stored(value) for value in values]
         self.clear()
-        self._append(self._at.suffix, stored)
+        self._rows.append(self._at.suffix, stored)
 
     def clear(self) -> None:
         """See ListState."""
-        suffix = self._at.suffix
-        if self._next(suffix):
-            self._elements.remove_all(suffix, _FIRST)
-            self._heads.put(suffix, None)
-
-    def sweep(self, most: int) -> int:
-        """See Bound. A list that has lost its last element begins anew."""
-        freed = self._elements.sweep(most, lambda row: len(row) - _SEQUENCE.size)
-        last = {row[: -_SEQUENCE.size]: row[-_SEQUENCE.size :] for row in sorted(freed)}
-        suffixes = list(last)
-        for suffix, head in zip(suffixes, self._heads.get_many(suffixes), strict=True):
-            if head is None:
-                continue
-            # The newest element is the last to expire, but for older ones that have been read since.
-            has_newest = _SEQUENCE.unpack(last[suffix])[0] + 1 < _NEXT.unpack(head)[1]
-            is_refreshed = self._life is not None and self._life.refreshed_by_reads
-            if (is_refreshed or not has_newest) and not self._elements.has_rows(suffix, _FIRST):
-                self._heads.put(suffix, None)
-        return len(freed)
+        self._rows.clear(self._at.suffix)
 
     def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
         """See ListState."""
         stored = self._codec.encode_column(self._column("element", values, len(index)))
-        positions, places, counts = np.unique(index, return_inverse=True, return_counts=True)
+        positions, counts = np.unique(index, return_counts=True)
+        order = np.argsort(index, kind="stable")
         suffixes = [keys.suffixes[position] for position in positions.tolist()]
-        heads = self._heads.get_many(suffixes)
-        begins = np.array([0 if head is None else _NEXT.unpack(head)[1] for head in heads], np.int64)
-        order = np.argsort(places, kind="stable")
-        of_key = places[order]
-        numbers = begins[of_key] + np.arange(len(order)) - (np.cumsum(counts) - counts)[of_key]
-        self._elements.add_many(
-            [suffixes[place] for place in of_key.tolist()],
-            numbers.astype(">u8").view("V8").tolist(),
-            [stored[n] for n in order.tolist()],
-        )
-        self._heads.put_many(suffixes, [_NEXT.pack(1, end) for end in (begins + counts).tolist()])
+        self._rows.append_many(suffixes, np.cumsum(counts), [stored[n] for n in order.tolist()])
 
     def get_lists(self, keys: Keys) -> pa.ListArray:
         """See ListState."""
-        counts, stored = [0], []
-        for suffix, head in zip(keys.suffixes, self._heads.get_many(keys.suffixes), strict=True):
-            if head is not None:
-                stored.extend([value for _, value in self._elements.scan(suffix, _FIRST)])
+        counts, stored = [0], list[bytes]()
+        for elements in self._rows.get_many(keys.suffixes):
+            stored.extend(elements)
             counts.append(len(stored))
         return pa.ListArray.from_arrays(pa.array(counts, pa.int32()), self._codec.decode_column(stored))
-
-    def _next(self, suffix: bytes) -> int:
-        stored = self._heads.get(suffix)
-        return 0 if stored is None else int(_NEXT.unpack(stored)[1])
-
-    def _append(self, suffix: bytes, stored: Sequence[bytes]) -> None:
-        if stored:
-            number = self._next(suffix)
-            for number, value in enumerate(stored, number):  # noqa: B020 - goes on from there
-                self._elements.put(suffix, _SEQUENCE.pack(number), value, there=False)
-            self._heads.put(suffix, _NEXT.pack(1, number + 1))
 
 
 class BoundMap(Bound, MapState):

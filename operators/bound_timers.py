@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pyspark_ckpt.operators.bound import Binding, Row
-from pyspark_ckpt.operators.ordered_rows import INSTANT, OrderedRows, ordered_key
+from pyspark_ckpt.operators.ordered_rows import INSTANT, CountedRows, ordered_key
 from pyspark_ckpt.operators.timers import InstantLike, Timers, milliseconds_at, rounded_up_ms
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
@@ -31,7 +31,7 @@ class BoundTimers(Timers):
         """The rows of one state. All timers up to the clock of the task's last batch have fired."""
         super().__init__(binding.state.name, clock=binding.state.clock)  # type: ignore[attr-defined]  # Timers
         self.number = binding.number
-        self._rows = OrderedRows(binding.number, binding.session)
+        self._rows = CountedRows(binding.number, binding.session)
         self._at = binding.session.position
         self._now_ms = binding.session.now_ms[self.clock]
         self._fired_ms = binding.session.fired_ms.get(self.clock)

@@ -3,7 +3,8 @@
 The index of a state is a state in key order. It has a row for each row of the other under the instant of its last
 write, rounded down to a step: so a row that is written often moves in the index a few times in its life only. Every
 batch frees what has expired, oldest first and a bounded number of rows. The index may hold too much, never too
-little: a row in it counts only if the row it names has that instant.
+little: a row in it counts only if the row it names has that instant. So nobody counts its rows: to know whether one
+is there before it is written would take a look-up for each of them.
 """
 
 from __future__ import annotations
@@ -33,28 +34,30 @@ class ExpiryIndex(OrderedRows):
 
     def move(self, row: bytes, before: bytes | None, after: bytes | None) -> None:
         """A row (suffix and entry) was ``before`` and is ``after`` now; UNREAD: what it was is not known."""
-        new = index_instant(after)
-        if before is UNREAD:
-            if new is not None:
-                self.put(ordered_key(new, row), there=True)
-            return
-        old = index_instant(before)
-        if old == new:
-            return
-        if old is not None:
-            self.put(ordered_key(old, row), there=False, was_there=True)
-        if new is not None:
-            self.put(ordered_key(new, row), there=True)
+        old = None if before is UNREAD else index_instant(before)
+        self._move(row, old, index_instant(after))
 
     def move_all(self, rows: Sequence[bytes], before: Sequence[bytes | None], after: Sequence[bytes | None]) -> None:
         """``move`` of many rows."""
-        for position in np.flatnonzero(instants_of(before) != instants_of(after)).tolist():
-            self.move(rows[position], before[position], after[position])
+        old, new = instants_of(before), instants_of(after)
+        moved = np.flatnonzero(old != new)
+        for position, left, entered in zip(moved.tolist(), old[moved].tolist(), new[moved].tolist(), strict=True):
+            self._move(rows[position], None if left < 0 else left, None if entered < 0 else entered)
 
-    def expired(self, life: Life, most: int) -> list[bytes]:
-        """Index rows of the base version whose step has passed, oldest first."""
-        end = INSTANT.pack(max(0, life.dead_ms >> life.step_bits << life.step_bits))
-        return list(islice(self.scan(end=end), most))
+    def write(self, key: bytes, value: bytes) -> None:
+        """Write a row that says more than that it is there."""
+        self._written[key] = value
+
+    def _move(self, row: bytes, old: int | None, new: int | None) -> None:
+        if old != new:
+            if old is not None:
+                self.put(ordered_key(old, row), there=False)
+            if new is not None:
+                self.put(ordered_key(new, row), there=True)
+
+    def expired(self, life: Life) -> Iterator[tuple[bytes, bytes]]:
+        """Index rows of the base version whose step has passed, oldest first: their keys, and what they say."""
+        return self.items(end=INSTANT.pack(max(0, life.dead_ms >> life.step_bits << life.step_bits)))
 
     def settle(self, keys: Sequence[bytes], stored: Sequence[bytes | None], life: Life) -> list[int]:
         """Remove those of the index rows ``keys`` whose rows, ``stored``, do not live: the positions of the dead."""
@@ -66,9 +69,9 @@ class ExpiryIndex(OrderedRows):
         for position, (key, has_moved) in enumerate(zip(keys, moved_on.tolist(), strict=True)):
             row = stored[position]
             if has_moved or row is None:  # the row is gone, or has begun another life
-                self.put(key, there=False, was_there=True)
+                self.put(key, there=False)
             elif life.is_dead(row):
-                self.put(key, there=False, was_there=True)
+                self.put(key, there=False)
                 dead.append(position)
         return dead
 
@@ -80,7 +83,10 @@ class _TimedRows(Generic[Rows]):
         """Keep ``index`` as ``rows`` are written."""
         self._rows: Rows = rows
         self._life, self._index = life, index
-        self.flush = rows.flush
+
+    def flush(self, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+        """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
+        return self._rows.flush(end)
 
     @property
     def change(self) -> int:
@@ -120,7 +126,7 @@ class TimedKeyRows(_TimedRows[KeyRows]):
 
     def sweep(self, most: int) -> Sequence[bytes]:
         """Free up to ``most`` expired rows; returns whose."""
-        keys = self._index.expired(self._life, most)
+        keys = [key for key, _ in islice(self._index.expired(self._life), most)]
         rows = list(map(row_of, keys))
         dead = [rows[position] for position in self._index.settle(keys, self._rows.get_many(rows), self._life)]
         for row in dead:
@@ -149,10 +155,9 @@ class TimedEntryRows(_TimedRows[EntryRows]):
                     self._write(suffix, entry, value, stored, there=True)
         return values
 
-    def put(self, suffix: bytes, entry: bytes, value: bytes | None, *, there: bool | None = None) -> None:
+    def put(self, suffix: bytes, entry: bytes, value: bytes | None) -> None:
         """See EntryRows."""
-        before = None if there is False else self._rows.known(suffix, entry)
-        self._write(suffix, entry, value, before, there=there)
+        self._write(suffix, entry, value, self._rows.known(suffix, entry), there=None)
 
     def put_many(self, suffixes: Sequence[bytes], entries: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """See EntryRows."""
@@ -167,13 +172,6 @@ class TimedEntryRows(_TimedRows[EntryRows]):
         for suffix, entry, old, new in zip(suffixes, entries, before, after, strict=True):
             self._rows.put(suffix, entry, new, there=old is not None)
 
-    def add_many(self, suffixes: Sequence[bytes], entries: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """See EntryRows."""
-        after = [self._life.stamped(value) for value in values]
-        for suffix, entry, new in zip(suffixes, entries, after, strict=True):
-            self._index.move(suffix + entry, UNREAD, new)
-        self._rows.add_many(suffixes, entries, after)
-
     def scan(self, suffix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """See EntryRows; without expired rows."""
         for entry, stored in self._rows.scan(suffix, begin, end):
@@ -183,17 +181,13 @@ class TimedEntryRows(_TimedRows[EntryRows]):
                     self._write(suffix, entry, value, stored, there=True)
                 yield entry, value
 
-    def has_rows(self, suffix: bytes, begin: bytes = b"") -> bool:
-        """See EntryRows; expired rows count."""
-        return self._rows.has_rows(suffix, begin)
-
     def remove_all(self, suffix: bytes, begin: bytes = b"") -> None:
         """See EntryRows; expired rows as well. Their rows in the index stay until their time is over."""
         self._rows.remove_all(suffix, begin)
 
     def sweep(self, most: int, end_of_key: Callable[[bytes], int]) -> Sequence[bytes]:
         """Free up to ``most`` expired rows; returns whose. ``end_of_key``: where the suffix ends in a row."""
-        keys = self._index.expired(self._life, most)
+        keys = [key for key, _ in islice(self._index.expired(self._life), most)]
         rows = list(map(row_of, keys))
         ends = list(map(end_of_key, rows))
         suffixes = [row[:end] for row, end in zip(rows, ends, strict=True)]

@@ -35,22 +35,44 @@ class OrderedRows:
         self._head = state_head(number)
         self._session = session
         self._written: dict[bytes, bytes | None] = {}
-        self._count = RowCount(session)
 
     def scan(self, begin: bytes = b"", end: bytes | None = None) -> Iterator[bytes]:
         """Keys of the base version from ``begin`` up to ``end`` that this task has not written, in order."""
-        for key, _ in self._session.scan(self._head, begin, end):
-            if key not in self._written:
-                yield key
+        return (key for key, _ in self.items(begin, end))
+
+    def items(self, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """``scan`` with the values."""
+        for row in self._session.scan(self._head, begin, end):
+            if row[0] not in self._written:
+                yield row
+
+    def put(self, key: bytes, *, there: bool) -> None:
+        """Write a row or delete it."""
+        self._written[key] = THERE if there else None
+
+    def flush(self, _end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+        """Everything written, in stored order; it is forgotten."""
+        written, self._written = self._written, {}
+        head = self._head
+        return ((head + key, written[key]) for key in sorted(written))
+
+
+class CountedRows(OrderedRows):
+    """Ordered rows that know how many they are."""
+
+    def __init__(self, number: int, session: WorkerSession) -> None:
+        """See OrderedRows."""
+        super().__init__(number, session)
+        self._count = RowCount(session)
 
     def put(self, key: bytes, *, there: bool, was_there: bool | None = None) -> None:
-        """Write a row or delete it. ``was_there``: whether the base version has it, if that is known."""
+        """See OrderedRows. ``was_there``: whether the base version has the row, if that is known."""
         if key in self._written:
             was_there = self._written[key] is not None
         elif was_there is None:
             self._count.unread(self._head + key)
         self._count.add(there - bool(was_there))
-        self._written[key] = THERE if there else None
+        super().put(key, there=there)
 
     def is_deleted(self, key: bytes) -> bool:
         """Whether this task has deleted the row."""
@@ -65,8 +87,7 @@ class OrderedRows:
         """How many rows more there are than in the base version."""
         return self._count.resolved()
 
-    def flush(self, _end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
-        """Everything written, in stored order; it is forgotten."""
+    def flush(self, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+        """See OrderedRows."""
         self._count.resolved()
-        written, self._written = self._written, {}
-        return ((self._head + key, written[key]) for key in sorted(written))
+        return super().flush(end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from pyspark_ckpt.operators.bound import Kept, Row, Staged
 from pyspark_ckpt.operators.expiry import LEAST_SWEPT
@@ -28,12 +29,12 @@ def finish(session: WorkerSession, bound: Sequence[Kept]) -> None:
 
 def written(bound: Sequence[Kept], end: bytes | None = None) -> Iterator[Row]:
     """What was written for keys below ``end`` (all keys: None), in stored order; it is forgotten."""
-    return (row for each in _tables(bound) for row in each.flush(end))
+    return chain.from_iterable(each.flush(end) for each in _tables(bound))
 
 
 def row_changes(bound: Sequence[Kept]) -> dict[int, int]:
-    """How many rows more than in the base version each state has, by its number."""
-    return {each.number: each.change for each in _tables(bound)}
+    """How many rows more than in the base version each state has, by its number; indexes are not counted."""
+    return {each.number: each.change for each in bound}
 
 
 def _tables(bound: Sequence[Kept]) -> list[Staged]:

@@ -120,18 +120,21 @@ class KeyRows:
 
     def flush(self, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
         """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
+        head, is_ordered = self._head, self._in_order
+        taken = self.taken(end)
+        for suffix in taken if is_ordered else sorted(taken):
+            yield head + suffix, taken[suffix]
+
+    def taken(self, end: bytes | None) -> dict[bytes, bytes | None]:
+        """What was written for keys below ``end``, or all of it, in any order; it is forgotten."""
         self._count.resolved()
-        written, self._written = self._written, {}
-        ordered: Sequence[bytes] = list(written) if self._in_order else sorted(written)
-        self._in_order, self._last_written = True, b""
         self._read, self._base, self._base_of = ((), []), {}, ()
-        head = self._head
-        for suffix in ordered:
-            if end is None or suffix < end:
-                yield head + suffix, written[suffix]
-            else:
-                self._note_order(suffix)
-                self._written[suffix] = written[suffix]
+        self._in_order, self._last_written = True, b""
+        taken, self._written = self._written, {}
+        for suffix in [] if end is None else [each for each in taken if each >= end]:
+            self._note_order(suffix)
+            self._written[suffix] = taken.pop(suffix)
+        return taken
 
     def _note_order(self, suffix: bytes) -> None:
         if suffix > self._last_written:
@@ -176,6 +179,7 @@ class EntryRows:
         self._written: dict[bytes, dict[bytes, bytes | None]] = {}
         self._cleared: dict[bytes, Cleared] = {}
         self._last_read: tuple[bytes, bytes, bytes | None] = (b"", b"", None)
+        self._read: tuple[list[bytes], list[bytes | None]] = ([], [])
         self._count = RowCount(session)
 
     def get(self, suffix: bytes, entry: bytes) -> bytes | None:
@@ -198,10 +202,9 @@ class EntryRows:
                 if suffixes[position] in self._cleared:
                     rows[position] = None
                 else:
-                    unread.append((self._head + suffixes[position] + entries[position], position))
-        unread.sort()
-        base = self._session.get_many([key for key, _ in unread])
-        for (_, position), row in zip(unread, base, strict=True):
+                    unread.append(position)
+        base = self._read_base([self._head + suffixes[position] + entries[position] for position in unread])
+        for position, row in zip(unread, base, strict=True):
             rows[position] = row
         return rows
 
@@ -225,10 +228,15 @@ class EntryRows:
         for suffix, entry, value in zip(suffixes, entries, values, strict=True):
             self.put(suffix, entry, value)
 
-    def add_many(self, suffixes: Sequence[bytes], entries: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """``put`` of many different rows that are new."""
-        for suffix, entry, value in zip(suffixes, entries, values, strict=True):
-            self.put(suffix, entry, value, there=False)
+    def add(self, suffix: bytes, entries: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """``put`` of different rows of one key that are new."""
+        self._count.add(len(entries))
+        written = self._written.get(suffix)
+        if written is None:
+            written = self._written[suffix] = {}
+        if suffix in self._cleared:
+            self._cleared[suffix].since.update([entry for entry in entries if entry not in written])
+        written.update(zip(entries, values))  # noqa: B905 - a value for each entry
 
     def known(self, suffix: bytes, entry: bytes) -> bytes | None:
         """What is there, as far as it takes no look-up: else UNREAD."""
@@ -270,26 +278,42 @@ class EntryRows:
         """How many rows more there are than in the base version, behind the flush of all that was cleared."""
         return self._count.resolved()
 
-    def flush(self, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
-        """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
+    def flush(self, end: bytes | None, heads: KeyRows | None = None) -> Iterator[tuple[bytes, bytes | None]]:
+        """What was written for keys below ``end``, or all of it, in stored order; it is forgotten.
+
+        ``heads``: rows of the same state that stand before all entries of their keys, flushed with them.
+        """
         self._count.resolved()
-        self._last_read = (b"", b"", None)
-        for suffix in sorted(self._written.keys() | self._cleared.keys()):
+        self._last_read, self._read = (b"", b"", None), ([], [])
+        of_heads = {} if heads is None else heads.taken(end)
+        head = self._head
+        for suffix in sorted({*self._written, *self._cleared, *of_heads}):
             if end is None or suffix < end:
-                head, entries = self._head + suffix, self._written.pop(suffix, {})
-                for entry in merge(sorted(entries), self._left_of(suffix, entries)):
-                    yield head + entry, entries.get(entry)
+                key, entries = head + suffix, self._written.pop(suffix, {})
+                if suffix in of_heads:
+                    yield key, of_heads[suffix]
+                left = self._left_of(suffix, entries) if suffix in self._cleared else ()
+                for entry in merge(sorted(entries), left) if left else sorted(entries):
+                    yield key + entry, entries.get(entry)
+
+    def _read_base(self, keys: list[bytes]) -> list[bytes | None]:
+        if keys != self._read[0]:
+            order = sorted(range(len(keys)), key=keys.__getitem__)
+            base: list[bytes | None] = [None] * len(keys)
+            for position, row in zip(order, self._session.get_many([keys[n] for n in order]), strict=True):
+                base[position] = row
+            self._read = keys, base
+        return self._read[1]
 
     def _left_of(self, suffix: bytes, entries: Mapping[bytes, bytes | None]) -> Iterator[bytes]:
         """Entries of the base version that are cleared, and not written."""
-        cleared = self._cleared.pop(suffix, None)
-        if cleared is not None:
-            for entry, _ in self._session.scan(self._head + suffix, cleared.begin):
-                is_written = entry in entries
-                if not is_written or entry in cleared.since:
-                    self._count.add(-1)
-                if not is_written:
-                    yield entry
+        cleared = self._cleared.pop(suffix)
+        for entry, _ in self._session.scan(self._head + suffix, cleared.begin):
+            is_written = entry in entries
+            if not is_written or entry in cleared.since:
+                self._count.add(-1)
+            if not is_written:
+                yield entry
 
 
 def _merged(

@@ -70,6 +70,8 @@ class Life:
         self._shows_expired = ttl.show_expired
         self.step_bits = max(0, (ttl.duration_ms // STEPS_IN_A_LIFE).bit_length() - 1)
         self._stamp = _STAMP.pack(_MARK, self.step_bits, now_ms)
+        self.index_instant = max(0, now_ms) >> self.step_bits << self.step_bits
+        """Where rows that live from now on are in the index."""
 
     def stamped(self, value: bytes) -> bytes:
         """A row that lives from now on."""

@@ -100,6 +100,20 @@ class Tuning:
         options.set_skip_stats_update_on_db_open(True)
         return options
 
+    def reader_options(self) -> rocksdict.Options:
+        """Options of a reader.
+
+        Table files without compression are read where the system has mapped them, indexes and filters as well:
+        nothing is copied, and no cache is asked. For a random row that takes half the time of a compressed one.
+        """
+        options = self.options()
+        if self.compression == "none":
+            options.set_allow_mmap_reads(True)
+            tables = self._tables()
+            tables.set_cache_index_and_filter_blocks(False)
+            options.set_block_based_table_factory(tables)
+        return options
+
     def _tables(self) -> rocksdict.BlockBasedOptions:
         tables = rocksdict.BlockBasedOptions()
         tables.set_format_version(TABLE_FORMAT_VERSION)
@@ -205,7 +219,7 @@ class Reader:
         self._what = f"read the database {folder}"
         try:
             with _failures(self._what):
-                self._db = rocksdict.Rdict(str(folder), tuning.options(), access_type=mode)
+                self._db = rocksdict.Rdict(str(folder), tuning.reader_options(), access_type=mode)
         except BaseException:
             self._remove_scratch()
             raise

@@ -315,6 +315,7 @@ class Store:
                     str(copy.db),
                     live,
                     str(staging),
+                    self.options.compression,
                     copy.meta,
                     worker.key_schema,
                 ),

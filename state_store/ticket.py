@@ -29,7 +29,10 @@ class WorkerTask:
 
 
 class Ticket(msgspec.Struct, frozen=True):
-    """Content of a ticket. ``meta`` is the store at the base version: its states and their numbers."""
+    """Content of a ticket. ``meta`` is the store at the base version: its states and their numbers.
+
+    ``compression``: of the database, and of what the worker writes.
+    """
 
     operator: int
     partition: int
@@ -40,6 +43,7 @@ class Ticket(msgspec.Struct, frozen=True):
     db: str
     live: bool
     staging: str
+    compression: str
     meta: StoreMeta
     key_schema: str = ""
 

@@ -23,8 +23,10 @@ from integration.bench.variants import (
     SMALL_CACHE_FEW_KEYS,
     TRANSFORM,
     UNCHANGED,
+    UNCOMPRESSED_FEW_KEYS,
     VECTORISED,
     VECTORISED_FEW_KEYS,
+    VECTORISED_UNCOMPRESSED,
     WITHOUT_STATE,
 )
 from integration.bench.worker import Sample
@@ -157,6 +159,12 @@ BARS: tuple[Bar, ...] = (
         "a million timers, none due, against none",
         Side("timers", MANY_TIMERS.name),
         (Side("timers", NO_TIMERS.name),),
+        1.3,
+    ),
+    Bar(
+        "keyed: 5M keys against 50k keys, table files without compression",
+        Side("keyed-large", VECTORISED_UNCOMPRESSED.name),
+        (Side("keyed-large", UNCOMPRESSED_FEW_KEYS.name),),
         1.3,
     ),
     Bar(

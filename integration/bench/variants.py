@@ -50,7 +50,15 @@ NO_STATE = Variant("no state", {}, stateful=False)
 _LARGE_BATCHES = {"spark.sql.execution.arrow.maxRecordsPerBatch": "100000"}
 VECTORISED = Variant("vectorised", _LARGE_BATCHES, ours=True, form="vectorised")
 VECTORISED_BY_DEFAULT = Variant("vectorised, Spark's defaults", {}, ours=True, form="vectorised")
+VECTORISED_UNCOMPRESSED = replace(
+    VECTORISED,
+    name="vectorised, compression none",
+    settings={**_LARGE_BATCHES, _PREFIX + "ckpt.compression": "none"},
+)
 VECTORISED_FEW_KEYS = replace(VECTORISED, name="vectorised, 1 in 100 keys", part_of_keys=100)
+UNCOMPRESSED_FEW_KEYS = replace(
+    VECTORISED_UNCOMPRESSED, name=f"{VECTORISED_UNCOMPRESSED.name}, 1 in 100 keys", part_of_keys=100
+)
 PER_KEY = Variant("per key", _LARGE_BATCHES, ours=True, form="per key")
 WITHOUT_STATE = Variant("vectorised, no state", _LARGE_BATCHES, ours=True, form="without state")
 UNCHANGED = Variant("applyInPandasWithState's code, on ckpt", _LARGE_BATCHES, ours=True, form="unchanged", turns=3)
@@ -70,6 +78,8 @@ ALL: tuple[Variant, ...] = (
     VECTORISED,
     VECTORISED_BY_DEFAULT,
     VECTORISED_FEW_KEYS,
+    VECTORISED_UNCOMPRESSED,
+    UNCOMPRESSED_FEW_KEYS,
     PER_KEY,
     UNCHANGED,
     WITHOUT_STATE,

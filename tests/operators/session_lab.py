@@ -88,7 +88,7 @@ class SessionLab:
         self.handle = self.lab.open()
         self.version = 0
         self.id: str | None = None
-        self._states = states
+        self.states = states
         self._attempts = count(1)
 
     def begin(
@@ -100,14 +100,14 @@ class SessionLab:
         answer = self.lab.server.call("begin", handle=self.handle, version=self.version, id=self.id, attempt=attempt)
         (path,) = (self.lab.local_dir / "tickets").glob(f"{attempt}-*.json")
         declared = []
-        for name, (state, _) in self._states.items():
+        for name, (state, _) in self.states.items():
             declared.append((name, Descriptor(ordered=isinstance(state, Timers))))
             if state.ttl is not None:
                 declared.append((index_name(name), Descriptor(ordered=True, internal=True)))
         session = WorkerSession(read_ticket(path), declared, 1, KEYS, clocks, fired_ms or {})
         bound = {
             name: bind(Binding(state, kinds, session.numbers[name], session.numbers.get(index_name(name)), session))
-            for name, (state, kinds) in self._states.items()
+            for name, (state, kinds) in self.states.items()
         }
         return Batch(self.lab, answer["txn"], session, list(bound.values())), bound
 

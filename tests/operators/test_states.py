@@ -277,7 +277,7 @@ def test_keys_whose_turn_is_over_are_staged_and_forgotten_and_the_others_are_kep
     lab.run(write(0), now_ms=0)
     answer = lab.run(write(100), now_ms=2 * HOUR)
     count = len(ordered)
-    assert [state["rows"] for state in answer["states"]] == [count, 0, 3 * count, count, count, count]
+    assert [state["rows"] for state in answer["states"]] == [count, 0, 3 * count, count, count, 0]
     assert answer["metrics"]["expired_rows"] == count, "those of the first batch"
     batch, bound = lab.begin(2 * HOUR)
     for number, user in enumerate(ordered):

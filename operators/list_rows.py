@@ -1,0 +1,247 @@
+"""The rows of a list: one for each element, and a head before them that says how many there have been.
+
+With a time to live, what was appended to a list in one batch is one *run* in the expiry index, and is freed without
+being read: a run and the head of its list name the *life* that the list had then. Reads that refresh elements break
+runs: so elements of such lists have index rows of their own, and a list that has been read so says it in its head.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from pyspark_ckpt.operators.expiry import ExpiryIndex, TimedEntryRows
+from pyspark_ckpt.operators.ordered_rows import INSTANT, ordered_key, row_of
+from pyspark_ckpt.operators.state_rows import EntryRows, KeyRows
+from pyspark_ckpt.operators.ttl import Life
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pyspark_ckpt.operators.worker_session import WorkerSession
+
+SEQUENCE = struct.Struct(">Q")
+FIRST = SEQUENCE.pack(0)
+_RUN_BIT = 1 << 63
+_RUN = struct.Struct("<BBQQ")
+_RUN_MARK = 2
+_HEAD = struct.Struct("<BQ")
+_LIVING_HEAD = struct.Struct("<BQQ")
+_PLAIN, _IN_RUNS, _REFRESHED = 1, 2, 3
+
+
+class Head(NamedTuple):
+    """The number of the next element; ``life``: 0 if it has no runs; whether reads have refreshed elements of runs."""
+
+    end: int = 0
+    life: int = 0
+    is_refreshed: bool = False
+
+    @classmethod
+    def decode(cls, stored: bytes | None) -> Head:
+        """The head in a row."""
+        if stored is None:
+            return _NONE
+        if stored[0] == _PLAIN:
+            return cls(_HEAD.unpack(stored)[1])
+        mark, end, life = _LIVING_HEAD.unpack(stored)
+        return cls(end, life, mark == _REFRESHED)
+
+    def encode(self) -> bytes:
+        """The row of a head."""
+        end, life, is_refreshed = self
+        return (
+            _LIVING_HEAD.pack(_REFRESHED if is_refreshed else _IN_RUNS, end, life) if life else _HEAD.pack(_PLAIN, end)
+        )
+
+
+_NONE = Head()
+
+
+class ListRows:
+    """Lists whose elements live until they are cleared."""
+
+    def __init__(self, number: int, session: WorkerSession) -> None:
+        """Read and write state ``number``."""
+        self._heads = KeyRows(number, session)
+        self._elements = EntryRows(number, session)
+
+    def get(self, suffix: bytes) -> Iterator[bytes]:
+        """The elements of a key, lazily, as they are now."""
+        return self._behind(suffix, self._head(suffix))
+
+    def get_many(self, suffixes: Sequence[bytes]) -> Iterator[Iterator[bytes]]:
+        """``get`` of many keys, which are in stored order."""
+        for suffix, stored in zip(suffixes, self._heads.get_many(suffixes), strict=True):
+            yield self._behind(suffix, Head.decode(stored))
+
+    def append(self, suffix: bytes, elements: Sequence[bytes]) -> None:
+        """Add elements to the list of a key."""
+        if elements:
+            head = self._head(suffix)
+            self._heads.put(suffix, self._added(suffix, head, elements).encode())
+
+    def append_many(self, suffixes: Sequence[bytes], ends: NDArray[np.int64], elements: Sequence[bytes]) -> None:
+        """Add elements to many lists, whose keys are in stored order: to each those up to its one of ``ends``."""
+        heads, begin = [], 0
+        added, decode, encode = self._added, Head.decode, Head.encode
+        for suffix, stored, end in zip(suffixes, self._heads.get_many(suffixes), ends.tolist(), strict=True):
+            heads.append(encode(added(suffix, decode(stored), elements[begin:end])))
+            begin = end
+        self._heads.put_many(suffixes, heads)
+
+    def clear(self, suffix: bytes) -> None:
+        """Remove all elements of a key; however many, they take no memory."""
+        if self._head(suffix).end:
+            self._elements.remove_all(suffix, FIRST)
+            self._heads.put(suffix, None)
+
+    def sweep(self, _most: int) -> int:
+        """Nothing expires."""
+        return 0
+
+    @property
+    def change(self) -> int:
+        """How many rows more there are than in the base version, behind the flush of all that was cleared."""
+        return self._heads.change + self._elements.change
+
+    def flush(self, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+        """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
+        return self._elements.flush(end, self._heads)
+
+    def _head(self, suffix: bytes) -> Head:
+        return Head.decode(self._heads.get(suffix))
+
+    def _behind(self, suffix: bytes, head: Head) -> Iterator[bytes]:
+        """The elements behind a head."""
+        if head.end == 0:
+            return iter(())
+        return (element for _, element in self._elements.scan(suffix, FIRST))
+
+    def _added(self, suffix: bytes, head: Head, elements: Sequence[bytes]) -> Head:
+        """Write elements behind those of ``head``; returns the head with them."""
+        begin, life, is_refreshed = head
+        end = begin + len(elements)
+        self._elements.add(suffix, list(map(SEQUENCE.pack, range(begin, end))), elements)
+        return Head(end, life, is_refreshed)
+
+
+class TimedListRows(ListRows):
+    """Lists whose elements have a time to live, each its own."""
+
+    def __init__(self, number: int, session: WorkerSession, life: Life, index: ExpiryIndex) -> None:
+        """Keep ``index`` as elements are written."""
+        super().__init__(number, session)
+        self._timed = TimedEntryRows(self._elements, life, index)
+        self._life, self._index = life, index
+        self._new_life = random.getrandbits(63) | 1
+        """Of lists whose first run this task writes. One that is cleared then takes its run with it."""
+        self._runs: dict[bytes, int] = {}
+
+    def clear(self, suffix: bytes) -> None:
+        """See ListRows; what the index has of earlier batches' elements stays until their time is over."""
+        if suffix in self._runs:
+            self._index.put(self._run_key(suffix, self._runs.pop(suffix)), there=False)
+        super().clear(suffix)
+
+    def flush(self, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+        """See ListRows."""
+        self._runs = {}
+        return super().flush(end)
+
+    def sweep(self, most: int) -> int:
+        """Free up to ``most`` expired elements, or one run; returns how many."""
+        singles, runs, count = [], [], 0
+        for key, value in self._index.expired(self._life):
+            run = _RUN.unpack(value) if value[0] == _RUN_MARK else None
+            if run is not None and INSTANT.unpack_from(key)[0] + (1 << run[1]) - 1 > self._life.dead_ms:
+                continue  # a time to live that was longer had longer steps
+            if count >= most:
+                break
+            suffix, entry = _split(row_of(key))
+            if run is None:
+                singles.append((key, suffix, entry))
+                count += 1
+            else:
+                runs.append((key, suffix, SEQUENCE.unpack(entry)[0] - _RUN_BIT, *run[2:]))
+                count += run[2]
+        suffixes = sorted({suffix for _, suffix, *_ in chain(singles, runs)})
+        heads = dict(zip(suffixes, map(Head.decode, self._heads.get_many(suffixes)), strict=True))
+        dead = self._dead_alone(singles) + self._dead_in_runs(runs, heads)
+        self._free(dead, heads)
+        return len(dead)
+
+    def _dead_alone(self, found: Sequence[tuple[bytes, bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """The elements of index rows, which are removed, but for those that live."""
+        elements = [(suffix, entry) for _, suffix, entry in found]
+        dead = self._index.settle([key for key, _, _ in found], self._stored(elements), self._life)
+        return [elements[position] for position in dead]
+
+    def _dead_in_runs(
+        self, found: Sequence[tuple[bytes, bytes, int, int, int]], heads: Mapping[bytes, Head]
+    ) -> list[tuple[bytes, bytes]]:
+        """The elements of runs, which are removed, but for those that reads have refreshed or that were cleared."""
+        elements: list[tuple[bytes, bytes]] = []
+        read: list[tuple[bytes, bytes]] = []
+        for key, suffix, first, size, life in found:
+            self._index.put(key, there=False)
+            head = heads[suffix]
+            if head.life == life:
+                run = read if head.is_refreshed else elements
+                run += [(suffix, entry) for entry in map(SEQUENCE.pack, range(first, first + size))]
+        of_read = zip(read, self._stored(read), strict=True)
+        return elements + [each for each, row in of_read if row is not None and self._life.is_dead(row)]
+
+    def _free(self, elements: Sequence[tuple[bytes, bytes]], heads: Mapping[bytes, Head]) -> None:
+        """Remove elements that are there. A list that has lost its last one begins anew."""
+        newest: dict[bytes, bytes] = {}
+        for suffix, entry in elements:
+            self._elements.put(suffix, entry, None, there=True)
+            newest[suffix] = max(newest.get(suffix, entry), entry)
+        for suffix, entry in newest.items():
+            # The newest element is the last to expire, but for older ones that have been read since. (A clock that
+            # goes back, or another kind of refresh, may leave a head alone: it waits for the next elements.)
+            head = heads[suffix]
+            has_newest = SEQUENCE.unpack(entry)[0] + 1 < head.end
+            is_refreshed = self._life.refreshed_by_reads or head.is_refreshed
+            if head.end and (is_refreshed or not has_newest) and not self._elements.has_rows(suffix, FIRST):
+                self._heads.put(suffix, None)
+
+    def _behind(self, suffix: bytes, head: Head) -> Iterator[bytes]:
+        """Without expired elements."""
+        if head.end == 0:
+            return iter(())
+        if self._life.refreshed_by_reads and head.life and not head.is_refreshed:
+            self._heads.put(suffix, head._replace(is_refreshed=True).encode())
+        return (element for _, element in self._timed.scan(suffix, FIRST))
+
+    def _added(self, suffix: bytes, head: Head, elements: Sequence[bytes]) -> Head:
+        begin, life, is_refreshed = head
+        end, instant = begin + len(elements), self._life.index_instant
+        entries = list(map(SEQUENCE.pack, range(begin, end)))
+        self._elements.add(suffix, entries, list(map(self._life.stamped, elements)))
+        if self._life.refreshed_by_reads:
+            for entry in entries:
+                self._index.put(ordered_key(instant, suffix + entry), there=True)
+        else:
+            life = life or self._new_life
+            first = self._runs.setdefault(suffix, begin)
+            run = _RUN.pack(_RUN_MARK, self._life.step_bits, end - first, life)
+            self._index.write(self._run_key(suffix, first), run)
+        return Head(end, life, is_refreshed)
+
+    def _run_key(self, suffix: bytes, first: int) -> bytes:
+        return ordered_key(self._life.index_instant, suffix + SEQUENCE.pack(first | _RUN_BIT))
+
+    def _stored(self, elements: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
+        return self._elements.get_many([suffix for suffix, _ in elements], [entry for _, entry in elements])
+
+
+def _split(row: bytes) -> tuple[bytes, bytes]:
+    """Suffix and entry of an element's row."""
+    return row[: -SEQUENCE.size], row[-SEQUENCE.size :]

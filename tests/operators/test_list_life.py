@@ -1,0 +1,143 @@
+"""Lists whose elements have a time to live: nothing that lives is freed, all else is, whatever a program changes."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyspark_ckpt.operators import ListState, Ttl
+from pyspark_ckpt.operators.ttl import Refresh
+from pyspark_ckpt.state_store.keys import state_head
+from tests.operators.session_lab import HOUR, LONG, Batch, SessionLab
+
+MINUTE = HOUR // 60
+
+_actions = st.tuples(st.sampled_from("ab"), st.sampled_from(["add", "add", "clear", "update", "read"]))
+
+
+@dataclass
+class Element:
+    """What a list should hold. One that was over in some batch may be there or not."""
+
+    value: int
+    since_ms: int
+    was_over: bool = False
+
+
+def _list(hours: int, refresh: Refresh) -> Any:  # noqa: ANN401
+    return (ListState("list", "bigint", ttl=Ttl(f"{hours} hours", refresh=refresh)), {"element": LONG})
+
+
+def _stored_rows(lab: SessionLab) -> int:
+    batch, _ = lab.begin(0)
+    rows = list(batch.session.scan(state_head(batch.session.numbers["list"])))
+    batch.abort()
+    return len(rows)
+
+
+def _write(state: Any, model: list[Element], action: str, values: list[int], now: int) -> None:  # noqa: ANN401
+    if action == "clear":
+        state.clear()
+    else:
+        (state.update if action == "update" else state.add_all)(values)
+    if action != "add":
+        model.clear()
+    if action != "clear":
+        model.extend(Element(value, now) for value in values)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(-30, 200),  # minutes until the next batch; clocks go back
+            st.sampled_from([1, 1, 2, 8]),
+            st.sampled_from(["on_create_and_write", "on_create_and_write", "on_read_and_write"]),
+            st.lists(_actions, max_size=4),
+        ),
+        max_size=8,
+    )
+)
+def test_elements_live_as_a_model_says(batches: list[Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        lab = SessionLab(Path(folder), {"list": _list(1, "on_create_and_write")})
+        model: dict[str, list[Element]] = {"a": [], "b": []}
+        now, values = 100 * HOUR, count()
+        for minutes, hours, refresh, actions in batches:
+            now += minutes * MINUTE
+            lab.states = {"list": _list(hours, refresh)}
+            for element in (*model["a"], *model["b"]):
+                element.was_over |= element.since_ms <= now - hours * HOUR
+            batch, bound = lab.begin(now)
+            for user, action in actions:
+                batch.at(user)
+                if action == "read":
+                    found = list(bound["list"].get())
+                    there = [each for each in model[user] if not each.was_over or each.value in found]
+                    assert found == [each.value for each in there]
+                    for element in there:
+                        element.was_over = False
+                        element.since_ms = now if refresh == "on_read_and_write" else element.since_ms
+                else:
+                    _write(bound["list"], model[user], action, [next(values), next(values)], now)
+            batch.stage()
+            answer = lab.commit(batch)
+            assert answer["states"][0]["rows"] == _stored_rows(lab), "the count is exact"
+        lab.states = {"list": _list(1, "on_create_and_write")}
+        for hours in (20, 40):
+            answer = lab.run(lambda _batch, _bound: None, now_ms=now + hours * HOUR)
+        if all(minutes >= 0 for minutes, *_ in batches) and len({refresh for _, _, refresh, _ in batches}) < 2:
+            assert answer["states"][0]["rows"] == 0, "elements and heads are freed"
+        assert answer["states"][0]["rows"] <= len(model), "no more than heads are left"
+        lab.close()
+
+
+def test_elements_live_their_time_when_it_is_shortened(tmp_path: Path) -> None:
+    step = 1 << 21  # of an index for eight hours, in milliseconds
+    lab = SessionLab(tmp_path, {"list": _list(8, "on_create_and_write")})
+
+    def add(batch: Batch, bound: dict[str, Any]) -> None:
+        batch.at("a")
+        bound["list"].add(1)
+
+    written = 100 * step + 30 * MINUTE
+    lab.run(add, now_ms=written)
+    lab.states = {"list": _list(1, "on_create_and_write")}
+    answer = lab.run(lambda _batch, _bound: None, now_ms=written + 59 * MINUTE)
+    assert answer["metrics"]["expired_rows"] == 0
+    answer = lab.run(lambda _batch, _bound: None, now_ms=written + HOUR + 6 * MINUTE)
+    assert answer["metrics"]["expired_rows"] == 1
+    lab.close()
+
+
+def test_runs_are_freed_without_a_look_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = SessionLab(tmp_path, {"list": _list(1, "on_create_and_write")})
+
+    def add(batch: Batch, bound: dict[str, Any]) -> None:
+        for user in "abc":
+            batch.at(user)
+            bound["list"].add_all(range(100))
+
+    lab.run(add, now_ms=0)
+    batch, _ = lab.begin(0)
+    looked_up: list[int] = []
+    original = type(batch.session).get_many
+    batch.abort()
+
+    def counted(session: Any, keys: list[bytes]) -> Any:  # noqa: ANN401
+        looked_up.append(len(keys))
+        return original(session, keys)
+
+    monkeypatch.setattr(type(batch.session), "get_many", counted)
+    answer = lab.run(lambda _batch, _bound: None, now_ms=2 * HOUR)
+    assert answer["metrics"]["expired_rows"] == 300
+    assert sum(looked_up) == 6, "the heads, and once more those that are removed"
+    assert answer["states"][0]["rows"] == 0
+    lab.close()
