@@ -18,6 +18,12 @@ else ifneq ($(shell command -v mvn),)
 SBT := PYTHON=$(PY) $(JAVA) -Xmx2g -Dsbt.color=false -jar $(SBT_LAUNCH)
 SBT_READY := $(SBT_LAUNCH)
 endif
+
+# A real S3 service for the tests, where there is Go to build it; else they look for a Docker engine.
+ifneq ($(shell command -v go),)
+S3_READY := .tools/bin/versitygw
+endif
+
 NO_SBT := needs sbt, or Maven to fetch it: neither is installed
 
 export SPARK_LOCAL_IP ?= 127.0.0.1
@@ -33,7 +39,7 @@ help: ## print this list
 demo: $(VENV)/.ready $(JAR) ## a stream of 336,776 real flights, killed in the middle, compared with a batch result
 	@$(PY) -m integration.demo $(ARGS)
 
-test: lint $(JAR) test-scala ## all checks and all tests: what CI runs
+test: lint $(JAR) test-scala $(S3_READY) ## all checks and all tests: what CI runs
 	@$(PY) -m pytest $(ARGS)
 
 test-scala: $(VENV)/.ready $(SBT_READY)
@@ -102,6 +108,10 @@ $(VENV)/.ready: pyproject.toml
 	@echo "Installing PySpark 4.3 and the tools into $(VENV): some minutes the first time"
 	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --config-settings editable_mode=strict
 	@touch $@
+
+.tools/bin/versitygw:
+	@echo "Building versitygw, the S3 service of the tests: about a minute the first time"
+	@GOBIN=$(CURDIR)/.tools/bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
 
 $(SBT_LAUNCH):
 	@mkdir -p .tools

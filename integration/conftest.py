@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.s3_server import s3, use_credentials
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+
+__all__ = ["s3", "spark"]
+
+use_credentials()  # before any session starts: state servers have the environment of their JVM
 
 PARTITIONS = 2
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"

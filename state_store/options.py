@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
+from pyspark_ckpt.state_store.blobs import S3Settings
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 PREFIX = "spark.sql.streaming.stateStore.ckpt."
@@ -44,6 +45,8 @@ class Options:
     memory_limit_bytes: int
     worker_memory_bytes: int
     local_dir: str
+    remote: str
+    s3: S3Settings
     snapshot_every_versions: int
     local_checkpoints: int
     compression: str
@@ -76,6 +79,14 @@ def parse(settings: Mapping[str, str]) -> Options:
         memory_limit_bytes=cast("int", values["memoryLimit"]),
         worker_memory_bytes=cast("int", values["workerMemory"]),
         local_dir=cast("str", values["localDir"]),
+        remote=cast("str", values["remote"]),
+        s3=S3Settings(
+            endpoint=cast("str", values["s3Endpoint"]),
+            region=cast("str", values["s3Region"]),
+            addressing=cast("str", values["s3Addressing"]),
+            encryption=cast("str", values["s3Encryption"]).replace("none", ""),
+            kms_key_id=cast("str", values["s3KmsKeyId"]),
+        ),
         snapshot_every_versions=cast("int", values["snapshotEveryVersions"]),
         local_checkpoints=cast("int", values["localCheckpoints"]),
         compression=cast("str", values["compression"]),

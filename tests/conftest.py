@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.lab import Lab
+from tests.s3_server import s3
+
+__all__ = ["s3"]
 
 MakeLab = Callable[..., Lab]
 

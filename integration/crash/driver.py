@@ -129,9 +129,9 @@ class Driver:
         answer: list[dict[str, Any]] = self.receive()
         return answer
 
-    def state(self, name: str, folder: Path) -> list[list[str]]:
-        """All state of a query."""
-        self.send("state", name=name, folder=str(folder))
+    def state(self, name: str, folder: Path, conf: Mapping[str, str] | None = None) -> list[list[str]]:
+        """All state of a query, read in a session with ``conf``."""
+        self.send("state", name=name, folder=str(folder), conf=conf)
         rows: list[list[str]] = self.receive()
         return rows
 

@@ -100,8 +100,11 @@ def start(
     )
 
 
-def state(spark: SparkSession, name: str, folder: str) -> list[list[str]]:
+def state(spark: SparkSession, name: str, folder: str, conf: Mapping[str, str] | None = None) -> list[list[str]]:
     """All rows of the state of query ``name``, as sorted text, one list for each view."""
+    spark = spark.newSession()
+    for key, value in (conf or {}).items():
+        spark.conf.set(key, value)
     if name in ("keyed", "groups"):  # Spark's reader shows Spark's own states
         with tempfile.TemporaryDirectory() as scratch:
             return [sorted(map(repr, stored_rows(Path(folder) / "checkpoint", Path(scratch))))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,10 @@ class Reference:
         """Put the checkpoint and the output of the first three batches, in a format, below ``folder``."""
         shutil.copytree(self.halves / f"v{version}" / name, folder / name)
 
-    def check(self, driver: Driver, name: str, folder: Path) -> None:
-        """Fail unless output and state of a finished query are those of the run without faults."""
+    def check(self, driver: Driver, name: str, folder: Path, conf: Mapping[str, str] | None = None) -> None:
+        """Fail unless output and state of a finished query, read with ``conf``, are those of the run without faults."""
         assert read_output(folder / name) == self.outcomes[name].output
-        assert driver.state(name, folder / name) == self.outcomes[name].state
+        assert driver.state(name, folder / name, conf) == self.outcomes[name].state
         assert driver.lock_trouble() == []
 
 

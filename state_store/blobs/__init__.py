@@ -8,25 +8,40 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark_ckpt.state_store.blobs.local import LocalPlace
 from pyspark_ckpt.state_store.blobs.place import Blob, BlobPlace, Sink
+from pyspark_ckpt.state_store.blobs.settings import S3Settings
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
-__all__ = ["Blob", "BlobPlace", "LocalPlace", "Sink", "place_at"]
+__all__ = ["Blob", "BlobPlace", "LocalPlace", "S3Settings", "Sink", "place_at"]
 
+_BOTO3S_OWN = S3Settings()
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
-def place_at(uri: str) -> BlobPlace:
-    """Return the place behind a plain absolute path or a ``file:`` URI (its path may be percent-encoded).
+_S3_SCHEMES = ("s3", "s3a", "s3n")
+
+
+def place_at(uri: str, s3: S3Settings = _BOTO3S_OWN) -> BlobPlace:
+    """Return the place behind an absolute path, a ``file:`` URI (which may be percent-encoded), or ``s3://bucket/prefix``.
+
+    ``s3a:`` and ``s3n:``, Hadoop's names for it, are S3 as well.
 
     Raises InvalidInputError that names the scheme for every other kind of place.
     """
     if _SCHEME.match(uri) is None:
         return LocalPlace(_absolute(uri, uri))
     parts = urlsplit(uri)
+    if parts.scheme.lower() in _S3_SCHEMES:
+        if not parts.netloc:
+            raise InvalidInputError(
+                f"State cannot be stored at {uri!r}: it names no bucket.", hint="s3://bucket/prefix"
+            )
+        from pyspark_ckpt.state_store.blobs.s3 import S3Place  # noqa: PLC0415 - boto3 is loaded where it is needed
+
+        return S3Place(parts.netloc, unquote(uri.partition("://")[2].partition("/")[2]), s3)
     if parts.scheme.lower() != "file":
         raise InvalidInputError(
             f"State cannot be stored at {uri!r}: the scheme {parts.scheme!r} is not supported.",
-            hint="Use a checkpointLocation on a local or shared file system (file:/...).",
+            hint="Use a checkpointLocation on a local or shared file system (file:/...) or in S3 (s3a://...).",
         )
     if parts.netloc not in ("", "localhost"):
         raise InvalidInputError(

@@ -16,10 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
-from pyspark_ckpt.state_store.blobs.place import Blob, Sink
+from pyspark_ckpt.state_store.blobs.place import Blob, Sink, checked_name
 from pyspark_ckpt.state_store.errors import (
     ConflictError,
-    InvalidInputError,
     NotFoundError,
     Outcome,
     StorageError,
@@ -135,10 +134,7 @@ class LocalPlace:
             yield from (Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
 
     def _path(self, name: str) -> Path:
-        parts = name.split("/")
-        if any(part in ("", ".", "..") or "\0" in part for part in parts):
-            raise InvalidInputError(f"{name!r} is not the name of an object.")
-        return self._root.joinpath(*parts)
+        return self._root.joinpath(*checked_name(name).split("/"))
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[tuple[Path, Path, _FileSink]]:

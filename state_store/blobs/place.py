@@ -12,6 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+
+def checked_name(name: str) -> str:
+    """``name``, if it is the name of an object of a place: it cannot leave it. Raises InvalidInputError."""
+    if any(part in ("", ".", "..") or "\0" in part for part in name.split("/")):
+        raise InvalidInputError(f"{name!r} is not the name of an object.")
+    return name
+
 
 class Sink(Protocol):
     """Receives the bytes of one object, in order."""

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from botocore.client import BaseClient
+from botocore.exceptions import ReadTimeoutError
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, LocalPlace, place_at
+from pyspark_ckpt.state_store.blobs import BlobPlace, LocalPlace, S3Settings, place_at
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
+from tests.s3_server import S3Service
 
 WRITERS = 16
 BIG = bytes(range(256)) * 20_000
@@ -140,6 +146,108 @@ class TestLocalPlace(BlobPlaceContract):
             LocalPlace(tmp_path / "file" / "folder").put("a", b"x")
 
 
+class TestS3Place(BlobPlaceContract):
+    @pytest.fixture
+    def place(self, s3: S3Service) -> BlobPlace:
+        return place_of(s3)
+
+    def test_create_sends_parts_and_conflicts_when_the_object_is_large(self, place: BlobPlace, tmp_path: Path) -> None:
+        data = BIG * 5  # 25 MB: four parts
+        with place.create("sst/large") as sink:
+            sink.write(data)
+        assert place.download("sst/large", tmp_path / "target") == len(data)
+        assert (tmp_path / "target").read_bytes() == data
+        with pytest.raises(ConflictError, match="sst/large"), place.create("sst/large") as sink:
+            sink.write(data[::-1])
+        assert place.get("sst/large", len(data) - 3) == data[-3:]
+        assert place.discard_unfinished(0) == 0, "the conflict has left no parts"
+
+    def test_create_of_many_parts_leaves_nothing_when_the_writer_fails(self, place: BlobPlace) -> None:
+        def fail() -> None:
+            with place.create("a") as sink:
+                sink.write(BIG * 5)
+                raise RuntimeError("broken")
+
+        with pytest.raises(RuntimeError, match="broken"):
+            fail()
+        assert place.list() == []
+        assert place.discard_unfinished(0) == 0
+
+    def test_discard_unfinished_aborts_uploads_when_they_are_old(self, place: BlobPlace, s3: S3Service) -> None:
+        key = place.url.removeprefix(f"s3://{s3.bucket}/") + "/sst/half"
+        s3.client.create_multipart_upload(Bucket=s3.bucket, Key=key)
+        assert place.discard_unfinished(3600) == 0
+        assert place.discard_unfinished(0) == 1
+        assert place.discard_unfinished(0) == 0
+
+    def test_list_pages_when_there_are_many_objects(self, place: BlobPlace) -> None:
+        names = [f"{number:04d}" for number in range(1100)]
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda name: place.put(name, b""), names))
+        assert [blob.name for blob in place.list()] == names
+        assert [blob.name for blob in place.list(start="1050")] == names[1050:]
+
+    def test_a_write_is_its_own_when_its_answer_was_lost(
+        self, place: BlobPlace, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The service has the object and the client is told nothing: what it finds there is its own."""
+        lose_answers(monkeypatch, "PutObject", times=1)
+        assert place.put_if_absent("a", b"once")
+        assert not place.put_if_absent("a", b"twice")
+        lose_answers(monkeypatch, "CompleteMultipartUpload", times=1)
+        with place.create("large") as sink:
+            sink.write(BIG * 3)
+        assert place.get("a") == b"once"
+        assert place.get("large", 0, 4) == BIG[:4]
+
+    def test_a_write_that_did_not_land_is_unknown_when_there_is_no_answer(
+        self, place: BlobPlace, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lose_answers(monkeypatch, "PutObject", times=1, before_it_happens=True)
+        with pytest.raises(StorageError, match=r"write s3://.*/a:") as caught:
+            place.put_if_absent("a", b"x")
+        assert caught.value.outcome == "unknown"
+        assert place.put_if_absent("a", b"x"), "a repeat succeeds"
+
+    def test_a_bucket_that_is_missing_is_named(self, s3: S3Service) -> None:
+        place = place_at("s3a://no-such-bucket/x", S3Settings(endpoint=s3.endpoint, addressing="path"))
+        with pytest.raises(StorageError, match="s3://no-such-bucket/x") as caught:
+            place.list()
+        assert "Create the bucket" in caught.value.hint
+
+    def test_wrong_credentials_are_not_shown(self, s3: S3Service, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-and-secret")
+        place = place_at(f"s3://{s3.bucket}/x", S3Settings(endpoint=s3.endpoint, region="us-west-2"))
+        with pytest.raises(StorageError) as caught:
+            place.put("a", b"x")
+        assert "wrong-and-secret" not in str(caught.value) + caught.value.hint
+        assert "boto3's own chain" in caught.value.hint
+
+
+def place_of(service: S3Service) -> BlobPlace:
+    settings = S3Settings(endpoint=service.endpoint, addressing="path")
+    return place_at(f"s3://{service.bucket}/{uuid.uuid4().hex}/state", settings)
+
+
+def lose_answers(
+    monkeypatch: pytest.MonkeyPatch, operation: str, *, times: int, before_it_happens: bool = False
+) -> None:
+    """Let the client of S3 hear nothing of its next requests."""
+    original = BaseClient._make_api_call
+    left = [times]
+
+    def call(client: BaseClient, name: str, arguments: Any) -> Any:  # noqa: ANN401
+        is_lost = name == operation and left[0] > 0
+        if is_lost:
+            left[0] -= 1
+        answer = None if is_lost and before_it_happens else original(client, name, arguments)
+        if is_lost:
+            raise ReadTimeoutError(endpoint_url=client.meta.endpoint_url)
+        return answer
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", call)
+
+
 @pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "file:///{}"])
 def test_place_at_accepts_paths_and_file_uris(tmp_path: Path, form: str) -> None:
     place_at(form.format(tmp_path) + "/x").put("a", b"1")
@@ -151,7 +259,9 @@ def test_place_at_decodes_a_uri_and_not_a_path(tmp_path: Path) -> None:
     assert place_at(f"{tmp_path}/a%20b").url == f"{tmp_path}/a%20b"
 
 
-@pytest.mark.parametrize("uri", ["s3a://bucket/x", "hdfs://host/x", "file://host/x", "relative/x", "file:relative"])
+@pytest.mark.parametrize(
+    "uri", ["s3:///x", "gs://bucket/x", "hdfs://host/x", "file://host/x", "relative/x", "file:relative"]
+)
 def test_place_at_names_what_it_cannot_use(uri: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         place_at(uri)

@@ -1,0 +1,353 @@
+"""A prefix of an S3 bucket as a place for blobs, on any service that speaks S3 and honours ``If-None-Match: *``.
+
+An object appears whole when its request, or that which joins its parts, has been answered. Every object says in its
+metadata which write made it: so a write whose answer was lost, or that the client has repeated, finds out whether it
+was its own that landed.
+
+Facts of the service: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from urllib3.exceptions import HTTPError
+
+from pyspark_ckpt.state_store.blobs.place import Blob, Sink, checked_name
+from pyspark_ckpt.state_store.blobs.settings import S3Settings
+from pyspark_ckpt.state_store.errors import ConflictError, NotFoundError, Outcome, StorageError
+
+PART_BYTES = 8 << 20
+CONNECTIONS = 32
+TRANSFERS = 8
+ATTEMPTS = 6
+CONFLICT_ATTEMPTS = 8
+CONNECT_S, READ_S = 10, 60
+SERVER_ERROR = 500
+WRITER = "ckpt-writer"
+"""The key of the metadata that names the write."""
+
+_NO_ANSWER = (BotoCoreError, HTTPError)
+_MISSING = frozenset({"NoSuchKey", "404", "NotFound"})
+_EXISTS = frozenset({"PreconditionFailed", "412"})
+_RACING = frozenset({"ConditionalRequestConflict", "OperationAborted", "409"})
+_HINTS: Mapping[str, str] = {
+    "NoSuchBucket": "Create the bucket, or correct its name: buckets are never created here.",
+    "AccessDenied": "Give the credentials of the executors s3:GetObject, PutObject, DeleteObject, ListBucket, "
+    "AbortMultipartUpload and ListBucketMultipartUploads for this prefix.",
+    "ExpiredToken": "Renew the credentials that the executors find by boto3's own chain.",
+    "InvalidAccessKeyId": "Correct the credentials that the executors find by boto3's own chain.",
+    "SignatureDoesNotMatch": "Correct the credentials that the executors find by boto3's own chain.",
+    "NotImplemented": "The service must support conditional writes (If-None-Match: *).",
+}
+
+
+class S3Place:
+    """A prefix of a bucket. Safe to use from many threads."""
+
+    def __init__(self, bucket: str, prefix: str, settings: S3Settings) -> None:
+        """Use the keys that begin with ``prefix`` and a slash. Makes no request."""
+        self.bucket = bucket
+        self._root = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self.writes = settings.write_arguments()
+        self._settings = settings
+
+    @property
+    def url(self) -> str:
+        """The bucket and the prefix."""
+        return f"s3://{self.bucket}/{self._root}".rstrip("/")
+
+    @property
+    def client(self) -> Any:  # noqa: ANN401 - boto3 has no types
+        """The client; it may be used from many threads."""
+        return _client(self._settings)
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[Sink]:
+        """Write a new object piece by piece; see the protocol. Small ones are one request, others go up in parts."""
+        upload = _Upload(self, name)
+        try:
+            yield upload
+        except BaseException:
+            upload.abort()
+            raise
+        if not upload.finish():
+            raise ConflictError(f"{self._where(name)} exists already.")
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Write ``data`` unless ``name`` exists; see the protocol."""
+        key = self.key(name)
+        return self.write_once(
+            name,
+            lambda writer: self.client.put_object(
+                Bucket=self.bucket, Key=key, Body=data, IfNoneMatch="*", Metadata={WRITER: writer}, **self.writes
+            ),
+        )
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write ``data``, replacing what was there; see the protocol."""
+        with self.failures("write", name, "unknown"):
+            self.client.put_object(Bucket=self.bucket, Key=self.key(name), Body=data, **self.writes)
+
+    def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """Bytes ``start`` to ``end`` of the object; see the protocol."""
+        key = self.key(name)
+        if end is not None and end <= start:
+            return b""
+        ranged = {} if start == 0 and end is None else {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
+        with self.failures("read", name):
+            try:
+                answer = self.client.get_object(Bucket=self.bucket, Key=key, **ranged)
+                return self._body(name, answer)
+            except ClientError as problem:
+                if _code(problem) == "InvalidRange":  # behind the end
+                    return b""
+                raise
+
+    def download(self, name: str, path: Path) -> int:
+        """Copy the object into the local file ``path``, in parallel ranges; see the protocol."""
+        key = self.key(name)
+        with self.failures("read", name), path.open("wb", buffering=0) as target:
+            try:
+                first = self.client.get_object(Bucket=self.bucket, Key=key, Range=f"bytes=0-{PART_BYTES - 1}")
+            except ClientError as problem:
+                if _code(problem) != "InvalidRange":
+                    raise
+                return 0  # an empty object has no first byte
+            data = self._body(name, first)
+            target.write(data)
+            size = int(first["ContentRange"].rpartition("/")[2])
+            lock = threading.Lock()
+
+            def fetch(begin: int) -> None:
+                wanted = f"bytes={begin}-{min(begin + PART_BYTES, size) - 1}"
+                answer = self.client.get_object(Bucket=self.bucket, Key=key, Range=wanted, IfMatch=first["ETag"])
+                part = self._body(name, answer)
+                with lock:
+                    target.seek(begin)
+                    target.write(part)
+
+            if size > len(data):
+                list(_transfers().map(fetch, range(len(data), size, PART_BYTES)))
+            return size
+
+    def list(self, folder: str = "", prefix: str = "", start: str = "") -> list[Blob]:
+        """Objects directly in ``folder``; see the protocol. One request for each thousand of them."""
+        lead = self._root + (f"{checked_name(folder)}/" if folder else "")
+        where = {"Bucket": self.bucket, "Prefix": lead + prefix, "Delimiter": "/"}
+        if start:  # S3 lists what is behind StartAfter: this is a little before
+            where["StartAfter"] = f"{lead}{start[:-1]}{chr(ord(start[-1]) - 1)}~"
+        found = []
+        with self.failures("list", folder or "."):
+            for page in self.client.get_paginator("list_objects_v2").paginate(**where):
+                for entry in page.get("Contents", ()):
+                    key: str = entry["Key"]
+                    if key[len(lead) :] >= start and key != lead:
+                        name = key[len(self._root) :]
+                        found.append(Blob(name, int(entry["Size"]), entry["LastModified"].timestamp()))
+        return sorted(found, key=lambda blob: blob.name)
+
+    def delete(self, name: str) -> None:
+        """Remove the object; see the protocol."""
+        with self.failures("delete", name):
+            self.client.delete_object(Bucket=self.bucket, Key=self.key(name))
+
+    def discard_unfinished(self, older_than_s: float) -> int:
+        """Abort uploads in parts that nobody has finished; see the protocol."""
+        limit, count = time.time() - older_than_s, 0
+        with self.failures("list the unfinished uploads of", "."):
+            pages = self.client.get_paginator("list_multipart_uploads")
+            for page in pages.paginate(Bucket=self.bucket, Prefix=self._root):
+                for upload in page.get("Uploads", ()):
+                    if upload["Initiated"].timestamp() <= limit:
+                        with suppress(ClientError):  # finished or aborted meanwhile
+                            self.client.abort_multipart_upload(
+                                Bucket=self.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                            )
+                            count += 1
+        return count
+
+    def write_once(self, name: str, write: Callable[[str], object], writer: str = "") -> bool:
+        """Make a conditional write: True if it is the one that landed, False if there was another object before.
+
+        The client repeats what failed: an object that "exists already" may be of an earlier try of this write.
+        """
+        writer = writer or uuid.uuid4().hex
+        for attempt in range(1, CONFLICT_ATTEMPTS + 1):
+            try:
+                write(writer)
+            except ClientError as problem:
+                code = _code(problem)
+                if code in _RACING and attempt < CONFLICT_ATTEMPTS:
+                    time.sleep(0.05 * attempt)  # another conditional write of the name is under way
+                    continue
+                if code in _EXISTS:
+                    return self._is_by(name, writer)
+                if code != "NoSuchUpload" and _status(problem) < SERVER_ERROR:
+                    self._fail("write", name, problem, "not_applied")
+                return self._resolved(name, writer, problem)
+            except _NO_ANSWER as problem:
+                return self._resolved(name, writer, problem)
+            return True
+        raise AssertionError("not reached")
+
+    def _resolved(self, name: str, writer: str, problem: Exception) -> bool:
+        """Whether a write without an answer has landed. Raises StorageError if not: it may still do so later."""
+        try:
+            if self._is_by(name, writer):
+                return True
+        except (NotFoundError, StorageError):
+            pass
+        return self._fail("write", name, problem, "unknown")
+
+    def _is_by(self, name: str, writer: str) -> bool:
+        with self.failures("look at", name):
+            found = self.client.head_object(Bucket=self.bucket, Key=self.key(name))
+        return bool(found.get("Metadata", {}).get(WRITER) == writer)
+
+    def _body(self, name: str, answer: Mapping[str, Any]) -> bytes:
+        with answer["Body"] as stream:
+            data: bytes = stream.read()
+        if len(data) != answer["ContentLength"]:
+            raise StorageError(f"{self._where(name)} gave {len(data)} bytes of {answer['ContentLength']}.")
+        return data
+
+    def key(self, name: str) -> str:
+        """The key of an object of the place."""
+        return self._root + checked_name(name)
+
+    def _where(self, name: str) -> str:
+        return f"{self.url}/{name}"
+
+    @contextmanager
+    def failures(self, verb: str, name: str, outcome: Outcome = "not_applied") -> Iterator[None]:
+        """Turn what boto3 raises into the error tree."""
+        try:
+            yield
+        except (ClientError, *_NO_ANSWER, OSError) as problem:
+            self._fail(verb, name, problem, outcome)
+
+    def _fail(self, verb: str, name: str, problem: Exception, outcome: Outcome) -> NoReturn:
+        code = _code(problem)
+        if code in _MISSING:
+            raise NotFoundError(f"{self._where(name)} does not exist.") from problem
+        raise StorageError(
+            f"Could not {verb} {self._where(name)}: {problem}", outcome=outcome, hint=_HINTS.get(code)
+        ) from problem
+
+
+class _Upload:
+    """The sink of a new object: kept in memory while it is small, else sent in parts, several at once."""
+
+    def __init__(self, place: S3Place, name: str) -> None:
+        self._place, self._name = place, name
+        self._key = place.key(name)
+        self._writer = uuid.uuid4().hex
+        self._buffer = bytearray()
+        self._upload_id = ""
+        self._parts: list[Future[dict[str, Any]]] = []
+
+    def write(self, data: bytes | memoryview, /) -> int:
+        """Append ``data``."""
+        self._buffer += data
+        while len(self._buffer) > PART_BYTES:
+            self._send(bytes(self._buffer[:PART_BYTES]))
+            del self._buffer[:PART_BYTES]
+        return len(data)
+
+    def finish(self) -> bool:
+        """Make the object appear; False if there is another one."""
+        place = self._place
+        if not self._upload_id:
+            return place.put_if_absent(self._name, bytes(self._buffer))
+        try:
+            if self._buffer:
+                self._send(bytes(self._buffer))
+            with place.failures("write", self._name):
+                parts = [part.result() for part in self._parts]
+            landed = place.write_once(self._name, lambda _writer: self._complete(parts), self._writer)
+        except BaseException:
+            self.abort()
+            raise
+        if not landed:
+            self.abort()
+        return landed
+
+    def abort(self) -> None:
+        """Leave nothing."""
+        for part in self._parts:
+            part.cancel()
+        for part in self._parts:
+            if not part.cancelled():
+                part.exception()
+        if self._upload_id:
+            with suppress(ClientError, *_NO_ANSWER):  # discard_unfinished finds what is left
+                self._place.client.abort_multipart_upload(**self._target())
+
+    def _send(self, data: bytes) -> None:
+        place = self._place
+        with place.failures("write", self._name):
+            if not self._upload_id:
+                begun = place.client.create_multipart_upload(
+                    Bucket=place.bucket, Key=self._key, Metadata={WRITER: self._writer}, **place.writes
+                )
+                self._upload_id = begun["UploadId"]
+            number = len(self._parts) + 1
+            if number > TRANSFERS:  # so many parts are in memory, no more
+                self._parts[number - TRANSFERS - 1].result()
+        self._parts.append(_transfers().submit(self._send_part, number, data))
+
+    def _send_part(self, number: int, data: bytes) -> dict[str, Any]:
+        sent = self._place.client.upload_part(**self._target(), PartNumber=number, Body=data)
+        return {"PartNumber": number, "ETag": sent["ETag"]}
+
+    def _complete(self, parts: Sequence[Mapping[str, Any]]) -> None:
+        self._place.client.complete_multipart_upload(
+            **self._target(), MultipartUpload={"Parts": parts}, IfNoneMatch="*"
+        )
+
+    def _target(self) -> dict[str, str]:
+        return {"Bucket": self._place.bucket, "Key": self._key, "UploadId": self._upload_id}
+
+
+@cache
+def _client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
+    """The client of this process for these settings; it keeps its connections."""
+    config = Config(
+        max_pool_connections=CONNECTIONS,
+        connect_timeout=CONNECT_S,
+        read_timeout=READ_S,
+        retries={"mode": "standard", "max_attempts": ATTEMPTS},  # exponential, with jitter
+        s3={"addressing_style": settings.addressing},
+        # Every object of ours carries its own checksums; older services refuse newer headers.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    return boto3.session.Session().client(
+        "s3", endpoint_url=settings.endpoint or None, region_name=settings.region or None, config=config
+    )
+
+
+@cache
+def _transfers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(TRANSFERS, thread_name_prefix="s3")
+
+
+def _code(problem: Exception) -> str:
+    answer: Mapping[str, Any] = problem.response if isinstance(problem, ClientError) else {}
+    return str(answer.get("Error", {}).get("Code", ""))
+
+
+def _status(problem: ClientError) -> int:
+    return int(problem.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

@@ -1,0 +1,124 @@
+"""A real S3 service for tests: a given one, versitygw as ``make`` builds it, or MinIO in a container."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+ENDPOINT = "PYSPARK_CKPT_TEST_S3"
+GATEWAY = Path(__file__).parents[1] / ".tools" / "bin" / "versitygw"
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test-secret", "AWS_DEFAULT_REGION": "us-east-1"}
+START_S = 30
+
+
+@dataclass(frozen=True)
+class S3Service:
+    """A service and a new bucket in it; the credentials are in the environment."""
+
+    endpoint: str
+    bucket: str
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Options of ours to reach it."""
+        return {"s3Endpoint": self.endpoint, "s3Addressing": "path"}
+
+    def new_folder(self) -> str:
+        """A prefix that nobody uses."""
+        return f"s3://{self.bucket}/{uuid.uuid4().hex}"
+
+    @property
+    def client(self) -> Any:  # noqa: ANN401 - boto3 has no types
+        """A client of the test's own."""
+        config = Config(s3={"addressing_style": "path"}, retries={"max_attempts": 1, "mode": "standard"})
+        return boto3.client("s3", endpoint_url=self.endpoint, config=config)
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """All keys that begin with ``prefix``."""
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
+        return [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+
+
+def use_credentials() -> None:
+    """Let this process, and those that it starts, find the test's credentials, unless others are given."""
+    if ENDPOINT not in os.environ:
+        os.environ.update(CREDENTIALS)
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[S3Service]:
+    """A service with a new bucket; ``folder`` is where it keeps it. Skips the test where there is none to be had."""
+    use_credentials()
+    if given := os.environ.get(ENDPOINT):
+        yield _with_bucket(given)
+    elif GATEWAY.exists():
+        with _gateway(folder) as endpoint:
+            yield _with_bucket(endpoint)
+    elif Path("/var/run/docker.sock").exists():
+        with _container() as endpoint:
+            yield _with_bucket(endpoint)
+    else:
+        pytest.skip(f"NOT RUN: needs Go (make builds {GATEWAY.name}), a Docker engine, or {ENDPOINT}=<endpoint of S3>.")
+
+
+@contextmanager
+def _gateway(folder: Path) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folder.mkdir(parents=True)
+    secrets = {
+        "ROOT_ACCESS_KEY": os.environ["AWS_ACCESS_KEY_ID"],
+        "ROOT_SECRET_KEY": os.environ["AWS_SECRET_ACCESS_KEY"],
+    }
+    with (folder.parent / f"{folder.name}.log").open("wb") as log:
+        command = [str(GATEWAY), "--port", f"127.0.0.1:{port}", "posix", str(folder)]
+        process = subprocess.Popen(command, env={**os.environ, **secrets}, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def _container() -> Iterator[str]:
+    from testcontainers.minio import MinioContainer
+
+    keys = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
+    with MinioContainer(access_key=keys[0], secret_key=keys[1]) as minio:
+        yield f"http://{minio.get_config()['endpoint']}"
+
+
+def _with_bucket(endpoint: str) -> S3Service:
+    service = S3Service(endpoint, f"test-{uuid.uuid4().hex[:12]}")
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            service.client.create_bucket(Bucket=service.bucket)
+        except (BotoCoreError, ClientError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return service
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Service]:
+    """A real S3 service with a new bucket."""
+    with running(tmp_path_factory.mktemp("s3") / "data") as service:
+        yield service
