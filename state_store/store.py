@@ -26,6 +26,7 @@ from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
 from pyspark_ckpt.state_store.names import DeltaName, new_commit_id
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.parts import close_log, join, read_parts
+from pyspark_ckpt.state_store.remote import point_to
 from pyspark_ckpt.state_store.restore import Restorer
 from pyspark_ckpt.state_store.ticket import Ticket, WorkerTask, ticket_path, write_ticket
 from pyspark_ckpt.state_store.transaction import Committed, Status, Transaction
@@ -341,6 +342,8 @@ class Store:
             meta = joined.meta.committed(transaction.new_id, {**row_changes, **joined.row_changes}, num_partitions)
         except InvalidInputError as problem:
             raise InvalidInputError(f"{self.identity}: {problem.message}", hint=problem.hint) from problem
+        if self.options.remote and transaction.base == EMPTY:
+            point_to(self.place, self._checkpoint, self.identity)
         # 2. One remote object. From here on the version exists, but nobody knows its id.
         failpoints.hit("commit.before_upload")
         size_bytes = write_delta(self.place, DeltaName(transaction.target, transaction.base), meta, staged)

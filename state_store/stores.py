@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-import msgspec
-
-from pyspark_ckpt.state_store.blobs import BlobPlace, place_at
+from pyspark_ckpt.state_store import remote
+from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.boot import boot_id
 from pyspark_ckpt.state_store.context import Caller, Identity, Shared
 from pyspark_ckpt.state_store.database import Tuning
-from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, LifecycleError, NotFoundError
+from pyspark_ckpt.state_store.errors import ConflictError, LifecycleError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.maintenance import Maintenance
 from pyspark_ckpt.state_store.options import Options
@@ -36,10 +35,6 @@ ENDED_KEPT = 1024
 CACHE_SHARE = 0.75
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
-
-
-class _QueryMetadata(msgspec.Struct):
-    id: str
 
 
 @dataclass(frozen=True)
@@ -96,7 +91,9 @@ class Stores:
         of an unknown kind), StorageError.
         """
         checkpoint = place_at(checkpoint_root, options.s3)
-        place = place_at(_state_dir(state_dir, checkpoint, identity, options), options.s3)
+        if options.remote:
+            state_dir = remote.state_dir(options.remote, checkpoint, identity)
+        place = place_at(state_dir, options.s3)
         with self._lock:
             shelf = self._shelves.get(place.url)
             if shelf is None:
@@ -184,21 +181,6 @@ class Stores:
         self._shared.mover.shutdown(wait=True)
         self._shared.sweeper.shutdown(wait=True)
         self._possession.close()
-
-
-def _state_dir(state_dir: str, checkpoint: BlobPlace, identity: Identity, options: Options) -> str:
-    """Where a store keeps its state: below its checkpoint, or below ``options.remote`` under the query's id."""
-    if not options.remote:
-        return state_dir
-    try:
-        query = msgspec.json.decode(checkpoint.get("metadata"), type=_QueryMetadata).id
-    except (NotFoundError, msgspec.MsgspecError) as problem:
-        raise InvalidInputError(
-            f"The option remote is set, and {checkpoint.url}/metadata does not tell the id of the query.",
-            hint="Spark writes that file when a query starts: keep it with the checkpoint.",
-        ) from problem
-    name = _UNSAFE.sub("_", identity.name)
-    return f"{options.remote.rstrip('/')}/{query}/state/{identity.operator}/{identity.partition}/{name}"
 
 
 def _possess(local_dir: Path) -> IO[bytes]:

@@ -1,0 +1,49 @@
+"""State that is kept apart from its checkpoint (option ``remote``): where that is, and what the checkpoint says of it.
+
+The checkpoint keeps a small object in the folder of every store, for two reasons: it tells where the state is, and
+Spark's ``statestore`` source finds the partitions of a checkpoint by their folders.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.context import Identity
+from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
+
+POINTER_NAME = "remote.json"
+DEFAULT_STORE = "default"
+
+
+class _QueryMetadata(msgspec.Struct):
+    id: str
+
+
+class Pointer(msgspec.Struct, frozen=True):
+    """What the checkpoint says: the place of a store's state."""
+
+    place: str
+
+
+def state_dir(remote: str, checkpoint: BlobPlace, identity: Identity) -> str:
+    """The folder of a store below ``remote``, in one of the query's own. Raises InvalidInputError, StorageError."""
+    try:
+        query = msgspec.json.decode(checkpoint.get("metadata"), type=_QueryMetadata).id
+    except (NotFoundError, msgspec.MsgspecError) as problem:
+        raise InvalidInputError(
+            f"The option remote is set, and {checkpoint.url}/metadata does not tell the id of the query.",
+            hint="Spark writes that file when a query starts: keep it with the checkpoint.",
+        ) from problem
+    return f"{remote.rstrip('/')}/{query}/{_store_folder(identity)}"
+
+
+def point_to(place: BlobPlace, checkpoint: BlobPlace, identity: Identity) -> None:
+    """Say in the checkpoint where the state of a store is. Raises StorageError."""
+    checkpoint.put(f"{_store_folder(identity)}/{POINTER_NAME}", msgspec.json.encode(Pointer(place.url)))
+
+
+def _store_folder(identity: Identity) -> str:
+    """Where Spark keeps the state of a store, in a checkpoint."""
+    folder = f"state/{identity.operator}/{identity.partition}"
+    return folder if identity.name == DEFAULT_STORE else f"{folder}/{identity.name}"

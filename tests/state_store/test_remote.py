@@ -1,0 +1,94 @@
+"""State that is kept apart from its checkpoint: in another folder, and in S3."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.conftest import MakeLab
+from tests.lab import CallError, Lab
+from tests.s3_server import S3Service
+
+QUERY = "7f4a9a0e-0000-4000-8000-123456789abc"
+
+
+def started(make_lab: MakeLab, **options: str) -> Lab:
+    """A lab whose query has an id, as Spark writes it."""
+    lab = make_lab(retentionGracePeriod="0", **options)
+    lab.checkpoint.mkdir(parents=True, exist_ok=True)
+    (lab.checkpoint / "metadata").write_text(f'{{"id":"{QUERY}"}}')
+    return lab
+
+
+def expected(version: int) -> dict[str, str]:
+    return {f"key-{v}": f"value-{v}" for v in range(1, version + 1)}
+
+
+def grow_with_snapshots(lab: Lab, versions: int) -> list[str]:
+    """Commits with a snapshot of every second version."""
+    handle, ids = lab.open(), list[str]()
+    for version in range(versions):
+        ids += lab.grow(handle, 1, version, ids[-1] if ids else None)
+        lab.begin(handle, version + 1, ids[-1]).abort()
+        if version % 2:
+            lab.server.call("snapshot", handle=handle, force=True)
+    return ids
+
+
+@pytest.mark.parametrize("kind", ["folder", "s3"])
+def test_every_version_restores_from_the_remote_place_when_the_machine_is_lost(
+    kind: str, make_lab: MakeLab, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    options = {"remote": str(tmp_path / "elsewhere")}
+    if kind == "s3":
+        service: S3Service = request.getfixturevalue("s3")
+        options = {"remote": service.new_folder(), **service.options}
+    lab = started(make_lab, **options)
+    ids = grow_with_snapshots(lab, 5)
+    for version in range(1, 6):
+        lab.restart(lose_local=True)
+        assert lab.begin(lab.open(), version, ids[version - 1]).rows == expected(version)
+    assert lab.objects() == ["remote.json"], "the checkpoint knows where the state is, and has none of it"
+    place = msgspec.json.decode((lab.remote / "remote.json").read_bytes())["place"]
+    assert place == f"{options['remote']}/{QUERY}/state/0/3"
+
+
+def test_retention_deletes_in_s3_what_nobody_needs(make_lab: MakeLab, s3: S3Service) -> None:
+    folder = s3.new_folder()
+    lab = started(make_lab, remote=folder, **s3.options)
+    ids = grow_with_snapshots(lab, 8)
+    prefix = folder.removeprefix(f"s3://{s3.bucket}/")
+
+    def versions() -> set[int]:
+        names = [key.rpartition("/")[2] for key in s3.keys(prefix) if "/sst/" not in key]
+        return {int(name[:20]) for name in names}
+
+    assert versions() == set(range(1, 9))
+    handle = lab.open(keep=2)
+    lab.begin(handle, 8, ids[-1]).abort()
+    lab.server.call("cleanup", handle=handle)
+    lab.server.settled()
+    assert min(versions()) > 1
+    lab.restart(lose_local=True)
+    assert lab.begin(lab.open(), 8, ids[-1]).rows == expected(8)
+
+
+def test_the_query_that_a_remote_place_needs_is_asked_for(make_lab: MakeLab, tmp_path: Path) -> None:
+    lab = make_lab(remote=str(tmp_path / "elsewhere"))
+    with pytest.raises(CallError, match="metadata does not tell the id of the query") as caught:
+        lab.open()
+    assert caught.value.kind == "InvalidInputError"
+
+
+def test_two_places_of_one_checkpoint_are_not_mixed_up(make_lab: MakeLab, tmp_path: Path) -> None:
+    """A query that is restarted without the option, or with another, does not begin anew without a word."""
+    lab = started(make_lab, remote=str(tmp_path / "elsewhere"))
+    (commit_id,) = lab.grow(lab.open(), 1)
+    others: dict[str, Any] = {"options": {"remote": str(tmp_path / "another")}}
+    for more in (others, dict[str, Any](options={})):
+        with pytest.raises(CallError, match=r"[Vv]ersion 1") as caught:
+            lab.begin(lab.open(**more), 1, commit_id)
+        assert caught.value.kind == "NotFoundError"
