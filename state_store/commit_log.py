@@ -18,8 +18,8 @@ from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 _VERSION_LINE = re.compile(r"v\d{1,9}")
 
 
-def committed_ids(checkpoint: BlobPlace, version: int, operator: int, partition: int) -> set[str]:
-    """Ids that the commit log names for one partition of an operator at ``version``, of all its stores.
+def ids_of(checkpoint: BlobPlace, version: int) -> dict[str, list[list[str]]]:
+    """All ids that the commit log names for ``version``: by operator, partition and store.
 
     Empty when the log has no entry for the batch (any more) or names no ids, as checkpoint format 1 does.
     Raises FormatError, StorageError.
@@ -28,15 +28,22 @@ def committed_ids(checkpoint: BlobPlace, version: int, operator: int, partition:
     try:
         content = checkpoint.get(name)
     except NotFoundError:
-        return set()
+        return {}
     head, _, body = content.decode("utf-8", errors="replace").partition("\n")
     where = f"{checkpoint.url}/{name}"
     if _VERSION_LINE.fullmatch(head.strip()) is None:
         raise FormatError(f"{where} does not begin with the version line of a commit log entry.")
     try:
         entry = msgspec.json.decode(body.partition("\n")[0] or "{}", type=dict[str, Any])
-        ids = msgspec.convert(entry.get("stateUniqueIds") or {}, dict[str, list[list[str]]])
+        return msgspec.convert(entry.get("stateUniqueIds") or {}, dict[str, list[list[str]]])
     except msgspec.MsgspecError as problem:
         raise FormatError(f"{where} is damaged: {problem}.") from problem
-    partitions = ids.get(str(operator), [])
+
+
+def committed_ids(checkpoint: BlobPlace, version: int, operator: int, partition: int) -> set[str]:
+    """Ids that the commit log names for one partition of an operator at ``version``, of all its stores.
+
+    Empty when ``ids_of`` has none of them. Raises FormatError, StorageError.
+    """
+    partitions = ids_of(checkpoint, version).get(str(operator), [])
     return set(partitions[partition]) if partition < len(partitions) else set()

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
 import msgspec
 import xxhash
@@ -31,6 +31,7 @@ CHUNK_BYTES = 1 << 20
 IN_MEMORY_BYTES = 16 << 20
 MAX_META_BYTES = 64 << 20
 MAX_FILES = 10_000
+RANGE_BYTES = 64 << 10
 
 
 class DeltaFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"size_bytes": "bytes"}):
@@ -101,6 +102,13 @@ def read_delta(place: BlobPlace, name: DeltaName, size_bytes: int, folder: Path)
     return Delta(meta.store, files, size_bytes)
 
 
+def read_meta(place: BlobPlace, name: DeltaName, size_bytes: int) -> StoreMeta:
+    """What a delta says of its store, by a few ranges of it. Raises NotFoundError, FormatError, StorageError."""
+    source = io.BufferedReader(_Ranges(place, str(name), size_bytes), RANGE_BYTES)
+    with source, _naming(place, name), zipfile.ZipFile(source) as archive:
+        return _checked_meta(archive, name).store
+
+
 def _add(archive: zipfile.ZipFile, name: str, file: Path) -> DeltaFile:
     sha256, xxh3, size = hashlib.sha256(), xxhash.xxh3_128(), 0
     with file.open("rb", buffering=0) as source, archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as target:
@@ -151,6 +159,30 @@ class _FormatOnly(msgspec.Struct):
 
 class _Damage(Exception):  # noqa: N818 - a fact on its way to a FormatError
     pass
+
+
+class _Ranges(io.RawIOBase):
+    """An object as a file to read here and there."""
+
+    def __init__(self, place: BlobPlace, name: str, size_bytes: int) -> None:
+        self._place, self._name, self._size = place, name, size_bytes
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - a buffer, which has no type before Python 3.12
+        data = self._place.get(self._name, self._at, min(self._at + len(buffer), self._size))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
 
 
 class _Counter:

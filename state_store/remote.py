@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
-from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs import BlobPlace, S3Settings, place_at
 from pyspark_ckpt.state_store.context import Identity
-from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 
 POINTER_NAME = "remote.json"
 DEFAULT_STORE = "default"
@@ -41,6 +41,19 @@ def state_dir(remote: str, checkpoint: BlobPlace, identity: Identity) -> str:
 def point_to(place: BlobPlace, checkpoint: BlobPlace, identity: Identity) -> None:
     """Say in the checkpoint where the state of a store is. Raises StorageError."""
     checkpoint.put(f"{_store_folder(identity)}/{POINTER_NAME}", msgspec.json.encode(Pointer(place.url)))
+
+
+def place_of(checkpoint: BlobPlace, identity: Identity, s3: S3Settings) -> BlobPlace:
+    """Where the state of a store is: where its checkpoint says, else in there. Raises StorageError, FormatError."""
+    name = f"{_store_folder(identity)}/{POINTER_NAME}"
+    try:
+        content = checkpoint.get(name)
+    except NotFoundError:
+        return place_at(f"{checkpoint.url}/{_store_folder(identity)}", s3)
+    try:
+        return place_at(msgspec.json.decode(content, type=Pointer).place, s3)
+    except msgspec.MsgspecError as problem:
+        raise FormatError(f"{checkpoint.url}/{name} is damaged: {problem}.") from problem
 
 
 def _store_folder(identity: Identity) -> str:

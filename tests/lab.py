@@ -124,18 +124,19 @@ class Lab:
         self.checkpoint = folder / "checkpoint"
         self.local_dir = folder / "local"
         self.options = options
+        self.partition = 3
         self.server = Server(self.local_dir, **options)
 
     @property
     def remote(self) -> Path:
-        return self.checkpoint / "state" / "0" / "3"
+        return self.checkpoint / "state" / "0" / str(self.partition)
 
     def open(self, run: str = "run-1", fmt: int = 2, keep: int = 100, **more: object) -> int:
         request: dict[str, Any] = {
             "state_dir": str(self.remote),
             "checkpoint_root": str(self.checkpoint),
             "operator": 0,
-            "partition": 3,
+            "partition": self.partition,
             "name": "default",
             "run_id": run,
             "format": fmt,
@@ -169,14 +170,14 @@ class Lab:
         files = [path for path in self.remote.rglob("*") if path.is_file()]
         return sorted(str(path.relative_to(self.remote)) for path in files if path.name.endswith(suffix))
 
-    def log_commit(self, batch: int, ids: list[str] | None, partition: int = 3) -> None:
+    def log_commit(self, batch: int, ids: list[str] | None, partition: int | None = None) -> None:
         """Write an entry of Spark's commit log, with ids (format 2) or without (format 1)."""
         folder = self.checkpoint / "commits"
         folder.mkdir(parents=True, exist_ok=True)
         if ids is None:
             text = 'v1\n{"nextBatchWatermarkMs":0}'
         else:
-            named = json.dumps({"0": [[]] * partition + [ids]})
+            named = json.dumps({"0": [[]] * (self.partition if partition is None else partition) + [ids]})
             text = 'v2\n{"nextBatchWatermarkMs":0,"stateUniqueIds":' + named + "}"
         (folder / str(batch)).write_text(text)
 

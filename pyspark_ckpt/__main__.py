@@ -1,0 +1,9 @@
+"""``python -m pyspark_ckpt``: the command line."""
+
+from __future__ import annotations
+
+import sys
+
+from pyspark_ckpt.cli import main
+
+sys.exit(main())

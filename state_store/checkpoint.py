@@ -1,0 +1,239 @@
+"""A checkpoint as a whole, read without Spark: its operators, their stores, and what is stored of them.
+
+Spark writes ``metadata`` (the query's id), ``commits/<batch>`` and, for each operator,
+``state/<id>/_metadata/metadata`` (name, stores, number of partitions); batch N makes version N + 1.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pyspark_ckpt.state_store.blobs import BlobPlace, place_at
+from pyspark_ckpt.state_store.commit_log import ids_of
+from pyspark_ckpt.state_store.context import Identity
+from pyspark_ckpt.state_store.database import Database, Tuning
+from pyspark_ckpt.state_store.delta import read_meta
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.keys import MARKER_KEY, STATE_BYTES, Marker
+from pyspark_ckpt.state_store.lineage import Lineage
+from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.manifest import decode
+from pyspark_ckpt.state_store.meta import StoreMeta
+from pyspark_ckpt.state_store.names import TABLE_FOLDER, snapshot_name
+from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.remote import place_of
+from pyspark_ckpt.state_store.restore import Restorer
+from pyspark_ckpt.state_store.winners import resolve
+
+CACHE_BYTES = 16 << 20
+THREADS = 8
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A stateful operator, as Spark names it, and its stores."""
+
+    number: int
+    name: str
+    stores: tuple[str, ...]
+    partitions: int
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What is stored of one store, by the names of its objects. ``lag``: versions since the newest snapshot."""
+
+    identity: Identity
+    place: str
+    first_version: int
+    last_version: int
+    deltas: int
+    delta_bytes: int
+    snapshots: int
+    lag: int
+    table_files: int
+    table_bytes: int
+
+
+@dataclass(frozen=True)
+class Verified:
+    """Outcome of reading everything that one version of a store needs; no ``problems``: all of it is right."""
+
+    identity: Identity
+    version: int
+    rows: int
+    bytes_read: int
+    problems: tuple[str, ...]
+
+
+class Checkpoint:
+    """A query's checkpoint, to be read only."""
+
+    def __init__(self, location: str, options: Options) -> None:
+        """Look at ``location``. Raises InvalidInputError if there is no checkpoint of a query, StorageError."""
+        self._options = options
+        self.place = place_at(location, options.s3)
+        try:
+            self.query_id = str(msgspec.json.decode(self.place.get("metadata"))["id"])
+        except (NotFoundError, msgspec.MsgspecError, LookupError, TypeError) as problem:
+            raise InvalidInputError(
+                f"{self.place.url} is no checkpoint of a query: it has no metadata with the query's id.",
+                hint="Name the checkpointLocation of the query.",
+            ) from problem
+
+    def newest_version(self) -> int:
+        """The newest version whose batch is committed; 0 if none is."""
+        names = (blob.name.rpartition("/")[2] for blob in self.place.list("commits"))
+        return max((int(name) + 1 for name in names if name.isdigit()), default=0)
+
+    def operators(self) -> list[Operator]:
+        """All stateful operators, by their number."""
+        found: list[Operator] = []
+        for number in count():
+            name = f"state/{number}/_metadata/metadata"
+            try:
+                content = self.place.get(name)
+            except NotFoundError:
+                return found
+            found.append(_operator(content, f"{self.place.url}/{name}"))
+        raise AssertionError("not reached")
+
+    def stores(self) -> Iterator[tuple[Operator, Identity]]:
+        """Every store in use, operator by operator and partition by partition."""
+        for operator in self.operators():
+            for partition in range(self._partitions_in_use(operator)):
+                for store in operator.stores:
+                    yield operator, Identity(operator.number, partition, store)
+
+    def _partitions_in_use(self, operator: Operator) -> int:
+        """One for an operator that needs all rows in one place, whatever its number of partitions is said to be."""
+        ids = ids_of(self.place, self.newest_version()).get(str(operator.number))
+        if ids is not None:
+            return len(ids)
+        others = (Identity(operator.number, number, operator.stores[0]) for number in range(1, operator.partitions))
+        return operator.partitions if any(self.place_of(each).list() for each in others) else 1
+
+    def place_of(self, identity: Identity) -> BlobPlace:
+        """Where the state of a store is. Raises StorageError."""
+        return place_of(self.place, identity, self._options.s3)
+
+    def stored(self, identity: Identity) -> Stored:
+        """Count the objects of a store; two listings, and nothing is opened. Raises StorageError."""
+        place = self.place_of(identity)
+        lineage = Lineage.read(place)
+        versions = sorted({marker.version for marker in (*lineage.deltas, *lineage.snapshots)})
+        tables = place.list(TABLE_FOLDER)
+        last = versions[-1] if versions else 0
+        newest_snapshot = max((marker.version for marker in lineage.snapshots), default=0)
+        return Stored(
+            identity,
+            place.url,
+            versions[0] if versions else 0,
+            last,
+            len(lineage.deltas),
+            sum(blob.size_bytes for _, blob in lineage.deltas.values()),
+            len(lineage.snapshots),
+            last - newest_snapshot,
+            len(tables),
+            sum(blob.size_bytes for blob in tables),
+        )
+
+    def meta(self, identity: Identity, version: int) -> StoreMeta:
+        """States and row counts of a store at a version. Raises NotFoundError, FormatError, StorageError."""
+        place = self.place_of(identity)
+        commit = self._commit(place, identity, version)
+        lineage = Lineage.read(place)
+        if commit in lineage.deltas:
+            name, blob = lineage.deltas[commit]
+            return read_meta(place, name, blob.size_bytes)
+        name_of_snapshot = snapshot_name(commit)
+        return decode(place.get(name_of_snapshot), f"{place.url}/{name_of_snapshot}").store
+
+    def verify(self, identity: Identity, version: int) -> Verified:
+        """Restore a version of a store into a temporary folder: every checksum, the lineage, markers and row counts."""
+        problems = _Problems(identity.short)
+        try:
+            place = self.place_of(identity)
+            commit = self._commit(place, identity, version)
+            tuning = Tuning(CACHE_BYTES)
+            with (
+                tempfile.TemporaryDirectory(prefix="pyspark-ckpt-verify-") as folder,
+                ThreadPoolExecutor(THREADS) as pool,
+            ):
+                restorer = Restorer(place, tuning, pool, FailPoints(""), problems.log, str(identity))
+                restored = restorer.restore(commit, Path(folder), set(), lambda _commit, _folder: None)
+                try:
+                    rows = _counted(restored.database, restored.meta, commit, problems.log)
+                finally:
+                    restored.database.close()
+        except CkptError as problem:
+            return Verified(identity, version, 0, 0, (*problems.found, str(problem)))
+        return Verified(identity, version, rows, restored.metrics["downloaded_bytes"], tuple(problems.found))
+
+    def _commit(self, place: BlobPlace, identity: Identity, version: int) -> Marker:
+        return resolve(place, self.place, version, identity.operator, identity.partition, str(identity))
+
+
+class _Problems(logging.Handler):
+    """What a store's log warns of."""
+
+    def __init__(self, store: str) -> None:
+        super().__init__(logging.WARNING)
+        self.found: list[str] = []
+        self.log = StoreLog(f"verify.{store}", store)
+        self.log.logger.propagate = False
+        self.log.logger.handlers[:] = [self]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(record.getMessage())
+
+
+def _operator(content: bytes, where: str) -> Operator:
+    try:
+        entry: dict[str, Any] = msgspec.json.decode(content.partition(b"\n")[2])
+        stores = entry["stateStoreInfo"]
+        partitions = {int(store["numPartitions"]) for store in stores}
+        info = entry["operatorInfo"]
+        return Operator(
+            int(info["operatorId"]),
+            str(info["operatorName"]),
+            tuple(str(store["storeName"]) for store in stores),
+            max(partitions),
+        )
+    except (msgspec.MsgspecError, LookupError, TypeError, ValueError) as problem:
+        raise FormatError(
+            f"{where} is not the metadata of an operator that this release reads: {problem}."
+        ) from problem
+
+
+def _counted(database: Database, meta: StoreMeta, commit: Marker, log: StoreLog) -> int:
+    """Count all rows and compare with what the commit says of them."""
+    held = database.marker()
+    if held != commit:
+        log.warning("the restored database holds %s, not %s", held, commit)
+    counts: dict[int, int] = {}
+    for key, _ in database.rows():
+        if key != MARKER_KEY:
+            number = int.from_bytes(key[:STATE_BYTES], "big")
+            counts[number] = counts.get(number, 0) + 1
+    for state in meta.states:
+        found = counts.pop(state.number, 0)
+        if found != state.rows and not _is_uncounted(state.descriptor.key_encoder):
+            log.warning("state %r has %s rows, and the commit says %s", state.name, found, state.rows)
+    for number, found in counts.items():
+        log.warning("%s rows are of state %s, which the commit does not know", found, number)
+    return sum(state.rows for state in meta.states)
+
+
+def _is_uncounted(key_encoder: object) -> bool:
+    return isinstance(key_encoder, dict) and key_encoder.get("kind") == "expiry"

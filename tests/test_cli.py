@@ -1,0 +1,127 @@
+"""The command line on checkpoints as they are left by queries, and on damaged ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pyspark_ckpt.cli import main
+from pyspark_ckpt.state_store.database import Database
+from tests.conftest import MakeLab
+from tests.lab import Lab
+from tests.s3_server import S3Service
+
+QUERY = "7f4a9a0e-0000-4000-8000-123456789abc"
+VERSIONS = 5
+
+
+def made(lab: Lab) -> Lab:
+    """Five versions of one store with snapshots of the second and the fourth, and Spark's own files."""
+    operator = lab.checkpoint / "state" / "0" / "_metadata" / "metadata"
+    operator.parent.mkdir(parents=True)
+    stores = [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 1}]
+    info = {"operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"}, "stateStoreInfo": stores}
+    operator.write_text("v1\n" + json.dumps(info))
+    (lab.checkpoint / "metadata").write_text(json.dumps({"id": QUERY}))
+    handle, ids = lab.open(), list[str]()
+    for version in range(VERSIONS):
+        ids += lab.grow(handle, 1, version, ids[-1] if ids else None)
+        lab.begin(handle, version + 1, ids[-1]).abort()
+        lab.log_commit(version, ids[-1:])
+        if version % 2:
+            lab.server.call("snapshot", handle=handle, force=True)
+    lab.server.settled()
+    return lab
+
+
+@pytest.fixture
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(getattr(request, "param", "folder"))
+
+
+@pytest.fixture
+def lab(make_lab: MakeLab, kind: str, request: pytest.FixtureRequest) -> Lab:
+    options = {}
+    if kind == "s3":
+        service: S3Service = request.getfixturevalue("s3")
+        options = {"remote": service.new_folder(), **service.options}
+    lab = make_lab(**options)
+    lab.partition = 0
+    return made(lab)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    code = main(["checkpoint", *arguments])
+    written = capsys.readouterr()
+    return code, written.out + written.err
+
+
+def test_list_counts_versions_and_snapshots(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = run(capsys, "list", str(lab.checkpoint))
+    assert code == 0
+    assert f"query {QUERY}, version {VERSIONS}" in text
+    assert "0 stateStoreSave" in text
+    code, text = run(capsys, "list", str(lab.checkpoint), "--json")
+    (store,) = json.loads(text)["stores"]
+    assert (store["first_version"], store["last_version"], store["deltas"], store["snapshots"]) == (1, 5, 5, 2)
+    assert store["lag"] == 1
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = run(capsys, "list", str(tmp_path))
+    assert code == 2
+    assert f"{tmp_path} is no checkpoint of a query" in text
+    code, text = run(capsys, "list", str(tmp_path), "-o", "s3Endpont=x")
+    assert code == 2
+    assert "Did you mean" in text
+
+
+def arguments(lab: Lab) -> list[str]:
+    return [str(lab.checkpoint), *(f"--option={key}={value}" for key, value in lab.options.items())]
+
+
+@pytest.mark.parametrize("kind", ["folder", "s3"], indirect=True)
+def test_inspect_shows_states_and_rows(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = run(capsys, "inspect", *arguments(lab))
+    assert code == 0
+    assert "operator 0: stateStoreSave" in text
+    assert "█" in text
+    code, text = run(capsys, "inspect", *arguments(lab), "--json", "--version", "3")
+    (store,) = json.loads(text)["stores"]
+    assert (store["rows"], [state["name"] for state in store["states"]]) == (3, ["default"])
+
+
+@pytest.mark.parametrize("kind", ["folder", "s3"], indirect=True)
+def test_verify_reads_all_of_a_version(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    for version in range(1, VERSIONS + 1):
+        code, text = run(capsys, "verify", *arguments(lab), "--version", str(version))
+        assert (code, f"1 stores, {version} rows" in text, "all right" in text) == (0, True, True), text
+
+
+@pytest.mark.parametrize("suffix", [".delta", ".snapshot", ".sst"])
+def test_verify_names_a_damaged_object(suffix: str, lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    newest = max(lab.remote.rglob(f"*{suffix}"))
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    code, text = run(capsys, "verify", str(lab.checkpoint))
+    assert code == 1
+    assert newest.name in text
+    assert "WRONG" in text
+
+
+def test_verify_names_a_missing_delta(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    max(lab.remote.glob("*.delta")).unlink()
+    code, text = run(capsys, "verify", str(lab.checkpoint))
+    assert code == 1
+    assert "version 5" in text
+
+
+def test_verify_counts_rows(lab: Lab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = Database.rows
+    monkeypatch.setattr(Database, "rows", lambda database: list(rows(database))[:-1])
+    code, text = run(capsys, "verify", str(lab.checkpoint))
+    assert code == 1
+    assert "state 'default' has 4 rows, and the commit says 5" in text
