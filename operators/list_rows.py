@@ -1,13 +1,13 @@
 """The rows of a list: one for each element, and a head before them that says how many there have been.
 
 With a time to live, what was appended to a list in one batch is one *run* in the expiry index, and is freed without
-being read: a run and the head of its list name the *life* that the list had then. Reads that refresh elements break
-runs: so elements of such lists have index rows of their own, and a list that has been read so says it in its head.
+being read: a run and the head of its list name the *life* that the list had then, which is the version that wrote its
+first run. Reads that refresh elements break runs: so elements of such lists have index rows of their own, and a list
+that has been read so says it in its head.
 """
 
 from __future__ import annotations
 
-import random
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -139,7 +139,7 @@ class TimedListRows(ListRows):
         super().__init__(number, session)
         self._timed = TimedEntryRows(self._elements, life, index)
         self._life, self._index = life, index
-        self._new_life = random.getrandbits(63) | 1
+        self._new_life = session.version
         """Of lists whose first run this task writes. One that is cleared then takes its run with it."""
         self._runs: dict[bytes, int] = {}
 

@@ -59,6 +59,8 @@ class WorkerSession:
         self._declared: tuple[DeclaredState, ...] = declared
         self._reader = _reader(ticket)
         self._cursors: dict[bytes, list[Cursor]] = {}
+        self.version = ticket.version + 1
+        """What the task's commit makes."""
         self.position = Position()
         self.keys = keys
         self.now_ms = now_ms

@@ -33,6 +33,7 @@ CONNECTIONS = 32
 TRANSFERS = 8
 ATTEMPTS = 6
 CONFLICT_ATTEMPTS = 8
+BODY_ATTEMPTS = 4
 CONNECT_S, READ_S = 10, 60
 SERVER_ERROR = 500
 WRITER = "ckpt-writer"
@@ -102,38 +103,23 @@ class S3Place:
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Bytes ``start`` to ``end`` of the object; see the protocol."""
-        key = self.key(name)
         if end is not None and end <= start:
             return b""
-        ranged = {} if start == 0 and end is None else {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
         with self.failures("read", name):
-            try:
-                answer = self.client.get_object(Bucket=self.bucket, Key=key, **ranged)
-                return self._body(name, answer)
-            except ClientError as problem:
-                if _code(problem) == "InvalidRange":  # behind the end
-                    return b""
-                raise
+            data, _ = self._fetched(name, None if start == 0 and end is None else f"bytes={start}-{_last(end)}")
+        return data
 
     def download(self, name: str, path: Path) -> int:
         """Copy the object into the local file ``path``, in parallel ranges; see the protocol."""
-        key = self.key(name)
         with self.failures("read", name), path.open("wb", buffering=0) as target:
-            try:
-                first = self.client.get_object(Bucket=self.bucket, Key=key, Range=f"bytes=0-{PART_BYTES - 1}")
-            except ClientError as problem:
-                if _code(problem) != "InvalidRange":
-                    raise
-                return 0  # an empty object has no first byte
-            data = self._body(name, first)
+            data, first = self._fetched(name, f"bytes=0-{PART_BYTES - 1}")
             target.write(data)
-            size = int(first["ContentRange"].rpartition("/")[2])
+            size = int(first["ContentRange"].rpartition("/")[2]) if data else 0
             lock = threading.Lock()
 
             def fetch(begin: int) -> None:
-                wanted = f"bytes={begin}-{min(begin + PART_BYTES, size) - 1}"
-                answer = self.client.get_object(Bucket=self.bucket, Key=key, Range=wanted, IfMatch=first["ETag"])
-                part = self._body(name, answer)
+                end = min(begin + PART_BYTES, size)
+                part, _ = self._fetched(name, f"bytes={begin}-{_last(end)}", IfMatch=first["ETag"])
                 with lock:
                     target.seek(begin)
                     target.write(part)
@@ -216,12 +202,26 @@ class S3Place:
             found = self.client.head_object(Bucket=self.bucket, Key=self.key(name))
         return bool(found.get("Metadata", {}).get(WRITER) == writer)
 
-    def _body(self, name: str, answer: Mapping[str, Any]) -> bytes:
-        with answer["Body"] as stream:
-            data: bytes = stream.read()
-        if len(data) != answer["ContentLength"]:
-            raise StorageError(f"{self._where(name)} gave {len(data)} bytes of {answer['ContentLength']}.")
-        return data
+    def _fetched(self, name: str, wanted: str | None, **more: str) -> tuple[bytes, Mapping[str, Any]]:
+        """A range of an object (None: all of it), and what the service says of it. Nothing if it is behind the end.
+
+        The client repeats a request without an answer; an answer that ends too early is asked for again here.
+        """
+        ranged = {} if wanted is None else {"Range": wanted}
+        for attempt in range(1, BODY_ATTEMPTS + 1):
+            try:
+                answer = self.client.get_object(Bucket=self.bucket, Key=self.key(name), **ranged, **more)
+                with answer["Body"] as stream:
+                    return stream.read(), answer  # fewer bytes than were announced raise
+            except ClientError as problem:
+                if _code(problem) != "InvalidRange":
+                    raise
+                return b"", {}
+            except _NO_ANSWER:
+                if attempt == BODY_ATTEMPTS:
+                    raise
+                time.sleep(0.1 * attempt)
+        raise AssertionError("not reached")
 
     def key(self, name: str) -> str:
         """The key of an object of the place."""
@@ -342,6 +342,11 @@ def _client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
 @cache
 def _transfers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(TRANSFERS, thread_name_prefix="s3")
+
+
+def _last(end: int | None) -> str:
+    """The last byte of a range, as HTTP has it."""
+    return "" if end is None else str(end - 1)
 
 
 def _code(problem: Exception) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from botocore.client import BaseClient
 
 from tests.conftest import MakeLab
 from tests.lab import CallError, Lab
@@ -54,6 +56,25 @@ def test_every_version_restores_from_the_remote_place_when_the_machine_is_lost(
     assert lab.objects() == ["remote.json"], "the checkpoint knows where the state is, and has none of it"
     place = msgspec.json.decode((lab.remote / "remote.json").read_bytes())["place"]
     assert place == f"{options['remote']}/{QUERY}/state/0/3"
+
+
+@pytest.mark.parametrize(("fmt", "each"), [(2, 1), (1, 2)])
+def test_a_commit_is_one_request_and_one_more_for_the_winner_of_format_1(
+    fmt: int, each: int, make_lab: MakeLab, s3: S3Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = started(make_lab, remote=s3.new_folder(), **s3.options)
+    handle = lab.open(fmt=fmt)
+    (commit_id,) = lab.grow(handle, 1)
+    requests: Counter[str] = Counter()
+    original = BaseClient._make_api_call
+
+    def counted(client: BaseClient, name: str, arguments: Any) -> Any:  # noqa: ANN401
+        requests[name] += 1
+        return original(client, name, arguments)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", counted)
+    lab.grow(handle, 10, 1, commit_id)
+    assert requests == {"PutObject": 10 * each}
 
 
 def test_retention_deletes_in_s3_what_nobody_needs(make_lab: MakeLab, s3: S3Service) -> None:

@@ -1,0 +1,108 @@
+"""A proxy before a real S3 service that does to requests what networks and services do."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+KINDS = ("slow_down", "no_answer", "cut", "refused", "late")
+
+
+@dataclass
+class Faults:
+    """What the proxy does: ``next(method, number)`` says which fault meets a request, if any.
+
+    ``slow_down``: 503, nothing happens. ``refused``: the connection ends before the service hears of it.
+    ``no_answer``: it happens, and the connection ends without an answer. ``cut``: the answer's body ends in the middle.
+    ``late``: it happens twice, as if the network had delivered a copy.
+    """
+
+    next: Callable[[str, int], str | None] = lambda _method, _number: None
+    seen: Counter[str] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def meet(self, method: str) -> str | None:
+        """The fault of one more request."""
+        with self.lock:
+            self.seen["requests"] += 1
+            fault = self.next(method, self.seen["requests"])
+            if fault:
+                self.seen[fault] += 1
+            return fault
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Passes requests on. Subclasses name the service and the faults."""
+
+    protocol_version = "HTTP/1.1"
+    target: SplitResult
+    faults: Faults
+
+    def handle_request(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        fault = self.faults.meet(self.command)
+        if fault == "refused":
+            self.close_connection = True
+        elif fault == "slow_down":
+            self.answer(503, [], SLOW_DOWN)
+        else:
+            for _ in range(2 if fault == "late" else 1):
+                status, headers, content = self.forwarded(body)
+            if fault == "no_answer":
+                self.close_connection = True
+            else:
+                self.answer(status, headers, content, cut=fault == "cut" and len(content) > 1)
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_request  # noqa: N815 - the library's names
+
+    def forwarded(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        connection = http.client.HTTPConnection(str(self.target.hostname), self.target.port, timeout=60)
+        connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in self.headers.items():  # the host as well: it is signed
+            connection.putheader(name, value)
+        connection.endheaders(body or None)
+        answer = connection.getresponse()
+        content = answer.read()
+        connection.close()
+        return answer.status, answer.getheaders(), content
+
+    def answer(self, status: int, headers: list[tuple[str, str]], content: bytes, *, cut: bool = False) -> None:
+        self.send_response(status)
+        given = {name.lower(): value for name, value in headers}
+        for name, value in given.items():
+            if name not in {"content-length", "transfer-encoding", "connection", "date", "server"}:
+                self.send_header(name, value)
+        is_head = self.command == "HEAD"
+        self.send_header("Content-Length", given.get("content-length", "0") if is_head else str(len(content)))
+        self.end_headers()
+        if not is_head:
+            self.wfile.write(content[: len(content) // 2] if cut else content)
+        if cut:
+            self.close_connection = True
+
+    def log_message(self, *_: Any) -> None:  # noqa: ANN401
+        """Say nothing."""
+
+
+@contextmanager
+def proxy(endpoint: str, faults: Faults) -> Iterator[str]:
+    """The endpoint of a proxy before ``endpoint``."""
+    handler = type("Handler", (_Handler,), {"target": urlsplit(endpoint), "faults": faults})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
