@@ -1,8 +1,8 @@
 """The rows of a list: one for each element, and a head before them that says how many there have been.
 
-With a time to live, what was appended to a list in one batch is one *run* in the expiry index, and is freed without
-being read: a run and the head of its list name the *life* that the list had then, which is the version that wrote its
-first run. Reads that refresh elements break runs: so elements of such lists have index rows of their own, and a list
+With a time to live, what was appended to a list in one batch is one *span* in the expiry index, and is freed without
+being read: a span and the head of its list name the *life* that the list had then, which is the version that wrote its
+first span. Reads that refresh elements break spans: so elements of such lists have index rows of their own, and a list
 that has been read so says it in its head.
 """
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 SEQUENCE = struct.Struct(">Q")
 FIRST = SEQUENCE.pack(0)
-_RUN_BIT = 1 << 63
-_RUN = struct.Struct("<BBQQ")
-_RUN_MARK = 2
+_SPAN_BIT = 1 << 63
+_SPAN = struct.Struct("<BBQQ")
+_SPAN_MARK = 2
 _HEAD = struct.Struct("<BQ")
 _LIVING_HEAD = struct.Struct("<BQQ")
-_PLAIN, _IN_RUNS, _REFRESHED = 1, 2, 3
+_PLAIN, _IN_SPANS, _REFRESHED = 1, 2, 3
 
 
 class Head(NamedTuple):
-    """The number of the next element; ``life``: 0 if it has no runs; whether reads have refreshed elements of runs."""
+    """The number of the next element; ``life``: 0 if it has no spans; whether reads have refreshed any of theirs."""
 
     end: int = 0
     life: int = 0
@@ -56,7 +56,7 @@ class Head(NamedTuple):
         """The row of a head."""
         end, life, is_refreshed = self
         return (
-            _LIVING_HEAD.pack(_REFRESHED if is_refreshed else _IN_RUNS, end, life) if life else _HEAD.pack(_PLAIN, end)
+            _LIVING_HEAD.pack(_REFRESHED if is_refreshed else _IN_SPANS, end, life) if life else _HEAD.pack(_PLAIN, end)
         )
 
 
@@ -140,39 +140,39 @@ class TimedListRows(ListRows):
         self._timed = TimedEntryRows(self._elements, life, index)
         self._life, self._index = life, index
         self._new_life = session.version
-        """Of lists whose first run this task writes. One that is cleared then takes its run with it."""
-        self._runs: dict[bytes, int] = {}
+        """Of lists whose first span this task writes. One that is cleared then takes its span with it."""
+        self._spans: dict[bytes, int] = {}
 
     def clear(self, suffix: bytes) -> None:
         """See ListRows; what the index has of earlier batches' elements stays until their time is over."""
-        if suffix in self._runs:
-            self._index.put(self._run_key(suffix, self._runs.pop(suffix)), there=False)
+        if suffix in self._spans:
+            self._index.put(self._span_key(suffix, self._spans.pop(suffix)), there=False)
         super().clear(suffix)
 
     def flush(self, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
         """See ListRows."""
-        self._runs = {}
+        self._spans = {}
         return super().flush(end)
 
     def sweep(self, most: int) -> int:
-        """Free up to ``most`` expired elements, or one run; returns how many."""
-        singles, runs, count = [], [], 0
+        """Free up to ``most`` expired elements, or one span; returns how many."""
+        singles, spans, count = [], [], 0
         for key, value in self._index.expired(self._life):
-            run = _RUN.unpack(value) if value[0] == _RUN_MARK else None
-            if run is not None and INSTANT.unpack_from(key)[0] + (1 << run[1]) - 1 > self._life.dead_ms:
+            span = _SPAN.unpack(value) if value[0] == _SPAN_MARK else None
+            if span is not None and INSTANT.unpack_from(key)[0] + (1 << span[1]) - 1 > self._life.dead_ms:
                 continue  # a time to live that was longer had longer steps
             if count >= most:
                 break
             suffix, entry = _split(row_of(key))
-            if run is None:
+            if span is None:
                 singles.append((key, suffix, entry))
                 count += 1
             else:
-                runs.append((key, suffix, SEQUENCE.unpack(entry)[0] - _RUN_BIT, *run[2:]))
-                count += run[2]
-        suffixes = sorted({suffix for _, suffix, *_ in chain(singles, runs)})
+                spans.append((key, suffix, SEQUENCE.unpack(entry)[0] - _SPAN_BIT, *span[2:]))
+                count += span[2]
+        suffixes = sorted({suffix for _, suffix, *_ in chain(singles, spans)})
         heads = dict(zip(suffixes, map(Head.decode, self._heads.get_many(suffixes)), strict=True))
-        dead = self._dead_alone(singles) + self._dead_in_runs(runs, heads)
+        dead = self._dead_alone(singles) + self._dead_in_spans(spans, heads)
         self._free(dead, heads)
         return len(dead)
 
@@ -182,18 +182,18 @@ class TimedListRows(ListRows):
         dead = self._index.settle([key for key, _, _ in found], self._stored(elements), self._life)
         return [elements[position] for position in dead]
 
-    def _dead_in_runs(
+    def _dead_in_spans(
         self, found: Sequence[tuple[bytes, bytes, int, int, int]], heads: Mapping[bytes, Head]
     ) -> list[tuple[bytes, bytes]]:
-        """The elements of runs, which are removed, but for those that reads have refreshed or that were cleared."""
+        """The elements of spans, which are removed, but for those that reads have refreshed or that were cleared."""
         elements: list[tuple[bytes, bytes]] = []
         read: list[tuple[bytes, bytes]] = []
         for key, suffix, first, size, life in found:
             self._index.put(key, there=False)
             head = heads[suffix]
             if head.life == life:
-                run = read if head.is_refreshed else elements
-                run += [(suffix, entry) for entry in map(SEQUENCE.pack, range(first, first + size))]
+                span = read if head.is_refreshed else elements
+                span += [(suffix, entry) for entry in map(SEQUENCE.pack, range(first, first + size))]
         of_read = zip(read, self._stored(read), strict=True)
         return elements + [each for each, row in of_read if row is not None and self._life.is_dead(row)]
 
@@ -230,13 +230,13 @@ class TimedListRows(ListRows):
                 self._index.put(ordered_key(instant, suffix + entry), there=True)
         else:
             life = life or self._new_life
-            first = self._runs.setdefault(suffix, begin)
-            run = _RUN.pack(_RUN_MARK, self._life.step_bits, end - first, life)
-            self._index.write(self._run_key(suffix, first), run)
+            first = self._spans.setdefault(suffix, begin)
+            span = _SPAN.pack(_SPAN_MARK, self._life.step_bits, end - first, life)
+            self._index.write(self._span_key(suffix, first), span)
         return Head(end, life, is_refreshed)
 
-    def _run_key(self, suffix: bytes, first: int) -> bytes:
-        return ordered_key(self._life.index_instant, suffix + SEQUENCE.pack(first | _RUN_BIT))
+    def _span_key(self, suffix: bytes, first: int) -> bytes:
+        return ordered_key(self._life.index_instant, suffix + SEQUENCE.pack(first | _SPAN_BIT))
 
     def _stored(self, elements: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
         return self._elements.get_many([suffix for suffix, _ in elements], [entry for _, entry in elements])

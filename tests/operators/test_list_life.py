@@ -117,7 +117,7 @@ def test_elements_live_their_time_when_it_is_shortened(tmp_path: Path) -> None:
     lab.close()
 
 
-def test_runs_are_freed_without_a_look_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_are_freed_without_a_look_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = SessionLab(tmp_path, {"list": _list(1, "on_create_and_write")})
 
     def add(batch: Batch, bound: dict[str, Any]) -> None:
