@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 SEQUENCE = struct.Struct(">Q")
 FIRST = SEQUENCE.pack(0)
+SPAN_ELEMENTS = 4096
+"""No span has more: it is freed as a whole."""
 _SPAN_BIT = 1 << 63
 _SPAN = struct.Struct("<BBQQ")
 _SPAN_MARK = 2
@@ -140,13 +142,13 @@ class TimedListRows(ListRows):
         self._timed = TimedEntryRows(self._elements, life, index)
         self._life, self._index = life, index
         self._new_life = session.version
-        """Of lists whose first span this task writes. One that is cleared then takes its span with it."""
-        self._spans: dict[bytes, int] = {}
+        """Of lists whose first span this task writes. One that is cleared then takes its spans with it."""
+        self._spans: dict[bytes, list[int]] = {}
 
     def clear(self, suffix: bytes) -> None:
         """See ListRows; what the index has of earlier batches' elements stays until their time is over."""
-        if suffix in self._spans:
-            self._index.put(self._span_key(suffix, self._spans.pop(suffix)), there=False)
+        for first in self._spans.pop(suffix, ()):
+            self._index.put(self._span_key(suffix, first), there=False)
         super().clear(suffix)
 
     def flush(self, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
@@ -230,10 +232,16 @@ class TimedListRows(ListRows):
                 self._index.put(ordered_key(instant, suffix + entry), there=True)
         else:
             life = life or self._new_life
-            first = self._spans.setdefault(suffix, begin)
-            span = _SPAN.pack(_SPAN_MARK, self._life.step_bits, end - first, life)
-            self._index.write(self._span_key(suffix, first), span)
+            firsts = self._spans.setdefault(suffix, [begin])
+            self._write_span(suffix, firsts[-1], end, life)
+            while end - firsts[-1] > SPAN_ELEMENTS:
+                firsts.append(firsts[-1] + SPAN_ELEMENTS)
+                self._write_span(suffix, firsts[-1], end, life)
         return Head(end, life, is_refreshed)
+
+    def _write_span(self, suffix: bytes, first: int, end: int, life: int) -> None:
+        size = min(end - first, SPAN_ELEMENTS)
+        self._index.write(self._span_key(suffix, first), _SPAN.pack(_SPAN_MARK, self._life.step_bits, size, life))
 
     def _span_key(self, suffix: bytes, first: int) -> bytes:
         return ordered_key(self._life.index_instant, suffix + SEQUENCE.pack(first | _SPAN_BIT))

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_ckpt.operators import ListState, Ttl
+from pyspark_ckpt.operators.list_rows import SPAN_ELEMENTS
 from pyspark_ckpt.operators.ttl import Refresh
 from pyspark_ckpt.state_store.keys import state_head
 from tests.operators.session_lab import HOUR, LONG, Batch, SessionLab
@@ -114,6 +115,25 @@ def test_elements_live_their_time_when_it_is_shortened(tmp_path: Path) -> None:
     assert answer["metrics"]["expired_rows"] == 0
     answer = lab.run(lambda _batch, _bound: None, now_ms=written + HOUR + 6 * MINUTE)
     assert answer["metrics"]["expired_rows"] == 1
+    lab.close()
+
+
+def test_a_long_list_is_freed_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark_ckpt.operators.staging.LEAST_SWEPT", 10)
+    lab = SessionLab(tmp_path, {"list": _list(1, "on_create_and_write")})
+
+    def add(batch: Batch, bound: dict[str, Any]) -> None:
+        batch.at("a")
+        bound["list"].add_all(range(SPAN_ELEMENTS))
+        bound["list"].clear()
+        for _ in range(3):
+            bound["list"].add_all(range(SPAN_ELEMENTS - 1))
+
+    lab.run(add, now_ms=0)
+    answers = [lab.run(lambda _batch, _bound: None, now_ms=2 * HOUR) for _ in range(4)]
+    freed = [answer["metrics"]["expired_rows"] for answer in answers]
+    assert freed == [SPAN_ELEMENTS, SPAN_ELEMENTS, SPAN_ELEMENTS - 3, 0]
+    assert answers[-1]["states"][0]["rows"] == 0
     lab.close()
 
 
