@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark_ckpt.operators.columns import arrow_values
 from pyspark_ckpt.operators.evolution import EvolvedCodec
 from pyspark_ckpt.operators.expiry import ExpiryIndex, TimedEntryRows, TimedKeyRows
+from pyspark_ckpt.operators.list_rows import ListRows, TimedListRows
 from pyspark_ckpt.operators.state_rows import EntryRows, KeyRows
 from pyspark_ckpt.operators.states import Declared
 from pyspark_ckpt.operators.stored_values import ValueCodec, value_codec
@@ -106,6 +107,11 @@ class Bound(ABC):
     def _entry_rows(self) -> EntryRows | TimedEntryRows:
         rows = EntryRows(self.number, self._session)
         return rows if self._life is None or self.index is None else TimedEntryRows(rows, self._life, self.index)
+
+    def _list_rows(self) -> ListRows:
+        if self._life is None or self.index is None:
+            return ListRows(self.number, self._session)
+        return TimedListRows(self.number, self._session, self._life, self.index)
 
     def _codec_of_values(self, binding: Binding) -> ValueCodec:
         """The codec that reads all schemas that values were ever written by."""

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from pyspark_ckpt.operators.bound import WRONG_VALUE, Binding, Bound, Row
 from pyspark_ckpt.operators.columns import arrow_values, validity
-from pyspark_ckpt.operators.list_rows import ListRows, TimedListRows
 from pyspark_ckpt.operators.states import ListState, MapState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -27,10 +26,7 @@ class BoundList(Bound, ListState):
     def __init__(self, binding: Binding) -> None:
         """See Bound."""
         super().__init__(binding)
-        if self._life is None or self.index is None:
-            self._rows = ListRows(self.number, self._session)
-        else:
-            self._rows = TimedListRows(self.number, self._session, self._life, self.index)
+        self._rows = self._list_rows()
 
     def flush(self, end: bytes | None) -> Iterator[Row]:
         """See Bound."""
@@ -114,7 +110,7 @@ class BoundMap(Bound, MapState):
 
     def sweep(self, most: int) -> int:
         """See Bound."""
-        return len(self._entries.sweep(most, self._session.end_of_key))
+        return self._entries.sweep(most, self._session.end_of_key)
 
     def get(self, key: Any, default: Any = None) -> Any:
         """See MapState."""

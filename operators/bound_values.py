@@ -47,7 +47,7 @@ class OneRow(Bound):
 
     def sweep(self, most: int) -> int:
         """See Bound."""
-        return len(self._rows.sweep(most))
+        return self._rows.sweep(most)
 
     def clear(self) -> None:
         """Remove the row of the current key."""

@@ -124,14 +124,14 @@ class TimedKeyRows(_TimedRows[KeyRows]):
         self._index.move_all(suffixes, self._rows.get_many(suffixes), after)
         self._rows.put_many(suffixes, after)
 
-    def sweep(self, most: int) -> Sequence[bytes]:
-        """Free up to ``most`` expired rows; returns whose."""
+    def sweep(self, most: int) -> int:
+        """Free up to ``most`` expired rows; returns how many."""
         keys = [key for key, _ in islice(self._index.expired(self._life), most)]
         rows = list(map(row_of, keys))
-        dead = [rows[position] for position in self._index.settle(keys, self._rows.get_many(rows), self._life)]
-        for row in dead:
-            self._rows.put(row, None)
-        return dead
+        dead = self._index.settle(keys, self._rows.get_many(rows), self._life)
+        for position in dead:
+            self._rows.put(rows[position], None)
+        return len(dead)
 
 
 class TimedEntryRows(_TimedRows[EntryRows]):
@@ -185,8 +185,8 @@ class TimedEntryRows(_TimedRows[EntryRows]):
         """See EntryRows; expired rows as well. Their rows in the index stay until their time is over."""
         self._rows.remove_all(suffix, begin)
 
-    def sweep(self, most: int, end_of_key: Callable[[bytes], int]) -> Sequence[bytes]:
-        """Free up to ``most`` expired rows; returns whose. ``end_of_key``: where the suffix ends in a row."""
+    def sweep(self, most: int, end_of_key: Callable[[bytes], int]) -> int:
+        """Free up to ``most`` expired rows; returns how many. ``end_of_key``: where the suffix ends in a row."""
         keys = [key for key, _ in islice(self._index.expired(self._life), most)]
         rows = list(map(row_of, keys))
         ends = list(map(end_of_key, rows))
@@ -195,7 +195,7 @@ class TimedEntryRows(_TimedRows[EntryRows]):
         dead = self._index.settle(keys, self._rows.get_many(suffixes, entries), self._life)
         for position in dead:
             self._rows.put(suffixes[position], entries[position], None, there=True)
-        return [rows[position] for position in dead]
+        return len(dead)
 
     def _write(
         self, suffix: bytes, entry: bytes, value: bytes | None, before: bytes | None, *, there: bool | None

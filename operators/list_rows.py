@@ -224,12 +224,10 @@ class TimedListRows(ListRows):
 
     def _added(self, suffix: bytes, head: Head, elements: Sequence[bytes]) -> Head:
         begin, life, is_refreshed = head
-        end, instant = begin + len(elements), self._life.index_instant
-        entries = list(map(SEQUENCE.pack, range(begin, end)))
-        self._elements.add(suffix, entries, list(map(self._life.stamped, elements)))
+        end = super()._added(suffix, head, list(map(self._life.stamped, elements))).end
         if self._life.refreshed_by_reads:
-            for entry in entries:
-                self._index.put(ordered_key(instant, suffix + entry), there=True)
+            for number in range(begin, end):
+                self._index.put(ordered_key(self._life.index_instant, suffix + SEQUENCE.pack(number)), there=True)
         else:
             life = life or self._new_life
             firsts = self._spans.setdefault(suffix, [begin])

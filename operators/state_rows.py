@@ -109,9 +109,9 @@ class KeyRows:
         self._last_written = max(self._last_written, suffixes[-1])
         self._written.update(zip(suffixes, values, strict=True))
 
-    def sweep(self, _most: int) -> Sequence[bytes]:
+    def sweep(self, _most: int) -> int:
         """Nothing expires."""
-        return ()
+        return 0
 
     @property
     def change(self) -> int:
@@ -269,9 +269,9 @@ class EntryRows:
         if suffix not in self._cleared:
             self._cleared[suffix] = Cleared(begin, set())
 
-    def sweep(self, _most: int, _end_of_key: Callable[[bytes], int]) -> Sequence[bytes]:
+    def sweep(self, _most: int, _end_of_key: Callable[[bytes], int]) -> int:
         """Nothing expires."""
-        return ()
+        return 0
 
     @property
     def change(self) -> int:

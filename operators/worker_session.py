@@ -111,7 +111,7 @@ class WorkerSession:
         if first is not None:
             name = f"{self.name}-{len(self._files)}.sst"
             path = Path(self._ticket.staging) / name
-            self._written += write_table_file(path, chain([first], remaining), shared_tuning(self._ticket.compression))
+            self._written += write_table_file(path, chain([first], remaining), _shared_tuning(self._ticket.compression))
             self._files.append(name)
 
     def publish(self, changes: Mapping[int, int]) -> None:
@@ -133,7 +133,7 @@ def find_ticket(attempt: int, local_dir: str) -> Ticket:
 
 
 @cache
-def shared_tuning(compression: str) -> Tuning:
+def _shared_tuning(compression: str) -> Tuning:
     """The settings of all databases and table files of this process."""
     return Tuning(CACHE_BYTES, compression)
 
@@ -167,7 +167,7 @@ def _opened(ticket: Ticket) -> Reader:
     scratch = Path(ticket.staging).parents[1] / "readers" / uuid.uuid4().hex if ticket.live else None
     for attempt in range(1, OPEN_ATTEMPTS + 1):
         try:
-            return Reader(Path(ticket.db), shared_tuning(ticket.compression), scratch)
+            return Reader(Path(ticket.db), _shared_tuning(ticket.compression), scratch)
         except StorageError:  # compaction may drop a file between its listing and its opening
             if attempt == OPEN_ATTEMPTS or not ticket.live:
                 raise

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def list_stores(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
     """What is stored: operators, versions, deltas, snapshots."""
     stores = [(operator, checkpoint.stored(identity)) for operator, identity in checkpoint.stores()]
-    version = checkpoint.newest_version()
+    version = checkpoint.newest_version
     if given.json:
         described = [{"operator_name": operator.name, **asdict(stored)} for operator, stored in stores]
         return _print_json({"query": checkpoint.query_id, "version": version, "stores": described})
@@ -130,7 +130,7 @@ def verify(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
 
 
 def _version(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
-    return int(given.version) if given.version is not None else checkpoint.newest_version()
+    return int(given.version) if given.version is not None else checkpoint.newest_version
 
 
 def _described(state: State) -> dict[str, Any]:
@@ -229,7 +229,3 @@ def _pair(text: str) -> str:
     if "=" not in text:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
     return text
-
-
-if __name__ == "__main__":
-    sys.exit(main())

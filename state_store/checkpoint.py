@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from pyspark_ckpt.state_store.manifest import decode
 from pyspark_ckpt.state_store.meta import StoreMeta
 from pyspark_ckpt.state_store.names import TABLE_FOLDER, snapshot_name
 from pyspark_ckpt.state_store.options import Options
-from pyspark_ckpt.state_store.remote import place_of
+from pyspark_ckpt.state_store.remote import place_of, query_id
 from pyspark_ckpt.state_store.restore import Restorer
 from pyspark_ckpt.state_store.winners import resolve
 
@@ -84,15 +85,16 @@ class Checkpoint:
         self._options = options
         self.place = place_at(location, options.s3)
         try:
-            self.query_id = str(msgspec.json.decode(self.place.get("metadata"))["id"])
-        except (NotFoundError, msgspec.MsgspecError, LookupError, TypeError) as problem:
+            self.query_id = query_id(self.place)
+        except (NotFoundError, FormatError) as problem:
             raise InvalidInputError(
                 f"{self.place.url} is no checkpoint of a query: it has no metadata with the query's id.",
                 hint="Name the checkpointLocation of the query.",
             ) from problem
 
+    @cached_property
     def newest_version(self) -> int:
-        """The newest version whose batch is committed; 0 if none is."""
+        """The newest version whose batch was committed when this was first asked; 0 if none was."""
         names = (blob.name.rpartition("/")[2] for blob in self.place.list("commits"))
         return max((int(name) + 1 for name in names if name.isdigit()), default=0)
 
@@ -117,11 +119,15 @@ class Checkpoint:
 
     def _partitions_in_use(self, operator: Operator) -> int:
         """One for an operator that needs all rows in one place, whatever its number of partitions is said to be."""
-        ids = ids_of(self.place, self.newest_version()).get(str(operator.number))
+        ids = self._ids.get(str(operator.number))
         if ids is not None:
             return len(ids)
         others = (Identity(operator.number, number, operator.stores[0]) for number in range(1, operator.partitions))
         return operator.partitions if any(self.place_of(each).list() for each in others) else 1
+
+    @cached_property
+    def _ids(self) -> dict[str, list[list[str]]]:
+        return ids_of(self.place, self.newest_version)
 
     def place_of(self, identity: Identity) -> BlobPlace:
         """Where the state of a store is. Raises StorageError."""

@@ -78,7 +78,7 @@ def write_delta(place: BlobPlace, name: DeltaName, store: StoreMeta, files: Sequ
                 meta = DeltaMeta(FORMAT_VERSION, store, store.rows, tuple(described))
                 archive.writestr(zipfile.ZipInfo(META_NAME), msgspec.json.encode(meta), zipfile.ZIP_DEFLATED)
     except ConflictError:
-        landed = _read_meta(place, name)
+        landed = _read_meta(place, name, io.BytesIO(place.get(str(name))))
         if landed.store != store or landed.files != tuple(described):
             raise
     return counter.count
@@ -104,9 +104,7 @@ def read_delta(place: BlobPlace, name: DeltaName, size_bytes: int, folder: Path)
 
 def read_meta(place: BlobPlace, name: DeltaName, size_bytes: int) -> StoreMeta:
     """What a delta says of its store, by a few ranges of it. Raises NotFoundError, FormatError, StorageError."""
-    source = io.BufferedReader(_Ranges(place, str(name), size_bytes), RANGE_BYTES)
-    with source, _naming(place, name), zipfile.ZipFile(source) as archive:
-        return _checked_meta(archive, name).store
+    return _read_meta(place, name, io.BufferedReader(_Ranges(place, str(name), size_bytes), RANGE_BYTES)).store
 
 
 def _add(archive: zipfile.ZipFile, name: str, file: Path) -> DeltaFile:
@@ -130,8 +128,8 @@ def _extract(archive: zipfile.ZipFile, file: DeltaFile, folder: Path) -> Path:
     return path
 
 
-def _read_meta(place: BlobPlace, name: DeltaName) -> DeltaMeta:
-    with _naming(place, name), zipfile.ZipFile(io.BytesIO(place.get(str(name)))) as archive:
+def _read_meta(place: BlobPlace, name: DeltaName, source: BinaryIO) -> DeltaMeta:
+    with source, _naming(place, name), zipfile.ZipFile(source) as archive:
         return _checked_meta(archive, name)
 
 

@@ -84,7 +84,7 @@ def parse(settings: Mapping[str, str]) -> Options:
             endpoint=cast("str", values["s3Endpoint"]),
             region=cast("str", values["s3Region"]),
             addressing=cast("str", values["s3Addressing"]),
-            encryption=cast("str", values["s3Encryption"]).replace("none", ""),
+            encryption=cast("str", values["s3Encryption"]),
             kms_key_id=cast("str", values["s3KmsKeyId"]),
         ),
         snapshot_every_versions=cast("int", values["snapshotEveryVersions"]),

@@ -11,6 +11,7 @@ import msgspec
 from pyspark_ckpt.state_store.blobs import BlobPlace, S3Settings, place_at
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.json_objects import read_json
 
 POINTER_NAME = "remote.json"
 DEFAULT_STORE = "default"
@@ -26,11 +27,16 @@ class Pointer(msgspec.Struct, frozen=True):
     place: str
 
 
+def query_id(checkpoint: BlobPlace) -> str:
+    """What Spark calls the query of a checkpoint. Raises NotFoundError, FormatError, StorageError."""
+    return read_json(checkpoint, "metadata", _QueryMetadata).id
+
+
 def state_dir(remote: str, checkpoint: BlobPlace, identity: Identity) -> str:
     """The folder of a store below ``remote``, in one of the query's own. Raises InvalidInputError, StorageError."""
     try:
-        query = msgspec.json.decode(checkpoint.get("metadata"), type=_QueryMetadata).id
-    except (NotFoundError, msgspec.MsgspecError) as problem:
+        query = query_id(checkpoint)
+    except (NotFoundError, FormatError) as problem:
         raise InvalidInputError(
             f"The option remote is set, and {checkpoint.url}/metadata does not tell the id of the query.",
             hint="Spark writes that file when a query starts: keep it with the checkpoint.",
@@ -47,13 +53,9 @@ def place_of(checkpoint: BlobPlace, identity: Identity, s3: S3Settings) -> BlobP
     """Where the state of a store is: where its checkpoint says, else in there. Raises StorageError, FormatError."""
     name = f"{_store_folder(identity)}/{POINTER_NAME}"
     try:
-        content = checkpoint.get(name)
+        return place_at(read_json(checkpoint, name, Pointer).place, s3)
     except NotFoundError:
         return place_at(f"{checkpoint.url}/{_store_folder(identity)}", s3)
-    try:
-        return place_at(msgspec.json.decode(content, type=Pointer).place, s3)
-    except msgspec.MsgspecError as problem:
-        raise FormatError(f"{checkpoint.url}/{name} is damaged: {problem}.") from problem
 
 
 def _store_folder(identity: Identity) -> str:

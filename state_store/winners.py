@@ -15,21 +15,19 @@ Who asks for a version without an id gets, in this order: the commit that Spark'
 from __future__ import annotations
 
 import threading
-from typing import TypeVar
 
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.commit_log import committed_ids
-from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.json_objects import read_json
 from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.names import WinnerName
 
 RUNS_SEARCHED = 64
 NO_RUN_EPOCH = 0
-
-_T = TypeVar("_T")
 
 
 class Winner(msgspec.Struct, frozen=True):
@@ -71,7 +69,7 @@ class Epochs:
         while True:
             names = [blob.name for blob in self._place.list("_ckpt/runs") if blob.name.endswith(".run")]
             for name in reversed(names[-RUNS_SEARCHED:]):
-                if _decode(self._place, name, Run).run_id == run_id:
+                if read_json(self._place, name, Run).run_id == run_id:
                     return _epoch(name)
             epoch = _epoch(names[-1]) + 1 if names else 1
             content = msgspec.json.encode(Run(1, run_id))
@@ -87,7 +85,7 @@ def declare_winner(place: BlobPlace, commit: Marker, epoch: int, run_id: str) ->
     name = str(WinnerName(commit.version, epoch))
     if place.put_if_absent(name, msgspec.json.encode(Winner(1, commit.version, commit.id, run_id))):
         return commit
-    return Marker(commit.version, _decode(place, name, Winner).id)
+    return Marker(commit.version, read_json(place, name, Winner).id)
 
 
 def resolve(place: BlobPlace, checkpoint: BlobPlace, version: int, operator: int, partition: int, store: str) -> Marker:
@@ -112,7 +110,7 @@ def resolve(place: BlobPlace, checkpoint: BlobPlace, version: int, operator: int
         )
     winners = sorted(winner for winner in lineage.winners if winner.version == version)
     if winners:
-        decided = Marker(version, _decode(place, str(winners[-1]), Winner).id)
+        decided = Marker(version, read_json(place, str(winners[-1]), Winner).id)
         if decided in candidates:
             return decided
         raise NotFoundError(f"{store}: {winners[-1]} names {decided}, whose delta is missing.")
@@ -127,10 +125,3 @@ def resolve(place: BlobPlace, checkpoint: BlobPlace, version: int, operator: int
 
 def _epoch(name: str) -> int:
     return int(name.rpartition("/")[2].removesuffix(".run"))
-
-
-def _decode(place: BlobPlace, name: str, kind: type[_T]) -> _T:
-    try:
-        return msgspec.json.decode(place.get(name), type=kind)
-    except msgspec.MsgspecError as problem:
-        raise FormatError(f"{place.url}/{name} is damaged: {problem}.") from problem

@@ -19,6 +19,7 @@ from pyspark_ckpt.state_store.stores import Stores
 MEMORY_BYTES = 32 << 20
 TUNING = Tuning(1 << 20)
 STATE = "default"
+QUERY = "7f4a9a0e-0000-4000-8000-123456789abc"
 DESCRIPTOR = {"ordered": False, "multiple_values": False, "internal": False}
 
 Rows = dict[str, str]
@@ -33,6 +34,18 @@ class CallError(Exception):
         self.message: str = error["message"]
         self.hint: str = error["hint"]
         self.retryable: bool = error["retryable"]
+
+
+def expected(version: int) -> Rows:
+    """The rows of a store that has grown to ``version``, see Lab.grow."""
+    return {f"key-{v}": f"value-{v}" for v in range(1, version + 1)}
+
+
+def damage(path: Path) -> None:
+    """Flip one byte in the middle."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
 class Server:
@@ -158,6 +171,21 @@ class Lab:
             commit_id = txn.commit()["id"]
             ids.append(str(commit_id))
         return ids
+
+    def grow_with_snapshots(self, versions: int) -> list[str]:
+        """``grow`` from nothing, with a snapshot of every second version; the ids."""
+        handle, ids = self.open(), list[str]()
+        for version in range(versions):
+            ids += self.grow(handle, 1, version, ids[-1] if ids else None)
+            self.begin(handle, version + 1, ids[-1]).abort()
+            if version % 2:
+                self.server.call("snapshot", handle=handle, force=True)
+        return ids
+
+    def name_query(self) -> None:
+        """Write the file in which Spark keeps the query's id, QUERY."""
+        self.checkpoint.mkdir(parents=True, exist_ok=True)
+        (self.checkpoint / "metadata").write_text(json.dumps({"id": QUERY}))
 
     def restart(self, *, lose_local: bool = False) -> None:
         self.server.die()

@@ -10,10 +10,9 @@ import pytest
 from pyspark_ckpt.cli import main
 from pyspark_ckpt.state_store.database import Database
 from tests.conftest import MakeLab
-from tests.lab import Lab
+from tests.lab import QUERY, Lab, damage
 from tests.s3_server import S3Service
 
-QUERY = "7f4a9a0e-0000-4000-8000-123456789abc"
 VERSIONS = 5
 
 
@@ -24,14 +23,9 @@ def made(lab: Lab) -> Lab:
     stores = [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 1}]
     info = {"operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"}, "stateStoreInfo": stores}
     operator.write_text("v1\n" + json.dumps(info))
-    (lab.checkpoint / "metadata").write_text(json.dumps({"id": QUERY}))
-    handle, ids = lab.open(), list[str]()
-    for version in range(VERSIONS):
-        ids += lab.grow(handle, 1, version, ids[-1] if ids else None)
-        lab.begin(handle, version + 1, ids[-1]).abort()
-        lab.log_commit(version, ids[-1:])
-        if version % 2:
-            lab.server.call("snapshot", handle=handle, force=True)
+    lab.name_query()
+    for batch, commit_id in enumerate(lab.grow_with_snapshots(VERSIONS)):
+        lab.log_commit(batch, [commit_id])
     lab.server.settled()
     return lab
 
@@ -103,9 +97,7 @@ def test_verify_reads_all_of_a_version(lab: Lab, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize("suffix", [".delta", ".snapshot", ".sst"])
 def test_verify_names_a_damaged_object(suffix: str, lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     newest = max(lab.remote.rglob(f"*{suffix}"))
-    content = bytearray(newest.read_bytes())
-    content[len(content) // 2] ^= 1
-    newest.write_bytes(content)
+    damage(newest)
     code, text = run(capsys, "verify", str(lab.checkpoint))
     assert code == 1
     assert newest.name in text

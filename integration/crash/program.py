@@ -77,9 +77,7 @@ def start(
     ``hold`` = {"batch", "file"}: that batch does not end before a file of this pattern is there.
     ``fail_at``: the sink raises in that batch, after the operators have committed their state.
     """
-    session = spark.newSession()
-    for key, value in {**workload.SETTINGS, **(conf or {})}.items():
-        session.conf.set(key, value)
+    session = _session(spark, {**workload.SETTINGS, **(conf or {})})
     described = workload.Fault(**fault) if fault else None
     frame = workload.build(session, name, described, weight)
 
@@ -102,18 +100,25 @@ def start(
 
 def state(spark: SparkSession, name: str, folder: str, conf: Mapping[str, str] | None = None) -> list[list[str]]:
     """All rows of the state of query ``name``, as sorted text, one list for each view."""
-    spark = spark.newSession()
-    for key, value in (conf or {}).items():
-        spark.conf.set(key, value)
+    session = _session(spark, conf or {})
     if name in ("keyed", "groups"):  # Spark's reader shows Spark's own states
         with tempfile.TemporaryDirectory() as scratch:
             return [sorted(map(repr, stored_rows(Path(folder) / "checkpoint", Path(scratch))))]
     return [
         sorted(
-            map(repr, spark.read.format("statestore").options(**view).load(str(Path(folder) / "checkpoint")).collect())
+            map(
+                repr, session.read.format("statestore").options(**view).load(str(Path(folder) / "checkpoint")).collect()
+            )
         )
         for view in workload.state_views(name)
     ]
+
+
+def _session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    session = spark.newSession()
+    for key, value in conf.items():
+        session.conf.set(key, value)
+    return session
 
 
 def _write_once(output: Path, rows: DataFrame, batch: int, *, program_may_change: bool) -> None:

@@ -19,6 +19,7 @@ from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.timers import Timers
 from pyspark_ckpt.operators.ttl import Clock
 from pyspark_ckpt.operators.worker_session import WorkerSession
+from pyspark_ckpt.state_store.keys import state_head
 from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.ticket import read_ticket
 from tests.lab import Lab
@@ -123,6 +124,13 @@ class SessionLab:
         answer = batch.commit()
         self.version, self.id = answer["version"], answer["id"]
         return answer
+
+    def stored_rows(self, name: str) -> int:
+        """Count the rows of a state, or of an index, by reading them."""
+        batch, _ = self.begin()
+        rows = list(batch.session.scan(state_head(batch.session.numbers[name])))
+        batch.abort()
+        return len(rows)
 
     def close(self) -> None:
         """End the server."""

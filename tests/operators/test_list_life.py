@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_ckpt.operators import ListState, Ttl
+from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.list_rows import SPAN_ELEMENTS
 from pyspark_ckpt.operators.ttl import Refresh
-from pyspark_ckpt.state_store.keys import state_head
 from tests.operators.session_lab import HOUR, LONG, Batch, SessionLab
 
 MINUTE = HOUR // 60
@@ -34,13 +34,6 @@ class Element:
 
 def _list(hours: int, refresh: Refresh) -> Any:  # noqa: ANN401
     return (ListState("list", "bigint", ttl=Ttl(f"{hours} hours", refresh=refresh)), {"element": LONG})
-
-
-def _stored_rows(lab: SessionLab) -> int:
-    batch, _ = lab.begin(0)
-    rows = list(batch.session.scan(state_head(batch.session.numbers["list"])))
-    batch.abort()
-    return len(rows)
 
 
 def _write(state: Any, model: list[Element], action: str, values: list[int], now: int) -> None:  # noqa: ANN401
@@ -90,13 +83,14 @@ def test_elements_live_as_a_model_says(batches: list[Any]) -> None:
                     _write(bound["list"], model[user], action, [next(values), next(values)], now)
             batch.stage()
             answer = lab.commit(batch)
-            assert answer["states"][0]["rows"] == _stored_rows(lab), "the count is exact"
+            assert answer["states"][0]["rows"] == lab.stored_rows("list"), "the count is exact"
         lab.states = {"list": _list(1, "on_create_and_write")}
         for hours in (20, 40):
             answer = lab.run(lambda _batch, _bound: None, now_ms=now + hours * HOUR)
         if all(minutes >= 0 for minutes, *_ in batches) and len({refresh for _, _, refresh, _ in batches}) < 2:
             assert answer["states"][0]["rows"] == 0, "elements and heads are freed"
         assert answer["states"][0]["rows"] <= len(model), "no more than heads are left"
+        assert lab.stored_rows(index_name("list")) == 0, "and nothing of the index"
         lab.close()
 
 
@@ -159,5 +153,5 @@ def test_spans_are_freed_without_a_look_up(tmp_path: Path, monkeypatch: pytest.M
     answer = lab.run(lambda _batch, _bound: None, now_ms=2 * HOUR)
     assert answer["metrics"]["expired_rows"] == 300
     assert sum(looked_up) == 6, "the heads, and once more those that are removed"
-    assert answer["states"][0]["rows"] == 0
+    assert answer["states"][0]["rows"] == lab.stored_rows(index_name("list")) == 0
     lab.close()

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyspark_ckpt.operators import AggregatingState, MapState, ReducingState, ValueState
+from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.meta import EMPTY_META, Descriptor
 from pyspark_ckpt.state_store.parts import declare
@@ -278,6 +279,7 @@ def test_keys_whose_turn_is_over_are_staged_and_forgotten_and_the_others_are_kep
     answer = lab.run(write(100), now_ms=2 * HOUR)
     count = len(ordered)
     assert [state["rows"] for state in answer["states"]] == [count, 0, 3 * count, count, count, 0]
+    assert lab.stored_rows(index_name("timed")) == count, "one for each row that is left"
     assert answer["metrics"]["expired_rows"] == count, "those of the first batch"
     batch, bound = lab.begin(2 * HOUR)
     for number, user in enumerate(ordered):

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ckpt.operators import ListState, MapState, Ttl, ValueState
+from pyspark_ckpt.operators.expiry import index_name
 from tests.operators.session_lab import HOUR, LONG, TEXT, Batch, SessionLab, keys_of
 
 
@@ -54,7 +55,8 @@ def test_rows_are_not_seen_when_their_time_is_over_and_are_freed(kind: str, tmp_
     answer = lab.run(lambda _batch, _bound: None, now_ms=9 * HOUR)
     assert answer["metrics"]["expired_rows"] == (0 if kind == "value" else 1)
     answer = lab.run(lambda _batch, _bound: None, now_ms=30 * HOUR)
-    assert [state["rows"] for state in answer["states"]] == [0, 0], "rows and index are freed"
+    assert [state["rows"] for state in answer["states"]] == [0, 0]
+    assert [lab.stored_rows(kind), lab.stored_rows(index_name(kind))] == [0, 0], "rows and index are freed"
     lab.run(write("a", 5), now_ms=31 * HOUR)
     assert look("a", 32 * HOUR) == [5]
     lab.close()

@@ -11,33 +11,15 @@ import pytest
 from botocore.client import BaseClient
 
 from tests.conftest import MakeLab
-from tests.lab import CallError, Lab
+from tests.lab import QUERY, CallError, Lab, expected
 from tests.s3_server import S3Service
-
-QUERY = "7f4a9a0e-0000-4000-8000-123456789abc"
 
 
 def started(make_lab: MakeLab, **options: str) -> Lab:
     """A lab whose query has an id, as Spark writes it."""
     lab = make_lab(retentionGracePeriod="0", **options)
-    lab.checkpoint.mkdir(parents=True, exist_ok=True)
-    (lab.checkpoint / "metadata").write_text(f'{{"id":"{QUERY}"}}')
+    lab.name_query()
     return lab
-
-
-def expected(version: int) -> dict[str, str]:
-    return {f"key-{v}": f"value-{v}" for v in range(1, version + 1)}
-
-
-def grow_with_snapshots(lab: Lab, versions: int) -> list[str]:
-    """Commits with a snapshot of every second version."""
-    handle, ids = lab.open(), list[str]()
-    for version in range(versions):
-        ids += lab.grow(handle, 1, version, ids[-1] if ids else None)
-        lab.begin(handle, version + 1, ids[-1]).abort()
-        if version % 2:
-            lab.server.call("snapshot", handle=handle, force=True)
-    return ids
 
 
 @pytest.mark.parametrize("kind", ["folder", "s3"])
@@ -49,7 +31,7 @@ def test_every_version_restores_from_the_remote_place_when_the_machine_is_lost(
         service: S3Service = request.getfixturevalue("s3")
         options = {"remote": service.new_folder(), **service.options}
     lab = started(make_lab, **options)
-    ids = grow_with_snapshots(lab, 5)
+    ids = lab.grow_with_snapshots(5)
     for version in range(1, 6):
         lab.restart(lose_local=True)
         assert lab.begin(lab.open(), version, ids[version - 1]).rows == expected(version)
@@ -80,7 +62,7 @@ def test_a_commit_is_one_request_and_one_more_for_the_winner_of_format_1(
 def test_retention_deletes_in_s3_what_nobody_needs(make_lab: MakeLab, s3: S3Service) -> None:
     folder = s3.new_folder()
     lab = started(make_lab, remote=folder, **s3.options)
-    ids = grow_with_snapshots(lab, 8)
+    ids = lab.grow_with_snapshots(8)
     prefix = folder.removeprefix(f"s3://{s3.bucket}/")
 
     def versions() -> set[int]:

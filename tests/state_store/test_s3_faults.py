@@ -13,9 +13,9 @@ import pytest
 from pyspark_ckpt.state_store.blobs import S3Settings, place_at
 from tests.conftest import MakeLab
 from tests.faulty_s3 import KINDS, Faults, proxy
-from tests.lab import CallError, Lab
+from tests.lab import CallError, Lab, expected
 from tests.s3_server import S3Service
-from tests.state_store.test_remote import expected, started
+from tests.state_store.test_remote import started
 
 VERSIONS = 8
 T = TypeVar("T")

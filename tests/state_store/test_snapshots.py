@@ -13,18 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import MakeLab
-from tests.lab import CallError, Lab
-
-
-def expected(version: int) -> dict[str, str]:
-    return {f"key-{v}": f"value-{v}" for v in range(1, version + 1)}
-
-
-def damage(path: Path) -> None:
-    """Flip one byte in the middle."""
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+from tests.lab import CallError, Lab, damage, expected
 
 
 def snapshot(lab: Lab, handle: int, *, force: bool = True) -> dict[str, Any]:
