@@ -88,13 +88,14 @@ class S3Place:
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write ``data`` unless ``name`` exists; see the protocol."""
-        key = self.key(name)
-        return self.write_once(
-            name,
-            lambda writer: self.client.put_object(
+        key, writer = self.key(name), uuid.uuid4().hex
+
+        def write() -> None:
+            self.client.put_object(
                 Bucket=self.bucket, Key=key, Body=data, IfNoneMatch="*", Metadata={WRITER: writer}, **self.writes
-            ),
-        )
+            )
+
+        return self.write_once(name, writer, write)
 
     def put(self, name: str, data: bytes) -> None:
         """Write ``data``, replacing what was there; see the protocol."""
@@ -164,15 +165,14 @@ class S3Place:
                             count += 1
         return count
 
-    def write_once(self, name: str, write: Callable[[str], object], writer: str = "") -> bool:
-        """Make a conditional write: True if it is the one that landed, False if there was another object before.
+    def write_once(self, name: str, writer: str, write: Callable[[], object]) -> bool:
+        """Make the conditional write that ``writer`` names: whether it has landed, or there was another object before.
 
         The client repeats what failed: an object that "exists already" may be of an earlier try of this write.
         """
-        writer = writer or uuid.uuid4().hex
         for attempt in range(1, CONFLICT_ATTEMPTS + 1):
             try:
-                write(writer)
+                write()
             except ClientError as problem:
                 code = _code(problem)
                 if code in _RACING and attempt < CONFLICT_ATTEMPTS:
@@ -276,7 +276,7 @@ class _Upload:
                 self._send(bytes(self._buffer))
             with place.failures("write", self._name):
                 parts = [part.result() for part in self._parts]
-            landed = place.write_once(self._name, lambda _writer: self._complete(parts), self._writer)
+            landed = place.write_once(self._name, self._writer, lambda: self._complete(parts))
         except BaseException:
             self.abort()
             raise
