@@ -13,7 +13,9 @@ from typing import Any
 import msgspec
 
 from pyspark_ckpt.state_store import options as option_table
+from pyspark_ckpt.state_store.blobs import S3aSettings
 from pyspark_ckpt.state_store.context import Caller, Identity
+from pyspark_ckpt.state_store.entrusted import Entrusted
 from pyspark_ckpt.state_store.errors import CkptError, InternalError, InvalidInputError, StorageError
 from pyspark_ckpt.state_store.keys import EMPTY, MARKER_KEY
 from pyspark_ckpt.state_store.meta import Descriptor
@@ -28,7 +30,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Open(Request, frozen=True):
-    """Open a store."""
+    """Open a store. ``s3a``: settings of S3A; ``secrets``: the number of those that were entrusted, see Entrusted."""
 
     state_dir: str
     checkpoint_root: str
@@ -39,6 +41,8 @@ class Open(Request, frozen=True):
     format: int
     min_versions_to_retain: int
     options: dict[str, str] = {}
+    s3a: dict[str, str] = {}
+    secrets: int | None = None
 
 
 class Begin(Request, frozen=True):
@@ -102,9 +106,10 @@ class Nothing(Request, frozen=True):
 class Dispatcher:
     """Answers requests; the same object serves all connections."""
 
-    def __init__(self, stores: Stores, stop: Callable[[], None]) -> None:
-        """Serve ``stores``; ``stop`` ends the process soon after it returns."""
+    def __init__(self, stores: Stores, stop: Callable[[], None], entrusted: Entrusted) -> None:
+        """Serve ``stores``; ``stop`` ends the process soon after it returns; requests name what was ``entrusted``."""
         self._stores = stores
+        self._entrusted = entrusted
         self._stop = stop
         self._encoder = msgspec.json.Encoder()
         self._methods: Mapping[str, tuple[msgspec.json.Decoder[Any], Callable[[Any], dict[str, Any]]]] = {
@@ -145,12 +150,14 @@ class Dispatcher:
             raise InvalidInputError(f"Checkpoint format {request.format} is not known; there are 1 and 2.")
         if min(request.operator, request.partition, request.min_versions_to_retain) < 0:
             raise InvalidInputError("operator, partition and min_versions_to_retain cannot be negative.")
+        secrets = {} if request.secrets is None else self._entrusted.await_secrets(request.secrets)
         handle = self._stores.open(
             request.state_dir,
             request.checkpoint_root,
             Identity(request.operator, request.partition, request.name),
             Caller(request.run_id, request.format, request.min_versions_to_retain),
             option_table.parse(request.options),
+            S3aSettings({**request.s3a, **secrets}),
         )
         return {"handle": handle.number}
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from pyspark_ckpt.state_store import remote
-from pyspark_ckpt.state_store.blobs import place_at
+from pyspark_ckpt.state_store.blobs import S3aSettings, place_at
 from pyspark_ckpt.state_store.boot import boot_id
 from pyspark_ckpt.state_store.context import Caller, Identity, Shared
 from pyspark_ckpt.state_store.database import Tuning
@@ -83,17 +83,23 @@ class Stores:
         self._transactions: OrderedDict[int, tuple[Store, Transaction]] = OrderedDict()
 
     def open(
-        self, state_dir: str, checkpoint_root: str, identity: Identity, caller: Caller, options: Options
+        self,
+        state_dir: str,
+        checkpoint_root: str,
+        identity: Identity,
+        caller: Caller,
+        options: Options,
+        s3a: S3aSettings,
     ) -> Handle:
-        """Open a store; several opens of one folder share one store, with the options of the first.
+        """Open a store; several opens of one folder share one store, with the options and settings of the first.
 
         Makes no remote request but, with ``options.remote``, one for the query's id. Raises InvalidInputError (a place
         of an unknown kind), StorageError.
         """
-        checkpoint = place_at(checkpoint_root, options.s3)
+        checkpoint = place_at(checkpoint_root, options.s3, s3a)
         if options.remote:
             state_dir = remote.state_dir(options.remote, checkpoint, identity)
-        place = place_at(state_dir, options.s3)
+        place = place_at(state_dir, options.s3, s3a)
         with self._lock:
             shelf = self._shelves.get(place.url)
             if shelf is None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark_ckpt.state_store import options as option_table
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
+from pyspark_ckpt.state_store.entrusted import Entrusted
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.keys import hashed_key, state_range
 from pyspark_ckpt.state_store.rpc import Dispatcher
@@ -54,7 +55,7 @@ class Server:
     def __init__(self, local_dir: Path, **options: str) -> None:
         self.stores = Stores(local_dir, MEMORY_BYTES, option_table.parse(options))
         self.stop_calls = 0
-        self._dispatcher = Dispatcher(self.stores, self._count_stop)
+        self._dispatcher = Dispatcher(self.stores, self._count_stop, Entrusted())
 
     def _count_stop(self) -> None:
         self.stop_calls += 1

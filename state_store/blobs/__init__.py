@@ -8,22 +8,25 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark_ckpt.state_store.blobs.local import LocalPlace
 from pyspark_ckpt.state_store.blobs.place import Blob, BlobPlace, Sink
+from pyspark_ckpt.state_store.blobs.s3a import S3aSettings
 from pyspark_ckpt.state_store.blobs.settings import S3Settings
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
-__all__ = ["Blob", "BlobPlace", "LocalPlace", "S3Settings", "Sink", "place_at"]
+__all__ = ["Blob", "BlobPlace", "LocalPlace", "S3Settings", "S3aSettings", "Sink", "place_at"]
 
 _BOTO3S_OWN = S3Settings()
+_NOTHING_SET = S3aSettings({})
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 _S3_SCHEMES = ("s3", "s3a", "s3n")
 
 
-def place_at(uri: str, s3: S3Settings = _BOTO3S_OWN) -> BlobPlace:
+def place_at(uri: str, s3: S3Settings = _BOTO3S_OWN, s3a: S3aSettings = _NOTHING_SET) -> BlobPlace:
     """Return the place behind an absolute path, a ``file:`` URI (which may be percent-encoded), or ``s3://bucket/prefix``.
 
-    ``s3a:`` and ``s3n:``, Hadoop's names for it, are S3 as well.
+    ``s3a:`` and ``s3n:``, Hadoop's names for it, are S3 as well. What ``s3`` leaves open is, for ``s3a:`` alone, as
+    ``s3a`` has it.
 
     Raises InvalidInputError that names the scheme for every other kind of place.
     """
@@ -35,9 +38,15 @@ def place_at(uri: str, s3: S3Settings = _BOTO3S_OWN) -> BlobPlace:
             raise InvalidInputError(
                 f"State cannot be stored at {uri!r}: it names no bucket.", hint="s3://bucket/prefix"
             )
+        if "@" in parts.netloc:
+            raise InvalidInputError(
+                "State cannot be stored at a URI that names a user or a password before its bucket.",
+                hint="Credentials are found by boto3's own chain, or as S3A has them: docs/deploying.md.",
+            )
         from pyspark_ckpt.state_store.blobs.s3 import S3Place  # noqa: PLC0415 - boto3 is loaded where it is needed
 
-        return S3Place(parts.netloc, unquote(uri.partition("://")[2].partition("/")[2]), s3)
+        settings = s3a.complete(s3, parts.netloc) if parts.scheme.lower() == "s3a" else s3
+        return S3Place(parts.netloc, unquote(uri.partition("://")[2].partition("/")[2]), settings)
     if parts.scheme.lower() != "file":
         raise InvalidInputError(
             f"State cannot be stored at {uri!r}: the scheme {parts.scheme!r} is not supported.",

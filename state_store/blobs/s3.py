@@ -66,8 +66,8 @@ class S3Place:
 
     @property
     def url(self) -> str:
-        """The bucket and the prefix."""
-        return f"s3://{self.bucket}/{self._root}".rstrip("/")
+        """The bucket and the prefix, as a URI that ``place_at`` takes."""
+        return f"s3://{self.bucket}/{self._root.replace('%', '%25')}".rstrip("/")
 
     @property
     def client(self) -> Any:  # noqa: ANN401 - boto3 has no types
@@ -334,8 +334,15 @@ def _client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
+    keys = settings.credentials
     return boto3.session.Session().client(
-        "s3", endpoint_url=settings.endpoint or None, region_name=settings.region or None, config=config
+        "s3",
+        endpoint_url=settings.endpoint or None,
+        region_name=settings.region or None,
+        aws_access_key_id=keys and keys.access_key,
+        aws_secret_access_key=keys and keys.secret_key,
+        aws_session_token=keys and keys.session_token,
+        config=config,
     )
 
 

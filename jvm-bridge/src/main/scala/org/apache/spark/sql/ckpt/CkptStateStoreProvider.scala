@@ -327,10 +327,10 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
   }
 
   private def open(server: StateServer): Long = {
-    val root = new Path(storeId.checkpointRootLocation)
+    val root = uri(new Path(storeId.checkpointRootLocation).getParent)
     val request = Json.obj()
-      .put("state_dir", storeId.storeCheckpointLocation().toString)
-      .put("checkpoint_root", root.getParent.toString)
+      .put("state_dir", uri(storeId.storeCheckpointLocation()))
+      .put("checkpoint_root", root)
       .put("operator", storeId.operatorId)
       .put("partition", storeId.partitionId)
       .put("name", storeId.storeName)
@@ -338,6 +338,9 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
       .put("format", if (usesCheckpointIds) 2 else 1)
       .put("min_versions_to_retain", storeConf.minVersionsToRetain)
     request.set[ObjectNode]("options", Json.strings(settings.options))
+    val s3a = S3aSettings.of(hadoopConf, Seq(root, settings.remote))
+    request.set[ObjectNode]("s3a", Json.strings(s3a.plain))
+    if (s3a.secret.nonEmpty) request.put("secrets", server.entrust(s3a.secret))
     server.call("open", request).get("handle").asLong
   }
 
@@ -385,6 +388,9 @@ private[ckpt] object CkptStateStoreProvider {
   private final case class Opened(server: StateServer, handle: Long)
 
   private val DeltaFile = "shim.sst"
+
+  /** What the state server takes for a place: Hadoop's own text of a path does not show which of its % are escapes. */
+  private def uri(path: Path): String = if (path.toUri.getScheme == null) path.toString else path.toUri.toString
 
   /** The first column of the state of an operator with a function for each group (FlatMapGroupsWithStateExecHelper). */
   private val GroupState = "groupState"

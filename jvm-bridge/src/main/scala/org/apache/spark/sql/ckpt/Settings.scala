@@ -46,6 +46,8 @@ private[ckpt] final case class Settings(options: Map[String, String]) {
     case path => Paths.get(path)
   }
 
+  def remote: String = value("remote")
+
   def text: String =
     if (options.isEmpty) "no options"
     else options.toSeq.sorted.map { case (key, value) => s"$key=$value" }.mkString(", ")

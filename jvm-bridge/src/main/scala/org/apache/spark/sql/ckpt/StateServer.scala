@@ -36,6 +36,7 @@ trait StateServerRpc {
   */
 private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gateway: ClientServer) extends Logging {
   private val callers = StateServer.callers()
+  private val entrusted = scala.collection.mutable.HashMap.empty[Map[String, String], Int]
 
   def alive: Boolean = process.isAlive
 
@@ -52,6 +53,27 @@ private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gat
       }
     if (answer.has("error")) throw Json.error(answer.get("error"))
     answer.get("ok")
+  }
+
+  /** Gives the server secrets, by the pipe that nobody else can read: py4j writes what it sends into the log. Returns
+    * the number by which a request names them.
+    */
+  def entrust(secrets: Map[String, String]): Int = entrusted.synchronized {
+    entrusted.getOrElseUpdate(
+      secrets, {
+        val number = entrusted.size
+        val line = Json.obj().put("number", number)
+        line.set[ObjectNode]("secrets", Json.strings(secrets))
+        try {
+          process.getOutputStream.write((Json.mapper.writeValueAsString(line) + "\n").getBytes(UTF_8))
+          process.getOutputStream.flush()
+        } catch {
+          case failure: java.io.IOException =>
+            throw new StateServerLostException(s"the state server (pid ${process.pid}) takes no secrets${ending()}",
+              failure)
+        }
+        number
+      })
   }
 
   /** Closes this side of a server that has ended. */
