@@ -1,6 +1,6 @@
 """Secrets that the JVM entrusts to this process: they come through its stdin, a pipe that nobody else can read.
 
-They are not in requests, because py4j writes what it sends into the JVM's log. A request has their number instead.
+They are not in requests, because py4j can be told to log what it sends. A request has their number instead.
 """
 
 from __future__ import annotations

@@ -36,6 +36,21 @@ class S3Service:
         """Options of ours to reach it."""
         return {"s3Endpoint": self.endpoint, "s3Addressing": "path"}
 
+    @property
+    def s3a(self) -> dict[str, str]:
+        """Settings of Hadoop's S3A to reach it."""
+        return {
+            "fs.s3a.endpoint": self.endpoint,
+            "fs.s3a.endpoint.region": os.environ["AWS_DEFAULT_REGION"],
+            "fs.s3a.path.style.access": "true",
+        }
+
+    @property
+    def s3a_keys(self) -> dict[str, str]:
+        """The credentials in the environment, as S3A has them."""
+        access, secret = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
+        return {"fs.s3a.access.key": access, "fs.s3a.secret.key": secret}
+
     def new_folder(self) -> str:
         """A prefix that nobody uses."""
         return f"s3://{self.bucket}/{uuid.uuid4().hex}"
@@ -50,6 +65,14 @@ class S3Service:
         """All keys that begin with ``prefix``."""
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
         return [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+
+
+def hide_credentials(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    """Let processes that this one starts find no credentials by themselves."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
 def use_credentials() -> None:

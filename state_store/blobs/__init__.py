@@ -40,7 +40,7 @@ def place_at(uri: str, s3: S3Settings = _BOTO3S_OWN, s3a: S3aSettings = _NOTHING
             )
         if "@" in parts.netloc:
             raise InvalidInputError(
-                "State cannot be stored at a URI that names a user or a password before its bucket.",
+                f"State cannot be stored at a URI of {parts.scheme}: with a user or a password before its bucket.",
                 hint="Credentials are found by boto3's own chain, or as S3A has them: docs/deploying.md.",
             )
         from pyspark_ckpt.state_store.blobs.s3 import S3Place  # noqa: PLC0415 - boto3 is loaded where it is needed

@@ -21,7 +21,13 @@ from typing import Any, NoReturn
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+)
 from urllib3.exceptions import HTTPError
 
 from pyspark_ckpt.state_store.blobs.place import Blob, Sink, checked_name
@@ -43,13 +49,19 @@ _NO_ANSWER = (BotoCoreError, HTTPError)
 _MISSING = frozenset({"NoSuchKey", "404", "NotFound"})
 _EXISTS = frozenset({"PreconditionFailed", "412"})
 _RACING = frozenset({"ConditionalRequestConflict", "OperationAborted", "409"})
+_NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError)
+_WHERE = (
+    "by boto3's own chain or, for a place of s3a:, in fs.s3a.access.key and fs.s3a.secret.key. Of the classes in "
+    "fs.s3a.aws.credentials.provider, only those that take these keys count here."
+)
 _HINTS: Mapping[str, str] = {
     "NoSuchBucket": "Create the bucket, or correct its name: buckets are never created here.",
     "AccessDenied": "Give the credentials of the executors s3:GetObject, PutObject, DeleteObject, ListBucket, "
     "AbortMultipartUpload and ListBucketMultipartUploads for this prefix.",
-    "ExpiredToken": "Renew the credentials that the executors find by boto3's own chain.",
-    "InvalidAccessKeyId": "Correct the credentials that the executors find by boto3's own chain.",
-    "SignatureDoesNotMatch": "Correct the credentials that the executors find by boto3's own chain.",
+    "ExpiredToken": f"Renew the credentials that the executors find {_WHERE}",
+    "InvalidAccessKeyId": f"Correct the credentials that the executors find {_WHERE}",
+    "SignatureDoesNotMatch": f"Correct the credentials that the executors find {_WHERE}",
+    **{each.__name__: f"Give the executors credentials {_WHERE}" for each in _NO_CREDENTIALS},
     "NotImplemented": "The service must support conditional writes (If-None-Match: *).",
 }
 
@@ -183,6 +195,8 @@ class S3Place:
                 if code != "NoSuchUpload" and _status(problem) < SERVER_ERROR:
                     self._fail("write", name, problem, "not_applied")
                 return self._resolved(name, writer, problem)
+            except _NO_CREDENTIALS as problem:
+                self._fail("write", name, problem, "not_applied")
             except _NO_ANSWER as problem:
                 return self._resolved(name, writer, problem)
             return True
@@ -357,8 +371,10 @@ def _last(end: int | None) -> str:
 
 
 def _code(problem: Exception) -> str:
-    answer: Mapping[str, Any] = problem.response if isinstance(problem, ClientError) else {}
-    return str(answer.get("Error", {}).get("Code", ""))
+    """What the service calls it, else the class of what the client has raised."""
+    if isinstance(problem, ClientError):
+        return str(problem.response.get("Error", {}).get("Code", ""))
+    return type(problem).__name__
 
 
 def _status(problem: ClientError) -> int:

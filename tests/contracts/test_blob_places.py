@@ -260,9 +260,24 @@ def test_place_at_decodes_a_uri_and_not_a_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "uri", ["s3:///x", "gs://bucket/x", "hdfs://host/x", "file://host/x", "relative/x", "file:relative"]
+    "uri",
+    [
+        "s3:///x",
+        "s3a://key:hunter2@bucket/x",
+        "gs://bucket/x",
+        "hdfs://host/x",
+        "file://host/x",
+        "relative/x",
+        "file:relative",
+    ],
 )
 def test_place_at_names_what_it_cannot_use(uri: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         place_at(uri)
     assert uri.partition(":")[0] in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/a%2520b", "s3://bucket/50%25/ü", "s3://bucket"])
+def test_the_url_of_a_place_in_s3_names_the_same_place(uri: str) -> None:
+    assert place_at(uri).url == uri

@@ -40,12 +40,17 @@ def test_every_version_restores_from_the_remote_place_when_the_machine_is_lost(
     assert place == f"{options['remote']}/{QUERY}/state/0/3"
 
 
+@pytest.mark.parametrize("where", ["remote", "s3a checkpoint"])
 @pytest.mark.parametrize(("fmt", "each"), [(2, 1), (1, 2)])
 def test_a_commit_is_one_request_and_one_more_for_the_winner_of_format_1(
-    fmt: int, each: int, make_lab: MakeLab, s3: S3Service, monkeypatch: pytest.MonkeyPatch
+    fmt: int, each: int, where: str, make_lab: MakeLab, s3: S3Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab = started(make_lab, remote=s3.new_folder(), **s3.options)
-    handle = lab.open(fmt=fmt)
+    if where == "remote":
+        lab = started(make_lab, remote=s3.new_folder(), **s3.options)
+        handle = lab.open(fmt=fmt)
+    else:
+        lab, root = make_lab(), s3.new_folder().replace("s3:", "s3a:")
+        handle = lab.open(fmt=fmt, checkpoint_root=root, state_dir=f"{root}/state/0/3", s3a=s3.s3a)
     (commit_id,) = lab.grow(handle, 1)
     requests: Counter[str] = Counter()
     original = BaseClient._make_api_call

@@ -55,26 +55,28 @@ private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gat
     answer.get("ok")
   }
 
-  /** Gives the server secrets, by the pipe that nobody else can read: py4j writes what it sends into the log. Returns
-    * the number by which a request names them.
+  /** Gives the server secrets by a pipe that nobody else can read, not by py4j, which can be told to log what it sends.
+    * Returns the number by which a request names them.
     */
   def entrust(secrets: Map[String, String]): Int = entrusted.synchronized {
-    entrusted.getOrElseUpdate(
+    entrusted.getOrElse(
       secrets, {
         val number = entrusted.size
-        val line = Json.obj().put("number", number)
-        line.set[ObjectNode]("secrets", Json.strings(secrets))
-        try {
-          process.getOutputStream.write((Json.mapper.writeValueAsString(line) + "\n").getBytes(UTF_8))
-          process.getOutputStream.flush()
-        } catch {
-          case failure: java.io.IOException =>
-            throw new StateServerLostException(s"the state server (pid ${process.pid}) takes no secrets${ending()}",
-              failure)
-        }
+        write(Json.obj().put("number", number).set[ObjectNode]("secrets", Json.strings(secrets)))
+        entrusted.put(secrets, number)
         number
       })
   }
+
+  private def write(line: ObjectNode): Unit =
+    try {
+      process.getOutputStream.write((Json.mapper.writeValueAsString(line) + "\n").getBytes(UTF_8))
+      process.getOutputStream.flush()
+    } catch {
+      case failure: java.io.IOException =>
+        throw new StateServerLostException(s"the state server (pid ${process.pid}) takes no secrets${ending()}",
+          failure)
+    }
 
   /** Closes this side of a server that has ended. */
   def release(): Unit = {
