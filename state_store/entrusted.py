@@ -12,7 +12,7 @@ import msgspec
 
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 
-ARRIVAL_S = 10.0
+ARRIVAL_S = 30.0
 
 
 class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

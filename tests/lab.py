@@ -138,6 +138,7 @@ class Lab:
         self.checkpoint = folder / "checkpoint"
         self.local_dir = folder / "local"
         self.options = options
+        self.s3a: dict[str, str] = {}
         self.partition = 3
         self.server = Server(self.local_dir, **options)
 
@@ -156,6 +157,7 @@ class Lab:
             "format": fmt,
             "min_versions_to_retain": keep,
             "options": self.options,
+            "s3a": self.s3a,
         }
         handle: int = self.server.call("open", **{**request, **more})["handle"]
         return handle

@@ -22,22 +22,24 @@ def started(make_lab: MakeLab, **options: str) -> Lab:
     return lab
 
 
-@pytest.mark.parametrize("kind", ["folder", "s3"])
+@pytest.mark.parametrize("kind", ["folder", "s3", "s3a"])
 def test_every_version_restores_from_the_remote_place_when_the_machine_is_lost(
     kind: str, make_lab: MakeLab, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    options = {"remote": str(tmp_path / "elsewhere")}
-    if kind == "s3":
+    place, options, s3a = str(tmp_path / "elsewhere"), dict[str, str](), dict[str, str]()
+    if kind != "folder":
         service: S3Service = request.getfixturevalue("s3")
-        options = {"remote": service.new_folder(), **service.options}
-    lab = started(make_lab, **options)
+        place = service.new_folder()
+        options, s3a = (service.options, {}) if kind == "s3" else ({}, service.s3a)
+    lab = started(make_lab, remote=place.replace("s3:", f"{kind}:"), **options)
+    lab.s3a = s3a
     ids = lab.grow_with_snapshots(5)
     for version in range(1, 6):
         lab.restart(lose_local=True)
         assert lab.begin(lab.open(), version, ids[version - 1]).rows == expected(version)
     assert lab.objects() == ["remote.json"], "the checkpoint knows where the state is, and has none of it"
-    place = msgspec.json.decode((lab.remote / "remote.json").read_bytes())["place"]
-    assert place == f"{options['remote']}/{QUERY}/state/0/3"
+    pointer = msgspec.json.decode((lab.remote / "remote.json").read_bytes())
+    assert pointer == {"place": f"{place}/{QUERY}/state/0/3"}
 
 
 @pytest.mark.parametrize("where", ["remote", "s3a checkpoint"])
@@ -50,7 +52,8 @@ def test_a_commit_is_one_request_and_one_more_for_the_winner_of_format_1(
         handle = lab.open(fmt=fmt)
     else:
         lab, root = make_lab(), s3.new_folder().replace("s3:", "s3a:")
-        handle = lab.open(fmt=fmt, checkpoint_root=root, state_dir=f"{root}/state/0/3", s3a=s3.s3a)
+        lab.s3a = s3.s3a
+        handle = lab.open(fmt=fmt, checkpoint_root=root, state_dir=f"{root}/state/0/3")
     (commit_id,) = lab.grow(handle, 1)
     requests: Counter[str] = Counter()
     original = BaseClient._make_api_call

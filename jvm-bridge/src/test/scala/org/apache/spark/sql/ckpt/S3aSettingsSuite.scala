@@ -48,8 +48,9 @@ class S3aSettingsSuite extends AnyFunSuite {
       }
       val settings = conf(
         CredentialProviderFactory.CREDENTIAL_PROVIDER_PATH -> file("hadoop.jceks", "general"),
-        "fs.s3a.security.credential.provider.path" -> file("s3a.jceks", "own"))
-      assert(S3aSettings.of(settings, places).secret == Map("fs.s3a.secret.key" -> "own"))
+        "fs.s3a.security.credential.provider.path" -> file("s3a.jceks", "own"),
+        "fs.s3a.access.key" -> "k")
+      assert(S3aSettings.of(settings, places).secret == Map("fs.s3a.secret.key" -> "own", "fs.s3a.access.key" -> "k"))
     } finally Readers.deleteFolder(folder)
   }
 }
