@@ -34,6 +34,7 @@ from pyspark_ckpt.state_store.names import TABLE_FOLDER, snapshot_name
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.remote import place_of, query_id
 from pyspark_ckpt.state_store.restore import Restorer
+from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
 from pyspark_ckpt.state_store.winners import resolve
 
 CACHE_BYTES = 16 << 20
@@ -176,7 +177,7 @@ class Checkpoint:
                 tempfile.TemporaryDirectory(prefix="pyspark-ckpt-verify-") as folder,
                 ThreadPoolExecutor(THREADS) as pool,
             ):
-                restorer = Restorer(place, tuning, pool, FailPoints(""), problems.log, str(identity))
+                restorer = Restorer(place, tuning, pool, FailPoints(""), RestoreForecast(), problems.log, str(identity))
                 restored = restorer.restore(commit, Path(folder), set(), lambda _commit, _folder: None)
                 try:
                     rows = _counted(restored.database, restored.meta, commit, problems.log)
