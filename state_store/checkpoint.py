@@ -158,7 +158,7 @@ class Checkpoint:
     def meta(self, identity: Identity, version: int) -> StoreMeta:
         """States and row counts of a store at a version. Raises NotFoundError, FormatError, StorageError."""
         place = self.place_of(identity)
-        commit = self._commit(place, identity, version)
+        commit = self.commit_of(identity, version)
         lineage = Lineage.read(place)
         if commit in lineage.deltas:
             name, blob = lineage.deltas[commit]
@@ -171,7 +171,7 @@ class Checkpoint:
         problems = _Problems(identity.short)
         try:
             place = self.place_of(identity)
-            commit = self._commit(place, identity, version)
+            commit = self.commit_of(identity, version)
             tuning = Tuning(CACHE_BYTES)
             with (
                 tempfile.TemporaryDirectory(prefix="pyspark-ckpt-verify-") as folder,
@@ -187,7 +187,9 @@ class Checkpoint:
             return Verified(identity, version, 0, 0, (*problems.found, str(problem)))
         return Verified(identity, version, rows, restored.metrics["downloaded_bytes"], tuple(problems.found))
 
-    def _commit(self, place: BlobPlace, identity: Identity, version: int) -> Marker:
+    def commit_of(self, identity: Identity, version: int) -> Marker:
+        """Which commit of a store stands. Raises NotFoundError, ConflictError, InvalidInputError, StorageError."""
+        place = self.place_of(identity)
         return resolve(place, self.place, version, identity.operator, identity.partition, str(identity))
 
 

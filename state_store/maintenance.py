@@ -13,6 +13,7 @@ from pyspark_ckpt.state_store.context import Shared
 from pyspark_ckpt.state_store.copies import LocalCopy
 from pyspark_ckpt.state_store.errors import CkptError
 from pyspark_ckpt.state_store.lineage import Lineage
+from pyspark_ckpt.state_store.pins import Pins
 from pyspark_ckpt.state_store.retention import Retention
 from pyspark_ckpt.state_store.snapshot import Published, SnapshotWriter
 from pyspark_ckpt.state_store.store import Store
@@ -30,7 +31,12 @@ class Maintenance:
         failpoints = shared.failpoints
         self._writer = SnapshotWriter(store.place, store.tuning, failpoints, store.log)
         self._retention = Retention(
-            store.place, store.options.retention_grace_period_s, shared.pool, failpoints, store.log
+            store.place,
+            Pins(store.checkpoint),
+            store.options.retention_grace_period_s,
+            shared.pool,
+            failpoints,
+            store.log,
         )
 
     def snapshot(self, *, force: bool = False) -> tuple[Published | None, dict[str, int]]:

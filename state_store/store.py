@@ -56,7 +56,7 @@ class Store:
         self.place = place
         self.options = options
         self.log = StoreLog("store", identity.short)
-        self._checkpoint = checkpoint
+        self.checkpoint = checkpoint
         self._traffic = traffic
         self._epochs = epochs
         self._shared = shared
@@ -233,7 +233,7 @@ class Store:
         if decided is not None:
             return decided
         return resolve(
-            self.place, self._checkpoint, version, self.identity.operator, self.identity.partition, str(self.identity)
+            self.place, self.checkpoint, version, self.identity.operator, self.identity.partition, str(self.identity)
         )
 
     def _decide(self, caller: Caller, commit: Marker) -> None:
@@ -355,7 +355,7 @@ class Store:
         except InvalidInputError as problem:
             raise InvalidInputError(f"{self.identity}: {problem.message}", hint=problem.hint) from problem
         if self.options.remote and transaction.base == EMPTY:
-            point_to(self.place, self._checkpoint, self.identity)
+            point_to(self.place, self.checkpoint, self.identity)
         # 2. One remote object. From here on the version exists, but nobody knows its id.
         failpoints.hit("commit.before_upload")
         joined_at = time.monotonic()
