@@ -207,6 +207,22 @@ def test_local_copies_are_used_when_a_killed_server_comes_back(lab: Lab) -> None
     assert lab.begin(handle, 4, ids[3]).rows == expected(4)
 
 
+def test_local_copies_that_nobody_asks_for_go_when_an_hour_is_over(lab: Lab) -> None:
+    lab.grow(lab.open(), 1)
+    lab.partition = 4
+    (kept,) = lab.grow(lab.open(), 1)
+    lab.restart()
+    folders = lab.local_dir / "stores"
+    handle = lab.open()
+    assert len(list(folders.iterdir())) == 2
+    lab.server.stores._started -= 3601
+    lab.open()
+    lab.server.settled()
+    (left,) = folders.iterdir()
+    assert left.name.startswith("0-4-")
+    assert lab.begin(handle, 1, kept).rows == expected(1)
+
+
 def test_local_copies_are_dropped_when_the_machine_was_booted_again(lab: Lab) -> None:
     ids = lab.grow(lab.open(), 3)
     (lab.local_dir / "boot").write_text("another")
