@@ -69,8 +69,9 @@ class Hashes:
 class SnapshotWriter:
     """Makes the snapshots of one store, one at a time."""
 
-    def __init__(self, place: BlobPlace, tuning: Tuning, failpoints: FailPoints, log: StoreLog) -> None:
-        """Write to ``place``."""
+    def __init__(self, place: BlobPlace, tuning: Tuning, failpoints: FailPoints, log: StoreLog, *, full: bool) -> None:
+        """Write to ``place``; ``full`` snapshots share no object with others."""
+        self._full = full
         self._place = place
         self._tuning = tuning
         self._failpoints = failpoints
@@ -80,15 +81,15 @@ class SnapshotWriter:
     def publish(self, copy: LocalCopy, lineage: Lineage, cancelled: Callable[[], bool]) -> Published | None:
         """Make a snapshot of a frozen copy that is leased meanwhile; None if there is one of that commit.
 
-        After return it survives the loss of this machine. A table file is not uploaded again if a
-        published snapshot of an ancestor has the same content. None also if another process deleted some of
+        After return it survives the loss of this machine. But for full snapshots, a table file is not uploaded
+        again if a published snapshot of an ancestor has the same content. None also if another process deleted some of
         its table files meanwhile, as retention does with a snapshot that takes longer than the grace period.
         A failure leaves at most objects that nothing refers to, or a manifest that retention and restore
         pass over. Raises LifecycleError when ``cancelled`` says so, StorageError, InternalError.
         """
         if copy.marker in lineage.snapshots:
             return None
-        known = self._confirmed_objects(copy.marker, lineage)
+        known = {} if self._full else self._confirmed_objects(copy.marker, lineage)
         tables = {table.name: table for table in self._tables(copy)}
         files: list[ManifestFile] = []
         uploaded: list[int] = []

@@ -58,6 +58,18 @@ def test_a_snapshot_uploads_only_what_is_new(lab: Lab) -> None:
     assert snapshot(lab, handle)["metrics"]["reused_files"] == 2  # known from the manifest, after a restore
 
 
+def test_full_snapshots_share_no_object(make_lab: MakeLab) -> None:
+    lab = make_lab(snapshotMode="full", retentionGracePeriod="0")
+    handle, ids = grown(lab, 4, 2)
+    tables = lab.objects(".sst")
+    assert len(tables) == 2 + 4, "every commit's file in each snapshot"
+    lab.begin(handle, 4, ids[-1]).abort()
+    lab.restart(lose_local=True)
+    for name in tables[:2]:
+        (lab.remote / name).unlink()
+    assert lab.begin(lab.open(), 4, ids[-1]).rows == expected(4)
+
+
 def test_a_snapshot_is_made_only_when_it_is_due(make_lab: MakeLab) -> None:
     lab = make_lab(snapshotEveryVersions="4")
     handle, ids = lab.open(), list[str]()
