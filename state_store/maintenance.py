@@ -30,7 +30,12 @@ class Maintenance:
         self._warned = False
         failpoints = shared.failpoints
         self._writer = SnapshotWriter(
-            store.place, store.tuning, failpoints, store.log, full=store.options.full_snapshots
+            store.place,
+            store.identity.partition,
+            store.tuning,
+            failpoints,
+            store.log,
+            full=store.options.full_snapshots,
         )
         self._retention = Retention(
             store.place,

@@ -18,11 +18,11 @@ from pyspark_ckpt.state_store.copies import LocalCopy
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning
 from pyspark_ckpt.state_store.errors import CkptError, InternalError, LifecycleError
 from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.key_groups import stored_groups
 from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.manifest import (
-    MAX_PARALLELISM,
     Manifest,
     ManifestFile,
     decode,
@@ -69,8 +69,11 @@ class Hashes:
 class SnapshotWriter:
     """Makes the snapshots of one store, one at a time."""
 
-    def __init__(self, place: BlobPlace, tuning: Tuning, failpoints: FailPoints, log: StoreLog, *, full: bool) -> None:
-        """Write to ``place``; ``full`` snapshots share no object with others."""
+    def __init__(
+        self, place: BlobPlace, partition: int, tuning: Tuning, failpoints: FailPoints, log: StoreLog, *, full: bool
+    ) -> None:
+        """Write those of a ``partition`` to ``place``; ``full`` ones share no object with others."""
+        self._partition = partition
         self._full = full
         self._place = place
         self._tuning = tuning
@@ -104,7 +107,7 @@ class SnapshotWriter:
                 files.append(inline_file(path.name, path.read_bytes()))
             elif path.suffix == ".log" and path.stat().st_size:
                 raise InternalError(f"{path} is not empty: rows would be missing from a snapshot.")
-        manifest = Manifest(FORMAT_VERSION, copy.meta, MAX_PARALLELISM, (0, MAX_PARALLELISM), tuple(files))
+        manifest = Manifest(FORMAT_VERSION, copy.meta, *stored_groups(copy.meta, self._partition), tuple(files))
         self._failpoints.hit("snapshot.before_manifest")
         created = self._is_complete(manifest) and self._put(manifest)
         self._hashes.keep_only([copy.db / name for name in tables])
