@@ -36,6 +36,11 @@ class HdfsService:
     orders: subprocess.Popen[str] | None = None
 
     @property
+    def options(self) -> dict[str, str]:
+        """Options of ours to reach it: none."""
+        return {}
+
+    @property
     def client(self) -> Client:
         """A client of the test's own."""
         return Client(self.address)

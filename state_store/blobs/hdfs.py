@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -130,7 +130,7 @@ class HdfsPlace:
                         count += self.client.delete(entry.path)
         return count
 
-    def _entries(self, folder: str) -> list[FileStatus]:
+    def _entries(self, folder: str) -> Sequence[FileStatus]:
         path = self._path(folder) if folder else self._root or "/"
         with failures("list", f"{self.url}/{folder}".rstrip("/")):
             try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,6 @@ from pyspark_ckpt.state_store.blobs import hdfs as blobs_hdfs
 from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
 from tests.contracts.test_blob_places import BIG, BlobPlaceContract
 from tests.hdfs_service import HdfsService
-
-MAY_SLEEP_S = 16  # how long the client may go on closing a file that is closed
 
 
 class TestHdfsPlace(BlobPlaceContract):
@@ -49,16 +47,20 @@ class TestHdfsPlace(BlobPlaceContract):
         self, place: BlobPlace, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Whatever it still asks for comes after the rename, or after the end of the object."""
+        closings: list[Future[Any]] = []
         with ThreadPoolExecutor(4) as closers:
-            submitted: list[Any] = []
             submit = closers.submit
-            monkeypatch.setattr(closers, "submit", lambda call: submitted.append(submit(call)) or submitted[-1])
+
+            def remember(call: Callable[[], object]) -> Future[Any]:
+                closings.append(submit(call))
+                return closings[-1]
+
+            monkeypatch.setattr(closers, "submit", remember)
             monkeypatch.setattr(blobs_hdfs, "_closers", lambda: closers)
             monkeypatch.setattr(blobs_hdfs, "FIRST_LOOK_S", 0.001)
             for number in range(4):
                 place.put(f"a{number}", b"x")
-        for closing in submitted:
-            closing.result(MAY_SLEEP_S)
+        assert [closing.exception() for closing in closings] == [None] * 4
         assert [place.get(blob.name) for blob in place.list()] == [b"x"] * 4
 
     def test_discard_unfinished_removes_what_dead_writers_left(
