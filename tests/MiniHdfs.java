@@ -3,7 +3,6 @@ import java.io.File;
 import java.io.InputStreamReader;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.SafeModeAction;
-import org.apache.hadoop.hdfs.DistributedFileSystem;
 import org.apache.hadoop.hdfs.MiniDFSCluster;
 
 /**
@@ -22,7 +21,7 @@ class MiniHdfs {
             System.out.println("hdfs://127.0.0.1:" + cluster.getNameNodePort());
             BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
             for (String order = orders.readLine(); order != null; order = orders.readLine()) {
-                obey(order, cluster.getFileSystem());
+                obey(order, cluster);
                 System.out.println(order);
             }
             cluster.shutdown(true);
@@ -33,10 +32,11 @@ class MiniHdfs {
         }
     }
 
-    private static void obey(String order, DistributedFileSystem files) throws Exception {
+    private static void obey(String order, MiniDFSCluster cluster) throws Exception {
         switch (order) {
-            case "enter safe mode" -> files.setSafeMode(SafeModeAction.ENTER);
-            case "leave safe mode" -> files.setSafeMode(SafeModeAction.LEAVE);
+            case "enter safe mode" -> cluster.getFileSystem().setSafeMode(SafeModeAction.ENTER);
+            case "leave safe mode" -> cluster.getFileSystem().setSafeMode(SafeModeAction.LEAVE);
+            case "restart name node" -> cluster.restartNameNode(true);
             default -> throw new IllegalArgumentException(order);
         }
     }

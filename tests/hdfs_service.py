@@ -29,21 +29,17 @@ _RUNNING = pytest.StashKey["HdfsService"]()
 
 @dataclass(frozen=True)
 class HdfsService:
-    """A running HDFS and a folder in it; ``orders`` is there if it is the mini cluster."""
+    """A running HDFS, a folder in it and a client of the test's own; ``orders``: it is the mini cluster."""
 
     address: str
     folder: str
+    client: Client
     orders: subprocess.Popen[str] | None = None
 
     @property
     def options(self) -> dict[str, str]:
         """Options of ours to reach it: none."""
         return {}
-
-    @property
-    def client(self) -> Client:
-        """A client of the test's own."""
-        return Client(self.address)
 
     def new_folder(self) -> str:
         """A folder that nobody uses."""
@@ -60,16 +56,19 @@ class HdfsService:
     @contextmanager
     def in_safe_mode(self) -> Iterator[None]:
         """While the block runs, the name node refuses writes."""
-        if self.orders is None:
-            pytest.skip(f"NOT RUN: nobody puts the HDFS of {ADDRESS} into safe mode for a test.")
         self._order("enter safe mode")
         try:
             yield
         finally:
             self._order("leave safe mode")
 
+    def restart_name_node(self) -> None:
+        """Stop the name node and start it again, with what it had on its disk."""
+        self._order("restart name node")
+
     def _order(self, order: str) -> None:
-        assert self.orders is not None
+        if self.orders is None:
+            pytest.skip(f"NOT RUN: an order for the name node ({order}), which the HDFS of {ADDRESS} does not take.")
         _tell(self.orders.stdin, order)
         assert _line(self.orders) == order
 
@@ -80,10 +79,15 @@ def running(folder: Path) -> Iterator[HdfsService]:
     if given := os.environ.get(ADDRESS):
         scheme, _, rest = given.partition("://")
         authority, _, path = rest.partition("/")
-        yield HdfsService(f"{scheme}://{authority}", f"/{path}".rstrip("/") + "/ckpt-tests")
+        service = HdfsService(f"{scheme}://{authority}", f"/{path.strip('/')}/{uuid.uuid4().hex}", Client(given))
+        try:
+            yield service
+        finally:
+            service.client.delete(service.folder, recursive=True)
     elif MINI_CLUSTER.exists():
         with _mini_cluster(folder) as process:
-            yield HdfsService(_line(process), "/tests", process)
+            address = _line(process)
+            yield HdfsService(address, "/tests", Client(address), process)
     else:
         pytest.skip(f"NOT RUN: needs Maven (make fetches {MINI_CLUSTER.name}), or {ADDRESS}=hdfs://host:port/folder.")
 

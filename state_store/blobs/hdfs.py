@@ -32,6 +32,8 @@ FIRST_LOOK_S, LAST_LOOK_S = 0.02, 0.32
 """Pauses before a look whether a file that is being closed is complete: they double from the first to the last."""
 
 CLOSING = 64
+"""How many files this process closes at once."""
+
 TOUCH_S = 20.0
 """A temporary file that is still written gets a new time so often: HDFS itself gives it none."""
 
@@ -39,6 +41,7 @@ CONNECT_ATTEMPTS = 4
 """How often a single name node that refuses is tried again, with pauses that double from a second."""
 
 _TEMPORARY = ".tmp"
+_ACTIVE_ANSWERS = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
 
 
 class HdfsPlace:
@@ -241,10 +244,14 @@ class _Upload:
 
 @cache
 def _client(service: str) -> Client:
-    """The client of this process for a name node or service; it keeps its connections."""
-    _, _, address = service.partition("://")
-    is_single = address.rpartition("]")[2].partition(":")[2].isdigit()
-    return Client(f"{service}/", {"dfs.client.failover.max.attempts": str(CONNECT_ATTEMPTS)} if is_single else None)
+    """The client of this process for a name node or service; it keeps its connections.
+
+    Observer nodes may lag behind what others have written, and a listing must not: the active one answers.
+    """
+    host, colon, _ = service.partition("://")[2].partition(":")
+    if colon:
+        return Client(f"{service}/", {"dfs.client.failover.max.attempts": str(CONNECT_ATTEMPTS)})
+    return Client(f"{service}/", {f"dfs.client.failover.proxy.provider.{host}": _ACTIVE_ANSWERS})
 
 
 @cache

@@ -48,6 +48,10 @@ _HINTS: Mapping[str, str] = {
     "failed to lookup address": f"Correct the host in the URI. A name service is written without a port. {_CONF_DIR}",
     "Connection refused": "Start the name node, or correct the port: that of its RPC, as in fs.defaultFS, not of its "
     "web page.",
+    "RPC listener disconnected": "Look whether the name node asks for Kerberos, and hadoop.security.authentication in "
+    "HADOOP_CONF_DIR does not, and whether the port is that of its RPC.",
+    "Connection reset by peer": "Look whether the data nodes ask for SASL, and dfs.data.transfer.protection in "
+    "HADOOP_CONF_DIR does not.",
     "No NameNode hosts found": f"Write hdfs://host:port/path, or configure the name service. {_CONF_DIR}",
     "fs.defaultFS": f"Write hdfs://host:port/path, or configure fs.defaultFS. {_CONF_DIR}",
     "URL must contain a host": "Write hdfs://host:port/path: fs.defaultFS in HADOOP_CONF_DIR is of another scheme.",

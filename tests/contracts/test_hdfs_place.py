@@ -63,6 +63,16 @@ class TestHdfsPlace(BlobPlaceContract):
         assert [closing.exception() for closing in closings] == [None] * 4
         assert [place.get(blob.name) for blob in place.list()] == [b"x"] * 4
 
+    def test_a_file_is_whole_when_the_name_node_restarts_after_its_write(
+        self, place: BlobPlace, folder: str, hdfs: HdfsService
+    ) -> None:
+        with place.create("a") as sink:
+            sink.write(BIG)
+        hdfs.restart_name_node()
+        assert place.get("a") == BIG
+        place.put("a", b"again")
+        assert [blob.size_bytes for blob in place_at(folder).list()] == [5]
+
     def test_discard_unfinished_removes_what_dead_writers_left(
         self, place: BlobPlace, folder: str, hdfs: HdfsService
     ) -> None:
