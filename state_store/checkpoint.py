@@ -34,6 +34,7 @@ from pyspark_ckpt.state_store.names import TABLE_FOLDER, snapshot_name
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.remote import place_of, query_id
 from pyspark_ckpt.state_store.restore import Restorer
+from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
 from pyspark_ckpt.state_store.winners import resolve
 
 CACHE_BYTES = 16 << 20
@@ -157,7 +158,7 @@ class Checkpoint:
     def meta(self, identity: Identity, version: int) -> StoreMeta:
         """States and row counts of a store at a version. Raises NotFoundError, FormatError, StorageError."""
         place = self.place_of(identity)
-        commit = self._commit(place, identity, version)
+        commit = self.commit_of(identity, version)
         lineage = Lineage.read(place)
         if commit in lineage.deltas:
             name, blob = lineage.deltas[commit]
@@ -170,13 +171,13 @@ class Checkpoint:
         problems = _Problems(identity.short)
         try:
             place = self.place_of(identity)
-            commit = self._commit(place, identity, version)
+            commit = self.commit_of(identity, version)
             tuning = Tuning(CACHE_BYTES)
             with (
                 tempfile.TemporaryDirectory(prefix="pyspark-ckpt-verify-") as folder,
                 ThreadPoolExecutor(THREADS) as pool,
             ):
-                restorer = Restorer(place, tuning, pool, FailPoints(""), problems.log, str(identity))
+                restorer = Restorer(place, tuning, pool, FailPoints(""), RestoreForecast(), problems.log, str(identity))
                 restored = restorer.restore(commit, Path(folder), set(), lambda _commit, _folder: None)
                 try:
                     rows = _counted(restored.database, restored.meta, commit, problems.log)
@@ -186,7 +187,9 @@ class Checkpoint:
             return Verified(identity, version, 0, 0, (*problems.found, str(problem)))
         return Verified(identity, version, rows, restored.metrics["downloaded_bytes"], tuple(problems.found))
 
-    def _commit(self, place: BlobPlace, identity: Identity, version: int) -> Marker:
+    def commit_of(self, identity: Identity, version: int) -> Marker:
+        """Which commit of a store stands. Raises NotFoundError, ConflictError, InvalidInputError, StorageError."""
+        place = self.place_of(identity)
         return resolve(place, self.place, version, identity.operator, identity.partition, str(identity))
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from pyspark_ckpt.state_store import remote
-from pyspark_ckpt.state_store.blobs import place_at
+from pyspark_ckpt.state_store.blobs import MeteredPlace, Traffic, place_at
 from pyspark_ckpt.state_store.boot import boot_id
 from pyspark_ckpt.state_store.context import Caller, Identity, Shared
 from pyspark_ckpt.state_store.database import Tuning
@@ -25,6 +25,7 @@ from pyspark_ckpt.state_store.errors import ConflictError, LifecycleError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.maintenance import Maintenance
 from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
 from pyspark_ckpt.state_store.store import Store
 from pyspark_ckpt.state_store.transaction import Transaction
 from pyspark_ckpt.state_store.winners import Epochs
@@ -71,6 +72,7 @@ class Stores:
             sweeper=ThreadPoolExecutor(1, thread_name_prefix="sweeper"),
             mover=ThreadPoolExecutor(MOVER_THREADS, thread_name_prefix="mover"),
             failpoints=FailPoints(options.fail_points, local_dir),
+            forecast=RestoreForecast(),
             # From a random start: a transaction of a server that died is never taken for one of this server.
             transaction_numbers=itertools.count(secrets.randbits(48)),
         )
@@ -90,16 +92,17 @@ class Stores:
         Makes no remote request but, with ``options.remote``, one for the query's id. Raises InvalidInputError (a place
         of an unknown kind), StorageError.
         """
-        checkpoint = place_at(checkpoint_root, options.s3)
+        traffic = Traffic()
+        checkpoint = MeteredPlace(place_at(checkpoint_root, options.s3), traffic)
         if options.remote:
             state_dir = remote.state_dir(options.remote, checkpoint, identity)
-        place = place_at(state_dir, options.s3)
+        place = MeteredPlace(place_at(state_dir, options.s3), traffic)
         with self._lock:
             shelf = self._shelves.get(place.url)
             if shelf is None:
                 epochs = self._epochs.setdefault(checkpoint.url, Epochs(checkpoint))
                 folder = self.local_dir / "stores" / _folder_name(identity, place.url)
-                store = Store(identity, place, checkpoint, epochs, folder, options, self._shared)
+                store = Store(identity, place, checkpoint, traffic, epochs, folder, options, self._shared)
                 if folder not in self._adopted:
                     self._adopted.add(folder)
                     store.adopt()

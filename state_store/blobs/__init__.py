@@ -7,11 +7,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyspark_ckpt.state_store.blobs.local import LocalPlace
+from pyspark_ckpt.state_store.blobs.metered import MeteredPlace, Traffic
 from pyspark_ckpt.state_store.blobs.place import Blob, BlobPlace, Sink
 from pyspark_ckpt.state_store.blobs.settings import S3Settings
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
-__all__ = ["Blob", "BlobPlace", "LocalPlace", "S3Settings", "Sink", "place_at"]
+__all__ = ["Blob", "BlobPlace", "LocalPlace", "MeteredPlace", "S3Settings", "Sink", "Traffic", "place_at"]
 
 _BOTO3S_OWN = S3Settings()
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")

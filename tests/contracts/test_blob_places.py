@@ -13,7 +13,7 @@ import pytest
 from botocore.client import BaseClient
 from botocore.exceptions import ReadTimeoutError
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, LocalPlace, S3Settings, place_at
+from pyspark_ckpt.state_store.blobs import BlobPlace, LocalPlace, MeteredPlace, S3Settings, Traffic, place_at
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
 from tests.s3_server import S3Service
 
@@ -144,6 +144,28 @@ class TestLocalPlace(BlobPlaceContract):
         (tmp_path / "file").write_text("in the way")
         with pytest.raises(StorageError, match="file"):
             LocalPlace(tmp_path / "file" / "folder").put("a", b"x")
+
+
+class TestMeteredPlace(BlobPlaceContract):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> BlobPlace:
+        return MeteredPlace(LocalPlace(tmp_path), Traffic())
+
+    def test_requests_and_bytes_are_counted_when_they_are_made(self, tmp_path: Path) -> None:
+        traffic = Traffic()
+        place = MeteredPlace(LocalPlace(tmp_path / "place"), traffic)
+        with place.create("a") as sink:
+            sink.write(b"12345")
+        place.put("b", b"123")
+        place.put_if_absent("c", b"1")
+        place.get("a", 1, 3)
+        place.download("b", tmp_path / "local")
+        place.list()
+        place.discard_unfinished(0)
+        place.delete("b")
+        counted = {"write_requests": 3, "read_requests": 2, "list_requests": 2, "delete_requests": 1}
+        assert traffic.take() == {**counted, "uploaded_bytes": 9, "downloaded_bytes": 5}
+        assert set(traffic.take().values()) == {0}
 
 
 class TestS3Place(BlobPlaceContract):

@@ -141,6 +141,8 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     Metrics.all ++ Metrics.declared
   }
 
+  override def supportedInstanceMetrics: Seq[StateStoreInstanceMetric] = Seq(Metrics.RestoreForecast())
+
   override def close(): Unit = {
     val (last, first) = synchronized {
       val (handle, wasOpen) = (opened, !closed)
@@ -250,7 +252,7 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     val answer = txn.begun.server.call("commit", commitRequest(txn, delta))
     val done = System.nanoTime
     CommitReport.metrics(
-      txn, delta, answer, engine.readers.blockCacheBytes / engine.budget.stores,
+      storeId, txn, delta, answer, engine.readers.blockCacheBytes / engine.budget.stores,
       (serving - sealing) / 1000000,
       (done - serving) / 1000000)
   }
