@@ -24,6 +24,11 @@ ifneq ($(shell command -v go),)
 S3_READY := .tools/bin/versitygw
 endif
 
+# A real HDFS for the tests: Hadoop's mini cluster, where there is Maven to fetch it.
+ifneq ($(shell command -v mvn),)
+HDFS_READY := .tools/hadoop-client-minicluster-3.5.0.jar
+endif
+
 NO_SBT := needs sbt, or Maven to fetch it: neither is installed
 
 export SPARK_LOCAL_IP ?= 127.0.0.1
@@ -39,7 +44,7 @@ help: ## print this list
 demo: $(VENV)/.ready $(JAR) ## a stream of 336,776 real flights, killed in the middle, compared with a batch result
 	@$(PY) -m integration.demo $(ARGS)
 
-test: lint $(JAR) test-scala $(S3_READY) ## all checks and all tests: what CI runs
+test: lint $(JAR) test-scala $(S3_READY) $(HDFS_READY) ## all checks and all tests: what CI runs
 	@$(PY) -m pytest $(ARGS)
 
 test-scala: $(VENV)/.ready $(SBT_READY)
@@ -112,6 +117,10 @@ $(VENV)/.ready: pyproject.toml
 .tools/bin/versitygw:
 	@echo "Building versitygw, the S3 service of the tests: about a minute the first time"
 	@GOBIN=$(CURDIR)/.tools/bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+
+.tools/hadoop-client-minicluster-3.5.0.jar:
+	@mkdir -p .tools
+	@mvn -q -B dependency:copy -Dartifact=org.apache.hadoop:hadoop-client-minicluster:3.5.0 -DoutputDirectory=.tools
 
 $(SBT_LAUNCH):
 	@mkdir -p .tools

@@ -46,8 +46,9 @@ class S3Service:
         config = Config(s3={"addressing_style": "path"}, retries={"max_attempts": 1, "mode": "standard"})
         return boto3.client("s3", endpoint_url=self.endpoint, config=config)
 
-    def keys(self, prefix: str = "") -> list[str]:
-        """All keys that begin with ``prefix``."""
+    def files(self, folder: str) -> list[str]:
+        """All keys below a folder."""
+        prefix = folder.removeprefix(f"s3://{self.bucket}/")
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
         return [entry["Key"] for page in pages for entry in page.get("Contents", ())]
 

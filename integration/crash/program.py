@@ -65,6 +65,7 @@ def start(
     *,
     name: str,
     folder: str,
+    checkpoint: str = "",
     until: int = workload.BATCHES,
     conf: Mapping[str, str] | None = None,
     fault: Mapping[str, Any] | None = None,
@@ -75,6 +76,7 @@ def start(
 ) -> StreamingQuery:
     """Start query ``name`` on the checkpoint and the output in ``folder``; it ends before batch ``until``.
 
+    ``checkpoint``: where else the checkpoint is.
     ``hold`` = {"batch", "file"}: that batch does not end before a file of this pattern is there.
     ``fail_at``: the sink raises in that batch, after the operators have committed their state.
     """
@@ -93,24 +95,23 @@ def start(
 
     return (
         frame.writeStream.outputMode(workload.output_mode(name))
-        .option("checkpointLocation", str(Path(folder) / "checkpoint"))
+        .option("checkpointLocation", checkpoint or str(Path(folder) / "checkpoint"))
         .foreachBatch(write)
         .start()
     )
 
 
-def state(spark: SparkSession, name: str, folder: str, conf: Mapping[str, str] | None = None) -> list[list[str]]:
+def state(
+    spark: SparkSession, name: str, folder: str, conf: Mapping[str, str] | None = None, checkpoint: str = ""
+) -> list[list[str]]:
     """All rows of the state of query ``name``, as sorted text, one list for each view."""
     session = _session(spark, conf or {})
+    checkpoint = checkpoint or str(Path(folder) / "checkpoint")
     if name in ("keyed", "groups"):  # Spark's reader shows Spark's own states
         with tempfile.TemporaryDirectory() as scratch:
-            return [sorted(map(repr, stored_rows(Path(folder) / "checkpoint", Path(scratch))))]
+            return [sorted(map(repr, stored_rows(Path(checkpoint), Path(scratch))))]
     return [
-        sorted(
-            map(
-                repr, session.read.format("statestore").options(**view).load(str(Path(folder) / "checkpoint")).collect()
-            )
-        )
+        sorted(map(repr, session.read.format("statestore").options(**view).load(checkpoint).collect()))
         for view in workload.state_views(name)
     ]
 

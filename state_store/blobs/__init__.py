@@ -16,40 +16,54 @@ __all__ = ["Blob", "BlobPlace", "LocalPlace", "MeteredPlace", "S3Settings", "Sin
 
 _BOTO3S_OWN = S3Settings()
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-
-
 _S3_SCHEMES = ("s3", "s3a", "s3n")
+_HDFS_SCHEMES = ("hdfs", "viewfs")
 
 
 def place_at(uri: str, s3: S3Settings = _BOTO3S_OWN) -> BlobPlace:
-    """Return the place behind an absolute path, a ``file:`` URI (which may be percent-encoded), or ``s3://bucket/prefix``.
+    """Return the place behind an absolute path, a ``file:`` URI (which may be percent-encoded), S3 or HDFS.
 
-    ``s3a:`` and ``s3n:``, Hadoop's names for it, are S3 as well.
+    S3 is ``s3://bucket/prefix``; ``s3a:`` and ``s3n:`` are Hadoop's names for it. HDFS is ``hdfs://host:port/path``,
+    ``hdfs://nameservice/path``, ``hdfs:///path`` or ``viewfs://table/path``.
 
     Raises InvalidInputError that names the scheme for every other kind of place.
     """
-    if _SCHEME.match(uri) is None:
+    found = _SCHEME.match(uri)
+    scheme = found[0].rstrip(":").lower() if found else ""
+    if not scheme:
         return LocalPlace(_absolute(uri, uri))
-    parts = urlsplit(uri)
-    if parts.scheme.lower() in _S3_SCHEMES:
-        if not parts.netloc:
-            raise InvalidInputError(
-                f"State cannot be stored at {uri!r}: it names no bucket.", hint="s3://bucket/prefix"
-            )
-        from pyspark_ckpt.state_store.blobs.s3 import S3Place  # noqa: PLC0415 - boto3 is loaded where it is needed
+    if scheme == "file":
+        return _local(uri)
+    if scheme in _S3_SCHEMES:
+        return _s3(uri, s3)
+    if scheme in _HDFS_SCHEMES:
+        from pyspark_ckpt.state_store.blobs.hdfs import HdfsPlace  # noqa: PLC0415 - loaded where it is needed, as boto3
 
-        return S3Place(parts.netloc, unquote(uri.partition("://")[2].partition("/")[2]), s3)
-    if parts.scheme.lower() != "file":
+        return HdfsPlace(uri)
+    raise InvalidInputError(
+        f"State cannot be stored at {uri!r}: the scheme {scheme!r} is not supported.",
+        hint="Use a checkpointLocation, or the option remote, on a local or shared file system (file:/...), in S3 "
+        "(s3a://...) or in HDFS (hdfs://..., viewfs://...).",
+    )
+
+
+def _local(uri: str) -> LocalPlace:
+    host = urlsplit(uri).netloc
+    if host not in ("", "localhost"):
         raise InvalidInputError(
-            f"State cannot be stored at {uri!r}: the scheme {parts.scheme!r} is not supported.",
-            hint="Use a checkpointLocation on a local or shared file system (file:/...) or in S3 (s3a://...).",
-        )
-    if parts.netloc not in ("", "localhost"):
-        raise InvalidInputError(
-            f"State cannot be stored at {uri!r}: a file: URI may not name a host ({parts.netloc!r}).",
+            f"State cannot be stored at {uri!r}: a file: URI may not name a host ({host!r}).",
             hint="Write file:///path with three slashes.",
         )
-    return LocalPlace(_absolute(unquote(uri.partition(":")[2].removeprefix("//" + parts.netloc)), uri))
+    return LocalPlace(_absolute(unquote(uri.partition(":")[2].removeprefix("//" + host)), uri))
+
+
+def _s3(uri: str, settings: S3Settings) -> BlobPlace:
+    bucket = urlsplit(uri).netloc
+    if not bucket:
+        raise InvalidInputError(f"State cannot be stored at {uri!r}: it names no bucket.", hint="s3://bucket/prefix")
+    from pyspark_ckpt.state_store.blobs.s3 import S3Place  # noqa: PLC0415 - boto3 is loaded where it is needed
+
+    return S3Place(bucket, unquote(uri.partition("://")[2].partition("/")[2]), settings)
 
 
 def _absolute(path: str, given: str) -> Path:

@@ -282,7 +282,7 @@ def test_place_at_decodes_a_uri_and_not_a_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "uri", ["s3:///x", "gs://bucket/x", "hdfs://host/x", "file://host/x", "relative/x", "file:relative"]
+    "uri", ["s3:///x", "gs://bucket/x", "webhdfs://host/x", "file://host/x", "relative/x", "file:relative"]
 )
 def test_place_at_names_what_it_cannot_use(uri: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
