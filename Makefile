@@ -24,8 +24,9 @@ ifneq ($(shell command -v go),)
 S3_READY := .tools/bin/versitygw
 endif
 
-# Hadoop's connector to S3 for the tests, where there is Maven to fetch it.
+# For the tests, where there is Maven to fetch them: Hadoop's mini cluster, a real HDFS, and its connector to S3.
 ifneq ($(shell command -v mvn),)
+HDFS_READY := .tools/hadoop-client-minicluster-3.5.0.jar
 S3A_READY := .tools/s3a/.ready
 endif
 
@@ -44,7 +45,7 @@ help: ## print this list
 demo: $(VENV)/.ready $(JAR) ## a stream of 336,776 real flights, killed in the middle, compared with a batch result
 	@$(PY) -m integration.demo $(ARGS)
 
-test: lint $(JAR) test-scala $(S3_READY) $(S3A_READY) ## all checks and all tests: what CI runs
+test: lint $(JAR) test-scala $(S3_READY) $(HDFS_READY) $(S3A_READY) ## all checks and all tests: what CI runs
 	@$(PY) -m pytest $(ARGS)
 
 test-scala: $(VENV)/.ready $(SBT_READY)
@@ -54,7 +55,7 @@ else
 	@echo "NOT RUN: the tests of the shim in Scala. $(NO_SBT)."
 endif
 
-bench: $(VENV)/.ready $(JAR) ## ours against Spark's own providers: a table, and a plot in bench/out
+bench: $(VENV)/.ready $(JAR) $(S3_READY) ## ours against Spark's own providers: a table, and a plot in bench/out
 	@$(PY) -m integration.bench $(ARGS)
 
 lint: types $(SBT_READY) ## ruff, mypy and scalafmt
@@ -117,6 +118,10 @@ $(VENV)/.ready: pyproject.toml
 .tools/bin/versitygw:
 	@echo "Building versitygw, the S3 service of the tests: about a minute the first time"
 	@GOBIN=$(CURDIR)/.tools/bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+
+.tools/hadoop-client-minicluster-3.5.0.jar:
+	@mkdir -p .tools
+	@mvn -q -B dependency:copy -Dartifact=org.apache.hadoop:hadoop-client-minicluster:3.5.0 -DoutputDirectory=.tools
 
 .tools/s3a/.ready: integration/s3a/pom.xml
 	@echo "Fetching S3A, Hadoop's connector to S3, for the tests"

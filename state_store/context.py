@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Shared:
     sweeper: Executor
     mover: Executor
     failpoints: FailPoints
+    forecast: RestoreForecast
     transaction_numbers: itertools.count[int]
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import msgspec
 
-from pyspark_ckpt.state_store.database import Database, Tuning, drop_unreferenced
+from pyspark_ckpt.state_store.database import Database, TableCount, Tuning, drop_unreferenced
 from pyspark_ckpt.state_store.errors import CkptError, InternalError
 from pyspark_ckpt.state_store.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.local_files import publish
@@ -39,15 +39,13 @@ SIBLINGS_KEPT = 2
 class LocalCopy:
     """One folder with one version of the store.
 
-    ``leases`` counts who relies on it staying as it is; ``confirmed`` says that Spark has asked for this
-    commit, so it is no loser; ``used`` orders copies by their last use.
+    ``leases`` counts who relies on it staying as it is; ``used`` orders copies by their last use.
     """
 
     folder: Path
     meta: StoreMeta
     database: Database | None = None
     leases: int = 0
-    confirmed: bool = False
     used: int = 0
 
     @property
@@ -160,7 +158,6 @@ class LocalCopies:
         except BaseException:
             _remove(folder)
             raise
-        copy.confirmed = live.confirmed
         return copy
 
     def advance(self, meta: StoreMeta, files: Sequence[Path]) -> None:
@@ -178,8 +175,11 @@ class LocalCopies:
             self.discard(live)
             raise
         live.meta = meta
-        live.confirmed = False
         before.unlink(missing_ok=True)
+
+    def live_tables(self) -> TableCount:
+        """What the live database has on disk."""
+        return self._require_live().database.table_count()  # type: ignore[union-attr]  # live is open
 
     def link(self, copy: LocalCopy, folder: Path) -> None:
         """Make ``folder`` a database folder with the content of ``copy``, by hard links where content is final."""

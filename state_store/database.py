@@ -47,6 +47,14 @@ class TableFile:
     rows: int
 
 
+@dataclass(frozen=True)
+class TableCount:
+    """How many SSTs a database has, and their bytes together."""
+
+    files: int
+    size_bytes: int
+
+
 class Tuning:
     """RocksDB settings shared by all databases of the process: one block cache, one pool of threads."""
 
@@ -88,6 +96,8 @@ class Tuning:
         options.set_hard_pending_compaction_bytes_limit(0)
         # Smaller files than RocksDB's default: an incremental snapshot uploads whole files.
         options.set_target_file_size_base(16 * _MIB)
+        # ... and larger ones further down, so that a snapshot of much state has hundreds of them and not thousands.
+        options.set_target_file_size_multiplier(2)
         options.set_max_bytes_for_level_base(64 * _MIB)
         options.set_level_compaction_dynamic_level_bytes(True)
         options.set_max_open_files(-1)
@@ -184,6 +194,11 @@ class Database:
                 )
                 for file in self._open.live_files()
             ]
+
+    def table_count(self) -> TableCount:
+        """How many SSTs the database has."""
+        tables = self.table_files()
+        return TableCount(len(tables), sum(table.size_bytes for table in tables))
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
         """All rows in key order, the marker row included; for tests and tools, not for the commit path."""

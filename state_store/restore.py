@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import xxhash
 
@@ -29,8 +29,10 @@ from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.manifest import Manifest, ManifestFile, decode
 from pyspark_ckpt.state_store.meta import EMPTY_META, StoreMeta
 from pyspark_ckpt.state_store.names import DeltaName, snapshot_name
+from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
 
 CHUNK_BYTES = 1 << 20
+PROGRESS_S = 5.0
 
 _T = TypeVar("_T")
 
@@ -44,6 +46,7 @@ class Restored:
 
     meta: StoreMeta
     database: Database
+    lineage: Lineage
     metrics: dict[str, int] = field(default_factory=dict)
 
 
@@ -55,13 +58,21 @@ class Restorer:
     """Restores versions of one store."""
 
     def __init__(
-        self, place: BlobPlace, tuning: Tuning, pool: Executor, failpoints: FailPoints, log: StoreLog, store: str
+        self,
+        place: BlobPlace,
+        tuning: Tuning,
+        pool: Executor,
+        failpoints: FailPoints,
+        forecast: RestoreForecast,
+        log: StoreLog,
+        store: str,
     ) -> None:
         """Read from ``place``, with the threads of ``pool``."""
         self._place = place
         self._tuning = tuning
         self._pool = pool
         self._failpoints = failpoints
+        self._forecast = forecast
         self._log = log
         self._store = store
 
@@ -97,14 +108,19 @@ class Restorer:
         self._failpoints.hit("restore.before_download")
         tables = {file.name: file for file in manifest.files} if manifest is not None else {}
         (folder / "db").mkdir(mode=0o700)
-        placing = [self._pool.submit(self._place_file, file, folder / "db") for file in tables.values()]
-        fetching = [
-            self._pool.submit(
-                read_delta, self._place, name, lineage.deltas[name.commit][1].size_bytes, folder / f"delta-{index}"
-            )
-            for index, name in enumerate(steps)
-        ]
+        placing = {
+            self._pool.submit(self._place_file, file, folder / "db"): 0 if file.data is not None else file.size_bytes
+            for file in tables.values()
+        }
+        sizes = [lineage.deltas[name.commit][1].size_bytes for name in steps]
+        fetching = {
+            self._pool.submit(read_delta, self._place, name, size_bytes, folder / f"delta-{index}"): size_bytes
+            for index, (name, size_bytes) in enumerate(zip(steps, sizes, strict=True))
+        }
+        self._log.info("restoring from the %s of %s and %d deltas", kind, base, len(steps))
+        self._watch({**placing, **fetching})
         placed, deltas = _all(placing), _all(fetching)  # every thread has ended before anything is raised
+        downloaded_s = time.monotonic() - started
         if isinstance(placed, CkptError):
             raise _UnusableBaseError(f"the {kind} of {base} is not usable: {placed}") from placed
         if isinstance(deltas, CkptError):
@@ -115,18 +131,33 @@ class Restorer:
             meta = _linked(link, base, folder / "db")
         self._failpoints.hit("restore.after_download")
         database = self._opened(base, kind, folder / "db")
+        replaying = time.monotonic()
         self._replay(database, deltas)
+        downloaded_bytes = sum(placed) + sum(delta.size_bytes for delta in deltas)
+        self._forecast.transferred(downloaded_bytes, downloaded_s)
+        self._forecast.ingested(len(deltas), time.monotonic() - replaying)
         _empty(folder, keep="db")
         return Restored(
             deltas[-1].store if deltas else meta,
             database,
+            lineage,
             {
                 "restored": 1,
                 "restore_ms": round((time.monotonic() - started) * 1000),
                 "replayed_deltas": len(deltas),
-                "downloaded_bytes": sum(placed) + sum(delta.size_bytes for delta in deltas),
+                "downloaded_bytes": downloaded_bytes,
             },
         )
+
+    def _watch(self, downloads: Mapping[Future[Any], int]) -> None:
+        """Wait for all downloads, which have so many bytes each, and say from time to time how far they are."""
+        total, pending = sum(downloads.values()), set(downloads)
+        while pending:
+            pending = wait(pending, timeout=PROGRESS_S).not_done
+            if pending:
+                here = total - sum(downloads[download] for download in pending)
+                left = len(downloads) - len(pending)
+                self._log.info("%d of %d bytes are here, %d of %d objects", here, total, left, len(downloads))
 
     def _manifest(self, base: Marker) -> Manifest:
         name = snapshot_name(base)
@@ -187,16 +218,17 @@ class Restorer:
         )
 
 
-def _all(futures: list[Future[_T]]) -> list[_T] | CkptError:
+def _all(futures: Iterable[Future[_T]]) -> list[_T] | CkptError:
     """Wait for every future; all results, or the first error of the tree. Other errors are raised."""
-    wait(futures)
-    problems = [problem for future in futures if (problem := future.exception()) is not None]
+    done = list(futures)
+    wait(done)
+    problems = [problem for future in done if (problem := future.exception()) is not None]
     for problem in problems:
         if not isinstance(problem, CkptError):
             raise problem
     if problems:
         return next(problem for problem in problems if isinstance(problem, CkptError))
-    return [future.result() for future in futures]
+    return [future.result() for future in done]
 
 
 def _linked(link: LinkLocal, base: Marker, folder: Path) -> StoreMeta:

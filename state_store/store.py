@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from pathlib import Path
 
-from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs import BlobPlace, Traffic
 from pyspark_ckpt.state_store.context import Caller, Identity, Shared
 from pyspark_ckpt.state_store.copies import LocalCopies, LocalCopy
-from pyspark_ckpt.state_store.database import Tuning, write_table_file
+from pyspark_ckpt.state_store.database import TableCount, Tuning, write_table_file
 from pyspark_ckpt.state_store.delta import write_delta
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.keys import EMPTY, MARKER_KEY, Marker, is_id
@@ -28,6 +28,8 @@ from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.parts import close_log, join, read_parts
 from pyspark_ckpt.state_store.remote import point_to
 from pyspark_ckpt.state_store.restore import Restorer
+from pyspark_ckpt.state_store.snapshot_lag import LagTracker
+from pyspark_ckpt.state_store.snapshot_policy import SnapshotPolicy
 from pyspark_ckpt.state_store.ticket import Ticket, WorkerTask, ticket_path, write_ticket
 from pyspark_ckpt.state_store.transaction import Committed, Status, Transaction
 from pyspark_ckpt.state_store.winners import Epochs, declare_winner, resolve
@@ -43,31 +45,39 @@ class Store:
         identity: Identity,
         place: BlobPlace,
         checkpoint: BlobPlace,
+        traffic: Traffic,
         epochs: Epochs,
         folder: Path,
         options: Options,
         shared: Shared,
     ) -> None:
-        """Keep durable objects in ``place`` and local copies in ``folder``."""
+        """Keep durable objects in ``place`` and local copies in ``folder``; ``traffic`` counts the requests."""
         self.identity = identity
         self.place = place
         self.options = options
         self.log = StoreLog("store", identity.short)
-        self._checkpoint = checkpoint
+        self.checkpoint = checkpoint
+        self._traffic = traffic
         self._epochs = epochs
         self._shared = shared
         self._tuning = shared.tuning.using(options.compression)
         self._lock = threading.RLock()
         self._closed = False
         self._copies = LocalCopies(folder, self._tuning, options.local_checkpoints, shared.sweeper, self.log)
-        self._restorer = Restorer(place, self._tuning, shared.pool, shared.failpoints, self.log, str(identity))
+        self._restorer = Restorer(
+            place, self._tuning, shared.pool, shared.failpoints, shared.forecast, self.log, str(identity)
+        )
         self._restoring: dict[Marker, Future[None]] = {}
         self._transactions: dict[int, Transaction] = {}
         self._decided: dict[tuple[str, int], Marker] = {}
         self._moves: list[Future[None]] = []
         self._ingest_ms = 0.0
+        self.lag = LagTracker()
+        self.policy = SnapshotPolicy(options, shared.forecast)
+        self.tables = TableCount(0, 0)
+        """Table files of the live database behind the last commit or restore."""
         self.newest: Marker | None = None
-        """The last commit a transaction began on: Spark is known to have committed it."""
+        """The last commit a transaction of a query began on: Spark is known to have committed it."""
 
     @property
     def closed(self) -> bool:
@@ -109,9 +119,10 @@ class Store:
             with self._lock:
                 self._copies.release(copy)
             raise
+        self.lag.begun(base)
         with self._lock:
-            copy.confirmed = True
-            self.newest = base
+            if caller.run_id:  # a reader outside a query says nothing of where the query is
+                self.newest = base
             self._decide(caller, base)
         self._shared.failpoints.hit("begin.after_ticket")
         transaction.metrics = {"load_ms": _ms_since(started), "restored": 0, "replayed_deltas": 0, **metrics}
@@ -184,10 +195,9 @@ class Store:
                 self._end(transaction, Status.ABORTED)
 
     def lease_for_snapshot(self, due: Callable[[int], bool]) -> LocalCopy | None:
-        """Lease a frozen copy of the newest version that Spark has asked for, if its version is ``due``."""
+        """Lease a frozen copy of the newest commit that Spark has asked for, if its version is ``due``."""
         with self._lock:
-            confirmed = [copy for copy in self._copies if copy.confirmed and copy.marker != EMPTY]
-            newest = max(confirmed, key=lambda copy: copy.marker.version, default=None)
+            newest = self._copies.find(self.newest) if self.newest not in {None, EMPTY} else None
             if self._closed or newest is None or not due(newest.marker.version):
                 return None
             frozen = self._copies.checkpoint_live() if newest is self._copies.live else newest
@@ -223,7 +233,7 @@ class Store:
         if decided is not None:
             return decided
         return resolve(
-            self.place, self._checkpoint, version, self.identity.operator, self.identity.partition, str(self.identity)
+            self.place, self.checkpoint, version, self.identity.operator, self.identity.partition, str(self.identity)
         )
 
     def _decide(self, caller: Caller, commit: Marker) -> None:
@@ -271,11 +281,13 @@ class Store:
                 if self._closed:
                     restored.database.close()
                 self._require_usable()
+                self.tables = restored.database.table_count()
                 copy = self._copies.add(folder, restored.meta, restored.database)
                 self._copies.lease(copy)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+        self.lag.observed(restored.lineage, base)
         self.log.info("%s restored: %s", base, restored.metrics)
         return copy, restored.metrics
 
@@ -343,11 +355,14 @@ class Store:
         except InvalidInputError as problem:
             raise InvalidInputError(f"{self.identity}: {problem.message}", hint=problem.hint) from problem
         if self.options.remote and transaction.base == EMPTY:
-            point_to(self.place, self._checkpoint, self.identity)
+            point_to(self.place, self.checkpoint, self.identity)
         # 2. One remote object. From here on the version exists, but nobody knows its id.
         failpoints.hit("commit.before_upload")
+        joined_at = time.monotonic()
         size_bytes = write_delta(self.place, DeltaName(transaction.target, transaction.base), meta, staged)
         uploaded = time.monotonic()
+        self._shared.forecast.written(size_bytes, uploaded - joined_at)
+        self.lag.committed(transaction.target.version, size_bytes)
         failpoints.hit("commit.after_upload")
         metrics: dict[str, int | float] = {
             "upload_ms": _ms(uploaded - started),
@@ -362,7 +377,19 @@ class Store:
             stands = self._settle(transaction)
             metrics["superseded"] = int(stands != transaction.target)
             metrics["winner_ms"] = _ms_since(uploaded)
+        metrics.update(self._upkeep_metrics(transaction.target.version), **self._traffic.take())
         return meta, staged, Committed(stands.version, stands.id, metrics, meta.states)
+
+    def _upkeep_metrics(self, version: int) -> dict[str, int]:
+        """What a restore of ``version`` would take, as far as it is known, and what is on disk."""
+        metrics = {"tables": self.tables.files, "table_bytes": self.tables.size_bytes}
+        lag = self.lag.up_to(version)
+        if lag is not None:
+            metrics["snapshot_version"] = lag.snapshot_version
+            metrics["deltas_since_snapshot"] = lag.deltas
+            metrics["delta_bytes_since_snapshot"] = lag.delta_bytes
+            metrics["restore_forecast_ms"] = round(self.policy.restore_s(lag, self.tables.size_bytes) * 1000)
+        return metrics
 
     def _follow(self, transaction: Transaction, meta: StoreMeta, files: Sequence[Path]) -> None:
         """Move the live database on to a commit that stands, if it still is at its base, which stays as a checkpoint.
@@ -380,6 +407,8 @@ class Store:
                     self._copies.advance(meta, files)
                     failpoints.hit("commit.after_ingest")
                     self._ingest_ms = _ms_since(started)
+                    self._shared.forecast.ingested(1, self._ingest_ms / 1000)
+                    self.tables = self._copies.live_tables()
         except Exception:
             self.log.exception("%s is durable, but has to be restored: the local database failed", transaction.target)
         try:

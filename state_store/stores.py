@@ -10,6 +10,7 @@ import re
 import secrets
 import shutil
 import threading
+import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from pyspark_ckpt.state_store import remote
-from pyspark_ckpt.state_store.blobs import S3aSettings, place_at
+from pyspark_ckpt.state_store.blobs import MeteredPlace, S3aSettings, Traffic, place_at
 from pyspark_ckpt.state_store.boot import boot_id
 from pyspark_ckpt.state_store.context import Caller, Identity, Shared
 from pyspark_ckpt.state_store.database import Tuning
@@ -25,6 +26,7 @@ from pyspark_ckpt.state_store.errors import ConflictError, LifecycleError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.maintenance import Maintenance
 from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
 from pyspark_ckpt.state_store.store import Store
 from pyspark_ckpt.state_store.transaction import Transaction
 from pyspark_ckpt.state_store.winners import Epochs
@@ -33,6 +35,9 @@ TRANSFER_THREADS = 8
 MOVER_THREADS = 2
 ENDED_KEPT = 1024
 CACHE_SHARE = 0.75
+TAKEOVER_S = 3.0
+ADOPTION_S = 3600.0
+"""Local copies of an earlier process that nobody has asked for by then are deleted."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
 
@@ -71,6 +76,7 @@ class Stores:
             sweeper=ThreadPoolExecutor(1, thread_name_prefix="sweeper"),
             mover=ThreadPoolExecutor(MOVER_THREADS, thread_name_prefix="mover"),
             failpoints=FailPoints(options.fail_points, local_dir),
+            forecast=RestoreForecast(),
             # From a random start: a transaction of a server that died is never taken for one of this server.
             transaction_numbers=itertools.count(secrets.randbits(48)),
         )
@@ -79,6 +85,8 @@ class Stores:
         self._handles: dict[int, Handle] = {}
         self._shelves: dict[str, _Shelf] = {}
         self._adopted: set[Path] = set()
+        self._left_over = set((local_dir / "stores").iterdir())
+        self._started = time.monotonic()
         self._epochs: dict[str, Epochs] = {}
         self._transactions: OrderedDict[int, tuple[Store, Transaction]] = OrderedDict()
 
@@ -96,24 +104,34 @@ class Stores:
         Makes no remote request but, with ``options.remote``, one for the query's id. Raises InvalidInputError (a place
         of an unknown kind), StorageError.
         """
-        checkpoint = place_at(checkpoint_root, options.s3, s3a)
+        traffic = Traffic()
+        checkpoint = MeteredPlace(place_at(checkpoint_root, options.s3, s3a), traffic)
         if options.remote:
             state_dir = remote.state_dir(options.remote, checkpoint, identity)
-        place = place_at(state_dir, options.s3, s3a)
+        place = MeteredPlace(place_at(state_dir, options.s3, s3a), traffic)
         with self._lock:
             shelf = self._shelves.get(place.url)
             if shelf is None:
                 epochs = self._epochs.setdefault(checkpoint.url, Epochs(checkpoint))
                 folder = self.local_dir / "stores" / _folder_name(identity, place.url)
-                store = Store(identity, place, checkpoint, epochs, folder, options, self._shared)
+                store = Store(identity, place, checkpoint, traffic, epochs, folder, options, self._shared)
                 if folder not in self._adopted:
                     self._adopted.add(folder)
                     store.adopt()
                 shelf = self._shelves[place.url] = _Shelf(store, Maintenance(store, self._shared))
+            self._sweep_left_over()
             shelf.handles += 1
             handle = Handle(next(self._handle_numbers), shelf.store, shelf.maintenance, caller)
             self._handles[handle.number] = handle
             return handle
+
+    def _sweep_left_over(self) -> None:
+        """Delete what an earlier process has left of stores that are by now, it seems, somebody else's."""
+        self._left_over -= self._adopted
+        if self._left_over and time.monotonic() - self._started > ADOPTION_S:
+            for folder in self._left_over:
+                self._shared.sweeper.submit(shutil.rmtree, folder, ignore_errors=True)
+            self._left_over = set()
 
     def handle(self, number: int) -> Handle:
         """Return an open handle. Raises LifecycleError."""
@@ -193,14 +211,21 @@ def _possess(local_dir: Path) -> IO[bytes]:
     """Lock the folder for the life of this process."""
     path = local_dir / "server.lock"
     lock = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb+")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as problem:
-        lock.close()
-        raise ConflictError(
-            f"Another state server uses {local_dir}.", hint="Give every executor its own local folder.", retryable=True
-        ) from problem
-    return lock
+    until = time.monotonic() + TAKEOVER_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            if time.monotonic() < until:  # the server of a JVM that was just killed is about to end
+                time.sleep(0.05)
+                continue
+            lock.close()
+            raise ConflictError(
+                f"Another state server uses {local_dir}.",
+                hint="Give every executor its own local folder.",
+                retryable=True,
+            ) from problem
+        return lock
 
 
 def _tidy(local_dir: Path) -> None:

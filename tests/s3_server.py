@@ -41,15 +41,16 @@ class S3Service:
         """Settings of Hadoop's S3A to reach it."""
         return {
             "fs.s3a.endpoint": self.endpoint,
-            "fs.s3a.endpoint.region": os.environ["AWS_DEFAULT_REGION"],
+            "fs.s3a.endpoint.region": str(boto3.session.Session().region_name),
             "fs.s3a.path.style.access": "true",
         }
 
     @property
     def s3a_keys(self) -> dict[str, str]:
-        """The credentials in the environment, as S3A has them."""
-        access, secret = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
-        return {"fs.s3a.access.key": access, "fs.s3a.secret.key": secret}
+        """The credentials, as S3A has them."""
+        found = boto3.session.Session().get_credentials().get_frozen_credentials()
+        named = {"access.key": found.access_key, "secret.key": found.secret_key, "session.token": found.token}
+        return {f"fs.s3a.{name}": value for name, value in named.items() if value}
 
     def new_folder(self) -> str:
         """A prefix that nobody uses."""
@@ -61,8 +62,9 @@ class S3Service:
         config = Config(s3={"addressing_style": "path"}, retries={"max_attempts": 1, "mode": "standard"})
         return boto3.client("s3", endpoint_url=self.endpoint, config=config)
 
-    def keys(self, prefix: str = "") -> list[str]:
-        """All keys that begin with ``prefix``."""
+    def files(self, folder: str) -> list[str]:
+        """All keys below a folder."""
+        prefix = folder.removeprefix(f"s3://{self.bucket}/")
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
         return [entry["Key"] for page in pages for entry in page.get("Contents", ())]
 

@@ -130,7 +130,7 @@ class Driver:
         return answer
 
     def state(
-        self, name: str, folder: Path, conf: Mapping[str, str] | None = None, checkpoint: str | None = None
+        self, name: str, folder: Path, conf: Mapping[str, str] | None = None, checkpoint: str = ""
     ) -> list[list[str]]:
         """All state of a query, read in a session with ``conf``."""
         self.send("state", name=name, folder=str(folder), conf=conf, checkpoint=checkpoint)

@@ -30,10 +30,12 @@ class Reference:
         """Put the checkpoint and the output of the first three batches, in a format, below ``folder``."""
         shutil.copytree(self.halves / f"v{version}" / name, folder / name)
 
-    def check(self, driver: Driver, name: str, folder: Path, conf: Mapping[str, str] | None = None) -> None:
+    def check(
+        self, driver: Driver, name: str, folder: Path, conf: Mapping[str, str] | None = None, checkpoint: str = ""
+    ) -> None:
         """Fail unless output and state of a finished query, read with ``conf``, are those of the run without faults."""
         assert read_output(folder / name) == self.outcomes[name].output
-        assert driver.state(name, folder / name, conf) == self.outcomes[name].state
+        assert driver.state(name, folder / name, conf, checkpoint) == self.outcomes[name].state
         assert driver.lock_trouble() == []
 
 

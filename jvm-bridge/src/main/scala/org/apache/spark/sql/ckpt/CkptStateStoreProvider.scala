@@ -141,6 +141,8 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     Metrics.all ++ Metrics.declared
   }
 
+  override def supportedInstanceMetrics: Seq[StateStoreInstanceMetric] = Seq(Metrics.RestoreForecast())
+
   override def close(): Unit = {
     val (last, first) = synchronized {
       val (handle, wasOpen) = (opened, !closed)
@@ -250,7 +252,7 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     val answer = txn.begun.server.call("commit", commitRequest(txn, delta))
     val done = System.nanoTime
     CommitReport.metrics(
-      txn, delta, answer, engine.readers.blockCacheBytes / engine.budget.stores,
+      storeId, txn, delta, answer, engine.readers.blockCacheBytes / engine.budget.stores,
       (serving - sealing) / 1000000,
       (done - serving) / 1000000)
   }
@@ -327,9 +329,9 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
   }
 
   private def open(server: StateServer): Long = {
-    val root = uri(new Path(storeId.checkpointRootLocation).getParent)
+    val root = new Path(storeId.checkpointRootLocation).getParent.toString
     val request = Json.obj()
-      .put("state_dir", uri(storeId.storeCheckpointLocation()))
+      .put("state_dir", storeId.storeCheckpointLocation().toString)
       .put("checkpoint_root", root)
       .put("operator", storeId.operatorId)
       .put("partition", storeId.partitionId)
@@ -388,9 +390,6 @@ private[ckpt] object CkptStateStoreProvider {
   private final case class Opened(server: StateServer, handle: Long)
 
   private val DeltaFile = "shim.sst"
-
-  /** What the state server takes for a place: Hadoop's own text of a path does not show which of its % are escapes. */
-  private def uri(path: Path): String = if (path.toUri.getScheme == null) path.toString else path.toUri.toString
 
   /** The first column of the state of an operator with a function for each group (FlatMapGroupsWithStateExecHelper). */
   private val GroupState = "groupState"
