@@ -54,7 +54,7 @@ else
 	@echo "NOT RUN: the tests of the shim in Scala. $(NO_SBT)."
 endif
 
-bench: $(VENV)/.ready $(JAR) ## ours against Spark's own providers: a table, and a plot in bench/out
+bench: $(VENV)/.ready $(JAR) $(S3_READY) ## ours against Spark's own providers: a table, and a plot in bench/out
 	@$(PY) -m integration.bench $(ARGS)
 
 lint: types $(SBT_READY) ## ruff, mypy and scalafmt

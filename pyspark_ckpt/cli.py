@@ -8,19 +8,23 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.collector import Collector
+from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import CkptError
+from pyspark_ckpt.state_store.key_groups import MAX_PARALLELISM
+from pyspark_ckpt.state_store.keys import EMPTY
 from pyspark_ckpt.state_store.meta import State
 from pyspark_ckpt.state_store.options import Options, parse
 from pyspark_ckpt.terminal import print_bars, print_json, print_table, size_text, wait, with_progress
 
 KEEP = 100
+GROUP_RANGES = 32
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,6 +81,8 @@ def inspect(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
     if given.json:
         rows = [
             {
+                "lineage": _lineage(checkpoint, identity, version) if given.lineage else None,
+                "rows_by_key_groups": _by_groups(checkpoint, [identity], version) if given.key_groups else None,
                 "operator": asdict(identity),
                 "operator_name": operator.name,
                 "id": meta.id,
@@ -110,7 +116,30 @@ def inspect(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
         for _, identity, meta in own:
             partitions[str(identity.partition)] += meta.rows
         print_bars(partitions)
+        identities = [identity for _, identity, _ in own]
+        if given.key_groups:
+            print(f"\nrows of each of {GROUP_RANGES} ranges of key groups")
+            print_bars(_by_groups(checkpoint, with_progress(identities, str), version))
+        if given.lineage:
+            print()
+            steps = [(each.partition, each.name, *_lineage(checkpoint, each, version)) for each in identities]
+            print_table(("partition", "store", "restored from", "deltas"), steps)
     return 0
+
+
+def _lineage(checkpoint: Checkpoint, identity: Identity, version: int) -> tuple[str, str]:
+    base, deltas = checkpoint.steps(identity, version)
+    start = "nothing" if base == EMPTY else f"snapshot {base.version} ({base.id})"
+    return start, ", ".join(f"{delta.version} ({delta.id})" for delta in deltas)
+
+
+def _by_groups(checkpoint: Checkpoint, identities: Iterable[Identity], version: int) -> dict[str, int]:
+    """Rows by ranges of key groups: a part of the range of hashes each."""
+    rows: Counter[int] = Counter()
+    for identity in identities:
+        rows.update(checkpoint.rows_by_hash(identity, version, GROUP_RANGES))
+    width = MAX_PARALLELISM // GROUP_RANGES
+    return {f"{part * width}..{(part + 1) * width - 1}": rows[part] for part in range(GROUP_RANGES)}
 
 
 def verify(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
@@ -216,7 +245,10 @@ def _parser() -> argparse.ArgumentParser:
                 metavar="N",
                 help=f"versions to keep below the newest one; default: {KEEP}, as Spark's minBatchesToRetain",
             )
-        elif command is not list_stores:
+        if command is inspect:
+            each.add_argument("--key-groups", action="store_true", help="count the rows of ranges of key groups")
+            each.add_argument("--lineage", action="store_true", help="show what a restore takes: snapshot and deltas")
+        if command in {inspect, verify}:
             each.add_argument("--version", type=int, help="of the state; default: the newest committed one")
         each.set_defaults(command=command)
     return parser

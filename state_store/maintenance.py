@@ -29,7 +29,14 @@ class Maintenance:
         self._forecast = shared.forecast
         self._warned = False
         failpoints = shared.failpoints
-        self._writer = SnapshotWriter(store.place, store.tuning, failpoints, store.log)
+        self._writer = SnapshotWriter(
+            store.place,
+            store.identity.partition,
+            store.tuning,
+            failpoints,
+            store.log,
+            full=store.options.full_snapshots,
+        )
         self._retention = Retention(
             store.place,
             Pins(store.checkpoint),

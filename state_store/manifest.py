@@ -24,7 +24,6 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.meta import FORMAT_VERSION, StoreMeta
 from pyspark_ckpt.state_store.names import is_table_object
 
-MAX_PARALLELISM: Final = 32768
 MAX_FILE_BYTES: Final = 1 << 44
 
 _TABLE_NAME = re.compile(r"\d{6,20}\.sst")

@@ -47,6 +47,7 @@ class Options:
     local_dir: str
     remote: str
     s3: S3Settings
+    full_snapshots: bool
     snapshot_every_versions: int
     snapshot_every_bytes: int
     snapshot_interval_s: float
@@ -90,6 +91,7 @@ def parse(settings: Mapping[str, str]) -> Options:
             encryption=cast("str", values["s3Encryption"]),
             kms_key_id=cast("str", values["s3KmsKeyId"]),
         ),
+        full_snapshots=values["snapshotMode"] == "full",
         snapshot_every_versions=cast("int", values["snapshotEveryVersions"]),
         snapshot_every_bytes=cast("int", values["snapshotEveryBytes"]),
         snapshot_interval_s=cast("float", values["snapshotInterval"]),

@@ -10,6 +10,7 @@ import re
 import secrets
 import shutil
 import threading
+import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ TRANSFER_THREADS = 8
 MOVER_THREADS = 2
 ENDED_KEPT = 1024
 CACHE_SHARE = 0.75
+TAKEOVER_S = 3.0
+ADOPTION_S = 3600.0
+"""Local copies of an earlier process that nobody has asked for by then are deleted."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
 
@@ -81,6 +85,8 @@ class Stores:
         self._handles: dict[int, Handle] = {}
         self._shelves: dict[str, _Shelf] = {}
         self._adopted: set[Path] = set()
+        self._left_over = set((local_dir / "stores").iterdir())
+        self._started = time.monotonic()
         self._epochs: dict[str, Epochs] = {}
         self._transactions: OrderedDict[int, tuple[Store, Transaction]] = OrderedDict()
 
@@ -107,10 +113,19 @@ class Stores:
                     self._adopted.add(folder)
                     store.adopt()
                 shelf = self._shelves[place.url] = _Shelf(store, Maintenance(store, self._shared))
+            self._sweep_left_over()
             shelf.handles += 1
             handle = Handle(next(self._handle_numbers), shelf.store, shelf.maintenance, caller)
             self._handles[handle.number] = handle
             return handle
+
+    def _sweep_left_over(self) -> None:
+        """Delete what an earlier process has left of stores that are by now, it seems, somebody else's."""
+        self._left_over -= self._adopted
+        if self._left_over and time.monotonic() - self._started > ADOPTION_S:
+            for folder in self._left_over:
+                self._shared.sweeper.submit(shutil.rmtree, folder, ignore_errors=True)
+            self._left_over = set()
 
     def handle(self, number: int) -> Handle:
         """Return an open handle. Raises LifecycleError."""
@@ -190,14 +205,21 @@ def _possess(local_dir: Path) -> IO[bytes]:
     """Lock the folder for the life of this process."""
     path = local_dir / "server.lock"
     lock = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb+")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as problem:
-        lock.close()
-        raise ConflictError(
-            f"Another state server uses {local_dir}.", hint="Give every executor its own local folder.", retryable=True
-        ) from problem
-    return lock
+    until = time.monotonic() + TAKEOVER_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            if time.monotonic() < until:  # the server of a JVM that was just killed is about to end
+                time.sleep(0.05)
+                continue
+            lock.close()
+            raise ConflictError(
+                f"Another state server uses {local_dir}.",
+                hint="Give every executor its own local folder.",
+                retryable=True,
+            ) from problem
+        return lock
 
 
 def _tidy(local_dir: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pyspark_ckpt.cli import main
 from pyspark_ckpt.state_store.database import Database
 from tests.conftest import MakeLab
-from tests.lab import QUERY, Lab, damage
+from tests.lab import QUERY, Lab, damage, row_key
 from tests.s3_server import S3Service
 
 VERSIONS = 5
@@ -63,6 +63,20 @@ def test_list_counts_versions_and_snapshots(lab: Lab, capsys: pytest.CaptureFixt
     (store,) = json.loads(text)["stores"]
     assert (store["first_version"], store["last_version"], store["deltas"], store["snapshots"]) == (1, 5, 5, 2)
     assert store["lag"] == 1
+
+
+def test_inspect_shows_lineage_and_key_groups(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = run(capsys, "inspect", str(lab.checkpoint), "--lineage", "--key-groups")
+    assert code == 0
+    snapshot, delta = max(lab.objects(".snapshot")), max(lab.objects(".delta"))
+    assert f"snapshot 4 ({snapshot[21:53]})  {VERSIONS} ({delta[21:53]})" in text
+    code, text = run(capsys, "inspect", str(lab.checkpoint), "--lineage", "--key-groups", "--json")
+    (store,) = json.loads(text)["stores"]
+    counts = store["rows_by_key_groups"]
+    assert (len(counts), sum(counts.values())) == (32, VERSIONS)
+    hashes = [int.from_bytes(row_key(1, f"key-{version}")[2:6], "big") for version in range(1, VERSIONS + 1)]
+    assert counts["0..1023"] == sum(value < 1 << 27 for value in hashes)
+    assert store["lineage"][0].startswith("snapshot 4")
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

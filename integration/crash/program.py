@@ -53,6 +53,7 @@ def run(spark: SparkSession, runs: list[dict[str, Any]]) -> list[dict[str, Any]]
     return [
         {
             "batches": [progress.batchId for progress in query.recentProgress],
+            "restores": sum(_restores(progress) for progress in query.recentProgress),
             "metrics": sorted({name for last in query.recentProgress[-1:] for name in _metric_names(last)}),
         }
         for query in queries
@@ -154,6 +155,10 @@ def _end_of(query: StreamingQuery) -> str | None:
             return None
         return f"{type(problem).__name__}: {problem}"
     return None
+
+
+def _restores(progress: Any) -> int:  # noqa: ANN401 - PySpark's own type has no public name
+    return sum(operator.customMetrics.get("ckptRestores", 0) for operator in progress.stateOperators)
 
 
 def _metric_names(progress: Any) -> set[str]:  # noqa: ANN401 - PySpark's own type has no public name
