@@ -125,19 +125,21 @@ class Stores:
     def close(self, number: int) -> None:
         """Close a handle and its feeds; the last one of a store closes the store. No error if it is closed already."""
         with self._lock:
-            feeds = [feed for feed, (handle_number, _) in self._feeds.items() if handle_number == number]
+            handle = self._handles.pop(number, None)
+            feeds = [feed for feed, (owner, _) in self._feeds.items() if owner == number]
+            last = handle is not None and self._put_back(handle)
         for feed in feeds:
             self.close_feed(feed)
-        with self._lock:
-            handle = self._handles.pop(number, None)
-            if handle is None:
-                return
-            shelf = self._shelves[handle.store.place.url]
-            shelf.handles -= 1
-            if shelf.handles > 0:
-                return
+        if handle is not None and last:
+            handle.store.close()
+
+    def _put_back(self, handle: Handle) -> bool:
+        """Count one user of the store less; whether it was the last, so that the store is not found any more."""
+        shelf = self._shelves[handle.store.place.url]
+        shelf.handles -= 1
+        if shelf.handles == 0:
             del self._shelves[handle.store.place.url]
-        handle.store.close()
+        return shelf.handles == 0
 
     def open_feed(self, handle: Handle, first: int, last: int, commit_id: str | None) -> int:
         """Open a feed of what versions ``first`` to ``last`` have changed, the last one with that id; its number.
@@ -215,6 +217,9 @@ class Stores:
             stores = [shelf.store for shelf in self._shelves.values()]
             self._shelves.clear()
             self._handles.clear()
+            feeds = list(self._feeds)
+        for feed in feeds:
+            self.close_feed(feed)
         for store in stores:
             store.close()
         self._shared.pool.shutdown(wait=True)
