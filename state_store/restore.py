@@ -100,6 +100,25 @@ class Restorer:
                 sources[kind].discard(base)
                 _empty(folder)
 
+    def replay(self, commit: Marker, start: int, start_id: str | None, folder: Path) -> Restored:
+        """As ``restore``, but from the snapshot of version ``start`` and from nothing else; its id may be left open.
+
+        Raises NotFoundError that names the snapshots there are (this one is none of them, or ``commit`` does not
+        exist), InvalidInputError (other id), FormatError (damage), StorageError.
+        """
+        lineage = Lineage.read(self._place)
+        lineage.require(commit, self._store)
+        base, steps = lineage.chain(commit, lambda marker: marker.version <= start or marker not in lineage.deltas)
+        if base not in lineage.snapshots or base.version != start or start_id not in (None, base.id):
+            raise self._no_snapshot(commit, start, start_id, lineage)
+        try:
+            return self._build(base, "snapshot", steps, lineage, folder, lambda _commit, _folder: None)
+        except _UnusableBaseError as problem:
+            raise FormatError(
+                f"{self._store}: {commit} cannot be replayed: {problem}",
+                hint="Restore the named file from a backup of the checkpoint, or begin with another snapshot.",
+            ) from problem
+
     def _build(
         self, base: Marker, kind: str, steps: list[DeltaName], lineage: Lineage, folder: Path, link: LinkLocal
     ) -> Restored:
@@ -207,6 +226,15 @@ class Restorer:
             except BaseException:
                 database.close()
                 raise
+
+    def _no_snapshot(self, commit: Marker, start: int, start_id: str | None, lineage: Lineage) -> CkptError:
+        known = sorted(marker.version - 1 for marker in lineage.ancestors(commit) & lineage.snapshots.keys())
+        wanted = f"batch {start - 1} (version {start}{f', id {start_id}' if start_id else ''})"
+        return NotFoundError(
+            f"{self._store}: there is no snapshot of {wanted} that batch {commit.version - 1} could be replayed from; "
+            + (f"there are those of batches {', '.join(map(str, known))}." if known else "there is none at all."),
+            hint="Snapshots are made in the background, see the option snapshotEveryVersions.",
+        )
 
     def _hopeless(self, commit: Marker, problem: CkptError, troubles: list[str]) -> CkptError:
         if not troubles:

@@ -19,8 +19,10 @@ from pyspark_ckpt.state_store.entrusted import Entrusted
 from pyspark_ckpt.state_store.errors import CkptError, InternalError, InvalidInputError, StorageError
 from pyspark_ckpt.state_store.keys import EMPTY, MARKER_KEY
 from pyspark_ckpt.state_store.meta import Descriptor
+from pyspark_ckpt.state_store.store import Store
 from pyspark_ckpt.state_store.stores import Stores
 from pyspark_ckpt.state_store.ticket import WorkerTask
+from pyspark_ckpt.state_store.transaction import Transaction
 
 PROTOCOL = 1
 
@@ -54,6 +56,31 @@ class Begin(Request, frozen=True):
     attempt: int | None = None
     key_schema: str = ""
     num_partitions: int | None = None
+
+
+class Replay(Request, frozen=True):
+    """Begin a transaction on a version that is built of the snapshot of version ``start`` and deltas."""
+
+    handle: int
+    version: int
+    start: int
+    id: str | None = None
+    start_id: str | None = None
+
+
+class OpenChanges(Request, frozen=True):
+    """Open a feed of what the versions ``first`` to ``last`` have changed; ``id`` is the last one's."""
+
+    handle: int
+    first: int
+    last: int
+    id: str | None = None
+
+
+class OfFeed(Request, frozen=True):
+    """Name an open feed."""
+
+    feed: int
 
 
 class CreateState(Request, frozen=True):
@@ -115,6 +142,10 @@ class Dispatcher:
         self._methods: Mapping[str, tuple[msgspec.json.Decoder[Any], Callable[[Any], dict[str, Any]]]] = {
             "open": (msgspec.json.Decoder(Open), self._open),
             "begin": (msgspec.json.Decoder(Begin), self._begin),
+            "replay": (msgspec.json.Decoder(Replay), self._replay),
+            "open_changes": (msgspec.json.Decoder(OpenChanges), self._open_changes),
+            "next_changes": (msgspec.json.Decoder(OfFeed), self._next_changes),
+            "close_changes": (msgspec.json.Decoder(OfFeed), self._close_changes),
             "create_state": (msgspec.json.Decoder(CreateState), self._create_state),
             "drop_state": (msgspec.json.Decoder(DropState), self._drop_state),
             "commit": (msgspec.json.Decoder(Commit), self._commit),
@@ -166,6 +197,15 @@ class Dispatcher:
         store = handle.store
         worker = None if request.attempt is None else WorkerTask(request.attempt, request.key_schema)
         transaction = store.begin(handle.caller, request.version, request.id, worker, request.num_partitions)
+        return self._begun(store, transaction)
+
+    def _replay(self, request: Replay) -> dict[str, Any]:
+        handle = self._stores.handle(request.handle)
+        store = handle.store
+        transaction = store.replay(handle.caller, request.version, request.id, request.start, request.start_id)
+        return self._begun(store, transaction)
+
+    def _begun(self, store: Store, transaction: Transaction) -> dict[str, Any]:
         self._stores.remember(store, transaction)
         base, meta = transaction.base, transaction.meta
         return {
@@ -184,6 +224,26 @@ class Dispatcher:
             "states": meta.states,
             "metrics": transaction.metrics,
         }
+
+    def _open_changes(self, request: OpenChanges) -> dict[str, Any]:
+        handle = self._stores.handle(request.handle)
+        return {"feed": self._stores.open_feed(handle, request.first, request.last, request.id)}
+
+    def _next_changes(self, request: OfFeed) -> dict[str, Any]:
+        delta = self._stores.feed(request.feed).next()
+        if delta is None:
+            return {"version": None}
+        store = delta.store
+        return {
+            "version": store.version,
+            "parent": None if store.parent == EMPTY.id else store.parent,
+            "files": [str(file) for file in delta.files],
+            "states": store.states,
+        }
+
+    def _close_changes(self, request: OfFeed) -> dict[str, Any]:
+        self._stores.close_feed(request.feed)
+        return {}
 
     def _create_state(self, request: CreateState) -> dict[str, Any]:
         store, transaction = self._stores.transaction(request.txn)

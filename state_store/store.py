@@ -110,7 +110,7 @@ class Store:
         self._shared.failpoints.hit("begin.before")
         started = time.monotonic()
         self.await_moves()
-        base = self._base(caller, version, commit_id)
+        base = self.commit_of(caller, version, commit_id)
         copy, metrics = self._leased(base)
         try:
             self._check_partitions(copy.meta, num_partitions)
@@ -127,6 +127,47 @@ class Store:
         self._shared.failpoints.hit("begin.after_ticket")
         transaction.metrics = {"load_ms": _ms_since(started), "restored": 0, "replayed_deltas": 0, **metrics}
         return transaction
+
+    def replay(
+        self, caller: Caller, version: int, commit_id: str | None, start: int, start_id: str | None
+    ) -> Transaction:
+        """Begin a transaction on a version that is built for it: of the snapshot of version ``start`` and deltas alone.
+
+        No local copy is used, and what is built goes with the transaction. Raises as ``Restorer.replay``.
+        """
+        started = time.monotonic()
+        if not 1 <= start <= version:
+            raise InvalidInputError(f"{self.identity}: version {version} cannot be replayed from version {start}.")
+        base = self.commit_of(caller, version, commit_id)
+        copy, metrics = self._replayed(base, start, start_id)
+        try:
+            transaction = self._opened(caller, base, copy, None)
+        except BaseException:
+            with self._lock:
+                self._copies.release(copy)
+            raise
+        transaction.metrics = {"load_ms": _ms_since(started), **metrics}
+        return transaction
+
+    def commit_of(self, caller: Caller, version: int, commit_id: str | None) -> Marker:
+        """The commit of a version that stands for this caller; whether it is there is not looked at if its id is given.
+
+        Raises as ``resolve``; InvalidInputError.
+        """
+        if version < 0 or (commit_id is not None and not is_id(commit_id)):
+            raise InvalidInputError(f"{self.identity}: version {version} with id {commit_id!r} cannot exist.")
+        if caller.format == 1:
+            self._epochs.of(caller.run_id)  # number the run before it commits anything
+        if version == 0:
+            return EMPTY
+        if commit_id is not None:
+            return Marker(version, commit_id)
+        decided = self._decided.get((caller.run_id, version))
+        if decided is not None:
+            return decided
+        return resolve(
+            self.place, self.checkpoint, version, self.identity.operator, self.identity.partition, str(self.identity)
+        )
 
     def is_live(self, transaction: Transaction) -> bool:
         """Whether the base of ``transaction`` is the copy that commits move forward."""
@@ -220,22 +261,6 @@ class Store:
             self._closed = True
             self._copies.close(remove=True)
 
-    def _base(self, caller: Caller, version: int, commit_id: str | None) -> Marker:
-        if version < 0 or (commit_id is not None and not is_id(commit_id)):
-            raise InvalidInputError(f"{self.identity}: version {version} with id {commit_id!r} cannot exist.")
-        if caller.format == 1:
-            self._epochs.of(caller.run_id)  # number the run before it commits anything
-        if version == 0:
-            return EMPTY
-        if commit_id is not None:
-            return Marker(version, commit_id)
-        decided = self._decided.get((caller.run_id, version))
-        if decided is not None:
-            return decided
-        return resolve(
-            self.place, self.checkpoint, version, self.identity.operator, self.identity.partition, str(self.identity)
-        )
-
     def _decide(self, caller: Caller, commit: Marker) -> None:
         """Remember for this run which commit of a version stands; a reader outside a query belongs to no run."""
         if not caller.run_id:
@@ -289,6 +314,22 @@ class Store:
             raise
         self.lag.observed(restored.lineage, base)
         self.log.info("%s restored: %s", base, restored.metrics)
+        return copy, restored.metrics
+
+    def _replayed(self, base: Marker, start: int, start_id: str | None) -> tuple[LocalCopy, dict[str, int]]:
+        with self._lock:
+            self._require_usable()
+            folder = self._copies.new_folder()
+        try:
+            restored = self._restorer.replay(base, start, start_id, folder)
+            restored.database.close()
+            copy = LocalCopy(folder, restored.meta)
+            with self._lock:
+                self._require_usable()
+                self._copies.lease(copy)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         return copy, restored.metrics
 
     def _link(self, base: Marker, folder: Path) -> StoreMeta | None:

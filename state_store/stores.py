@@ -20,10 +20,12 @@ from typing import IO
 from pyspark_ckpt.state_store import remote
 from pyspark_ckpt.state_store.blobs import MeteredPlace, S3aSettings, Traffic, place_at
 from pyspark_ckpt.state_store.boot import boot_id
+from pyspark_ckpt.state_store.changes import ChangeFeed, steps_to
 from pyspark_ckpt.state_store.context import Caller, Identity, Shared
 from pyspark_ckpt.state_store.database import Tuning
-from pyspark_ckpt.state_store.errors import ConflictError, LifecycleError
+from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.maintenance import Maintenance
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
@@ -83,6 +85,8 @@ class Stores:
         self._lock = threading.Lock()
         self._handle_numbers = itertools.count(1)
         self._handles: dict[int, Handle] = {}
+        self._feed_numbers = itertools.count(1)
+        self._feeds: dict[int, tuple[int, ChangeFeed]] = {}
         self._shelves: dict[str, _Shelf] = {}
         self._adopted: set[Path] = set()
         self._left_over = set((local_dir / "stores").iterdir())
@@ -143,17 +147,55 @@ class Stores:
         return handle
 
     def close(self, number: int) -> None:
-        """Close a handle; the last one of a store closes the store. No error if it is closed already."""
+        """Close a handle and its feeds; the last one of a store closes the store. No error if it is closed already."""
         with self._lock:
             handle = self._handles.pop(number, None)
-            if handle is None:
-                return
-            shelf = self._shelves[handle.store.place.url]
-            shelf.handles -= 1
-            if shelf.handles > 0:
-                return
+            feeds = [feed for feed, (owner, _) in self._feeds.items() if owner == number]
+            last = handle is not None and self._put_back(handle)
+        for feed in feeds:
+            self.close_feed(feed)
+        if handle is not None and last:
+            handle.store.close()
+
+    def _put_back(self, handle: Handle) -> bool:
+        """Count one user of the store less; whether it was the last, so that the store is not found any more."""
+        shelf = self._shelves[handle.store.place.url]
+        shelf.handles -= 1
+        if shelf.handles == 0:
             del self._shelves[handle.store.place.url]
-        handle.store.close()
+        return shelf.handles == 0
+
+    def open_feed(self, handle: Handle, first: int, last: int, commit_id: str | None) -> int:
+        """Open a feed of what versions ``first`` to ``last`` have changed, the last one with that id; its number.
+
+        It stays until it is closed, or its handle is. Raises as ``steps_to``; StorageError.
+        """
+        store = handle.store
+        if not 1 <= first <= last:
+            raise InvalidInputError(f"{store.identity}: versions {first} to {last} are none that change anything.")
+        commit = store.commit_of(handle.caller, last, commit_id)
+        steps = steps_to(commit, first, Lineage.read(store.place), str(store.identity))
+        folder = self.local_dir / "staging" / f"changes-{secrets.token_hex(8)}"
+        folder.mkdir(mode=0o700)
+        feed = ChangeFeed(store.place, steps, folder, self._shared.pool)
+        with self._lock:
+            number = next(self._feed_numbers)
+            self._feeds[number] = (handle.number, feed)
+            return number
+
+    def feed(self, number: int) -> ChangeFeed:
+        """Return an open feed. Raises LifecycleError."""
+        found = self._feeds.get(number)
+        if found is None:
+            raise LifecycleError(f"Change feed {number} is not open in this state server.", hint="Open it again.")
+        return found[1]
+
+    def close_feed(self, number: int) -> None:
+        """Close a feed. No error if it is closed already."""
+        with self._lock:
+            found = self._feeds.pop(number, None)
+        if found is not None:
+            found[1].close()
 
     def remember(self, store: Store, transaction: Transaction) -> None:
         """Let ``transaction`` find this one by its number, also for a while after its end."""
@@ -199,6 +241,9 @@ class Stores:
             stores = [shelf.store for shelf in self._shelves.values()]
             self._shelves.clear()
             self._handles.clear()
+            feeds = list(self._feeds)
+        for feed in feeds:
+            self.close_feed(feed)
         for store in stores:
             store.close()
         self._shared.pool.shutdown(wait=True)
