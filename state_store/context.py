@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ class Shared:
     mover: Executor
     failpoints: FailPoints
     transaction_numbers: itertools.count[int]
+    clock: Callable[[], float]
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class Maintenance:
         failpoints = shared.failpoints
         self._writer = SnapshotWriter(store.place, store.tuning, failpoints, store.log)
         self._retention = Retention(
-            store.place, store.options.retention_grace_period_s, shared.pool, failpoints, store.log
+            store.place, store.options.retention_grace_period_s, shared.pool, failpoints, store.log, shared.clock
         )
 
     def snapshot(self, *, force: bool = False) -> tuple[Published | None, dict[str, int]]:

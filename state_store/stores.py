@@ -10,14 +10,16 @@ import re
 import secrets
 import shutil
 import threading
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from pyspark_ckpt.state_store import remote
-from pyspark_ckpt.state_store.blobs import place_at
+from pyspark_ckpt.state_store.blobs import BlobPlace, S3Settings, place_at
 from pyspark_ckpt.state_store.boot import boot_id
 from pyspark_ckpt.state_store.context import Caller, Identity, Shared
 from pyspark_ckpt.state_store.database import Tuning
@@ -57,10 +59,22 @@ class _Shelf:
 class Stores:
     """Owner of a local folder and of everything in it. Safe to call from many threads."""
 
-    def __init__(self, local_dir: Path, memory_bytes: int, options: Options) -> None:
-        """Take possession of ``local_dir``. Raises ConflictError if another live state server has it."""
+    def __init__(
+        self,
+        local_dir: Path,
+        memory_bytes: int,
+        options: Options,
+        *,
+        places: Callable[[str, S3Settings], BlobPlace] = place_at,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Take possession of ``local_dir``. Raises ConflictError if another live state server has it.
+
+        ``places`` finds the place behind a URI; ``clock`` tells retention how old an object of a place is.
+        """
         self.local_dir = local_dir
         self.memory_bytes = memory_bytes
+        self._places = places
         local_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._possession = _possess(local_dir)
         _tidy(local_dir)
@@ -73,6 +87,7 @@ class Stores:
             failpoints=FailPoints(options.fail_points, local_dir),
             # From a random start: a transaction of a server that died is never taken for one of this server.
             transaction_numbers=itertools.count(secrets.randbits(48)),
+            clock=clock,
         )
         self._lock = threading.Lock()
         self._handle_numbers = itertools.count(1)
@@ -90,10 +105,10 @@ class Stores:
         Makes no remote request but, with ``options.remote``, one for the query's id. Raises InvalidInputError (a place
         of an unknown kind), StorageError.
         """
-        checkpoint = place_at(checkpoint_root, options.s3)
+        checkpoint = self._places(checkpoint_root, options.s3)
         if options.remote:
             state_dir = remote.state_dir(options.remote, checkpoint, identity)
-        place = place_at(state_dir, options.s3)
+        place = self._places(state_dir, options.s3)
         with self._lock:
             shelf = self._shelves.get(place.url)
             if shelf is None:
@@ -101,8 +116,8 @@ class Stores:
                 folder = self.local_dir / "stores" / _folder_name(identity, place.url)
                 store = Store(identity, place, checkpoint, epochs, folder, options, self._shared)
                 if folder not in self._adopted:
-                    self._adopted.add(folder)
                     store.adopt()
+                    self._adopted.add(folder)
                 shelf = self._shelves[place.url] = _Shelf(store, Maintenance(store, self._shared))
             shelf.handles += 1
             handle = Handle(next(self._handle_numbers), shelf.store, shelf.maintenance, caller)

@@ -15,6 +15,7 @@ from botocore.exceptions import ReadTimeoutError
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, LocalPlace, S3Settings, place_at
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
+from tests.memory_place import MemoryService
 from tests.s3_server import S3Service
 
 WRITERS = 16
@@ -144,6 +145,12 @@ class TestLocalPlace(BlobPlaceContract):
         (tmp_path / "file").write_text("in the way")
         with pytest.raises(StorageError, match="file"):
             LocalPlace(tmp_path / "file" / "folder").put("a", b"x")
+
+
+class TestMemoryPlace(BlobPlaceContract):
+    @pytest.fixture
+    def place(self) -> BlobPlace:
+        return MemoryService(time.time).place("memory:/place")
 
 
 class TestS3Place(BlobPlaceContract):
