@@ -90,6 +90,13 @@ class Executor:
         """Begin a transaction, and read all rows of its base."""
         return Txn(self.server, self.server.call("begin", handle=handle, version=version, id=commit_id))
 
+    def compact(self) -> None:
+        """Merge the table files of the live database, as RocksDB does by itself when there are more of them."""
+        for shelf in self.server.stores._shelves.values():
+            live = shelf.store._copies.live
+            if live is not None and live.database is not None:
+                live.database.compact()
+
     def close_handles(self) -> None:
         """Give everything back, as an executor does with a store that it is not to keep."""
         handles, self.handles = self.handles, {}

@@ -27,7 +27,7 @@ class Life:
     def take(self, step: Step, draw: random.Random) -> None:
         """Take a step under faults. Raises AssertionError if anything is not as it must be."""
         self.query.network.tell(f"  {self.query.network.step + 1} {step.__name__}")
-        with self.query.trouble(draw, self._meanwhile):
+        with self.query.trouble(draw, self._anything):
             step(draw)
 
     # --- what tasks do -----------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class Life:
         for _ in range(draw.randint(3, 6)):
             self._run(draw, executor)
             self.query.network.advance(draw.uniform(0, GRACE_S))
-            for step in draw.sample((self.snapshot, self.snapshot, self.clean_up, self.clean_up, self.read), 2):
+            for step in draw.choices((self.snapshot, self.clean_up, self.read, self.compact), (3, 3, 1, 1), k=2):
                 step(draw)
 
     def read(self, draw: random.Random) -> None:
@@ -116,6 +116,27 @@ class Life:
             truth.first_kept = max(truth.first_kept, executor.newest - self.query.keep)
             done = self.query.attempt(executor, lambda: executor.server.call("cleanup", handle=handle))
             self.query.network.tell(f"    clean-up on {executor.name} from {executor.newest}: {done}")
+
+    def compact(self, draw: random.Random) -> None:
+        """RocksDB merges the table files of a live database: the next snapshot has others, and the old ones end."""
+        self._executor(draw).compact()
+
+    def overlap(self, draw: random.Random) -> None:
+        """A snapshot or a clean-up of one executor is slow, and the other one does its own in the middle of it."""
+        executor, (first, second) = self._executor(draw), draw.choices((self.snapshot, self.clean_up), k=2)
+
+        def in_the_middle(draw: random.Random) -> None:
+            for _ in range(2):
+                draw.choice((second, self.clean_up))(draw)
+                self.query.network.advance(draw.choice((0, 2 * GRACE_S)))
+
+        everybody = self.query.executors
+        self._meanwhile(draw, executor, in_the_middle)
+        self.query.executors = [executor]
+        try:
+            first(draw)
+        finally:
+            self.query.executors = everybody
 
     def wait(self, draw: random.Random) -> None:
         """Time passes: a little, or more than the grace period."""
@@ -220,14 +241,17 @@ class Life:
     def _executor(self, draw: random.Random) -> Executor:
         return draw.choice(self.query.executors)
 
-    def _meanwhile(self, draw: random.Random, executor: Executor) -> None:
-        """In the middle of a call of one executor something happens on the other, and time passes."""
-        query = self.query
+    def _anything(self, draw: random.Random, executor: Executor) -> None:
+        """In the middle of a call of one executor something happens on the other."""
         steps = (self.snapshot, self.clean_up, self.run_a_batch, self.run_for_a_while, self.read, self.commit)
-        step, seconds = draw.choice(steps), draw.choice((0, LATE_S / 4, 3 * GRACE_S))
+        self._meanwhile(draw, executor, draw.choice(steps))
+
+    def _meanwhile(self, draw: random.Random, executor: Executor, step: Step) -> None:
+        """In the middle of a call of one executor the other takes a step, and time passes."""
+        query, everybody, seconds = self.query, self.query.executors, draw.choice((0, LATE_S / 4, 3 * GRACE_S))
 
         def happen() -> None:
-            others = [each for each in query.executors if each is not executor]
+            others = [each for each in everybody if each is not executor]
             query.network.tell(f"      meanwhile on {others[0].name}, and {seconds} s pass: {step.__name__}")
             query.executors, both = others, query.executors
             busy = [attempt for attempt in query.attempts if attempt.on is executor]

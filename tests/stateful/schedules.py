@@ -21,6 +21,8 @@ STEPS = {
     Life.read_again: 1,
     Life.snapshot: 4,
     Life.clean_up: 4,
+    Life.compact: 2,
+    Life.overlap: 5,
     Life.wait: 2,
     Life.restart_the_query: 1,
     Life.rewind_the_query: 1,
