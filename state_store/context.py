@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ class Shared:
     failpoints: FailPoints
     forecast: RestoreForecast
     transaction_numbers: itertools.count[int]
+    clock: Callable[[], float]
 
 
 @dataclass(frozen=True)

@@ -101,8 +101,7 @@ class LocalCopies:
         """
         copy = self.find(marker)
         if copy is None and marker == EMPTY:
-            folder = self.new_folder()
-            copy = self.add(folder, EMPTY_META, Database(folder / "db", self._tuning))
+            copy = self._new_empty()
         elif copy is not None and copy is not self.live and self._may_replace_live(copy):
             try:
                 self._promote(copy)
@@ -132,8 +131,16 @@ class LocalCopies:
         return folder
 
     def add(self, folder: Path, meta: StoreMeta, database: Database | None) -> LocalCopy:
-        """Take in a folder that was filled; with its open ``database`` it becomes live if that is free to change."""
-        _write_meta(folder, meta)
+        """Take in a folder that was filled; with its open ``database`` it becomes live if that is free to change.
+
+        After an error the database is closed.
+        """
+        try:
+            _write_meta(folder, meta)
+        except BaseException:
+            if database is not None:
+                database.close()
+            raise
         copy = LocalCopy(folder, meta, used=next(self._clock))
         self._copies.append(copy)
         if database is not None:
@@ -227,6 +234,14 @@ class LocalCopies:
             with suppress(OSError):  # not empty: a store of the same name was opened meanwhile
                 self._folder.rmdir()
 
+    def _new_empty(self) -> LocalCopy:
+        folder = self.new_folder()
+        try:
+            return self.add(folder, EMPTY_META, Database(folder / "db", self._tuning))
+        except BaseException:
+            _remove(folder)
+            raise
+
     def _may_replace_live(self, copy: LocalCopy) -> bool:
         return copy.leases == 0 and (self.live is None or self.live.leases == 0)
 
@@ -257,11 +272,11 @@ class LocalCopies:
                 held = database.marker() or EMPTY
             finally:
                 database.close()
+            for marker in metas.keys() - {held}:
+                _meta_path(folder, metas[marker]).unlink()
         except (CkptError, OSError, msgspec.MsgspecError) as problem:
             self._log.warning("what an earlier state server left in %s is not usable and goes: %s", folder, problem)
             return None
-        for marker in metas.keys() - {held}:
-            _meta_path(folder, metas[marker]).unlink()
         return metas.get(held)
 
 
@@ -293,7 +308,9 @@ def _read_meta(path: Path) -> StoreMeta:
 
 
 def _remove(path: Path) -> None:
+    """Delete what can be deleted: what a failing disk keeps goes with the local folder."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink()

@@ -12,6 +12,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -213,11 +214,15 @@ class Database:
             self._open.compact_range(None, None)
 
     def close(self) -> None:
-        """Stop background work and release the folder. May be called twice."""
+        """Stop background work and release the folder. May be called twice.
+
+        A disk that fails now is no error: with an empty memtable nothing is written that counts.
+        """
         with self._closing:
-            if self._db is not None:
-                self._db.close()
-                self._db = None
+            database, self._db = self._db, None
+            if database is not None:
+                with suppress(Exception):  # the binding raises no narrower one, and has let go of the folder
+                    database.close()
 
 
 class Reader:

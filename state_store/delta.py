@@ -119,7 +119,7 @@ def _add(archive: zipfile.ZipFile, name: str, file: Path) -> DeltaFile:
 
 def _extract(archive: zipfile.ZipFile, file: DeltaFile, folder: Path) -> Path:
     path, xxh3 = folder / file.name, xxhash.xxh3_128()
-    with archive.open(file.name) as source, path.open("xb", buffering=0) as target:
+    with archive.open(file.name) as source, path.open("xb") as target:  # buffered: a write is never cut short
         while chunk := source.read(CHUNK_BYTES):
             xxh3.update(chunk)
             target.write(chunk)
@@ -134,6 +134,8 @@ def _read_meta(place: BlobPlace, name: DeltaName, source: BinaryIO) -> DeltaMeta
 
 
 def _checked_meta(archive: zipfile.ZipFile, name: DeltaName) -> DeltaMeta:
+    if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in archive.infolist()):
+        raise _Damage("it is compressed in a way that is not allowed")
     sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
     if not 0 < sizes.get(META_NAME, 0) <= MAX_META_BYTES or len(sizes) > MAX_FILES:
         raise _Damage(f"it has no usable {META_NAME}")

@@ -27,6 +27,7 @@ class Maintenance:
         self._store = store
         self._busy = threading.Lock()
         self._forecast = shared.forecast
+        self._clock = shared.clock
         self._warned = False
         failpoints = shared.failpoints
         self._writer = SnapshotWriter(
@@ -44,6 +45,7 @@ class Maintenance:
             shared.pool,
             failpoints,
             store.log,
+            shared.clock,
         )
 
     def snapshot(self, *, force: bool = False) -> tuple[Published | None, dict[str, int]]:
@@ -121,4 +123,4 @@ class Maintenance:
 
     def _reason(self, version: int) -> str | None:
         lag = self._store.lag.up_to(version)
-        return None if lag is None else self._store.policy.reason(lag, self._store.tables.size_bytes, time.time())
+        return None if lag is None else self._store.policy.reason(lag, self._store.tables.size_bytes, self._clock())

@@ -21,6 +21,7 @@ import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.json_objects import seal, unseal
 from pyspark_ckpt.state_store.meta import FORMAT_VERSION, StoreMeta
 from pyspark_ckpt.state_store.names import is_table_object
 
@@ -65,7 +66,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def encode(self) -> bytes:
         """Content of the manifest object."""
-        return msgspec.json.encode(self)
+        return seal(self)
 
 
 def is_inline(name: str) -> bool:
@@ -81,6 +82,7 @@ def inline_file(name: str, data: bytes) -> ManifestFile:
 
 def decode(content: bytes, where: str) -> Manifest:
     """Read and check a manifest. Raises FormatError that names ``where`` it lies."""
+    content = unseal(content, where)
     try:
         written_as = msgspec.json.decode(content, type=_FormatOnly).format
         if written_as != FORMAT_VERSION:

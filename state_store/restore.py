@@ -23,6 +23,7 @@ from pyspark_ckpt.state_store.database import Database, Tuning
 from pyspark_ckpt.state_store.delta import Delta, read_delta
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InternalError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.json_objects import read_again
 from pyspark_ckpt.state_store.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
@@ -82,10 +83,24 @@ class Restorer:
         ``local`` are commits that ``link`` can provide. Raises NotFoundError (never committed or
         retired), InvalidInputError (other id), FormatError (damage without a way round it), StorageError.
         """
-        lineage = Lineage.read(self._place)
+        try:
+            lineage = Lineage.read(self._place)
+            while True:
+                try:
+                    return self._restore(commit, lineage, folder, local, link)
+                except (NotFoundError, FormatError) as problem:
+                    before, lineage = lineage, Lineage.read(self._place)
+                    if not before.has_lost(lineage):
+                        raise
+                    self._log.warning("%s; retention has run meanwhile: what is left is looked at again", problem)
+                    _empty(folder)
+        except OSError as problem:  # of the local disk: a place raises none
+            raise StorageError(f"{self._store}: could not restore {commit} into {folder}: {problem}.") from problem
+
+    def _restore(self, commit: Marker, lineage: Lineage, folder: Path, local: set[Marker], link: LinkLocal) -> Restored:
         lineage.require(commit, self._store)
         sources = {"local copy": set(local), "snapshot": set(lineage.snapshots)}
-        troubles: list[str] = []
+        troubles: list[_UnusableBaseError] = []
         while True:
             try:
                 base, steps = lineage.chain(commit, lambda marker: any(marker in kind for kind in sources.values()))
@@ -96,7 +111,9 @@ class Restorer:
                 return self._build(base, kind, steps, lineage, folder, link)
             except _UnusableBaseError as problem:
                 self._log.warning("%s; an older base and more deltas are used instead", problem)
-                troubles.append(str(problem))
+                troubles.append(problem)
+                if kind not in sources:
+                    raise self._hopeless(commit, problem, troubles) from problem
                 sources[kind].discard(base)
                 _empty(folder)
 
@@ -133,7 +150,7 @@ class Restorer:
         }
         sizes = [lineage.deltas[name.commit][1].size_bytes for name in steps]
         fetching = {
-            self._pool.submit(read_delta, self._place, name, size_bytes, folder / f"delta-{index}"): size_bytes
+            self._pool.submit(self._delta, name, size_bytes, folder / f"delta-{index}"): size_bytes
             for index, (name, size_bytes) in enumerate(zip(steps, sizes, strict=True))
         }
         self._log.info("restoring from the %s of %s and %d deltas", kind, base, len(steps))
@@ -181,7 +198,7 @@ class Restorer:
     def _manifest(self, base: Marker) -> Manifest:
         name = snapshot_name(base)
         try:
-            manifest = decode(self._place.get(name), f"{self._place.url}/{name}")
+            manifest = read_again(lambda: decode(self._place.get(name), f"{self._place.url}/{name}"))
         except CkptError as problem:
             raise _UnusableBaseError(f"the snapshot of {base} is not usable: {problem}") from problem
         if manifest.store.marker != base:
@@ -194,18 +211,28 @@ class Restorer:
         if file.data is not None:
             path.write_bytes(file.data)
             return 0
+        read_again(lambda: self._download(file, path))
+        return file.size_bytes
+
+    def _download(self, file: ManifestFile, path: Path) -> None:
         name = str(file.object_name)
         self._place.download(name, path)
         if path.stat().st_size != file.size_bytes or _xxh3(path) != file.xxh3:
             raise FormatError(f"{self._place.url}/{name} is damaged: size or checksum is wrong.")
-        return file.size_bytes
+
+    def _delta(self, name: DeltaName, size_bytes: int, folder: Path) -> Delta:
+        def read() -> Delta:
+            shutil.rmtree(folder, ignore_errors=True)
+            return read_delta(self._place, name, size_bytes, folder)
+
+        return read_again(read)
 
     def _opened(self, base: Marker, kind: str, folder: Path) -> Database:
         try:
             database = Database(folder, self._tuning)
         except CkptError as problem:
             raise _UnusableBaseError(f"the {kind} of {base} cannot be opened: {problem}") from problem
-        held = database.marker() or EMPTY
+        held = _marker_of(database)
         if held != base:
             database.close()
             raise _UnusableBaseError(f"the {kind} of {base} holds {held}")
@@ -236,14 +263,27 @@ class Restorer:
             hint="Snapshots are made in the background, see the option snapshotEveryVersions.",
         )
 
-    def _hopeless(self, commit: Marker, problem: CkptError, troubles: list[str]) -> CkptError:
+    def _hopeless(self, commit: Marker, problem: Exception, troubles: list[_UnusableBaseError]) -> CkptError:
+        """What to say when no base is left: a disk or network that failed has damaged nothing."""
         if not troubles:
-            return NotFoundError(f"{self._store}: {problem}", hint=problem.hint)
+            return NotFoundError(f"{self._store}: {problem}", hint=getattr(problem, "hint", None))
+        reasons = "; ".join(dict.fromkeys(str(each) for each in (*troubles, problem)))
+        if any(isinstance(trouble.__cause__, StorageError) for trouble in troubles):
+            return StorageError(f"{self._store}: {commit} could not be restored: {reasons}")
         return FormatError(
-            f"{self._store}: {commit} cannot be restored: {'; '.join(troubles)}; and {problem}",
+            f"{self._store}: {commit} cannot be restored: {reasons}",
             hint="Restore the named files from a backup of the checkpoint, "
             "or go back to a version that does not need them.",
         )
+
+
+def _marker_of(database: Database) -> Marker:
+    """Which commit the database holds; it is closed if it cannot tell."""
+    try:
+        return database.marker() or EMPTY
+    except BaseException:
+        database.close()
+        raise
 
 
 def _all(futures: Iterable[Future[_T]]) -> list[_T] | CkptError:

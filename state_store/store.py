@@ -19,7 +19,7 @@ from pyspark_ckpt.state_store.context import Caller, Identity, Shared
 from pyspark_ckpt.state_store.copies import LocalCopies, LocalCopy
 from pyspark_ckpt.state_store.database import TableCount, Tuning, write_table_file
 from pyspark_ckpt.state_store.delta import write_delta
-from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, LifecycleError, StorageError
 from pyspark_ckpt.state_store.keys import EMPTY, MARKER_KEY, Marker, is_id
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
@@ -72,7 +72,7 @@ class Store:
         self._decided: dict[tuple[str, int], Marker] = {}
         self._moves: list[Future[None]] = []
         self._ingest_ms = 0.0
-        self.lag = LagTracker()
+        self.lag = LagTracker(shared.clock)
         self.policy = SnapshotPolicy(options, shared.forecast)
         self.tables = TableCount(0, 0)
         """Table files of the live database behind the last commit or restore."""
@@ -351,32 +351,39 @@ class Store:
     def _opened(self, caller: Caller, base: Marker, copy: LocalCopy, worker: WorkerTask | None) -> Transaction:
         number = next(self._shared.transaction_numbers)
         staging = self._shared.local_dir / "staging" / f"{number}-{uuid.uuid4().hex[:8]}"
-        staging.mkdir(mode=0o700)
         transaction = Transaction(number, base, new_commit_id(), copy, copy.meta, staging, caller.format, caller.run_id)
-        if worker is not None:
-            who = self.identity
-            transaction.ticket = ticket_path(self._shared.local_dir, worker.attempt, who.operator, who.name)
-            live = self.is_live(transaction)
-            write_ticket(
-                transaction.ticket,
-                Ticket(
-                    who.operator,
-                    who.partition,
-                    who.name,
-                    base.version,
-                    base.id,
-                    transaction.new_id,
-                    str(copy.db),
-                    live,
-                    str(staging),
-                    self.options.compression,
-                    copy.meta,
-                    worker.key_schema,
-                ),
-            )
+        try:
+            staging.mkdir(mode=0o700)
+            if worker is not None:
+                self._write_ticket(transaction, worker)
+        except OSError as problem:
+            transaction.clear()
+            raise StorageError(f"{self.identity}: could not make the staging folder {staging}: {problem}.") from problem
         with self._lock:
             self._transactions[number] = transaction
         return transaction
+
+    def _write_ticket(self, transaction: Transaction, worker: WorkerTask) -> None:
+        who, copy = self.identity, transaction.copy
+        transaction.ticket = ticket_path(self._shared.local_dir, worker.attempt, who.operator, who.name)
+        live = self.is_live(transaction)
+        write_ticket(
+            transaction.ticket,
+            Ticket(
+                who.operator,
+                who.partition,
+                who.name,
+                transaction.base.version,
+                transaction.base.id,
+                transaction.new_id,
+                str(copy.db),
+                live,
+                str(transaction.staging),
+                self.options.compression,
+                copy.meta,
+                worker.key_schema,
+            ),
+        )
 
     def _make_durable(
         self,
@@ -474,7 +481,10 @@ class Store:
             self._decide(caller, stands)
         if stands != transaction.target:
             self.log.info("%s was committed as %s first; %s is dropped", self.identity, stands, transaction.target)
-            self.place.delete(str(DeltaName(transaction.target, transaction.base)))
+            try:
+                self.place.delete(str(DeltaName(transaction.target, transaction.base)))
+            except CkptError as problem:
+                self.log.warning("%s could not be dropped and is left to retention: %s", transaction.target, problem)
         return stands
 
     def _end(self, transaction: Transaction, status: Status) -> None:

@@ -12,13 +12,14 @@ import shutil
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from pyspark_ckpt.state_store import remote
-from pyspark_ckpt.state_store.blobs import MeteredPlace, S3aSettings, Traffic, place_at
+from pyspark_ckpt.state_store.blobs import BlobPlace, MeteredPlace, S3aSettings, S3Settings, Traffic, place_at
 from pyspark_ckpt.state_store.boot import boot_id
 from pyspark_ckpt.state_store.changes import ChangeFeed, steps_to
 from pyspark_ckpt.state_store.context import Caller, Identity, Shared
@@ -64,10 +65,22 @@ class _Shelf:
 class Stores:
     """Owner of a local folder and of everything in it. Safe to call from many threads."""
 
-    def __init__(self, local_dir: Path, memory_bytes: int, options: Options) -> None:
-        """Take possession of ``local_dir``. Raises ConflictError if another live state server has it."""
+    def __init__(
+        self,
+        local_dir: Path,
+        memory_bytes: int,
+        options: Options,
+        *,
+        places: Callable[[str, S3Settings, S3aSettings], BlobPlace] = place_at,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Take possession of ``local_dir``. Raises ConflictError if another live state server has it.
+
+        ``places`` finds the place behind a URI; ``clock`` tells retention how old an object of a place is.
+        """
         self.local_dir = local_dir
         self.memory_bytes = memory_bytes
+        self._places = places
         local_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._possession = _possess(local_dir)
         _tidy(local_dir)
@@ -81,6 +94,7 @@ class Stores:
             forecast=RestoreForecast(),
             # From a random start: a transaction of a server that died is never taken for one of this server.
             transaction_numbers=itertools.count(secrets.randbits(48)),
+            clock=clock,
         )
         self._lock = threading.Lock()
         self._handle_numbers = itertools.count(1)
@@ -109,10 +123,10 @@ class Stores:
         of an unknown kind), StorageError.
         """
         traffic = Traffic()
-        checkpoint = MeteredPlace(place_at(checkpoint_root, options.s3, s3a), traffic)
+        checkpoint = MeteredPlace(self._places(checkpoint_root, options.s3, s3a), traffic)
         if options.remote:
             state_dir = remote.state_dir(options.remote, checkpoint, identity)
-        place = MeteredPlace(place_at(state_dir, options.s3, s3a), traffic)
+        place = MeteredPlace(self._places(state_dir, options.s3, s3a), traffic)
         with self._lock:
             shelf = self._shelves.get(place.url)
             if shelf is None:
@@ -120,8 +134,8 @@ class Stores:
                 folder = self.local_dir / "stores" / _folder_name(identity, place.url)
                 store = Store(identity, place, checkpoint, traffic, epochs, folder, options, self._shared)
                 if folder not in self._adopted:
-                    self._adopted.add(folder)
                     store.adopt()
+                    self._adopted.add(folder)
                 shelf = self._shelves[place.url] = _Shelf(store, Maintenance(store, self._shared))
             self._sweep_left_over()
             shelf.handles += 1

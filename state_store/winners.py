@@ -21,7 +21,7 @@ import msgspec
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.commit_log import committed_ids
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError
-from pyspark_ckpt.state_store.json_objects import read_json
+from pyspark_ckpt.state_store.json_objects import read_json, seal
 from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.names import WinnerName
@@ -72,7 +72,7 @@ class Epochs:
                 if read_json(self._place, name, Run).run_id == run_id:
                     return _epoch(name)
             epoch = _epoch(names[-1]) + 1 if names else 1
-            content = msgspec.json.encode(Run(1, run_id))
+            content = seal(Run(1, run_id))
             if self._place.put_if_absent(f"_ckpt/runs/{epoch:010d}.run", content):
                 return epoch
 
@@ -83,7 +83,7 @@ def declare_winner(place: BlobPlace, commit: Marker, epoch: int, run_id: str) ->
     Durable after return. Safe to repeat after a lost answer. Raises StorageError.
     """
     name = str(WinnerName(commit.version, epoch))
-    if place.put_if_absent(name, msgspec.json.encode(Winner(1, commit.version, commit.id, run_id))):
+    if place.put_if_absent(name, seal(Winner(1, commit.version, commit.id, run_id))):
         return commit
     return Marker(commit.version, read_json(place, name, Winner).id)
 

@@ -233,27 +233,23 @@ def test_the_feed_of_a_function_with_states_of_ours_shows_sparks_state_alone(
 
 def _make_snapshots(root: Path, checkpoint: Path, batch: int, scratch: Path) -> None:
     """Have a state server of its own make a snapshot of every store, as of a batch."""
-    server = Server(scratch)
+    server = Server(scratch, {})
     try:
         for folder in sorted({delta.parent for delta in root.rglob("*.delta")}):
             parts = folder.parts[len(folder.parts) - folder.parts[::-1].index("state") :]
-            store = {
-                "operator": int(parts[0]),
-                "partition": int(parts[1]),
-                "name": parts[2] if parts[2:] else "default",
-            }
+            operator, partition = int(parts[0]), int(parts[1])
             handle = server.call(
                 "open",
                 state_dir=str(folder),
                 checkpoint_root=str(checkpoint),
-                run_id="",
+                run_id="snapshots",
                 format=2,
                 min_versions_to_retain=100,
-                **store,
+                operator=operator,
+                partition=partition,
+                name=parts[2] if parts[2:] else "default",
             )["handle"]
-            base = resolve(
-                place_at(str(folder)), place_at(str(checkpoint)), batch + 1, store["operator"], store["partition"], ""
-            )
+            base = resolve(place_at(str(folder)), place_at(str(checkpoint)), batch + 1, operator, partition, "")
             txn = server.call("begin", handle=handle, version=base.version, id=base.id)["txn"]
             server.call("abort", txn=txn)
             assert server.call("snapshot", handle=handle, force=True)["version"] == batch + 1

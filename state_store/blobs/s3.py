@@ -124,7 +124,7 @@ class S3Place:
 
     def download(self, name: str, path: Path) -> int:
         """Copy the object into the local file ``path``, in parallel ranges; see the protocol."""
-        with self.failures("read", name), path.open("wb", buffering=0) as target:
+        with self.failures("read", name), path.open("wb") as target:
             data, first = self._fetched(name, f"bytes=0-{PART_BYTES - 1}")
             target.write(data)
             size = int(first["ContentRange"].rpartition("/")[2]) if data else 0

@@ -15,6 +15,7 @@ from botocore.exceptions import ReadTimeoutError
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, LocalPlace, MeteredPlace, S3Settings, Traffic, place_at
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
+from tests.memory_place import MemoryService
 from tests.s3_server import S3Service
 
 WRITERS = 16
@@ -166,6 +167,12 @@ class TestMeteredPlace(BlobPlaceContract):
         counted = {"write_requests": 3, "read_requests": 2, "list_requests": 2, "delete_requests": 1}
         assert traffic.take() == {**counted, "uploaded_bytes": 9, "downloaded_bytes": 5}
         assert set(traffic.take().values()) == {0}
+
+
+class TestMemoryPlace(BlobPlaceContract):
+    @pytest.fixture
+    def place(self) -> BlobPlace:
+        return MemoryService(time.time).place("memory:/place")
 
 
 class TestS3Place(BlobPlaceContract):
