@@ -5,30 +5,37 @@
     {"format": 1, "store": {...StoreMeta...}, "max_parallelism": 32768, "key_groups": [0, 32768],
      "files": [{"name": "000012.sst", "bytes", "sha256", "xxh3", "object": "sst/<sha256>-<tail>.sst",
                 "first_key", "last_key" (base64), "rows"},
-               {"name": "CURRENT", "bytes", "sha256", "xxh3", "data": (base64)}]}
+               {"name": "CURRENT", "bytes", "sha256", "xxh3", "data": (base64)}],
+     "xxh3": "<of all bytes before this field>"}
 
 The files are a whole RocksDB folder: it is restored by placing them and opening it. Table files are
-objects that snapshots share; RocksDB's own small files (MANIFEST, CURRENT, OPTIONS) are inside.
+objects that snapshots share; RocksDB's own small files (MANIFEST, CURRENT, OPTIONS) are inside. The last
+field is what a reader checks first: a number that rot has changed would show another state, or none.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.json_objects import Count, check_format, decoded
 from pyspark_ckpt.state_store.meta import FORMAT_VERSION, StoreMeta
 from pyspark_ckpt.state_store.names import is_table_object
 
 MAX_PARALLELISM: Final = 32768
 MAX_FILE_BYTES: Final = 1 << 44
+CURRENT: Final = "CURRENT"
 
-_TABLE_NAME = re.compile(r"\d{6,20}\.sst")
-_OTHER_NAME = re.compile(r"CURRENT|(MANIFEST|OPTIONS)-\d{6,20}|rocksdict-config\.json")
+_TABLE_NAME = re.compile(r"[0-9]{6,20}\.sst")
+_OTHER_NAME = re.compile(rf"{CURRENT}|(MANIFEST|OPTIONS)-[0-9]{{6,20}}|rocksdict-config\.json")
+_CHECKSUM = re.compile(rb',"xxh3":"([0-9a-f]{32})"}')
+_CHECKSUM_BYTES = len(',"xxh3":""}') + 32
 
 
 class ManifestFile(
@@ -48,7 +55,7 @@ class ManifestFile(
     data: bytes | None = None
     first_key: bytes | None = None
     last_key: bytes | None = None
-    rows: int | None = None
+    rows: Count | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,7 +73,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def encode(self) -> bytes:
         """Content of the manifest object."""
-        return msgspec.json.encode(self)
+        content = msgspec.json.encode(self).removesuffix(b"}")
+        return content + f',"xxh3":"{xxhash.xxh3_128_hexdigest(content)}"}}'.encode()
 
 
 def is_inline(name: str) -> bool:
@@ -82,21 +90,24 @@ def inline_file(name: str, data: bytes) -> ManifestFile:
 
 def decode(content: bytes, where: str) -> Manifest:
     """Read and check a manifest. Raises FormatError that names ``where`` it lies."""
-    try:
-        written_as = msgspec.json.decode(content, type=_FormatOnly).format
-        if written_as != FORMAT_VERSION:
-            raise FormatError(
-                f"{where} has format {written_as}; this release reads {FORMAT_VERSION}.",
-                hint="Use the release that wrote the checkpoint, or a newer one.",
-            )
-        manifest = msgspec.json.decode(content, type=Manifest)
-    except msgspec.MsgspecError as problem:
-        raise FormatError(f"{where} is damaged: {problem}.") from problem
-    names = [file.name for file in manifest.files]
+    check_format(decoded(content, _FormatOnly, where).format, FORMAT_VERSION, where)
+    described = content[:-_CHECKSUM_BYTES]
+    checksum = _CHECKSUM.fullmatch(content[-_CHECKSUM_BYTES:])
+    if checksum is None or xxhash.xxh3_128_hexdigest(described) != checksum[1].decode():
+        raise FormatError(f"{where} is damaged: its checksum is wrong.")
+    manifest = decoded(described + b"}", Manifest, where)
+    files = {file.name: file for file in manifest.files}
     bad = next((file.name for file in manifest.files if not _acceptable(file)), None)
-    if bad is not None or len(set(names)) != len(names) or "CURRENT" not in names:
+    if bad is not None or len(files) != len(manifest.files) or not _names_its_manifest(files):
         raise FormatError(f"{where} is damaged: its list of files is not that of a database folder ({bad!r}).")
     return manifest
+
+
+def _names_its_manifest(files: Mapping[str, ManifestFile]) -> bool:
+    """Whether CURRENT is there and says which of the files RocksDB's own list of files is: it follows that name."""
+    current = files.get(CURRENT)
+    name = b"" if current is None or current.data is None else current.data.removesuffix(b"\n")
+    return name.startswith(b"MANIFEST-") and name.decode("ascii", errors="replace") in files
 
 
 def _acceptable(file: ManifestFile) -> bool:

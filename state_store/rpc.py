@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from pyspark_ckpt.state_store import options as option_table
 from pyspark_ckpt.state_store.context import Caller, Identity
 from pyspark_ckpt.state_store.errors import CkptError, InternalError, InvalidInputError, StorageError
+from pyspark_ckpt.state_store.json_objects import DAMAGE, MAX_LONG, Change, Count
 from pyspark_ckpt.state_store.keys import EMPTY, MARKER_KEY
 from pyspark_ckpt.state_store.meta import Descriptor
+from pyspark_ckpt.state_store.remote import is_store_name
 from pyspark_ckpt.state_store.stores import Stores
 from pyspark_ckpt.state_store.ticket import WorkerTask
 
 PROTOCOL = 1
+
+Version = Annotated[int, msgspec.Meta(ge=0, lt=MAX_LONG)]
+"""One that another can follow."""
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,12 +37,12 @@ class Open(Request, frozen=True):
 
     state_dir: str
     checkpoint_root: str
-    operator: int
-    partition: int
+    operator: Count
+    partition: Count
     name: str
     run_id: str
     format: int
-    min_versions_to_retain: int
+    min_versions_to_retain: Count
     options: dict[str, str] = {}
 
 
@@ -45,11 +50,11 @@ class Begin(Request, frozen=True):
     """Begin a transaction."""
 
     handle: int
-    version: int
+    version: Version
     id: str | None = None
-    attempt: int | None = None
+    attempt: Count | None = None
     key_schema: str = ""
-    num_partitions: int | None = None
+    num_partitions: Count | None = None
 
 
 class CreateState(Request, frozen=True):
@@ -72,8 +77,8 @@ class Commit(Request, frozen=True):
 
     txn: int
     files: list[str]
-    rows: dict[str, int] = {}
-    num_partitions: int | None = None
+    rows: dict[int, Change] = {}
+    num_partitions: Count | None = None
 
 
 class OfTransaction(Request, frozen=True):
@@ -136,15 +141,15 @@ class Dispatcher:
         decoder, answer = self._methods[method]
         try:
             decoded = decoder.decode(request)
-        except msgspec.MsgspecError as problem:
+        except DAMAGE as problem:
             raise InvalidInputError(f"The request of {method!r} is not valid: {problem}.") from problem
         return answer(decoded)
 
     def _open(self, request: Open) -> dict[str, Any]:
         if request.format not in (1, 2):
             raise InvalidInputError(f"Checkpoint format {request.format} is not known; there are 1 and 2.")
-        if min(request.operator, request.partition, request.min_versions_to_retain) < 0:
-            raise InvalidInputError("operator, partition and min_versions_to_retain cannot be negative.")
+        if not is_store_name(request.name):
+            raise InvalidInputError(f"{request.name!r} cannot be the name of a store.")
         handle = self._stores.open(
             request.state_dir,
             request.checkpoint_root,
@@ -189,11 +194,7 @@ class Dispatcher:
 
     def _commit(self, request: Commit) -> dict[str, Any]:
         store, transaction = self._stores.transaction(request.txn)
-        try:
-            rows = {int(number): change for number, change in request.rows.items()}
-        except ValueError as problem:
-            raise InvalidInputError(f"Row counts are by state number, not {list(request.rows)}.") from problem
-        result = store.commit(transaction, request.files, rows, request.num_partitions)
+        result = store.commit(transaction, request.files, request.rows, request.num_partitions)
         return {"version": result.version, "id": result.id, "metrics": result.metrics, "states": result.states}
 
     def _follow(self, request: OfHandle) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from pyspark_ckpt.state_store.context import Caller, Identity, Shared
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.errors import ConflictError, LifecycleError
 from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.local_files import make_private
 from pyspark_ckpt.state_store.maintenance import Maintenance
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.store import Store
@@ -62,6 +63,7 @@ class Stores:
         self.local_dir = local_dir
         self.memory_bytes = memory_bytes
         local_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(local_dir)
         self._possession = _possess(local_dir)
         _tidy(local_dir)
         self._shared = Shared(

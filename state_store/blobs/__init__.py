@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyspark_ckpt.state_store.blobs.local import LocalPlace
-from pyspark_ckpt.state_store.blobs.place import Blob, BlobPlace, Sink
+from pyspark_ckpt.state_store.blobs.place import Blob, BlobPlace, Sink, is_unstorable
 from pyspark_ckpt.state_store.blobs.settings import S3Settings
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
@@ -29,7 +29,15 @@ def place_at(uri: str, s3: S3Settings = _BOTO3S_OWN) -> BlobPlace:
     """
     if _SCHEME.match(uri) is None:
         return LocalPlace(_absolute(uri, uri))
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError as problem:
+        raise InvalidInputError("State cannot be stored at a place whose URI cannot be read.") from problem
+    if "@" in parts.netloc:  # what is in front of it may be a secret: it is not shown
+        raise InvalidInputError(
+            f"State cannot be stored at a {parts.scheme}: URI that holds credentials.",
+            hint="Give them to the executors in a way that boto3 finds: docs/deploying.md.",
+        )
     if parts.scheme.lower() in _S3_SCHEMES:
         if not parts.netloc:
             raise InvalidInputError(
@@ -54,4 +62,6 @@ def place_at(uri: str, s3: S3Settings = _BOTO3S_OWN) -> BlobPlace:
 def _absolute(path: str, given: str) -> Path:
     if not path.startswith("/"):
         raise InvalidInputError(f"State cannot be stored at {given!r}: the path is not absolute.")
+    if is_unstorable(path):
+        raise InvalidInputError(f"State cannot be stored at {given!r}: no file can have this name.")
     return Path("/" + path.lstrip("/"))
