@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import pandas as pd
+import pandas as pd  # noqa: F401 - pyarrow loads it when it is first given text: that is no reader's memory
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -31,7 +31,6 @@ from tests.lab import TUNING
 from tests.operators.kinds import ALL, ORDERED
 from tests.operators.session_lab import HOUR, LONG, TEXT, SessionLab, suffix_of
 
-assert pd  # pyarrow loads it when it is first given text: that is no reader's memory
 _FEW = ("bigint", "date", "timestamp", "string", "decimal(38,10)", "map<string,bigint>", "array<struct>")
 
 
