@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from pyspark_ckpt.operators.bound_timers import BoundTimers, instant_ms
 from pyspark_ckpt.operators.ordered_rows import row_of
+from pyspark_ckpt.operators.stored_values import SHOWN_BYTES
 from pyspark_ckpt.operators.timers import CLOCKS, Timer
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.keys import HASH_BYTES
@@ -112,6 +113,7 @@ class Firing:
             namespace = row[end:].decode()
         except UnicodeDecodeError as problem:
             raise FormatError(
-                f"A timer of {timers.name!r} is stored as {key.hex()!r}, whose namespace is no text: {problem}."
+                f"A timer of {timers.name!r} is stored as {key[:SHOWN_BYTES].hex()!r}, "
+                f"and its namespace is no text: {problem.reason}."
             ) from problem
         return Due(row[:end], values, Timer(timers.name, namespace, instant_ms(key)))

@@ -39,6 +39,8 @@ EXACT = Context(prec=76)
 """Holds what is done with decimals of 38 digits; Python's own context rounds to 28."""
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a timestamp_ntz has no zone
+_NO_TYPE = (LookupError, TypeError, ValueError, AttributeError, AssertionError, RecursionError)
+"""What PySpark raises, too, for JSON that is none of its types."""
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MICROSECOND = timedelta(microseconds=1)
 _DECIMAL = Annotated[str, msgspec.Meta(pattern=r"\A-?[0-9]{1,39}(\.[0-9]{1,38})?(E-[0-9]{1,2})?\Z", max_length=64)]
@@ -82,7 +84,15 @@ def arrow_type(schema: Any) -> pa.DataType:
 
     try:
         return to_arrow_type(_parse_datatype_json_value(schema), timezone="UTC")
-    except (PySparkException, LookupError, TypeError, ValueError, AttributeError, AssertionError) as problem:
+    except (
+        PySparkException,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        AssertionError,
+        RecursionError,
+    ) as problem:
         shown = repr(schema)
         raise FormatError(f"The stored type {shown[:200]} is none that Spark has: {problem}") from problem
 
