@@ -136,7 +136,7 @@ def _stamped_rows(stored: Sequence[bytes]) -> NDArray[np.uint8] | None:
     if len(set(map(len, stored))) != 1:
         return None
     rows = np.frombuffer(b"".join(stored), np.uint8).reshape(len(stored), -1)
-    if rows.shape[1] < _STAMP.size or not (rows[:, 0] == _MARK).all():
+    if rows.shape[1] <= _STAMP.size or not (rows[:, 0] == _MARK).all():
         return None
     if rows[:, 1].max() > MOST_STEP_BITS:
         _is_stamped(stored[int(rows[:, 1].argmax())])
@@ -147,7 +147,7 @@ def _is_stamped(stored: bytes) -> bool:
     """Whether a row has a time to live. Raises FormatError for a row that is none."""
     if stored and stored[0] != _MARK:
         return False
-    if len(stored) < _STAMP.size or stored[1] > MOST_STEP_BITS:
+    if len(stored) <= _STAMP.size or stored[1] > MOST_STEP_BITS:
         raise FormatError(f"A row with a time to live is stored as {stored[: _STAMP.size].hex()!r}, which is none.")
     return True
 

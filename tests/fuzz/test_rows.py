@@ -155,6 +155,18 @@ def test_a_time_to_live_is_read_alike_alone_and_with_others_or_refused(data: st.
         assert together == ([-1 if alone[0] is None else alone[0]] * 3, [alone[1]] * 3)
 
 
+@pytest.mark.parametrize("stored", [b"", b"\x80", b"\x80\x05" + bytes(8), b"\x80\xff" + bytes(9)])
+def test_a_time_to_live_without_a_value_is_refused_alone_and_with_others(stored: bytes) -> None:
+    """Many of them, of one size, would be no rows at all."""
+    life = Life(Ttl("1 hour"), 5 * HOUR)
+    for read in (life.value, life.is_dead, index_instant):
+        with pytest.raises(FormatError, match="time to live"):
+            read(stored)
+    for read_all in (life.values, instants_of):
+        with pytest.raises(FormatError, match="time to live"):
+            read_all([stored, stored])
+
+
 _TTL = Ttl("1 hour")
 _STATES: dict[str, tuple[Any, dict[str, pa.DataType]]] = {
     "value": (ValueState("value", "bigint"), {"value": LONG}),
