@@ -24,6 +24,12 @@ ifneq ($(shell command -v go),)
 S3_READY := .tools/bin/versitygw
 endif
 
+# For the tests, where there is Maven to fetch them: Hadoop's mini cluster, a real HDFS, and its connector to S3.
+ifneq ($(shell command -v mvn),)
+HDFS_READY := .tools/hadoop-client-minicluster-3.5.0.jar
+S3A_READY := .tools/s3a/.ready
+endif
+
 NO_SBT := needs sbt, or Maven to fetch it: neither is installed
 
 export SPARK_LOCAL_IP ?= 127.0.0.1
@@ -31,7 +37,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-scala bench lint types format docs jar clean
+.PHONY: help demo test test-scala bench soak lint types format docs jar clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,7 +45,7 @@ help: ## print this list
 demo: $(VENV)/.ready $(JAR) ## a stream of 336,776 real flights, killed in the middle, compared with a batch result
 	@$(PY) -m integration.demo $(ARGS)
 
-test: lint $(JAR) test-scala $(S3_READY) ## all checks and all tests: what CI runs
+test: lint $(JAR) test-scala $(S3_READY) $(HDFS_READY) $(S3A_READY) ## all checks and all tests: what CI runs
 	@$(PY) -m pytest $(ARGS)
 
 test-scala: $(VENV)/.ready $(SBT_READY)
@@ -49,8 +55,11 @@ else
 	@echo "NOT RUN: the tests of the shim in Scala. $(NO_SBT)."
 endif
 
-bench: $(VENV)/.ready $(JAR) ## ours against Spark's own providers: a table, and a plot in bench/out
+bench: $(VENV)/.ready $(JAR) $(S3_READY) ## ours against Spark's own providers: a table, and a plot in bench/out
 	@$(PY) -m integration.bench $(ARGS)
+
+soak: $(VENV)/.ready $(JAR) $(S3_READY) $(HDFS_READY) ## random kills and faults on real Spark; ARGS="--minutes 60 --seed 1"
+	@$(PY) -m integration.soak $(ARGS)
 
 lint: types $(SBT_READY) ## ruff, mypy and scalafmt
 	@$(PY) -m ruff check .
@@ -112,6 +121,16 @@ $(VENV)/.ready: pyproject.toml
 .tools/bin/versitygw:
 	@echo "Building versitygw, the S3 service of the tests: about a minute the first time"
 	@GOBIN=$(CURDIR)/.tools/bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+
+.tools/hadoop-client-minicluster-3.5.0.jar:
+	@mkdir -p .tools
+	@mvn -q -B dependency:copy -Dartifact=org.apache.hadoop:hadoop-client-minicluster:3.5.0 -DoutputDirectory=.tools
+
+.tools/s3a/.ready: integration/s3a/pom.xml
+	@echo "Fetching S3A, Hadoop's connector to S3, for the tests"
+	@rm -rf .tools/s3a
+	@mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.tools/s3a
+	@touch $@
 
 $(SBT_LAUNCH):
 	@mkdir -p .tools

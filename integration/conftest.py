@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.hdfs_service import hdfs
 from tests.s3_server import s3, use_credentials
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["s3", "spark"]
+__all__ = ["hdfs", "s3", "spark"]
 
 use_credentials()  # before any session starts: state servers have the environment of their JVM
 

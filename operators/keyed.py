@@ -19,6 +19,7 @@ from pyspark_ckpt.operators.states import ValueState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.value_types import resolved
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.options import PREFIX, parse, table
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 Processor: TypeAlias = KeyedProcessor | VectorProcessor
 
-MOST_PARALLELISM = 32768
-
 
 def keyed(
     frame: DataFrame,
@@ -38,7 +37,7 @@ def keyed(
     *,
     uid: str,
     order_by: str | Sequence[str] = (),
-    max_parallelism: int = MOST_PARALLELISM,
+    max_parallelism: int = MAX_PARALLELISM,
 ) -> KeyedStream:
     """Key a streaming frame by columns, for ``process``.
 
@@ -59,9 +58,9 @@ def keyed(
         raise InvalidInputError(
             f"keyed(uid={uid!r}): the frame is no stream, and keyed state lives in streaming queries."
         )
-    if not 1 <= max_parallelism <= MOST_PARALLELISM:
+    if not 1 <= max_parallelism <= MAX_PARALLELISM:
         raise InvalidInputError(
-            f"keyed(uid={uid!r}): max_parallelism is {max_parallelism}, not 1 to {MOST_PARALLELISM}."
+            f"keyed(uid={uid!r}): max_parallelism is {max_parallelism}, not 1 to {MAX_PARALLELISM}."
         )
     return KeyedStream(frame, names, uid, order, max_parallelism)
 

@@ -1,4 +1,4 @@
-"""The command line: ``pyspark-ckpt checkpoint list | inspect | verify``, also as ``python -m pyspark_ckpt``.
+"""The command line: ``pyspark-ckpt checkpoint list | inspect | verify | gc``, also as ``python -m pyspark_ckpt``.
 
 Needs neither Spark nor a JVM. Exit codes: 0 all is well, 1 something is wrong and was named, 2 the call was.
 """
@@ -6,31 +6,32 @@ Needs neither Spark nor a JVM. Exit codes: 0 all is well, 1 something is wrong a
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.collector import Collector
+from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import CkptError
+from pyspark_ckpt.state_store.key_groups import MAX_PARALLELISM
+from pyspark_ckpt.state_store.keys import EMPTY
 from pyspark_ckpt.state_store.meta import State
-from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.options import Options, parse
+from pyspark_ckpt.terminal import print_bars, print_json, print_table, size_text, wait, with_progress
 
-T = TypeVar("T")
-
-BAR_WIDTH = 40
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-_STEP = 1024
+KEEP = 100
+GROUP_RANGES = 32
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     given = _parser().parse_args(arguments)
     try:
-        options = parse(dict(pair.split("=", 1) for pair in given.option))
-        checkpoint = Checkpoint(given.checkpoint, options)
+        checkpoint = Checkpoint(given.checkpoint, _options(given))
         command: Callable[[Checkpoint, argparse.Namespace], int] = given.command
         return command(checkpoint, given)
     except CkptError as problem:
@@ -43,13 +44,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
+def _options(given: argparse.Namespace) -> Options:
+    return parse(dict(pair.split("=", 1) for pair in given.option))
+
+
 def list_stores(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
     """What is stored: operators, versions, deltas, snapshots."""
     stores = [(operator, checkpoint.stored(identity)) for operator, identity in checkpoint.stores()]
     version = checkpoint.newest_version
     if given.json:
         described = [{"operator_name": operator.name, **asdict(stored)} for operator, stored in stores]
-        return _print_json({"query": checkpoint.query_id, "version": version, "stores": described})
+        return print_json({"query": checkpoint.query_id, "version": version, "stores": described})
     print(f"query {checkpoint.query_id}, version {version} (batch {version - 1} is committed)")
     header = ("operator", "partition", "store", "versions", "deltas", "snapshots", "lag", "table files")
     rows = [
@@ -58,14 +63,14 @@ def list_stores(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
             stored.identity.partition,
             stored.identity.name,
             f"{stored.first_version}..{stored.last_version}",
-            f"{stored.deltas}, {_size(stored.delta_bytes)}",
+            f"{stored.deltas}, {size_text(stored.delta_bytes)}",
             stored.snapshots,
             stored.lag,
-            f"{stored.table_files}, {_size(stored.table_bytes)}",
+            f"{stored.table_files}, {size_text(stored.table_bytes)}",
         )
         for operator, stored in stores
     ]
-    _print_table(header, rows)
+    print_table(header, rows)
     return 0
 
 
@@ -76,6 +81,8 @@ def inspect(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
     if given.json:
         rows = [
             {
+                "lineage": _lineage(checkpoint, identity, version) if given.lineage else None,
+                "rows_by_key_groups": _by_groups(checkpoint, [identity], version) if given.key_groups else None,
                 "operator": asdict(identity),
                 "operator_name": operator.name,
                 "id": meta.id,
@@ -88,7 +95,7 @@ def inspect(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
             }
             for operator, identity, meta in metas
         ]
-        return _print_json({"query": checkpoint.query_id, "version": version, "stores": rows})
+        return print_json({"query": checkpoint.query_id, "version": version, "stores": rows})
     print(f"query {checkpoint.query_id}, version {version}")
     for number in sorted({identity.operator for _, identity, _ in metas}):
         own = [(operator, identity, meta) for operator, identity, meta in metas if identity.operator == number]
@@ -100,7 +107,7 @@ def inspect(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
                 key = identity.name, state.name
                 states[key] = states.get(key, 0) + state.rows
                 types[key] = _described(state)
-        _print_table(
+        print_table(
             ("store", "state", "rows", "key", "value"),
             [(*key, rows, _short(types[key]["key"]), _short(types[key]["value"])) for key, rows in states.items()],
         )
@@ -108,25 +115,74 @@ def inspect(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
         partitions: Counter[str] = Counter()
         for _, identity, meta in own:
             partitions[str(identity.partition)] += meta.rows
-        _print_bars(partitions)
+        print_bars(partitions)
+        identities = [identity for _, identity, _ in own]
+        if given.key_groups:
+            print(f"\nrows of each of {GROUP_RANGES} ranges of key groups")
+            print_bars(_by_groups(checkpoint, with_progress(identities, str), version))
+        if given.lineage:
+            print()
+            steps = [(each.partition, each.name, *_lineage(checkpoint, each, version)) for each in identities]
+            print_table(("partition", "store", "restored from", "deltas"), steps)
     return 0
+
+
+def _lineage(checkpoint: Checkpoint, identity: Identity, version: int) -> tuple[str, str]:
+    base, deltas = checkpoint.steps(identity, version)
+    start = "nothing" if base == EMPTY else f"snapshot {base.version} ({base.id})"
+    return start, ", ".join(f"{delta.version} ({delta.id})" for delta in deltas)
+
+
+def _by_groups(checkpoint: Checkpoint, identities: Iterable[Identity], version: int) -> dict[str, int]:
+    """Rows by ranges of key groups: a part of the range of hashes each."""
+    rows: Counter[int] = Counter()
+    for identity in identities:
+        rows.update(checkpoint.rows_by_hash(identity, version, GROUP_RANGES))
+    width = MAX_PARALLELISM // GROUP_RANGES
+    return {f"{part * width}..{(part + 1) * width - 1}": rows[part] for part in range(GROUP_RANGES)}
 
 
 def verify(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
     """Read everything that a version needs, and check all of it."""
     version = _version(checkpoint, given)
     stores = [identity for _, identity in checkpoint.stores()]
-    found = [checkpoint.verify(identity, version) for identity in _with_progress(stores, str)]
+    found = [checkpoint.verify(identity, version) for identity in with_progress(stores, str)]
     problems = [(each.identity, problem) for each in found for problem in each.problems]
     if given.json:
-        _print_json({"query": checkpoint.query_id, "version": version, "stores": [asdict(each) for each in found]})
+        print_json({"query": checkpoint.query_id, "version": version, "stores": [asdict(each) for each in found]})
         return int(bool(problems))
     for _, problem in problems:
         print(f"WRONG: {problem}")
     rows, size = sum(each.rows for each in found), sum(each.bytes_read for each in found)
     outcome = f"{len(problems)} problems" if problems else "all right"
-    print(f"version {version}: {len(found)} stores, {rows:,} rows, {_size(size)} read: {outcome}")
+    print(f"version {version}: {len(found)} stores, {rows:,} rows, {size_text(size)} read: {outcome}")
     return int(bool(problems))
+
+
+def collect(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
+    """Delete what nobody can ask for any more, or print what would go."""
+    grace_s, deleted = _options(given).retention_grace_period_s, 0
+    stores = [identity for _, identity in checkpoint.stores()] if checkpoint.newest_version else []
+    with closing(Collector(checkpoint, given.keep, grace_s)) as collector:
+        garbage = {identity: collector.find(identity) for identity in with_progress(stores, str)}
+        if not given.dry_run:
+            deleted += sum(collector.clean(each) for each in with_progress(stores, str))
+            if collector.waiting():
+                wait(grace_s, "for snapshots that are just being made (-o retentionGracePeriod=0: at once)")
+            deleted += sum(collector.clean(each) for each in with_progress(collector.waiting(), str))
+    if given.json:
+        described = [
+            {"store": asdict(identity), "place": checkpoint.place_of(identity).url, "objects": each.blobs}
+            for identity, each in garbage.items()
+        ]
+        answer = {"query": checkpoint.query_id, "dry_run": given.dry_run, "deleted": deleted, "stores": described}
+        return print_json(answer, asdict)
+    for identity, each in garbage.items():
+        for blob in each.blobs:
+            print(f"{checkpoint.place_of(identity).url}/{blob.name}  {size_text(blob.size_bytes)}")
+    found, size = sum(len(each.blobs) for each in garbage.values()), sum(each.size_bytes for each in garbage.values())
+    print(f"{found:,} objects, {size_text(size)} would go" if given.dry_run else f"{deleted:,} objects deleted")
+    return 0
 
 
 def _version(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
@@ -154,48 +210,8 @@ def _type(schema: Any) -> str:  # noqa: ANN401 - JSON
     return ", ".join(f"{name} {_type(kind)}" for name, kind in schema.items())
 
 
-def _print_json(value: object) -> int:
-    print(json.dumps(value, indent=2, default=str))
-    return 0
-
-
-def _print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    lines = [header, *([str(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[n]) for line in lines) for n in range(len(header))]
-    for line in lines:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-
-
-def _print_bars(counts: Mapping[str, int]) -> None:
-    most, width = max(counts.values(), default=0), max(map(len, counts), default=0)
-    for name, number in counts.items():
-        bar = "█" * round(BAR_WIDTH * number / most) if most else ""
-        print(f"{name.rjust(width)}  {bar.ljust(BAR_WIDTH)}  {number:,}")
-    mean = sum(counts.values()) / max(1, len(counts))
-    if mean:
-        print(f"the largest has {most / mean:.2f} times the mean")
-
-
-def _with_progress(items: Sequence[T], name: Callable[[T], str]) -> Iterator[T]:
-    """Tell a person on stderr how far it is."""
-    for number, item in enumerate(items, 1):
-        if sys.stderr.isatty():
-            print(f"\r\x1b[K[{number}/{len(items)}] {name(item)}", end="", file=sys.stderr, flush=True)
-        yield item
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-def _size(number: float) -> str:
-    for unit in _UNITS:
-        if number < _STEP or unit == _UNITS[-1]:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= _STEP
-    raise AssertionError("not reached")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="pyspark-ckpt", description="Look at the state of streaming queries.")
+    parser = argparse.ArgumentParser(prog="pyspark-ckpt", description="Look after the state of streaming queries.")
     subjects = parser.add_subparsers(required=True, metavar="SUBJECT")
     commands = subjects.add_parser("checkpoint", help="the checkpoint of a query").add_subparsers(
         required=True, metavar="COMMAND"
@@ -204,6 +220,7 @@ def _parser() -> argparse.ArgumentParser:
         ("list", list_stores, "operators, versions, sizes, snapshots and their lag"),
         ("inspect", inspect, "states with their types and rows, and how even the partitions are"),
         ("verify", verify, "read every object that a version needs; exit code 1 names what is wrong"),
+        ("gc", collect, "delete what nobody can ask for any more; --dry-run prints it"),
     ):
         each = commands.add_parser(name, help=what, description=what)
         each.add_argument(
@@ -219,10 +236,28 @@ def _parser() -> argparse.ArgumentParser:
             type=_pair,
             help="an option such as s3Endpoint=http://host:9000; may be repeated",
         )
-        if command is not list_stores:
+        if command is collect:
+            each.add_argument("--dry-run", action="store_true", help="delete nothing, print what would go")
+            each.add_argument(
+                "--keep",
+                type=_count,
+                default=KEEP,
+                metavar="N",
+                help=f"versions to keep below the newest one; default: {KEEP}, as Spark's minBatchesToRetain",
+            )
+        if command is inspect:
+            each.add_argument("--key-groups", action="store_true", help="count the rows of ranges of key groups")
+            each.add_argument("--lineage", action="store_true", help="show what a restore takes: snapshot and deltas")
+        if command in {inspect, verify}:
             each.add_argument("--version", type=int, help="of the state; default: the newest committed one")
         each.set_defaults(command=command)
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of versions: at least 1")
+    return int(text)
 
 
 def _pair(text: str) -> str:

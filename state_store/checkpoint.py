@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
@@ -26,7 +28,7 @@ from pyspark_ckpt.state_store.delta import read_meta
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count, decoded
-from pyspark_ckpt.state_store.keys import MARKER_KEY, STATE_BYTES, Marker
+from pyspark_ckpt.state_store.keys import MARKER_KEY, STATE_BYTES, Marker, hash_of
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.manifest import decode
@@ -34,7 +36,8 @@ from pyspark_ckpt.state_store.meta import StoreMeta
 from pyspark_ckpt.state_store.names import TABLE_FOLDER, snapshot_name
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.remote import is_store_name, place_of, query_id
-from pyspark_ckpt.state_store.restore import Restorer
+from pyspark_ckpt.state_store.restore import Restored, Restorer
+from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
 from pyspark_ckpt.state_store.winners import resolve
 
 CACHE_BYTES = 16 << 20
@@ -163,7 +166,7 @@ class Checkpoint:
     def meta(self, identity: Identity, version: int) -> StoreMeta:
         """States and row counts of a store at a version. Raises NotFoundError, FormatError, StorageError."""
         place = self.place_of(identity)
-        commit = self._commit(place, identity, version)
+        commit = self.commit_of(identity, version)
         lineage = Lineage.read(place)
         if commit in lineage.deltas:
             name, blob = lineage.deltas[commit]
@@ -175,24 +178,49 @@ class Checkpoint:
         """Restore a version of a store into a temporary folder: every checksum, the lineage, markers and row counts."""
         problems = _Problems(identity.short)
         try:
-            place = self.place_of(identity)
-            commit = self._commit(place, identity, version)
-            tuning = Tuning(CACHE_BYTES)
-            with (
-                tempfile.TemporaryDirectory(prefix="pyspark-ckpt-verify-") as folder,
-                ThreadPoolExecutor(THREADS) as pool,
-            ):
-                restorer = Restorer(place, tuning, pool, FailPoints(""), problems.log, str(identity))
-                restored = restorer.restore(commit, Path(folder), set(), lambda _commit, _folder: None)
-                try:
-                    rows = _counted(restored.database, restored.meta, commit, problems.log)
-                finally:
-                    restored.database.close()
+            commit = self.commit_of(identity, version)
+            with self._restored(identity, commit, problems.log) as restored:
+                rows = _counted(restored.database, restored.meta, commit, problems.log)
         except CkptError as problem:
             return Verified(identity, version, 0, 0, (*problems.found, str(problem)))
         return Verified(identity, version, rows, restored.metrics["downloaded_bytes"], tuple(problems.found))
 
-    def _commit(self, place: BlobPlace, identity: Identity, version: int) -> Marker:
+    def steps(self, identity: Identity, version: int) -> tuple[Marker, list[Marker]]:
+        """What a restore of a version takes: the base, and the commits whose deltas are applied to it, in order.
+
+        By the names of objects alone. Raises NotFoundError, StorageError.
+        """
+        lineage = Lineage.read(self.place_of(identity))
+        base, deltas = lineage.chain(self.commit_of(identity, version), lambda marker: marker in lineage.snapshots)
+        return base, [delta.commit for delta in deltas]
+
+    def rows_by_hash(self, identity: Identity, version: int, parts: int) -> Counter[int]:
+        """Rows of a version by so many equal parts of the range of hashes, from 0 on; it is restored for that.
+
+        Raises NotFoundError, FormatError, StorageError.
+        """
+        log = StoreLog(f"inspect.{identity.short}", identity.short)
+        with self._restored(identity, self.commit_of(identity, version), log) as restored:
+            return Counter(hash_of(key) * parts >> 32 for key, _ in restored.database.rows() if key != MARKER_KEY)
+
+    @contextmanager
+    def _restored(self, identity: Identity, commit: Marker, log: StoreLog) -> Iterator[Restored]:
+        """A commit in a temporary folder."""
+        with (
+            tempfile.TemporaryDirectory(prefix="pyspark-ckpt-") as folder,
+            ThreadPoolExecutor(THREADS) as pool,
+        ):
+            place, tuning = self.place_of(identity), Tuning(CACHE_BYTES)
+            restorer = Restorer(place, tuning, pool, FailPoints(""), RestoreForecast(), log, str(identity))
+            restored = restorer.restore(commit, Path(folder), set(), lambda _commit, _folder: None)
+            try:
+                yield restored
+            finally:
+                restored.database.close()
+
+    def commit_of(self, identity: Identity, version: int) -> Marker:
+        """Which commit of a store stands. Raises NotFoundError, ConflictError, InvalidInputError, StorageError."""
+        place = self.place_of(identity)
         return resolve(place, self.place, version, identity.operator, identity.partition, str(identity))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,9 @@ class Shared:
     sweeper: Executor
     mover: Executor
     failpoints: FailPoints
+    forecast: RestoreForecast
     transaction_numbers: itertools.count[int]
+    clock: Callable[[], float]
 
 
 @dataclass(frozen=True)

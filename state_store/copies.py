@@ -25,7 +25,7 @@ from pathlib import Path
 
 import msgspec
 
-from pyspark_ckpt.state_store.database import Database, Tuning, drop_unreferenced
+from pyspark_ckpt.state_store.database import Database, TableCount, Tuning, drop_unreferenced
 from pyspark_ckpt.state_store.errors import CkptError, InternalError
 from pyspark_ckpt.state_store.json_objects import decoded
 from pyspark_ckpt.state_store.keys import EMPTY, Marker
@@ -40,15 +40,13 @@ SIBLINGS_KEPT = 2
 class LocalCopy:
     """One folder with one version of the store.
 
-    ``leases`` counts who relies on it staying as it is; ``confirmed`` says that Spark has asked for this
-    commit, so it is no loser; ``used`` orders copies by their last use.
+    ``leases`` counts who relies on it staying as it is; ``used`` orders copies by their last use.
     """
 
     folder: Path
     meta: StoreMeta
     database: Database | None = None
     leases: int = 0
-    confirmed: bool = False
     used: int = 0
 
     @property
@@ -104,8 +102,7 @@ class LocalCopies:
         """
         copy = self.find(marker)
         if copy is None and marker == EMPTY:
-            folder = self.new_folder()
-            copy = self.add(folder, EMPTY_META, Database(folder / "db", self._tuning))
+            copy = self._new_empty()
         elif copy is not None and copy is not self.live and self._may_replace_live(copy):
             try:
                 self._promote(copy)
@@ -135,8 +132,16 @@ class LocalCopies:
         return folder
 
     def add(self, folder: Path, meta: StoreMeta, database: Database | None) -> LocalCopy:
-        """Take in a folder that was filled; with its open ``database`` it becomes live if that is free to change."""
-        _write_meta(folder, meta)
+        """Take in a folder that was filled; with its open ``database`` it becomes live if that is free to change.
+
+        After an error the database is closed.
+        """
+        try:
+            _write_meta(folder, meta)
+        except BaseException:
+            if database is not None:
+                database.close()
+            raise
         copy = LocalCopy(folder, meta, used=next(self._clock))
         self._copies.append(copy)
         if database is not None:
@@ -161,7 +166,6 @@ class LocalCopies:
         except BaseException:
             _remove(folder)
             raise
-        copy.confirmed = live.confirmed
         return copy
 
     def advance(self, meta: StoreMeta, files: Sequence[Path]) -> None:
@@ -179,8 +183,11 @@ class LocalCopies:
             self.discard(live)
             raise
         live.meta = meta
-        live.confirmed = False
         before.unlink(missing_ok=True)
+
+    def live_tables(self) -> TableCount:
+        """What the live database has on disk."""
+        return self._require_live().database.table_count()  # type: ignore[union-attr]  # live is open
 
     def link(self, copy: LocalCopy, folder: Path) -> None:
         """Make ``folder`` a database folder with the content of ``copy``, by hard links where content is final."""
@@ -228,6 +235,14 @@ class LocalCopies:
             with suppress(OSError):  # not empty: a store of the same name was opened meanwhile
                 self._folder.rmdir()
 
+    def _new_empty(self) -> LocalCopy:
+        folder = self.new_folder()
+        try:
+            return self.add(folder, EMPTY_META, Database(folder / "db", self._tuning))
+        except BaseException:
+            _remove(folder)
+            raise
+
     def _may_replace_live(self, copy: LocalCopy) -> bool:
         return copy.leases == 0 and (self.live is None or self.live.leases == 0)
 
@@ -258,11 +273,11 @@ class LocalCopies:
                 held = database.marker() or EMPTY
             finally:
                 database.close()
+            for marker in metas.keys() - {held}:
+                _meta_path(folder, metas[marker]).unlink()
         except (CkptError, OSError) as problem:
             self._log.warning("what an earlier state server left in %s is not usable and goes: %s", folder, problem)
             return None
-        for marker in metas.keys() - {held}:
-            _meta_path(folder, metas[marker]).unlink()
         return metas.get(held)
 
 
@@ -294,7 +309,9 @@ def _read_meta(path: Path) -> StoreMeta:
 
 
 def _remove(path: Path) -> None:
+    """Delete what can be deleted: what a failing disk keeps goes with the local folder."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink()

@@ -134,7 +134,7 @@ def _add(archive: zipfile.ZipFile, name: str, file: Path) -> DeltaFile:
 
 def _extract(archive: zipfile.ZipFile, file: DeltaFile, folder: Path) -> Path:
     path, xxh3 = folder / file.name, xxhash.xxh3_128()
-    with archive.open(file.name) as source, path.open("xb", buffering=0) as target:
+    with archive.open(file.name) as source, path.open("xb") as target:  # buffered: a write is never cut short
         while chunk := source.read(CHUNK_BYTES):
             xxh3.update(chunk)
             target.write(chunk)

@@ -1,10 +1,21 @@
-"""JSON that is stored or exchanged: read by the type it must have, or refused by where it lies."""
+"""JSON that is stored or exchanged: read by the type it must have, or refused by where it lies.
+
+An object of ours that decides over others says by a checksum that it is whole::
+
+    {"format": 1, ..., "xxh3": "<32 hex digits>"}
+
+The last member is the xxh3 (128 bits) of the object as it would be without it, so that not one bit of what decides
+over other objects is believed if it was damaged in storage or on the way.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Annotated, Final, TypeVar
 
 import msgspec
+import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError
@@ -23,6 +34,25 @@ Change = Annotated[int, msgspec.Meta(ge=-MAX_LONG, le=MAX_LONG)]
 DAMAGE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 """What msgspec raises for bytes that are not what they should be: text that is none, lists too deep in each other."""
 
+_SEAL = re.compile(rb',"xxh3":"([0-9a-f]{32})"}\Z')
+
+
+def seal(value: msgspec.Struct) -> bytes:
+    """``value`` as the content of an object, with its checksum."""
+    content = msgspec.json.encode(value)
+    return b'%s,"xxh3":"%s"}' % (content[:-1], xxhash.xxh3_128_hexdigest(content).encode())
+
+
+def unseal(content: bytes, where: str) -> bytes:
+    """The JSON without its checksum. Raises FormatError that names ``where`` it lies if there is none, or another."""
+    found = _SEAL.search(content[-64:])
+    if found is None:
+        raise FormatError(f"{where} is damaged: it does not end with its checksum.")
+    sealed = content[: len(content) - len(found[0])] + b"}"
+    if xxhash.xxh3_128_hexdigest(sealed).encode() != found[1]:
+        raise FormatError(f"{where} is damaged: its checksum is wrong.")
+    return sealed
+
 
 def decoded(content: bytes | memoryview, kind: type[T], where: str) -> T:
     """``content`` as a ``kind``. Raises FormatError that names ``where`` it lies."""
@@ -32,13 +62,31 @@ def decoded(content: bytes | memoryview, kind: type[T], where: str) -> T:
         raise FormatError(f"{where} is damaged: {problem}.") from problem
 
 
-def read_json(place: BlobPlace, name: str, kind: type[T]) -> T:
-    """The object ``name`` as a ``kind``. Raises NotFoundError, FormatError that names it, StorageError."""
+def read_sealed(place: BlobPlace, name: str, kind: type[T]) -> T:
+    """The object ``name``, which has a checksum. Raises NotFoundError, FormatError that names it, StorageError."""
     where = f"{place.url}/{name}"
+    return read_again(lambda: decoded(unseal(_content(place, name, where), where), kind, where))
+
+
+def read_json(place: BlobPlace, name: str, kind: type[T]) -> T:
+    """The object ``name``, which has no checksum. Raises NotFoundError, FormatError that names it, StorageError."""
+    where = f"{place.url}/{name}"
+    return read_again(lambda: decoded(_content(place, name, where), kind, where))
+
+
+def _content(place: BlobPlace, name: str, where: str) -> bytes:
     content = place.get(name, 0, MAX_OBJECT_BYTES + 1)
     if len(content) > MAX_OBJECT_BYTES:
         raise FormatError(f"{where} is damaged: it has more than {MAX_OBJECT_BYTES} bytes.")
-    return decoded(content, kind, where)
+    return content
+
+
+def read_again(read: Callable[[], T]) -> T:
+    """What ``read`` returns, at the second try if the first finds damage: that may have happened on the way."""
+    try:
+        return read()
+    except FormatError:
+        return read()
 
 
 def check_format(written_as: int, known: int, where: str) -> None:

@@ -88,6 +88,12 @@ def state_number(counter: int, *, ordered: bool) -> int:
     return counter | ORDERED_BIT if ordered else counter
 
 
+def hash_of(key: bytes) -> int:
+    """The unsigned hash in the key of a row that is not the marker's: behind the state's number, or at the end."""
+    at = len(key) - HASH_BYTES if key[0] & (ORDERED_BIT >> 8) else STATE_BYTES
+    return int(_HASH.unpack_from(key, at)[0])
+
+
 def state_head(state: int) -> bytes:
     """What the keys of all rows of ``state`` begin with."""
     return _STATE.pack(state)

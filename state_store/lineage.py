@@ -42,6 +42,10 @@ class Lineage:
         """List the folder. One request (or as many as the listing has pages)."""
         return cls.of(place.list())
 
+    def has_lost(self, later: Lineage) -> bool:
+        """Whether a delta or a snapshot of this listing is not in a ``later`` one."""
+        return not (self.deltas.keys() <= later.deltas.keys() and self.snapshots.keys() <= later.snapshots.keys())
+
     def commits_of(self, version: int) -> list[Marker]:
         """Every commit of ``version`` that has a delta or a snapshot, by id."""
         return sorted({marker for marker in (*self.deltas, *self.snapshots) if marker.version == version})

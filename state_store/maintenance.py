@@ -10,8 +10,10 @@ import threading
 import time
 
 from pyspark_ckpt.state_store.context import Shared
+from pyspark_ckpt.state_store.copies import LocalCopy
 from pyspark_ckpt.state_store.errors import CkptError
 from pyspark_ckpt.state_store.lineage import Lineage
+from pyspark_ckpt.state_store.pins import Pins
 from pyspark_ckpt.state_store.retention import Retention
 from pyspark_ckpt.state_store.snapshot import Published, SnapshotWriter
 from pyspark_ckpt.state_store.store import Store
@@ -24,11 +26,26 @@ class Maintenance:
         """Serve ``store``."""
         self._store = store
         self._busy = threading.Lock()
-        self._last_snapshot: int | None = None
+        self._forecast = shared.forecast
+        self._clock = shared.clock
+        self._warned = False
         failpoints = shared.failpoints
-        self._writer = SnapshotWriter(store.place, store.tuning, failpoints, store.log)
+        self._writer = SnapshotWriter(
+            store.place,
+            store.identity.partition,
+            store.tuning,
+            failpoints,
+            store.log,
+            full=store.options.full_snapshots,
+        )
         self._retention = Retention(
-            store.place, store.options.retention_grace_period_s, shared.pool, failpoints, store.log
+            store.place,
+            Pins(store.checkpoint),
+            store.options.retention_grace_period_s,
+            shared.pool,
+            failpoints,
+            store.log,
+            shared.clock,
         )
 
     def snapshot(self, *, force: bool = False) -> tuple[Published | None, dict[str, int]]:
@@ -61,18 +78,18 @@ class Maintenance:
             self._busy.release()
 
     def _snapshot(self, *, force: bool) -> Published | None:
-        copy = self._store.lease_for_snapshot(lambda version: force or self._is_due(version))
+        copy = self._store.lease_for_snapshot(lambda version: force or self._may_be_due(version))
         if copy is None:
             return None
         try:
             lineage = Lineage.read(self._store.place)
-            if self._last_snapshot is None and not force:
-                ancestors = lineage.ancestors(copy.marker)
-                self._last_snapshot = max((m.version for m in lineage.snapshots if m in ancestors), default=0)
-                if not self._is_due(copy.marker.version):
-                    return None
-            published = self._writer.publish(copy, lineage, lambda: self._store.closed)
-            self._last_snapshot = copy.marker.version
+            if self._store.lag.up_to(copy.marker.version) is None:
+                self._store.lag.observed(lineage, copy.marker)
+            reason = "it was asked for" if force else self._reason(copy.marker.version)
+            if reason is None:
+                return None
+            self._store.log.info("a snapshot of %s is made: %s", copy.marker, reason)
+            published = self._publish(copy, lineage)
         except (CkptError, OSError):
             if not self._store.closed:
                 raise
@@ -83,9 +100,27 @@ class Maintenance:
             self._retention.look_again()
         return published
 
-    def _is_due(self, version: int) -> bool:
-        """Whether enough versions have passed; with the last snapshot unknown, whether that may be so."""
-        every = self._store.options.snapshot_every_versions
-        if self._last_snapshot is not None and version < self._last_snapshot:
-            self._last_snapshot = None  # the query went back: look again
-        return version - (self._last_snapshot or 0) >= every
+    def _publish(self, copy: LocalCopy, lineage: Lineage) -> Published | None:
+        started = time.monotonic()
+        published = self._writer.publish(copy, lineage, lambda: self._store.closed)
+        if published is not None:
+            self._forecast.transferred(published.uploaded_bytes, time.monotonic() - started)
+        if published is not None or copy.marker in lineage.snapshots:
+            self._store.lag.published(copy.marker.version)
+        table_bytes = self._store.tables.size_bytes
+        if not self._warned and self._store.policy.misses_target(table_bytes):
+            self._warned = True
+            self._store.log.warning(
+                "a restore of its %s bytes will take longer than restoreTarget, however often snapshots are made: "
+                "use more partitions, or set a longer target",
+                table_bytes,
+            )
+        return published
+
+    def _may_be_due(self, version: int) -> bool:
+        """Whether a snapshot is due; with the last one unknown, whether that may be so."""
+        return self._store.lag.up_to(version) is None or self._reason(version) is not None
+
+    def _reason(self, version: int) -> str | None:
+        lag = self._store.lag.up_to(version)
+        return None if lag is None else self._store.policy.reason(lag, self._store.tables.size_bytes, self._clock())

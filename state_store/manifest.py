@@ -6,11 +6,10 @@
      "files": [{"name": "000012.sst", "bytes", "sha256", "xxh3", "object": "sst/<sha256>-<tail>.sst",
                 "first_key", "last_key" (base64), "rows"},
                {"name": "CURRENT", "bytes", "sha256", "xxh3", "data": (base64)}],
-     "xxh3": "<of all bytes before this field>"}
+     "xxh3": "<of all that, see json_objects>"}
 
 The files are a whole RocksDB folder: it is restored by placing them and opening it. Table files are
-objects that snapshots share; RocksDB's own small files (MANIFEST, CURRENT, OPTIONS) are inside. The last
-field is what a reader checks first: a number that rot has changed would show another state, or none.
+objects that snapshots share; RocksDB's own small files (MANIFEST, CURRENT, OPTIONS) are inside.
 """
 
 from __future__ import annotations
@@ -24,18 +23,15 @@ import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.json_objects import Count, check_format, decoded
+from pyspark_ckpt.state_store.json_objects import Count, check_format, decoded, seal, unseal
 from pyspark_ckpt.state_store.meta import FORMAT_VERSION, StoreMeta
 from pyspark_ckpt.state_store.names import is_table_object
 
-MAX_PARALLELISM: Final = 32768
 MAX_FILE_BYTES: Final = 1 << 44
 CURRENT: Final = "CURRENT"
 
 _TABLE_NAME = re.compile(r"[0-9]{6,20}\.sst")
 _OTHER_NAME = re.compile(rf"{CURRENT}|(MANIFEST|OPTIONS)-[0-9]{{6,20}}|rocksdict-config\.json")
-_CHECKSUM = re.compile(rb',"xxh3":"([0-9a-f]{32})"}')
-_CHECKSUM_BYTES = len(',"xxh3":""}') + 32
 
 
 class ManifestFile(
@@ -73,8 +69,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def encode(self) -> bytes:
         """Content of the manifest object."""
-        content = msgspec.json.encode(self).removesuffix(b"}")
-        return content + f',"xxh3":"{xxhash.xxh3_128_hexdigest(content)}"}}'.encode()
+        return seal(self)
 
 
 def is_inline(name: str) -> bool:
@@ -90,12 +85,9 @@ def inline_file(name: str, data: bytes) -> ManifestFile:
 
 def decode(content: bytes, where: str) -> Manifest:
     """Read and check a manifest. Raises FormatError that names ``where`` it lies."""
+    content = unseal(content, where)
     check_format(decoded(content, _FormatOnly, where).format, FORMAT_VERSION, where)
-    described = content[:-_CHECKSUM_BYTES]
-    checksum = _CHECKSUM.fullmatch(content[-_CHECKSUM_BYTES:])
-    if checksum is None or xxhash.xxh3_128_hexdigest(described) != checksum[1].decode():
-        raise FormatError(f"{where} is damaged: its checksum is wrong.")
-    manifest = decoded(described + b"}", Manifest, where)
+    manifest = decoded(content, Manifest, where)
     files = {file.name: file for file in manifest.files}
     bad = next((file.name for file in manifest.files if not _acceptable(file)), None)
     if bad is not None or len(files) != len(manifest.files) or not _names_its_manifest(files):

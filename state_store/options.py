@@ -48,7 +48,11 @@ class Options:
     local_dir: str
     remote: str
     s3: S3Settings
+    full_snapshots: bool
     snapshot_every_versions: int
+    snapshot_every_bytes: int
+    snapshot_interval_s: float
+    restore_target_s: float
     local_checkpoints: int
     compression: str
     start_timeout_s: float
@@ -93,7 +97,11 @@ def parse(settings: Mapping[str, str]) -> Options:
             encryption=cast("str", values["s3Encryption"]),
             kms_key_id=cast("str", values["s3KmsKeyId"]),
         ),
+        full_snapshots=values["snapshotMode"] == "full",
         snapshot_every_versions=cast("int", values["snapshotEveryVersions"]),
+        snapshot_every_bytes=cast("int", values["snapshotEveryBytes"]),
+        snapshot_interval_s=cast("float", values["snapshotInterval"]),
+        restore_target_s=cast("float", values["restoreTarget"]),
         local_checkpoints=cast("int", values["localCheckpoints"]),
         compression=cast("str", values["compression"]),
         start_timeout_s=cast("float", values["startTimeout"]),

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import xxhash
 
@@ -23,14 +23,17 @@ from pyspark_ckpt.state_store.database import Database, Tuning
 from pyspark_ckpt.state_store.delta import Delta, read_delta
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InternalError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.json_objects import read_again
 from pyspark_ckpt.state_store.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.manifest import Manifest, ManifestFile, decode
 from pyspark_ckpt.state_store.meta import EMPTY_META, StoreMeta
 from pyspark_ckpt.state_store.names import DeltaName, snapshot_name
+from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
 
 CHUNK_BYTES = 1 << 20
+PROGRESS_S = 5.0
 
 _T = TypeVar("_T")
 
@@ -44,6 +47,7 @@ class Restored:
 
     meta: StoreMeta
     database: Database
+    lineage: Lineage
     metrics: dict[str, int] = field(default_factory=dict)
 
 
@@ -55,13 +59,21 @@ class Restorer:
     """Restores versions of one store."""
 
     def __init__(
-        self, place: BlobPlace, tuning: Tuning, pool: Executor, failpoints: FailPoints, log: StoreLog, store: str
+        self,
+        place: BlobPlace,
+        tuning: Tuning,
+        pool: Executor,
+        failpoints: FailPoints,
+        forecast: RestoreForecast,
+        log: StoreLog,
+        store: str,
     ) -> None:
         """Read from ``place``, with the threads of ``pool``."""
         self._place = place
         self._tuning = tuning
         self._pool = pool
         self._failpoints = failpoints
+        self._forecast = forecast
         self._log = log
         self._store = store
 
@@ -71,10 +83,24 @@ class Restorer:
         ``local`` are commits that ``link`` can provide. Raises NotFoundError (never committed or
         retired), InvalidInputError (other id), FormatError (damage without a way round it), StorageError.
         """
-        lineage = Lineage.read(self._place)
+        try:
+            lineage = Lineage.read(self._place)
+            while True:
+                try:
+                    return self._restore(commit, lineage, folder, local, link)
+                except (NotFoundError, FormatError) as problem:
+                    before, lineage = lineage, Lineage.read(self._place)
+                    if not before.has_lost(lineage):
+                        raise
+                    self._log.warning("%s; retention has run meanwhile: what is left is looked at again", problem)
+                    _empty(folder)
+        except OSError as problem:  # of the local disk: a place raises none
+            raise StorageError(f"{self._store}: could not restore {commit} into {folder}: {problem}.") from problem
+
+    def _restore(self, commit: Marker, lineage: Lineage, folder: Path, local: set[Marker], link: LinkLocal) -> Restored:
         lineage.require(commit, self._store)
         sources = {"local copy": set(local), "snapshot": set(lineage.snapshots)}
-        troubles: list[str] = []
+        troubles: list[_UnusableBaseError] = []
         while True:
             try:
                 base, steps = lineage.chain(commit, lambda marker: any(marker in kind for kind in sources.values()))
@@ -85,9 +111,30 @@ class Restorer:
                 return self._build(base, kind, steps, lineage, folder, link)
             except _UnusableBaseError as problem:
                 self._log.warning("%s; an older base and more deltas are used instead", problem)
-                troubles.append(str(problem))
+                troubles.append(problem)
+                if kind not in sources:
+                    raise self._hopeless(commit, problem, troubles) from problem
                 sources[kind].discard(base)
                 _empty(folder)
+
+    def replay(self, commit: Marker, start: int, start_id: str | None, folder: Path) -> Restored:
+        """As ``restore``, but from the snapshot of version ``start`` and from nothing else; its id may be left open.
+
+        Raises NotFoundError that names the snapshots there are (this one is none of them, or ``commit`` does not
+        exist), InvalidInputError (other id), FormatError (damage), StorageError.
+        """
+        lineage = Lineage.read(self._place)
+        lineage.require(commit, self._store)
+        base, steps = lineage.chain(commit, lambda marker: marker.version <= start or marker not in lineage.deltas)
+        if base not in lineage.snapshots or base.version != start or start_id not in (None, base.id):
+            raise self._no_snapshot(commit, start, start_id, lineage)
+        try:
+            return self._build(base, "snapshot", steps, lineage, folder, lambda _commit, _folder: None)
+        except _UnusableBaseError as problem:
+            raise FormatError(
+                f"{self._store}: {commit} cannot be replayed: {problem}",
+                hint="Restore the named file from a backup of the checkpoint, or begin with another snapshot.",
+            ) from problem
 
     def _build(
         self, base: Marker, kind: str, steps: list[DeltaName], lineage: Lineage, folder: Path, link: LinkLocal
@@ -97,14 +144,19 @@ class Restorer:
         self._failpoints.hit("restore.before_download")
         tables = {file.name: file for file in manifest.files} if manifest is not None else {}
         (folder / "db").mkdir(mode=0o700)
-        placing = [self._pool.submit(self._place_file, file, folder / "db") for file in tables.values()]
-        fetching = [
-            self._pool.submit(
-                read_delta, self._place, name, lineage.deltas[name.commit][1].size_bytes, folder / f"delta-{index}"
-            )
-            for index, name in enumerate(steps)
-        ]
+        placing = {
+            self._pool.submit(self._place_file, file, folder / "db"): 0 if file.data is not None else file.size_bytes
+            for file in tables.values()
+        }
+        sizes = [lineage.deltas[name.commit][1].size_bytes for name in steps]
+        fetching = {
+            self._pool.submit(self._delta, name, size_bytes, folder / f"delta-{index}"): size_bytes
+            for index, (name, size_bytes) in enumerate(zip(steps, sizes, strict=True))
+        }
+        self._log.info("restoring from the %s of %s and %d deltas", kind, base, len(steps))
+        self._watch({**placing, **fetching})
         placed, deltas = _all(placing), _all(fetching)  # every thread has ended before anything is raised
+        downloaded_s = time.monotonic() - started
         if isinstance(placed, CkptError):
             raise _UnusableBaseError(f"the {kind} of {base} is not usable: {placed}") from placed
         if isinstance(deltas, CkptError):
@@ -115,23 +167,38 @@ class Restorer:
             meta = _linked(link, base, folder / "db")
         self._failpoints.hit("restore.after_download")
         database = self._opened(base, kind, folder / "db")
+        replaying = time.monotonic()
         self._replay(database, deltas)
+        downloaded_bytes = sum(placed) + sum(delta.size_bytes for delta in deltas)
+        self._forecast.transferred(downloaded_bytes, downloaded_s)
+        self._forecast.ingested(len(deltas), time.monotonic() - replaying)
         _empty(folder, keep="db")
         return Restored(
             deltas[-1].store if deltas else meta,
             database,
+            lineage,
             {
                 "restored": 1,
                 "restore_ms": round((time.monotonic() - started) * 1000),
                 "replayed_deltas": len(deltas),
-                "downloaded_bytes": sum(placed) + sum(delta.size_bytes for delta in deltas),
+                "downloaded_bytes": downloaded_bytes,
             },
         )
+
+    def _watch(self, downloads: Mapping[Future[Any], int]) -> None:
+        """Wait for all downloads, which have so many bytes each, and say from time to time how far they are."""
+        total, pending = sum(downloads.values()), set(downloads)
+        while pending:
+            pending = wait(pending, timeout=PROGRESS_S).not_done
+            if pending:
+                here = total - sum(downloads[download] for download in pending)
+                left = len(downloads) - len(pending)
+                self._log.info("%d of %d bytes are here, %d of %d objects", here, total, left, len(downloads))
 
     def _manifest(self, base: Marker) -> Manifest:
         name = snapshot_name(base)
         try:
-            manifest = decode(self._place.get(name), f"{self._place.url}/{name}")
+            manifest = read_again(lambda: decode(self._place.get(name), f"{self._place.url}/{name}"))
         except CkptError as problem:
             raise _UnusableBaseError(f"the snapshot of {base} is not usable: {problem}") from problem
         if manifest.store.marker != base:
@@ -144,18 +211,28 @@ class Restorer:
         if file.data is not None:
             path.write_bytes(file.data)
             return 0
+        read_again(lambda: self._download(file, path))
+        return file.size_bytes
+
+    def _download(self, file: ManifestFile, path: Path) -> None:
         name = str(file.object_name)
         self._place.download(name, path)
         if path.stat().st_size != file.size_bytes or _xxh3(path) != file.xxh3:
             raise FormatError(f"{self._place.url}/{name} is damaged: size or checksum is wrong.")
-        return file.size_bytes
+
+    def _delta(self, name: DeltaName, size_bytes: int, folder: Path) -> Delta:
+        def read() -> Delta:
+            shutil.rmtree(folder, ignore_errors=True)
+            return read_delta(self._place, name, size_bytes, folder)
+
+        return read_again(read)
 
     def _opened(self, base: Marker, kind: str, folder: Path) -> Database:
         try:
             database = Database(folder, self._tuning)
         except CkptError as problem:
             raise _UnusableBaseError(f"the {kind} of {base} cannot be opened: {problem}") from problem
-        held = database.marker() or EMPTY
+        held = _marker_of(database)
         if held != base:
             database.close()
             raise _UnusableBaseError(f"the {kind} of {base} holds {held}")
@@ -177,26 +254,49 @@ class Restorer:
                 database.close()
                 raise
 
-    def _hopeless(self, commit: Marker, problem: CkptError, troubles: list[str]) -> CkptError:
+    def _no_snapshot(self, commit: Marker, start: int, start_id: str | None, lineage: Lineage) -> CkptError:
+        known = sorted(marker.version - 1 for marker in lineage.ancestors(commit) & lineage.snapshots.keys())
+        wanted = f"batch {start - 1} (version {start}{f', id {start_id}' if start_id else ''})"
+        return NotFoundError(
+            f"{self._store}: there is no snapshot of {wanted} that batch {commit.version - 1} could be replayed from; "
+            + (f"there are those of batches {', '.join(map(str, known))}." if known else "there is none at all."),
+            hint="Snapshots are made in the background, see the option snapshotEveryVersions.",
+        )
+
+    def _hopeless(self, commit: Marker, problem: Exception, troubles: list[_UnusableBaseError]) -> CkptError:
+        """What to say when no base is left: a disk or network that failed has damaged nothing."""
         if not troubles:
-            return NotFoundError(f"{self._store}: {problem}", hint=problem.hint)
+            return NotFoundError(f"{self._store}: {problem}", hint=getattr(problem, "hint", None))
+        reasons = "; ".join(dict.fromkeys(str(each) for each in (*troubles, problem)))
+        if any(isinstance(trouble.__cause__, StorageError) for trouble in troubles):
+            return StorageError(f"{self._store}: {commit} could not be restored: {reasons}")
         return FormatError(
-            f"{self._store}: {commit} cannot be restored: {'; '.join(troubles)}; and {problem}",
+            f"{self._store}: {commit} cannot be restored: {reasons}",
             hint="Restore the named files from a backup of the checkpoint, "
             "or go back to a version that does not need them.",
         )
 
 
-def _all(futures: list[Future[_T]]) -> list[_T] | CkptError:
+def _marker_of(database: Database) -> Marker:
+    """Which commit the database holds; it is closed if it cannot tell."""
+    try:
+        return database.marker() or EMPTY
+    except BaseException:
+        database.close()
+        raise
+
+
+def _all(futures: Iterable[Future[_T]]) -> list[_T] | CkptError:
     """Wait for every future; all results, or the first error of the tree. Other errors are raised."""
-    wait(futures)
-    problems = [problem for future in futures if (problem := future.exception()) is not None]
+    done = list(futures)
+    wait(done)
+    problems = [problem for future in done if (problem := future.exception()) is not None]
     for problem in problems:
         if not isinstance(problem, CkptError):
             raise problem
     if problems:
         return next(problem for problem in problems if isinstance(problem, CkptError))
-    return [future.result() for future in futures]
+    return [future.result() for future in done]
 
 
 def _linked(link: LinkLocal, base: Marker, folder: Path) -> StoreMeta:

@@ -1,8 +1,9 @@
 """Delete what nobody can ask for any more.
 
 Kept are: the versions Spark may still ask for (``min_versions_to_retain`` below the newest one that Spark
-is known to have committed, and everything above), the newest complete snapshot at or below the oldest of them,
-on their lineage, all deltas from that snapshot on, and every table file that a remaining manifest refers to.
+is known to have committed, and everything above) and those that are pinned, the newest complete snapshot at or
+below the oldest of them, on their lineage, all deltas from that snapshot on, and every table file that a
+remaining manifest refers to.
 Siblings that lost are kept until their version is older than that: only then has the commit log decided.
 
 The order makes a crash harmless: first manifests, then deltas and winners, then table files; a manifest
@@ -27,6 +28,7 @@ from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.manifest import decode
 from pyspark_ckpt.state_store.names import TABLE_FOLDER, is_table_object, snapshot_name
+from pyspark_ckpt.state_store.pins import Pins
 
 UPLOAD_S = 60.0
 """A temporary file younger than this may be an upload in progress, whatever the grace period."""
@@ -43,13 +45,24 @@ class Retired:
     commits: list[str]
 
 
-def retired(lineage: Lineage, newest: Marker, min_versions: int, is_base: Callable[[Marker], bool]) -> Retired:
+@dataclass(frozen=True)
+class Garbage:
+    """Objects that nobody can ask for any more, in the order of deletion."""
+
+    blobs: tuple[Blob, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all of them."""
+        return sum(blob.size_bytes for blob in self.blobs)
+
+
+def retired(lineage: Lineage, newest: Marker, oldest: int, is_base: Callable[[Marker], bool]) -> Retired:
     """Manifests, deltas and winners that no retained version needs; nothing is deleted here.
 
-    ``newest`` is the last commit that Spark has asked for; ``is_base`` says whether a snapshot can replace
-    everything below it.
+    ``newest`` is the last commit that Spark has asked for, ``oldest`` the first version to keep; ``is_base`` says
+    whether a snapshot can replace everything below it.
     """
-    oldest = newest.version - min_versions
     ancestors = lineage.ancestors(newest)
     snapshots = sorted((m for m in lineage.snapshots if m in ancestors and m.version <= oldest), reverse=True)
     base = next(filter(is_base, snapshots), None)
@@ -69,6 +82,7 @@ class Retention:
     def __init__(
         self,
         place: BlobPlace,
+        pins: Pins,
         grace_s: float,
         pool: Executor,
         failpoints: FailPoints,
@@ -77,6 +91,7 @@ class Retention:
     ) -> None:
         """Delete in ``place`` with the threads of ``pool``."""
         self._place = place
+        self._pins = pins
         self._grace_s = grace_s
         self._pool = pool
         self._failpoints = failpoints
@@ -94,10 +109,8 @@ class Retention:
         """
         if self._cleaned == (newest, min_versions) and not self._unreachable_since:
             return 0
-        lineage = Lineage.read(self._place)
-        listed = [blob for blob in self._place.list(TABLE_FOLDER) if is_table_object(blob.name)]
-        names = {blob.name for blob in listed}
-        gone = retired(lineage, newest, min_versions, lambda marker: self._is_base(lineage.snapshots[marker], names))
+        lineage, listed = self._listings()
+        gone = self._retired(lineage, listed, newest, min_versions)
         count = self._delete(gone.manifests) + self._delete(gone.commits)
         tables = self._unreachable_tables(listed)
         count += self._delete(tables)
@@ -107,9 +120,47 @@ class Retention:
         self._cleaned = (newest, min_versions)
         return count
 
+    def find(self, newest: Marker, min_versions: int) -> Garbage:
+        """What ``clean`` would delete, table files after two looks a grace period apart. Raises StorageError.
+
+        Nothing is deleted, but pins that have ended.
+        """
+        lineage, listed = self._listings()
+        gone = self._retired(lineage, listed, newest, min_versions)
+        blobs = {blob.name: blob for _, blob in lineage.deltas.values()}
+        blobs |= {blob.name: blob for blob in (*lineage.snapshots.values(), *lineage.winners.values())}
+        kept = [blob for blob in lineage.snapshots.values() if blob.name not in gone.manifests]
+        reachable = self._reachable(kept) if listed else set()
+        now = self._clock()
+        unreachable = [
+            blob for blob in listed if reachable is not None and blob.name not in reachable and self._is_old(blob, now)
+        ]
+        return Garbage((*(blobs[name] for name in (*gone.manifests, *gone.commits)), *unreachable))
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether table files were seen unreachable that may go a grace period later."""
+        return bool(self._unreachable_since)
+
     def look_again(self) -> None:
         """Let the next ``clean`` look even if nothing was committed: a snapshot may have made more of it retired."""
         self._cleaned = None
+
+    def _listings(self) -> tuple[Lineage, list[Blob]]:
+        """All commits and snapshots, then all table files."""
+        lineage = Lineage.read(self._place)
+        return lineage, [blob for blob in self._place.list(TABLE_FOLDER) if is_table_object(blob.name)]
+
+    def _retired(self, lineage: Lineage, listed: list[Blob], newest: Marker, min_versions: int) -> Retired:
+        pinned = self._pins.oldest()
+        oldest = newest.version - min_versions
+        names = {blob.name for blob in listed}
+        return retired(
+            lineage,
+            newest,
+            oldest if pinned is None else min(oldest, pinned),
+            lambda marker: self._is_base(lineage.snapshots[marker], names),
+        )
 
     def _is_base(self, manifest: Blob, listed: set[str]) -> bool:
         """Whether a snapshot has stood for a while with all its table files; they were listed after it."""
@@ -126,7 +177,8 @@ class Retention:
 
     def _unreachable_tables(self, tables: list[Blob]) -> list[str]:
         """Of all table files, those that were seen unreachable a grace period ago and still are."""
-        reachable = self._reachable() if tables else set()  # after the listing: a new manifest is seen
+        # After the listing: a new manifest is seen.
+        reachable = self._reachable(Lineage.read(self._place).snapshots.values()) if tables else set()
         if reachable is None:
             return []
         now = self._clock()
@@ -137,12 +189,15 @@ class Retention:
         return [blob.name for blob in tables if blob.name in since and self._is_due(blob, since[blob.name], now)]
 
     def _is_due(self, blob: Blob, since: float, now: float) -> bool:
-        return now - since >= self._grace_s and now - blob.modified_s >= self._grace_s
+        return now - since >= self._grace_s and self._is_old(blob, now)
 
-    def _reachable(self) -> set[str] | None:
-        """Every table file that some manifest refers to; None if a manifest cannot be read, for then nobody knows."""
+    def _is_old(self, blob: Blob, now: float) -> bool:
+        return now - blob.modified_s >= self._grace_s
+
+    def _reachable(self, manifests: Iterable[Blob]) -> set[str] | None:
+        """Every table file that one of them refers to; None if a manifest cannot be read, for then nobody knows."""
         known = {}
-        for manifest in Lineage.read(self._place).snapshots.values():
+        for manifest in manifests:
             try:
                 known[manifest] = self._objects_of(manifest)
             except CkptError as problem:

@@ -13,14 +13,18 @@ from typing import Annotated, Any
 import msgspec
 
 from pyspark_ckpt.state_store import options as option_table
+from pyspark_ckpt.state_store.blobs import S3aSettings
 from pyspark_ckpt.state_store.context import Caller, Identity
+from pyspark_ckpt.state_store.entrusted import Entrusted
 from pyspark_ckpt.state_store.errors import CkptError, InternalError, InvalidInputError, StorageError
 from pyspark_ckpt.state_store.json_objects import DAMAGE, MAX_LONG, Change, Count
 from pyspark_ckpt.state_store.keys import EMPTY, MARKER_KEY
 from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.remote import is_store_name
+from pyspark_ckpt.state_store.store import Store
 from pyspark_ckpt.state_store.stores import Stores
 from pyspark_ckpt.state_store.ticket import WorkerTask
+from pyspark_ckpt.state_store.transaction import Transaction
 
 PROTOCOL = 1
 
@@ -33,7 +37,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Open(Request, frozen=True):
-    """Open a store."""
+    """Open a store. ``s3a``: settings of S3A; ``secrets``: the number of those that were entrusted, see Entrusted."""
 
     state_dir: str
     checkpoint_root: str
@@ -44,6 +48,8 @@ class Open(Request, frozen=True):
     format: int
     min_versions_to_retain: Count
     options: dict[str, str] = {}
+    s3a: dict[str, str] = {}
+    secrets: int | None = None
 
 
 class Begin(Request, frozen=True):
@@ -55,6 +61,31 @@ class Begin(Request, frozen=True):
     attempt: Count | None = None
     key_schema: str = ""
     num_partitions: Count | None = None
+
+
+class Replay(Request, frozen=True):
+    """Begin a transaction on a version that is built of the snapshot of version ``start`` and deltas."""
+
+    handle: int
+    version: Version
+    start: Version
+    id: str | None = None
+    start_id: str | None = None
+
+
+class OpenChanges(Request, frozen=True):
+    """Open a feed of what the versions ``first`` to ``last`` have changed; ``id`` is the last one's."""
+
+    handle: int
+    first: Count
+    last: Version
+    id: str | None = None
+
+
+class OfFeed(Request, frozen=True):
+    """Name an open feed."""
+
+    feed: int
 
 
 class CreateState(Request, frozen=True):
@@ -107,14 +138,19 @@ class Nothing(Request, frozen=True):
 class Dispatcher:
     """Answers requests; the same object serves all connections."""
 
-    def __init__(self, stores: Stores, stop: Callable[[], None]) -> None:
-        """Serve ``stores``; ``stop`` ends the process soon after it returns."""
+    def __init__(self, stores: Stores, stop: Callable[[], None], entrusted: Entrusted) -> None:
+        """Serve ``stores``; ``stop`` ends the process soon after it returns; requests name what was ``entrusted``."""
         self._stores = stores
+        self._entrusted = entrusted
         self._stop = stop
         self._encoder = msgspec.json.Encoder()
         self._methods: Mapping[str, tuple[msgspec.json.Decoder[Any], Callable[[Any], dict[str, Any]]]] = {
             "open": (msgspec.json.Decoder(Open), self._open),
             "begin": (msgspec.json.Decoder(Begin), self._begin),
+            "replay": (msgspec.json.Decoder(Replay), self._replay),
+            "open_changes": (msgspec.json.Decoder(OpenChanges), self._open_changes),
+            "next_changes": (msgspec.json.Decoder(OfFeed), self._next_changes),
+            "close_changes": (msgspec.json.Decoder(OfFeed), self._close_changes),
             "create_state": (msgspec.json.Decoder(CreateState), self._create_state),
             "drop_state": (msgspec.json.Decoder(DropState), self._drop_state),
             "commit": (msgspec.json.Decoder(Commit), self._commit),
@@ -150,12 +186,14 @@ class Dispatcher:
             raise InvalidInputError(f"Checkpoint format {request.format} is not known; there are 1 and 2.")
         if not is_store_name(request.name):
             raise InvalidInputError(f"{request.name!r} cannot be the name of a store.")
+        secrets = {} if request.secrets is None else self._entrusted.await_secrets(request.secrets)
         handle = self._stores.open(
             request.state_dir,
             request.checkpoint_root,
             Identity(request.operator, request.partition, request.name),
             Caller(request.run_id, request.format, request.min_versions_to_retain),
             option_table.parse(request.options),
+            S3aSettings({**request.s3a, **secrets}),
         )
         return {"handle": handle.number}
 
@@ -164,6 +202,15 @@ class Dispatcher:
         store = handle.store
         worker = None if request.attempt is None else WorkerTask(request.attempt, request.key_schema)
         transaction = store.begin(handle.caller, request.version, request.id, worker, request.num_partitions)
+        return self._begun(store, transaction)
+
+    def _replay(self, request: Replay) -> dict[str, Any]:
+        handle = self._stores.handle(request.handle)
+        store = handle.store
+        transaction = store.replay(handle.caller, request.version, request.id, request.start, request.start_id)
+        return self._begun(store, transaction)
+
+    def _begun(self, store: Store, transaction: Transaction) -> dict[str, Any]:
         self._stores.remember(store, transaction)
         base, meta = transaction.base, transaction.meta
         return {
@@ -182,6 +229,26 @@ class Dispatcher:
             "states": meta.states,
             "metrics": transaction.metrics,
         }
+
+    def _open_changes(self, request: OpenChanges) -> dict[str, Any]:
+        handle = self._stores.handle(request.handle)
+        return {"feed": self._stores.open_feed(handle, request.first, request.last, request.id)}
+
+    def _next_changes(self, request: OfFeed) -> dict[str, Any]:
+        delta = self._stores.feed(request.feed).next()
+        if delta is None:
+            return {"version": None}
+        store = delta.store
+        return {
+            "version": store.version,
+            "parent": None if store.parent == EMPTY.id else store.parent,
+            "files": [str(file) for file in delta.files],
+            "states": store.states,
+        }
+
+    def _close_changes(self, request: OfFeed) -> dict[str, Any]:
+        self._stores.close_feed(request.feed)
+        return {}
 
     def _create_state(self, request: CreateState) -> dict[str, Any]:
         store, transaction = self._stores.transaction(request.txn)

@@ -1,8 +1,9 @@
 """Life of the state server process: hello, serve, and end with the JVM that started it.
 
 stdin brings one line of JSON with the settings and the token, and then stays open: its end means that the
-JVM is gone, however it died, and the process ends at once. stdout gets one line of JSON: where the server
-listens, or why it cannot start. stderr gets log lines. The token appears nowhere else.
+JVM is gone, however it died, and the process ends at once; a line that comes meanwhile brings secrets. stdout gets
+one line of JSON: where the server listens, or why it cannot start. stderr gets log lines. The token and the secrets
+appear nowhere else.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 
 from pyspark_ckpt.state_store import options as option_table
+from pyspark_ckpt.state_store.entrusted import Entrusted
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.json_objects import DAMAGE, Count
 from pyspark_ckpt.state_store.log import LOGGER, log_to_stderr
@@ -70,21 +72,21 @@ def main() -> int:
     """Run the server until stdin ends or ``stop`` is called; returns the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the JVM decides
     stdin = sys.stdin.buffer
-    stopped = threading.Event()
+    stopped, entrusted = threading.Event(), Entrusted()
     try:
         hello = _hello(stdin.readline())
         options = option_table.parse(hello.options)
         log_to_stderr(options.log_level)
         _take_open_files()
         stores = Stores(Path(hello.local_dir), hello.memory_bytes, options)
-        gateway = _serve(Dispatcher(stores, stopped.set), hello.token)
+        gateway = _serve(Dispatcher(stores, stopped.set, entrusted), hello.token)
     except Exception as problem:  # noqa: BLE001 - whatever it is, the JVM must be told
         _say({"error": error_answer(problem)})
         return 1
     port = gateway.get_callback_server().get_listening_port()
     _say({"port": port, "pid": os.getpid(), "protocol": PROTOCOL, "version": _package_version()})
     _log.info("state server %d listens on port %d, local folder %s", os.getpid(), port, hello.local_dir)
-    threading.Thread(target=_end_with_parent, args=(stdin,), name="parent-watch", daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(stdin, entrusted), name="parent-watch", daemon=True).start()
     stopped.wait()
     stopped.clear()
     stopped.wait(STOP_DELAY_S)  # the answer to "stop" leaves first
@@ -132,10 +134,13 @@ def _take_open_files() -> None:
         )
 
 
-def _end_with_parent(stdin: Any) -> None:  # noqa: ANN401 - a binary file
-    """Wait for the end of stdin, then end at once: every state on disk is one that a kill may leave."""
-    while stdin.read(4096):
-        pass
+def _end_with_parent(stdin: IO[bytes], entrusted: Entrusted) -> None:
+    """Take in secrets until stdin ends, then end at once: every state on disk is one that a kill may leave."""
+    for line in stdin:
+        try:
+            entrusted.keep(line)
+        except InvalidInputError as problem:
+            _log.error("%s", problem.message)
     _leave(0)
 
 

@@ -18,11 +18,11 @@ from pyspark_ckpt.state_store.copies import LocalCopy
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning
 from pyspark_ckpt.state_store.errors import CkptError, InternalError, LifecycleError
 from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.key_groups import stored_groups
 from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.manifest import (
-    MAX_PARALLELISM,
     Manifest,
     ManifestFile,
     decode,
@@ -69,8 +69,12 @@ class Hashes:
 class SnapshotWriter:
     """Makes the snapshots of one store, one at a time."""
 
-    def __init__(self, place: BlobPlace, tuning: Tuning, failpoints: FailPoints, log: StoreLog) -> None:
-        """Write to ``place``."""
+    def __init__(
+        self, place: BlobPlace, partition: int, tuning: Tuning, failpoints: FailPoints, log: StoreLog, *, full: bool
+    ) -> None:
+        """Write those of a ``partition`` to ``place``; ``full`` ones share no object with others."""
+        self._partition = partition
+        self._full = full
         self._place = place
         self._tuning = tuning
         self._failpoints = failpoints
@@ -80,15 +84,15 @@ class SnapshotWriter:
     def publish(self, copy: LocalCopy, lineage: Lineage, cancelled: Callable[[], bool]) -> Published | None:
         """Make a snapshot of a frozen copy that is leased meanwhile; None if there is one of that commit.
 
-        After return it survives the loss of this machine. A table file is not uploaded again if a
-        published snapshot of an ancestor has the same content. None also if another process deleted some of
+        After return it survives the loss of this machine. But for full snapshots, a table file is not uploaded
+        again if a published snapshot of an ancestor has the same content. None also if another process deleted some of
         its table files meanwhile, as retention does with a snapshot that takes longer than the grace period.
         A failure leaves at most objects that nothing refers to, or a manifest that retention and restore
         pass over. Raises LifecycleError when ``cancelled`` says so, StorageError, InternalError.
         """
         if copy.marker in lineage.snapshots:
             return None
-        known = self._confirmed_objects(copy.marker, lineage)
+        known = {} if self._full else self._confirmed_objects(copy.marker, lineage)
         tables = {table.name: table for table in self._tables(copy)}
         files: list[ManifestFile] = []
         uploaded: list[int] = []
@@ -103,7 +107,7 @@ class SnapshotWriter:
                 files.append(inline_file(path.name, path.read_bytes()))
             elif path.suffix == ".log" and path.stat().st_size:
                 raise InternalError(f"{path} is not empty: rows would be missing from a snapshot.")
-        manifest = Manifest(FORMAT_VERSION, copy.meta, MAX_PARALLELISM, (0, MAX_PARALLELISM), tuple(files))
+        manifest = Manifest(FORMAT_VERSION, copy.meta, *stored_groups(copy.meta, self._partition), tuple(files))
         self._failpoints.hit("snapshot.before_manifest")
         created = self._is_complete(manifest) and self._put(manifest)
         self._hashes.keep_only([copy.db / name for name in tables])

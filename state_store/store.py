@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from pathlib import Path
 
-from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs import BlobPlace, Traffic
 from pyspark_ckpt.state_store.context import Caller, Identity, Shared
 from pyspark_ckpt.state_store.copies import LocalCopies, LocalCopy
-from pyspark_ckpt.state_store.database import Tuning, write_table_file
+from pyspark_ckpt.state_store.database import TableCount, Tuning, write_table_file
 from pyspark_ckpt.state_store.delta import write_delta
-from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, LifecycleError, StorageError
 from pyspark_ckpt.state_store.keys import EMPTY, MARKER_KEY, Marker, is_id
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
@@ -28,6 +28,8 @@ from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.parts import close_log, join, read_parts
 from pyspark_ckpt.state_store.remote import point_to
 from pyspark_ckpt.state_store.restore import Restorer
+from pyspark_ckpt.state_store.snapshot_lag import LagTracker
+from pyspark_ckpt.state_store.snapshot_policy import SnapshotPolicy
 from pyspark_ckpt.state_store.ticket import Ticket, WorkerTask, ticket_path, write_ticket
 from pyspark_ckpt.state_store.transaction import Committed, Status, Transaction
 from pyspark_ckpt.state_store.winners import Epochs, declare_winner, resolve
@@ -43,31 +45,39 @@ class Store:
         identity: Identity,
         place: BlobPlace,
         checkpoint: BlobPlace,
+        traffic: Traffic,
         epochs: Epochs,
         folder: Path,
         options: Options,
         shared: Shared,
     ) -> None:
-        """Keep durable objects in ``place`` and local copies in ``folder``."""
+        """Keep durable objects in ``place`` and local copies in ``folder``; ``traffic`` counts the requests."""
         self.identity = identity
         self.place = place
         self.options = options
         self.log = StoreLog("store", identity.short)
-        self._checkpoint = checkpoint
+        self.checkpoint = checkpoint
+        self._traffic = traffic
         self._epochs = epochs
         self._shared = shared
         self._tuning = shared.tuning.using(options.compression)
         self._lock = threading.RLock()
         self._closed = False
         self._copies = LocalCopies(folder, self._tuning, options.local_checkpoints, shared.sweeper, self.log)
-        self._restorer = Restorer(place, self._tuning, shared.pool, shared.failpoints, self.log, str(identity))
+        self._restorer = Restorer(
+            place, self._tuning, shared.pool, shared.failpoints, shared.forecast, self.log, str(identity)
+        )
         self._restoring: dict[Marker, Future[None]] = {}
         self._transactions: dict[int, Transaction] = {}
         self._decided: dict[tuple[str, int], Marker] = {}
         self._moves: list[Future[None]] = []
         self._ingest_ms = 0.0
+        self.lag = LagTracker(shared.clock)
+        self.policy = SnapshotPolicy(options, shared.forecast)
+        self.tables = TableCount(0, 0)
+        """Table files of the live database behind the last commit or restore."""
         self.newest: Marker | None = None
-        """The last commit a transaction began on: Spark is known to have committed it."""
+        """The last commit a transaction of a query began on: Spark is known to have committed it."""
 
     @property
     def closed(self) -> bool:
@@ -100,7 +110,7 @@ class Store:
         self._shared.failpoints.hit("begin.before")
         started = time.monotonic()
         self.await_moves()
-        base = self._base(caller, version, commit_id)
+        base = self.commit_of(caller, version, commit_id)
         copy, metrics = self._leased(base)
         try:
             self._check_partitions(copy.meta, num_partitions)
@@ -109,13 +119,55 @@ class Store:
             with self._lock:
                 self._copies.release(copy)
             raise
+        self.lag.begun(base)
         with self._lock:
-            copy.confirmed = True
-            self.newest = base
+            if caller.run_id:  # a reader outside a query says nothing of where the query is
+                self.newest = base
             self._decide(caller, base)
         self._shared.failpoints.hit("begin.after_ticket")
         transaction.metrics = {"load_ms": _ms_since(started), "restored": 0, "replayed_deltas": 0, **metrics}
         return transaction
+
+    def replay(
+        self, caller: Caller, version: int, commit_id: str | None, start: int, start_id: str | None
+    ) -> Transaction:
+        """Begin a transaction on a version that is built for it: of the snapshot of version ``start`` and deltas alone.
+
+        No local copy is used, and what is built goes with the transaction. Raises as ``Restorer.replay``.
+        """
+        started = time.monotonic()
+        if not 1 <= start <= version:
+            raise InvalidInputError(f"{self.identity}: version {version} cannot be replayed from version {start}.")
+        base = self.commit_of(caller, version, commit_id)
+        copy, metrics = self._replayed(base, start, start_id)
+        try:
+            transaction = self._opened(caller, base, copy, None)
+        except BaseException:
+            with self._lock:
+                self._copies.release(copy)
+            raise
+        transaction.metrics = {"load_ms": _ms_since(started), **metrics}
+        return transaction
+
+    def commit_of(self, caller: Caller, version: int, commit_id: str | None) -> Marker:
+        """The commit of a version that stands for this caller; whether it is there is not looked at if its id is given.
+
+        Raises as ``resolve``; InvalidInputError.
+        """
+        if version < 0 or (commit_id is not None and not is_id(commit_id)):
+            raise InvalidInputError(f"{self.identity}: version {version} with id {commit_id!r} cannot exist.")
+        if caller.format == 1:
+            self._epochs.of(caller.run_id)  # number the run before it commits anything
+        if version == 0:
+            return EMPTY
+        if commit_id is not None:
+            return Marker(version, commit_id)
+        decided = self._decided.get((caller.run_id, version))
+        if decided is not None:
+            return decided
+        return resolve(
+            self.place, self.checkpoint, version, self.identity.operator, self.identity.partition, str(self.identity)
+        )
 
     def is_live(self, transaction: Transaction) -> bool:
         """Whether the base of ``transaction`` is the copy that commits move forward."""
@@ -184,10 +236,9 @@ class Store:
                 self._end(transaction, Status.ABORTED)
 
     def lease_for_snapshot(self, due: Callable[[int], bool]) -> LocalCopy | None:
-        """Lease a frozen copy of the newest version that Spark has asked for, if its version is ``due``."""
+        """Lease a frozen copy of the newest commit that Spark has asked for, if its version is ``due``."""
         with self._lock:
-            confirmed = [copy for copy in self._copies if copy.confirmed and copy.marker != EMPTY]
-            newest = max(confirmed, key=lambda copy: copy.marker.version, default=None)
+            newest = self._copies.find(self.newest) if self.newest not in {None, EMPTY} else None
             if self._closed or newest is None or not due(newest.marker.version):
                 return None
             frozen = self._copies.checkpoint_live() if newest is self._copies.live else newest
@@ -209,22 +260,6 @@ class Store:
                 self.abort(transaction)
             self._closed = True
             self._copies.close(remove=True)
-
-    def _base(self, caller: Caller, version: int, commit_id: str | None) -> Marker:
-        if version < 0 or (commit_id is not None and not is_id(commit_id)):
-            raise InvalidInputError(f"{self.identity}: version {version} with id {commit_id!r} cannot exist.")
-        if caller.format == 1:
-            self._epochs.of(caller.run_id)  # number the run before it commits anything
-        if version == 0:
-            return EMPTY
-        if commit_id is not None:
-            return Marker(version, commit_id)
-        decided = self._decided.get((caller.run_id, version))
-        if decided is not None:
-            return decided
-        return resolve(
-            self.place, self._checkpoint, version, self.identity.operator, self.identity.partition, str(self.identity)
-        )
 
     def _decide(self, caller: Caller, commit: Marker) -> None:
         """Remember for this run which commit of a version stands; a reader outside a query belongs to no run."""
@@ -271,12 +306,30 @@ class Store:
                 if self._closed:
                     restored.database.close()
                 self._require_usable()
+                self.tables = restored.database.table_count()
                 copy = self._copies.add(folder, restored.meta, restored.database)
                 self._copies.lease(copy)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+        self.lag.observed(restored.lineage, base)
         self.log.info("%s restored: %s", base, restored.metrics)
+        return copy, restored.metrics
+
+    def _replayed(self, base: Marker, start: int, start_id: str | None) -> tuple[LocalCopy, dict[str, int]]:
+        with self._lock:
+            self._require_usable()
+            folder = self._copies.new_folder()
+        try:
+            restored = self._restorer.replay(base, start, start_id, folder)
+            restored.database.close()
+            copy = LocalCopy(folder, restored.meta)
+            with self._lock:
+                self._require_usable()
+                self._copies.lease(copy)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         return copy, restored.metrics
 
     def _link(self, base: Marker, folder: Path) -> StoreMeta | None:
@@ -298,32 +351,39 @@ class Store:
     def _opened(self, caller: Caller, base: Marker, copy: LocalCopy, worker: WorkerTask | None) -> Transaction:
         number = next(self._shared.transaction_numbers)
         staging = self._shared.local_dir / "staging" / f"{number}-{uuid.uuid4().hex[:8]}"
-        staging.mkdir(mode=0o700)
         transaction = Transaction(number, base, new_commit_id(), copy, copy.meta, staging, caller.format, caller.run_id)
-        if worker is not None:
-            who = self.identity
-            transaction.ticket = ticket_path(self._shared.local_dir, worker.attempt, who.operator, who.name)
-            live = self.is_live(transaction)
-            write_ticket(
-                transaction.ticket,
-                Ticket(
-                    who.operator,
-                    who.partition,
-                    who.name,
-                    base.version,
-                    base.id,
-                    transaction.new_id,
-                    str(copy.db),
-                    live,
-                    str(staging),
-                    self.options.compression,
-                    copy.meta,
-                    worker.key_schema,
-                ),
-            )
+        try:
+            staging.mkdir(mode=0o700)
+            if worker is not None:
+                self._write_ticket(transaction, worker)
+        except OSError as problem:
+            transaction.clear()
+            raise StorageError(f"{self.identity}: could not make the staging folder {staging}: {problem}.") from problem
         with self._lock:
             self._transactions[number] = transaction
         return transaction
+
+    def _write_ticket(self, transaction: Transaction, worker: WorkerTask) -> None:
+        who, copy = self.identity, transaction.copy
+        transaction.ticket = ticket_path(self._shared.local_dir, worker.attempt, who.operator, who.name)
+        live = self.is_live(transaction)
+        write_ticket(
+            transaction.ticket,
+            Ticket(
+                who.operator,
+                who.partition,
+                who.name,
+                transaction.base.version,
+                transaction.base.id,
+                transaction.new_id,
+                str(copy.db),
+                live,
+                str(transaction.staging),
+                self.options.compression,
+                copy.meta,
+                worker.key_schema,
+            ),
+        )
 
     def _make_durable(
         self,
@@ -343,11 +403,14 @@ class Store:
         except InvalidInputError as problem:
             raise InvalidInputError(f"{self.identity}: {problem.message}", hint=problem.hint) from problem
         if self.options.remote and transaction.base == EMPTY:
-            point_to(self.place, self._checkpoint, self.identity)
+            point_to(self.place, self.checkpoint, self.identity)
         # 2. One remote object. From here on the version exists, but nobody knows its id.
         failpoints.hit("commit.before_upload")
+        joined_at = time.monotonic()
         size_bytes = write_delta(self.place, DeltaName(transaction.target, transaction.base), meta, staged)
         uploaded = time.monotonic()
+        self._shared.forecast.written(size_bytes, uploaded - joined_at)
+        self.lag.committed(transaction.target.version, size_bytes)
         failpoints.hit("commit.after_upload")
         metrics: dict[str, int | float] = {
             "upload_ms": _ms(uploaded - started),
@@ -362,7 +425,19 @@ class Store:
             stands = self._settle(transaction)
             metrics["superseded"] = int(stands != transaction.target)
             metrics["winner_ms"] = _ms_since(uploaded)
+        metrics.update(self._upkeep_metrics(transaction.target.version), **self._traffic.take())
         return meta, staged, Committed(stands.version, stands.id, metrics, meta.states)
+
+    def _upkeep_metrics(self, version: int) -> dict[str, int]:
+        """What a restore of ``version`` would take, as far as it is known, and what is on disk."""
+        metrics = {"tables": self.tables.files, "table_bytes": self.tables.size_bytes}
+        lag = self.lag.up_to(version)
+        if lag is not None:
+            metrics["snapshot_version"] = lag.snapshot_version
+            metrics["deltas_since_snapshot"] = lag.deltas
+            metrics["delta_bytes_since_snapshot"] = lag.delta_bytes
+            metrics["restore_forecast_ms"] = round(self.policy.restore_s(lag, self.tables.size_bytes) * 1000)
+        return metrics
 
     def _follow(self, transaction: Transaction, meta: StoreMeta, files: Sequence[Path]) -> None:
         """Move the live database on to a commit that stands, if it still is at its base, which stays as a checkpoint.
@@ -380,6 +455,8 @@ class Store:
                     self._copies.advance(meta, files)
                     failpoints.hit("commit.after_ingest")
                     self._ingest_ms = _ms_since(started)
+                    self._shared.forecast.ingested(1, self._ingest_ms / 1000)
+                    self.tables = self._copies.live_tables()
         except Exception:
             self.log.exception("%s is durable, but has to be restored: the local database failed", transaction.target)
         try:
@@ -404,7 +481,10 @@ class Store:
             self._decide(caller, stands)
         if stands != transaction.target:
             self.log.info("%s was committed as %s first; %s is dropped", self.identity, stands, transaction.target)
-            self.place.delete(str(DeltaName(transaction.target, transaction.base)))
+            try:
+                self.place.delete(str(DeltaName(transaction.target, transaction.base)))
+            except CkptError as problem:
+                self.log.warning("%s could not be dropped and is left to retention: %s", transaction.target, problem)
         return stands
 
     def _end(self, transaction: Transaction, status: Status) -> None:

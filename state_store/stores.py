@@ -10,22 +10,27 @@ import re
 import secrets
 import shutil
 import threading
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from pyspark_ckpt.state_store import remote
-from pyspark_ckpt.state_store.blobs import place_at
+from pyspark_ckpt.state_store.blobs import BlobPlace, MeteredPlace, S3aSettings, S3Settings, Traffic, place_at
 from pyspark_ckpt.state_store.boot import boot_id
+from pyspark_ckpt.state_store.changes import ChangeFeed, steps_to
 from pyspark_ckpt.state_store.context import Caller, Identity, Shared
 from pyspark_ckpt.state_store.database import Tuning
-from pyspark_ckpt.state_store.errors import ConflictError, LifecycleError
+from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.local_files import make_private
 from pyspark_ckpt.state_store.maintenance import Maintenance
 from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
 from pyspark_ckpt.state_store.store import Store
 from pyspark_ckpt.state_store.transaction import Transaction
 from pyspark_ckpt.state_store.winners import Epochs
@@ -34,6 +39,9 @@ TRANSFER_THREADS = 8
 MOVER_THREADS = 2
 ENDED_KEPT = 1024
 CACHE_SHARE = 0.75
+TAKEOVER_S = 3.0
+ADOPTION_S = 3600.0
+"""Local copies of an earlier process that nobody has asked for by then are deleted."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
 
@@ -58,10 +66,22 @@ class _Shelf:
 class Stores:
     """Owner of a local folder and of everything in it. Safe to call from many threads."""
 
-    def __init__(self, local_dir: Path, memory_bytes: int, options: Options) -> None:
-        """Take possession of ``local_dir``. Raises ConflictError if another live state server has it."""
+    def __init__(
+        self,
+        local_dir: Path,
+        memory_bytes: int,
+        options: Options,
+        *,
+        places: Callable[[str, S3Settings, S3aSettings], BlobPlace] = place_at,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Take possession of ``local_dir``. Raises ConflictError if another live state server has it.
+
+        ``places`` finds the place behind a URI; ``clock`` tells retention how old an object of a place is.
+        """
         self.local_dir = local_dir
         self.memory_bytes = memory_bytes
+        self._places = places
         local_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         make_private(local_dir)
         self._possession = _possess(local_dir)
@@ -73,43 +93,65 @@ class Stores:
             sweeper=ThreadPoolExecutor(1, thread_name_prefix="sweeper"),
             mover=ThreadPoolExecutor(MOVER_THREADS, thread_name_prefix="mover"),
             failpoints=FailPoints(options.fail_points, local_dir),
+            forecast=RestoreForecast(),
             # From a random start: a transaction of a server that died is never taken for one of this server.
             transaction_numbers=itertools.count(secrets.randbits(48)),
+            clock=clock,
         )
         self._lock = threading.Lock()
         self._handle_numbers = itertools.count(1)
         self._handles: dict[int, Handle] = {}
+        self._feed_numbers = itertools.count(1)
+        self._feeds: dict[int, tuple[int, ChangeFeed]] = {}
         self._shelves: dict[str, _Shelf] = {}
         self._adopted: set[Path] = set()
+        self._left_over = set((local_dir / "stores").iterdir())
+        self._started = time.monotonic()
         self._epochs: dict[str, Epochs] = {}
         self._transactions: OrderedDict[int, tuple[Store, Transaction]] = OrderedDict()
 
     def open(
-        self, state_dir: str, checkpoint_root: str, identity: Identity, caller: Caller, options: Options
+        self,
+        state_dir: str,
+        checkpoint_root: str,
+        identity: Identity,
+        caller: Caller,
+        options: Options,
+        s3a: S3aSettings,
     ) -> Handle:
-        """Open a store; several opens of one folder share one store, with the options of the first.
+        """Open a store; several opens of one folder share one store, with the options and settings of the first.
 
         Makes no remote request but, with ``options.remote``, one for the query's id. Raises InvalidInputError (a place
         of an unknown kind), StorageError.
         """
-        checkpoint = place_at(checkpoint_root, options.s3)
+        traffic = Traffic()
+        checkpoint = MeteredPlace(self._places(checkpoint_root, options.s3, s3a), traffic)
         if options.remote:
             state_dir = remote.state_dir(options.remote, checkpoint, identity)
-        place = place_at(state_dir, options.s3)
+        place = MeteredPlace(self._places(state_dir, options.s3, s3a), traffic)
         with self._lock:
             shelf = self._shelves.get(place.url)
             if shelf is None:
                 epochs = self._epochs.setdefault(checkpoint.url, Epochs(checkpoint))
                 folder = self.local_dir / "stores" / _folder_name(identity, place.url)
-                store = Store(identity, place, checkpoint, epochs, folder, options, self._shared)
+                store = Store(identity, place, checkpoint, traffic, epochs, folder, options, self._shared)
                 if folder not in self._adopted:
-                    self._adopted.add(folder)
                     store.adopt()
+                    self._adopted.add(folder)
                 shelf = self._shelves[place.url] = _Shelf(store, Maintenance(store, self._shared))
+            self._sweep_left_over()
             shelf.handles += 1
             handle = Handle(next(self._handle_numbers), shelf.store, shelf.maintenance, caller)
             self._handles[handle.number] = handle
             return handle
+
+    def _sweep_left_over(self) -> None:
+        """Delete what an earlier process has left of stores that are by now, it seems, somebody else's."""
+        self._left_over -= self._adopted
+        if self._left_over and time.monotonic() - self._started > ADOPTION_S:
+            for folder in self._left_over:
+                self._shared.sweeper.submit(shutil.rmtree, folder, ignore_errors=True)
+            self._left_over = set()
 
     def handle(self, number: int) -> Handle:
         """Return an open handle. Raises LifecycleError."""
@@ -121,17 +163,55 @@ class Stores:
         return handle
 
     def close(self, number: int) -> None:
-        """Close a handle; the last one of a store closes the store. No error if it is closed already."""
+        """Close a handle and its feeds; the last one of a store closes the store. No error if it is closed already."""
         with self._lock:
             handle = self._handles.pop(number, None)
-            if handle is None:
-                return
-            shelf = self._shelves[handle.store.place.url]
-            shelf.handles -= 1
-            if shelf.handles > 0:
-                return
+            feeds = [feed for feed, (owner, _) in self._feeds.items() if owner == number]
+            last = handle is not None and self._put_back(handle)
+        for feed in feeds:
+            self.close_feed(feed)
+        if handle is not None and last:
+            handle.store.close()
+
+    def _put_back(self, handle: Handle) -> bool:
+        """Count one user of the store less; whether it was the last, so that the store is not found any more."""
+        shelf = self._shelves[handle.store.place.url]
+        shelf.handles -= 1
+        if shelf.handles == 0:
             del self._shelves[handle.store.place.url]
-        handle.store.close()
+        return shelf.handles == 0
+
+    def open_feed(self, handle: Handle, first: int, last: int, commit_id: str | None) -> int:
+        """Open a feed of what versions ``first`` to ``last`` have changed, the last one with that id; its number.
+
+        It stays until it is closed, or its handle is. Raises as ``steps_to``; StorageError.
+        """
+        store = handle.store
+        if not 1 <= first <= last:
+            raise InvalidInputError(f"{store.identity}: versions {first} to {last} are none that change anything.")
+        commit = store.commit_of(handle.caller, last, commit_id)
+        steps = steps_to(commit, first, Lineage.read(store.place), str(store.identity))
+        folder = self.local_dir / "staging" / f"changes-{secrets.token_hex(8)}"
+        folder.mkdir(mode=0o700)
+        feed = ChangeFeed(store.place, steps, folder, self._shared.pool)
+        with self._lock:
+            number = next(self._feed_numbers)
+            self._feeds[number] = (handle.number, feed)
+            return number
+
+    def feed(self, number: int) -> ChangeFeed:
+        """Return an open feed. Raises LifecycleError."""
+        found = self._feeds.get(number)
+        if found is None:
+            raise LifecycleError(f"Change feed {number} is not open in this state server.", hint="Open it again.")
+        return found[1]
+
+    def close_feed(self, number: int) -> None:
+        """Close a feed. No error if it is closed already."""
+        with self._lock:
+            found = self._feeds.pop(number, None)
+        if found is not None:
+            found[1].close()
 
     def remember(self, store: Store, transaction: Transaction) -> None:
         """Let ``transaction`` find this one by its number, also for a while after its end."""
@@ -177,6 +257,9 @@ class Stores:
             stores = [shelf.store for shelf in self._shelves.values()]
             self._shelves.clear()
             self._handles.clear()
+            feeds = list(self._feeds)
+        for feed in feeds:
+            self.close_feed(feed)
         for store in stores:
             store.close()
         self._shared.pool.shutdown(wait=True)
@@ -189,14 +272,21 @@ def _possess(local_dir: Path) -> IO[bytes]:
     """Lock the folder for the life of this process."""
     path = local_dir / "server.lock"
     lock = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb+")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as problem:
-        lock.close()
-        raise ConflictError(
-            f"Another state server uses {local_dir}.", hint="Give every executor its own local folder.", retryable=True
-        ) from problem
-    return lock
+    until = time.monotonic() + TAKEOVER_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            if time.monotonic() < until:  # the server of a JVM that was just killed is about to end
+                time.sleep(0.05)
+                continue
+            lock.close()
+            raise ConflictError(
+                f"Another state server uses {local_dir}.",
+                hint="Give every executor its own local folder.",
+                retryable=True,
+            ) from problem
+        return lock
 
 
 def _tidy(local_dir: Path) -> None:

@@ -17,6 +17,7 @@ import enum
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -116,9 +117,10 @@ class Transaction:
         return paths
 
     def drop_ticket(self) -> None:
-        """Remove the ticket: no worker finds the transaction any more."""
+        """Remove the ticket: no worker finds the transaction any more. One that a failing disk keeps leads nowhere."""
         if self.ticket is not None:
-            self.ticket.unlink(missing_ok=True)
+            with suppress(OSError):
+                self.ticket.unlink()
             self.ticket = None
 
     def clear(self) -> None:

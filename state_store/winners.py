@@ -21,7 +21,7 @@ import msgspec
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.commit_log import committed_ids
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
-from pyspark_ckpt.state_store.json_objects import check_format, read_json
+from pyspark_ckpt.state_store.json_objects import check_format, read_sealed, seal
 from pyspark_ckpt.state_store.keys import CommitId, Marker
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.names import LAST_EPOCH, RUNS_FOLDER, WinnerName, epoch_of, run_name
@@ -77,11 +77,11 @@ class Epochs:
             epoch = epochs[-1] + 1 if epochs else 1
             if epoch > LAST_EPOCH:
                 raise FormatError(f"{self._place.url}/{run_name(epoch - 1)} leaves no number for another run.")
-            if self._place.put_if_absent(run_name(epoch), msgspec.json.encode(Run(RUN_FORMAT, run_id))):
+            if self._place.put_if_absent(run_name(epoch), seal(Run(RUN_FORMAT, run_id))):
                 return epoch
 
     def _read(self, epoch: int) -> Run:
-        run = read_json(self._place, run_name(epoch), Run)
+        run = read_sealed(self._place, run_name(epoch), Run)
         check_format(run.format, RUN_FORMAT, f"{self._place.url}/{run_name(epoch)}")
         return run
 
@@ -92,7 +92,7 @@ def declare_winner(place: BlobPlace, commit: Marker, epoch: int, run_id: str) ->
     Durable after return. Safe to repeat after a lost answer. Raises StorageError.
     """
     name = WinnerName(commit.version, epoch)
-    content = msgspec.json.encode(Winner(WINNER_FORMAT, commit.version, commit.id, run_id))
+    content = seal(Winner(WINNER_FORMAT, commit.version, commit.id, run_id))
     return commit if place.put_if_absent(str(name), content) else _read_winner(place, name)
 
 
@@ -133,7 +133,7 @@ def resolve(place: BlobPlace, checkpoint: BlobPlace, version: int, operator: int
 
 def _read_winner(place: BlobPlace, name: WinnerName) -> Marker:
     """The commit that a winner object names. Raises FormatError, StorageError."""
-    winner, where = read_json(place, str(name), Winner), f"{place.url}/{name}"
+    winner, where = read_sealed(place, str(name), Winner), f"{place.url}/{name}"
     check_format(winner.format, WINNER_FORMAT, where)
     if winner.version != name.version:
         raise FormatError(f"{where} is damaged: it holds version {winner.version}.")

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.hdfs_service import hdfs
 from tests.lab import Lab
 from tests.s3_server import s3
 
-__all__ = ["s3"]
+__all__ = ["hdfs", "s3"]
 
 MakeLab = Callable[..., Lab]
 

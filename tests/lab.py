@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pyspark_ckpt.state_store import options as option_table
+from pyspark_ckpt.state_store.blobs import BlobPlace, S3aSettings, S3Settings, place_at
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
+from pyspark_ckpt.state_store.entrusted import Entrusted
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.keys import hashed_key, state_range
 from pyspark_ckpt.state_store.rpc import Dispatcher
@@ -51,10 +53,16 @@ def damage(path: Path) -> None:
 class Server:
     """One state server in this process: everything but py4j and the process's life."""
 
-    def __init__(self, local_dir: Path, **options: str) -> None:
-        self.stores = Stores(local_dir, MEMORY_BYTES, option_table.parse(options))
+    def __init__(
+        self,
+        local_dir: Path,
+        options: Mapping[str, str],
+        places: Callable[[str, S3Settings, S3aSettings], BlobPlace] = place_at,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.stores = Stores(local_dir, MEMORY_BYTES, option_table.parse(options), places=places, clock=clock)
         self.stop_calls = 0
-        self._dispatcher = Dispatcher(self.stores, self._count_stop)
+        self._dispatcher = Dispatcher(self.stores, self._count_stop, Entrusted())
 
     def _count_stop(self) -> None:
         self.stop_calls += 1
@@ -137,8 +145,9 @@ class Lab:
         self.checkpoint = folder / "checkpoint"
         self.local_dir = folder / "local"
         self.options = options
+        self.s3a: dict[str, str] = {}
         self.partition = 3
-        self.server = Server(self.local_dir, **options)
+        self.server = Server(self.local_dir, options)
 
     @property
     def remote(self) -> Path:
@@ -155,6 +164,7 @@ class Lab:
             "format": fmt,
             "min_versions_to_retain": keep,
             "options": self.options,
+            "s3a": self.s3a,
         }
         handle: int = self.server.call("open", **{**request, **more})["handle"]
         return handle
@@ -191,7 +201,7 @@ class Lab:
         self.server.die()
         if lose_local:
             self.local_dir = self.local_dir.with_name(self.local_dir.name + "+")
-        self.server = Server(self.local_dir, **self.options)
+        self.server = Server(self.local_dir, self.options)
 
     def objects(self, suffix: str = "") -> list[str]:
         """Names of all remote objects, those of the table folder included."""

@@ -36,6 +36,22 @@ class S3Service:
         """Options of ours to reach it."""
         return {"s3Endpoint": self.endpoint, "s3Addressing": "path"}
 
+    @property
+    def s3a(self) -> dict[str, str]:
+        """Settings of Hadoop's S3A to reach it."""
+        return {
+            "fs.s3a.endpoint": self.endpoint,
+            "fs.s3a.endpoint.region": str(boto3.session.Session().region_name),
+            "fs.s3a.path.style.access": "true",
+        }
+
+    @property
+    def s3a_keys(self) -> dict[str, str]:
+        """The credentials, as S3A has them."""
+        found = boto3.session.Session().get_credentials().get_frozen_credentials()
+        named = {"access.key": found.access_key, "secret.key": found.secret_key, "session.token": found.token}
+        return {f"fs.s3a.{name}": value for name, value in named.items() if value}
+
     def new_folder(self) -> str:
         """A prefix that nobody uses."""
         return f"s3://{self.bucket}/{uuid.uuid4().hex}"
@@ -46,10 +62,19 @@ class S3Service:
         config = Config(s3={"addressing_style": "path"}, retries={"max_attempts": 1, "mode": "standard"})
         return boto3.client("s3", endpoint_url=self.endpoint, config=config)
 
-    def keys(self, prefix: str = "") -> list[str]:
-        """All keys that begin with ``prefix``."""
+    def files(self, folder: str) -> list[str]:
+        """All keys below a folder."""
+        prefix = folder.removeprefix(f"s3://{self.bucket}/")
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
         return [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+
+
+def hide_credentials(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    """Let processes that this one starts find no credentials by themselves."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
 def use_credentials() -> None:

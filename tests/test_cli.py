@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pyspark_ckpt.cli import main
 from pyspark_ckpt.state_store.database import Database
 from tests.conftest import MakeLab
-from tests.lab import QUERY, Lab, damage
+from tests.lab import QUERY, Lab, damage, row_key
 from tests.s3_server import S3Service
 
 VERSIONS = 5
@@ -61,6 +63,20 @@ def test_list_counts_versions_and_snapshots(lab: Lab, capsys: pytest.CaptureFixt
     (store,) = json.loads(text)["stores"]
     assert (store["first_version"], store["last_version"], store["deltas"], store["snapshots"]) == (1, 5, 5, 2)
     assert store["lag"] == 1
+
+
+def test_inspect_shows_lineage_and_key_groups(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = run(capsys, "inspect", str(lab.checkpoint), "--lineage", "--key-groups")
+    assert code == 0
+    snapshot, delta = max(lab.objects(".snapshot")), max(lab.objects(".delta"))
+    assert f"snapshot 4 ({snapshot[21:53]})  {VERSIONS} ({delta[21:53]})" in text
+    code, text = run(capsys, "inspect", str(lab.checkpoint), "--lineage", "--key-groups", "--json")
+    (store,) = json.loads(text)["stores"]
+    counts = store["rows_by_key_groups"]
+    assert (len(counts), sum(counts.values())) == (32, VERSIONS)
+    hashes = [int.from_bytes(row_key(1, f"key-{version}")[2:6], "big") for version in range(1, VERSIONS + 1)]
+    assert counts["0..1023"] == sum(value < 1 << 27 for value in hashes)
+    assert store["lineage"][0].startswith("snapshot 4")
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,3 +133,66 @@ def test_verify_counts_rows(lab: Lab, capsys: pytest.CaptureFixture[str], monkey
     code, text = run(capsys, "verify", str(lab.checkpoint))
     assert code == 1
     assert "state 'default' has 4 rows, and the commit says 5" in text
+
+
+def collected(lab: Lab, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, dict[str, Any]]:
+    """What ``gc`` keeping one version below the newest says as JSON."""
+    code, text = run(capsys, "gc", str(lab.checkpoint), "--keep", "1", "--json", *more)
+    return code, json.loads(text)
+
+
+NOW = ("-o", "retentionGracePeriod=0")
+
+
+@pytest.mark.parametrize("kind", ["folder", "s3"], indirect=True)
+def test_gc_deletes_what_its_dry_run_has_named(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    reach = [part for key, value in lab.options.items() if key != "remote" for part in ("-o", f"{key}={value}")]
+    code, planned = collected(lab, capsys, "--dry-run", *NOW, *reach)
+    (store,) = planned["stores"]
+    names = [blob["name"] for blob in store["objects"]]
+    assert code == 0
+    assert [name.rpartition(".")[2] for name in names] == ["snapshot", *["delta"] * 4], "all below the second snapshot"
+    assert planned["deleted"] == 0
+    code, done = collected(lab, capsys, *NOW, *reach)
+    assert (code, done["deleted"]) == (0, len(names))
+    code, left = collected(lab, capsys, "--dry-run", *NOW, *reach)
+    assert left["stores"][0]["objects"] == []
+    assert run(capsys, "verify", str(lab.checkpoint), *reach)[0] == 0
+    code, text = run(capsys, "verify", str(lab.checkpoint), "--version", "2", *reach)
+    assert (code, "retired" in text) == (1, True)
+
+
+def test_gc_waits_a_grace_period_before_it_deletes_table_files(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    shared = set(lab.objects(".sst"))
+    handle = lab.open()
+    lab.begin(handle, VERSIONS).abort()
+    store = lab.server.stores.handle(handle).store
+    store._copies.live.database.compact()  # type: ignore[union-attr]  # live is open
+    (last,) = lab.grow(handle, 1, VERSIONS)
+    lab.log_commit(VERSIONS, [last])
+    lab.begin(handle, VERSIONS + 1, last).abort()
+    lab.server.call("snapshot", handle=handle, force=True)
+    assert set(lab.objects(".sst")) > shared
+    lab.log_commit(VERSIONS + 1, lab.grow(handle, 1, VERSIONS + 1, last))
+    time.sleep(1.1)
+    code, done = collected(lab, capsys, "-o", "retentionGracePeriod=1s")
+    assert code == 0
+    names = [blob["name"] for blob in done["stores"][0]["objects"]]
+    assert shared <= set(names)
+    assert set(lab.objects()).isdisjoint(names)
+    assert run(capsys, "verify", str(lab.checkpoint))[0] == 0
+
+
+def test_gc_deletes_nothing_that_is_young_or_kept(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    before = lab.objects()
+    assert collected(lab, capsys)[1]["deleted"] == 0, "younger than the grace period"
+    code, text = run(capsys, "gc", str(lab.checkpoint), *NOW)
+    assert (code, text) == (0, "0 objects deleted\n"), "a hundred versions are kept"
+    assert lab.objects() == before
+
+
+def test_gc_refuses_to_keep_nothing(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(capsys, "gc", str(lab.checkpoint), "--keep", "0")
+    assert ended.value.code == 2
+    assert "at least 1" in capsys.readouterr().err

@@ -102,7 +102,7 @@ def test_a_local_folder_that_others_may_read_is_closed_to_them(tmp_path: Path) -
     folder = tmp_path / "local"
     folder.mkdir(mode=0o755)
     folder.chmod(0o777)
-    server = Server(folder)
+    server = Server(folder, {})
     assert not others_may(folder)
     server.stores.shut_down()
 
@@ -110,7 +110,7 @@ def test_a_local_folder_that_others_may_read_is_closed_to_them(tmp_path: Path) -
 def test_a_local_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
     with pytest.raises(InvalidInputError, match="belongs to the user"):
-        Server(tmp_path / "local")
+        Server(tmp_path / "local", {})
 
 
 SECRET = "a-secret-that-is-wrong"  # noqa: S105 - made up
@@ -120,12 +120,12 @@ SECRET = "a-secret-that-is-wrong"  # noqa: S105 - made up
     "uri", [f"s3://key:{SECRET}@bucket/state", f"s3a://{SECRET}@bucket/state", f"file://{SECRET}@host/x"]
 )
 def test_a_place_with_credentials_in_its_uri_is_refused_without_showing_them(uri: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="credentials") as caught:
+    with pytest.raises(InvalidInputError, match="a user or a password") as caught:
         place_at(uri)
     assert SECRET not in str(caught.value) + caught.value.hint
     lab = Lab(tmp_path)
     answer = lab.server._dispatcher.call("open", json.dumps({**opening(tmp_path), "state_dir": uri}))
-    assert "credentials" in answer
+    assert "a user or a password" in answer
     assert SECRET not in answer
     lab.server.stores.shut_down()
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
+from integration.bench import snapshots as engine
 from integration.bench.bars import judge
 from integration.bench.measure import Bench, Measured
 from integration.bench.report import Run, draw, table, write_json
@@ -15,6 +17,7 @@ from integration.bench.workloads import named
 OUT = Path("bench") / "out"
 QUICK_FACTOR = 20
 QUICK_ROUNDS = 3
+ENGINE = "engine"
 
 
 def main() -> None:
@@ -25,24 +28,32 @@ def main() -> None:
     scratch = Path(tempfile.mkdtemp(prefix="pyspark-ckpt-bench-"))
     bench = Bench(scratch, OUT / "logs")
     results: dict[str, Measured] = {}
+    run = Run(rounds, arguments.quick, results, [], [])
+    names = [name for name in arguments.only if name != ENGINE]
     try:
-        for workload in named(arguments.only):
+        if ENGINE in arguments.only or not arguments.only:
+            run = replace(run, engine=engine.measure(rounds, QUICK_FACTOR if arguments.quick else 1, scratch))
+        for workload in named(names) if names or not arguments.only else ():
             print(f"{workload.name}: {workload.what}", flush=True)
             chosen = workload.smaller(QUICK_FACTOR) if arguments.quick else workload
             results[workload.name] = bench.measure(chosen, rounds)
-            run = Run(rounds, arguments.quick, results, judge(results))
+            run = replace(run, verdicts=judge(results))
             write_json(run, OUT / "bench.json")
     finally:
         bench.close()
         shutil.rmtree(scratch, ignore_errors=True)
-    draw(run, OUT / "bench.png")
-    print(f"\n{table(run)}\n\n{OUT / 'bench.json'}, {OUT / 'bench.png'}")
+    write_json(run, OUT / "bench.json")
+    if results:
+        draw(run, OUT / "bench.png")
+    print(f"\n{table(run)}\n\n{OUT / 'bench.json'}" + (f", {OUT / 'bench.png'}" if results else ""))
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m integration.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="less of everything: to see that it runs")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="only these workloads")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="NAME", help=f"only these workloads; {ENGINE}: snapshots and restores"
+    )
     parser.add_argument("--rounds", type=int, help="measured batches of every variant")
     return parser.parse_args()
 

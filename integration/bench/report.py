@@ -17,6 +17,7 @@ import psutil
 
 from integration.bench.bars import Ratio, Verdict, execution_ms
 from integration.bench.measure import Measured
+from integration.bench.snapshots import Figure
 from integration.bench.variants import (
     ALL,
     MANY_TIMERS,
@@ -50,6 +51,7 @@ class Run:
     quick: bool
     results: Mapping[str, Measured]
     verdicts: Sequence[Verdict]
+    engine: Sequence[Figure]
 
 
 def table(run: Run) -> str:
@@ -62,6 +64,11 @@ def table(run: Run) -> str:
         f"  {'PASS' if verdict.passed else 'FAIL'}  {verdict.ratio!s:<24} at most {verdict.bar.limit:.3g}x  "
         f"{verdict.bar.what} ({verdict.against.variant})"
         for verdict in run.verdicts
+    ]
+    lines += [
+        f"  {'PASS' if figure.passed else 'FAIL'}  {figure.ratio!s:<24} at most {figure.limit:.3g}x  {figure.what}\n"
+        f"        {figure.detail}"
+        for figure in run.engine
     ]
     return "\n".join(lines)
 
@@ -137,6 +144,7 @@ def write_json(run: Run, path: Path) -> None:
             }
             for verdict in run.verdicts
         ],
+        "engine": [{**asdict(figure), "passed": figure.passed} for figure in run.engine],
     }
     path.write_text(json.dumps(content, indent=1), encoding="utf-8")
 

@@ -41,6 +41,8 @@ class Workload:
     restarts: bool = False
     warm: int = 4
     rounds_factor: int = 1
+    distinct: bool = False
+    """Whether no two rows of a batch have one key, so that a batch has as many keys however large the state is."""
 
     def smaller(self, factor: int) -> Workload:
         """The same with less of everything: to try the bench out."""
@@ -66,6 +68,8 @@ class Workload:
     def _keys_of(self, batch: int, rng: np.random.Generator) -> NDArray[np.int64]:
         if batch < FILL_BATCHES and self.fill:
             return rng.permutation(self.keys).astype(np.int64)
+        if self.distinct:
+            return rng.choice(self.keys, self.rows, replace=False).astype(np.int64)
         return rng.integers(0, self.keys, self.rows, dtype=np.int64)
 
 
@@ -171,6 +175,16 @@ ALL: tuple[Workload, ...] = (
         50_000,
         warm=30,  # what the first batch of five million keys leaves to do in the background takes that long
         rounds_factor=2,
+    ),
+    Workload(
+        "keyed-large-distinct",
+        "count and sum in Python, 50k rows of different keys a batch over 5M keys",
+        _aggregation,
+        5_000_000,
+        50_000,
+        warm=30,
+        rounds_factor=2,
+        distinct=True,
     ),
     Workload(
         "keyed-states", "value, list and map in Python, 50k rows a batch on 20k keys", _aggregation, 20_000, 50_000

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from integration.crash import workload
-from integration.crash.driver import FORMAT, LOCAL, LOCAL_CLUSTER, Relay
-from integration.crash.faults import FORMATS
-from integration.crash.reference import Outcome, Reference, order, read_output
+from integration.crash.driver import LOCAL, LOCAL_CLUSTER, Relay
+from integration.crash.reference import Reference, made
 
 
 @pytest.fixture(scope="session")
@@ -30,24 +28,5 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
 
 @pytest.fixture(scope="session")
 def reference(local: Relay, tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    """Run every query once without faults, in both checkpoint formats for the first half; they must agree."""
-    root = tmp_path_factory.mktemp("reference")
-    made = Reference(root / "halves", {})
-    driver = local.driver()
-    half = [
-        order(name, made.halves / f"v{version}", conf={FORMAT: str(version)}, until=workload.BATCHES // 2)
-        for version in FORMATS
-        for name in workload.QUERIES
-    ]
-    driver.run(*half)
-    for name in workload.QUERIES:
-        made.start_from_half(name, 2, root)
-    driver.run(*(order(name, root) for name in workload.QUERIES))
-    for name in workload.QUERIES:
-        outcome = Outcome(read_output(root / name), driver.state(name, root / name))
-        first, second = (read_output(made.halves / f"v{version}" / name) for version in FORMATS)
-        assert first == second
-        assert len(outcome.output) == workload.BATCHES
-        assert all(outcome.state)
-        made.outcomes[name] = outcome
-    return made
+    """The run without faults, once for all tests."""
+    return made(local.driver(), tmp_path_factory.mktemp("reference"))

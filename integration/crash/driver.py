@@ -129,9 +129,11 @@ class Driver:
         answer: list[dict[str, Any]] = self.receive()
         return answer
 
-    def state(self, name: str, folder: Path, conf: Mapping[str, str] | None = None) -> list[list[str]]:
+    def state(
+        self, name: str, folder: Path, conf: Mapping[str, str] | None = None, checkpoint: str = ""
+    ) -> list[list[str]]:
         """All state of a query, read in a session with ``conf``."""
-        self.send("state", name=name, folder=str(folder), conf=conf)
+        self.send("state", name=name, folder=str(folder), conf=conf, checkpoint=checkpoint)
         rows: list[list[str]] = self.receive()
         return rows
 

@@ -53,6 +53,7 @@ def run(spark: SparkSession, runs: list[dict[str, Any]]) -> list[dict[str, Any]]
     return [
         {
             "batches": [progress.batchId for progress in query.recentProgress],
+            "restores": sum(_restores(progress) for progress in query.recentProgress),
             "metrics": sorted({name for last in query.recentProgress[-1:] for name in _metric_names(last)}),
         }
         for query in queries
@@ -64,6 +65,7 @@ def start(
     *,
     name: str,
     folder: str,
+    checkpoint: str = "",
     until: int = workload.BATCHES,
     conf: Mapping[str, str] | None = None,
     fault: Mapping[str, Any] | None = None,
@@ -74,6 +76,7 @@ def start(
 ) -> StreamingQuery:
     """Start query ``name`` on the checkpoint and the output in ``folder``; it ends before batch ``until``.
 
+    ``checkpoint``: where else the checkpoint is.
     ``hold`` = {"batch", "file"}: that batch does not end before a file of this pattern is there.
     ``fail_at``: the sink raises in that batch, after the operators have committed their state.
     """
@@ -92,24 +95,23 @@ def start(
 
     return (
         frame.writeStream.outputMode(workload.output_mode(name))
-        .option("checkpointLocation", str(Path(folder) / "checkpoint"))
+        .option("checkpointLocation", checkpoint or str(Path(folder) / "checkpoint"))
         .foreachBatch(write)
         .start()
     )
 
 
-def state(spark: SparkSession, name: str, folder: str, conf: Mapping[str, str] | None = None) -> list[list[str]]:
+def state(
+    spark: SparkSession, name: str, folder: str, conf: Mapping[str, str] | None = None, checkpoint: str = ""
+) -> list[list[str]]:
     """All rows of the state of query ``name``, as sorted text, one list for each view."""
     session = _session(spark, conf or {})
+    checkpoint = checkpoint or str(Path(folder) / "checkpoint")
     if name in ("keyed", "groups"):  # Spark's reader shows Spark's own states
         with tempfile.TemporaryDirectory() as scratch:
-            return [sorted(map(repr, stored_rows(Path(folder) / "checkpoint", Path(scratch))))]
+            return [sorted(map(repr, stored_rows(Path(checkpoint), Path(scratch))))]
     return [
-        sorted(
-            map(
-                repr, session.read.format("statestore").options(**view).load(str(Path(folder) / "checkpoint")).collect()
-            )
-        )
+        sorted(map(repr, session.read.format("statestore").options(**view).load(checkpoint).collect()))
         for view in workload.state_views(name)
     ]
 
@@ -153,6 +155,10 @@ def _end_of(query: StreamingQuery) -> str | None:
             return None
         return f"{type(problem).__name__}: {problem}"
     return None
+
+
+def _restores(progress: Any) -> int:  # noqa: ANN401 - PySpark's own type has no public name
+    return sum(operator.customMetrics.get("ckptRestores", 0) for operator in progress.stateOperators)
 
 
 def _metric_names(progress: Any) -> set[str]:  # noqa: ANN401 - PySpark's own type has no public name

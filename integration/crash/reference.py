@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from integration.crash.driver import Driver
+from integration.crash import workload
+from integration.crash.driver import FORMAT, Driver
+from integration.crash.faults import FORMATS
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,35 @@ class Reference:
         """Put the checkpoint and the output of the first three batches, in a format, below ``folder``."""
         shutil.copytree(self.halves / f"v{version}" / name, folder / name)
 
-    def check(self, driver: Driver, name: str, folder: Path, conf: Mapping[str, str] | None = None) -> None:
+    def check(
+        self, driver: Driver, name: str, folder: Path, conf: Mapping[str, str] | None = None, checkpoint: str = ""
+    ) -> None:
         """Fail unless output and state of a finished query, read with ``conf``, are those of the run without faults."""
         assert read_output(folder / name) == self.outcomes[name].output
-        assert driver.state(name, folder / name, conf) == self.outcomes[name].state
+        assert driver.state(name, folder / name, conf, checkpoint) == self.outcomes[name].state
         assert driver.lock_trouble() == []
+
+
+def made(driver: Driver, root: Path) -> Reference:
+    """Run every query once without faults, in both checkpoint formats for the first half; they must agree."""
+    reference = Reference(root / "halves", {})
+    half = [
+        order(name, reference.halves / f"v{version}", conf={FORMAT: str(version)}, until=workload.BATCHES // 2)
+        for version in FORMATS
+        for name in workload.QUERIES
+    ]
+    driver.run(*half)
+    for name in workload.QUERIES:
+        reference.start_from_half(name, 2, root)
+    driver.run(*(order(name, root) for name in workload.QUERIES))
+    for name in workload.QUERIES:
+        outcome = Outcome(read_output(root / name), driver.state(name, root / name))
+        first, second = (read_output(reference.halves / f"v{version}" / name) for version in FORMATS)
+        assert first == second
+        assert len(outcome.output) == workload.BATCHES
+        assert all(outcome.state)
+        reference.outcomes[name] = outcome
+    return reference
 
 
 def read_output(folder: Path) -> dict[str, str]:

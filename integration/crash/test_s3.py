@@ -42,5 +42,5 @@ def test_state_in_s3_is_right_when_the_driver_is_killed_and_local_state_is_lost(
     for name in QUERIES:
         reference.check(driver, name, tmp_path, place)
         assert not list((tmp_path / name / "checkpoint" / "state").rglob("*.delta")), "all state is in S3"
-    keys = s3.keys(remote.removeprefix(f"s3://{s3.bucket}/"))
+    keys = s3.files(remote)
     assert {Path(key).suffix for key in keys} >= {".delta", ".snapshot", ".sst"}

@@ -11,6 +11,7 @@ from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.keys import MARKER_KEY, ORDERED_BIT, Marker
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.restore import Restorer
+from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
 from pyspark_ckpt.state_store.winners import resolve
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _rows(folder: Path, scratch: Path, version: Marker) -> Iterator[tuple[bytes,
     place = place_at(str(folder))
     log = StoreLog(__name__, str(folder))
     with ThreadPoolExecutor(2) as pool:
-        restorer = Restorer(place, _TUNING, pool, FailPoints(""), log, str(folder))
+        restorer = Restorer(place, _TUNING, pool, FailPoints(""), RestoreForecast(), log, str(folder))
         database = restorer.restore(version, scratch, set(), lambda _commit, _folder: None).database
     try:
         yield from ((key, value) for key, value in database.rows() if key != MARKER_KEY)

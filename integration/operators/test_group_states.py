@@ -77,8 +77,13 @@ def _grouped(function: Any, states: object, out: str, by: Sequence[str] = ("user
     return query
 
 
+def visited(frames: Sequence[DataFrame]) -> DataFrame:
+    """Call ``visit`` for every user."""
+    return _grouped(visit, Visits(), _OUT)(frames)
+
+
 def test_states_of_every_kind_go_on_from_batch_to_batch_beside_sparks_own(spark: SparkSession, tmp_path: Path) -> None:
-    batches = play(spark, _grouped(visit, Visits(), _OUT), EVENTS, tmp_path)
+    batches = play(spark, visited, EVENTS, tmp_path)
     model: dict[int | None, list[list[tuple[Any, ...]]]] = {}
     for number, rows in enumerate(EVENTS.batches):
         expected = []
@@ -230,7 +235,7 @@ def test_states_are_refused_that_a_group_cannot_have(spark: SparkSession) -> Non
 
 
 def test_a_query_on_another_state_store_is_refused_in_its_first_batch(spark: SparkSession, tmp_path: Path) -> None:
-    case = Case(_grouped(visit, Visits(), _OUT), (EVENTS,), output_mode="update")
+    case = Case(visited, (EVENTS,), output_mode="update")
     write_inputs(case, tmp_path, 0, 1)
     with pytest.raises(StreamingQueryException, match="has 0 tickets of the ckpt state store"):
         run(ROCKSDB.session(spark), case, tmp_path, collect_into({}))

@@ -1,15 +1,14 @@
-"""Spark's own readers of state on our checkpoints: ``statestore`` with its options, and ``state-metadata``."""
+"""Spark's own readers of state on our checkpoints: ``statestore`` and ``state-metadata``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import PySparkException
 
 from integration.operators import test_aggregation, test_chains, test_join
 from integration.operators.providers import HDFS_BACKED
-from integration.operators.replay import Case, lines, read_state, replay, replay_both
+from integration.operators.replay import lines, read_state, replay_both
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,19 +51,3 @@ def test_state_metadata_equals_sparks_when_read_from_the_checkpoint(
     )
     assert expected
     assert actual == expected
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"readChangeFeed": "true", "changeStartBatchId": "0"},
-        {"snapshotStartBatchId": "0", "snapshotPartitionId": "0"},
-    ],
-)
-def test_statestore_names_the_reason_when_changes_of_single_versions_are_asked_for(
-    options: dict[str, str], spark: SparkSession, provider: Provider, tmp_path: Path
-) -> None:
-    short = Case(_BY_KEY.query, _BY_KEY.sources, "update", runs=(1,))
-    replay(spark, short, provider, tmp_path)
-    with pytest.raises(PySparkException, match="FINE_GRAINED"):
-        read_state(provider.session(spark), short, tmp_path, **options)

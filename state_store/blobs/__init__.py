@@ -7,56 +7,91 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyspark_ckpt.state_store.blobs.local import LocalPlace
+from pyspark_ckpt.state_store.blobs.metered import MeteredPlace, Traffic
 from pyspark_ckpt.state_store.blobs.place import Blob, BlobPlace, Sink, is_unstorable
+from pyspark_ckpt.state_store.blobs.s3a import S3aSettings
 from pyspark_ckpt.state_store.blobs.settings import S3Settings
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
-__all__ = ["Blob", "BlobPlace", "LocalPlace", "S3Settings", "Sink", "place_at"]
+__all__ = [
+    "Blob",
+    "BlobPlace",
+    "LocalPlace",
+    "MeteredPlace",
+    "S3Settings",
+    "S3aSettings",
+    "Sink",
+    "Traffic",
+    "place_at",
+]
 
 _BOTO3S_OWN = S3Settings()
+_NOTHING_SET = S3aSettings({})
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-
-
 _S3_SCHEMES = ("s3", "s3a", "s3n")
+_HDFS_SCHEMES = ("hdfs", "viewfs")
 
 
-def place_at(uri: str, s3: S3Settings = _BOTO3S_OWN) -> BlobPlace:
-    """Return the place behind an absolute path, a ``file:`` URI (which may be percent-encoded), or ``s3://bucket/prefix``.
+def place_at(uri: str, s3: S3Settings = _BOTO3S_OWN, s3a: S3aSettings = _NOTHING_SET) -> BlobPlace:
+    """Return the place behind an absolute path, a ``file:`` URI (which may be percent-encoded), S3 or HDFS.
 
-    ``s3a:`` and ``s3n:``, Hadoop's names for it, are S3 as well.
+    S3 is ``s3://bucket/prefix`` (which may be percent-encoded). ``s3a:`` and ``s3n:`` are Hadoop's paths, in which no
+    percent sign is an escape. What ``s3`` leaves open is, for ``s3a:`` alone, as ``s3a`` has it. HDFS is
+    ``hdfs://host:port/path``, ``hdfs://nameservice/path``, ``hdfs:///path`` or ``viewfs://table/path``.
 
     Raises InvalidInputError that names the scheme for every other kind of place.
     """
-    if _SCHEME.match(uri) is None:
+    found = _SCHEME.match(uri)
+    scheme = found[0].rstrip(":").lower() if found else ""
+    if not scheme:
         return LocalPlace(_absolute(uri, uri))
-    try:
-        parts = urlsplit(uri)
-    except ValueError as problem:
-        raise InvalidInputError("State cannot be stored at a place whose URI cannot be read.") from problem
-    if "@" in parts.netloc:  # what is in front of it may be a secret: it is not shown
-        raise InvalidInputError(
-            f"State cannot be stored at a {parts.scheme}: URI that holds credentials.",
-            hint="Give them to the executors in a way that boto3 finds: docs/deploying.md.",
-        )
-    if parts.scheme.lower() in _S3_SCHEMES:
-        if not parts.netloc:
-            raise InvalidInputError(
-                f"State cannot be stored at {uri!r}: it names no bucket.", hint="s3://bucket/prefix"
-            )
-        from pyspark_ckpt.state_store.blobs.s3 import S3Place  # noqa: PLC0415 - boto3 is loaded where it is needed
+    if scheme == "file":
+        return _local(uri)
+    if scheme in _S3_SCHEMES:
+        return _s3(uri, scheme, s3, s3a)
+    if scheme in _HDFS_SCHEMES:
+        from pyspark_ckpt.state_store.blobs.hdfs import HdfsPlace  # noqa: PLC0415 - loaded where it is needed, as boto3
 
-        return S3Place(parts.netloc, unquote(uri.partition("://")[2].partition("/")[2]), s3)
-    if parts.scheme.lower() != "file":
+        return HdfsPlace(uri)
+    raise InvalidInputError(
+        f"State cannot be stored at {uri!r}: the scheme {scheme!r} is not supported.",
+        hint="Use a checkpointLocation, or the option remote, on a local or shared file system (file:/...), in S3 "
+        "(s3a://...) or in HDFS (hdfs://..., viewfs://...).",
+    )
+
+
+def _authority(uri: str, scheme: str) -> str:
+    """The host or the bucket that a URI names. What may be a secret is not shown."""
+    try:
+        authority = urlsplit(uri).netloc
+    except ValueError as problem:
+        raise InvalidInputError(f"State cannot be stored at a URI of {scheme}: that cannot be read.") from problem
+    if "@" in authority:
         raise InvalidInputError(
-            f"State cannot be stored at {uri!r}: the scheme {parts.scheme!r} is not supported.",
-            hint="Use a checkpointLocation on a local or shared file system (file:/...) or in S3 (s3a://...).",
+            f"State cannot be stored at a URI of {scheme}: with a user or a password in front of its host or bucket.",
+            hint="Credentials are found by boto3's own chain, or as S3A has them: docs/deploying.md.",
         )
-    if parts.netloc not in ("", "localhost"):
+    return authority
+
+
+def _local(uri: str) -> LocalPlace:
+    host = _authority(uri, "file")
+    if host not in ("", "localhost"):
         raise InvalidInputError(
-            f"State cannot be stored at {uri!r}: a file: URI may not name a host ({parts.netloc!r}).",
+            f"State cannot be stored at {uri!r}: a file: URI may not name a host ({host!r}).",
             hint="Write file:///path with three slashes.",
         )
-    return LocalPlace(_absolute(unquote(uri.partition(":")[2].removeprefix("//" + parts.netloc)), uri))
+    return LocalPlace(_absolute(unquote(uri.partition(":")[2].removeprefix("//" + host)), uri))
+
+
+def _s3(uri: str, scheme: str, own: S3Settings, s3a: S3aSettings) -> BlobPlace:
+    bucket, prefix = _authority(uri, scheme), uri.partition("://")[2].partition("/")[2]
+    if not bucket:
+        raise InvalidInputError(f"State cannot be stored at {uri!r}: it names no bucket.", hint="s3://bucket/prefix")
+    from pyspark_ckpt.state_store.blobs.s3 import S3Place  # noqa: PLC0415 - boto3 is loaded where it is needed
+
+    settings = s3a.complete(own, bucket) if scheme == "s3a" else own
+    return S3Place(bucket, unquote(prefix) if scheme == "s3" else prefix, settings)
 
 
 def _absolute(path: str, given: str) -> Path:

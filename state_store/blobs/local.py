@@ -123,14 +123,14 @@ class LocalPlace:
     def discard_unfinished(self, older_than_s: float) -> int:
         """Remove temporary files of writers that died; see the protocol."""
         limit = time.time() - older_than_s
-        count = 0
-        for folder in (self._root, *self._folders()):
-            for path in folder.glob(f".*{_TEMPORARY}"):
-                with suppress(FileNotFoundError):
-                    if path.stat().st_mtime <= limit:
-                        path.unlink()
-                        count += 1
-        return count
+        try:
+            return sum(
+                _discard_if_older(path, limit)
+                for folder in (self._root, *self._folders())
+                for path in folder.glob(f".*{_TEMPORARY}")
+            )
+        except OSError as problem:
+            _fail("tidy up", self._root, problem)
 
     def _folders(self) -> Iterator[Path]:
         with suppress(FileNotFoundError), os.scandir(self._root) as entries:
@@ -151,10 +151,10 @@ class LocalPlace:
         try:
             yield path, temporary, sink
         except OSError as problem:
-            temporary.unlink(missing_ok=True)
+            _discard(temporary)
             _fail("write", path, problem, "unknown")
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            _discard(temporary)
             raise
         finally:
             sink.close()
@@ -206,6 +206,19 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _discard_if_older(temporary: Path, limit_s: float) -> bool:
+    with suppress(FileNotFoundError):
+        if temporary.stat().st_mtime <= limit_s:
+            temporary.unlink()
+            return True
+    return False
+
+
+def _discard(temporary: Path) -> None:
+    with suppress(OSError):  # the disk that failed may fail again: discard_unfinished finds what is left
+        temporary.unlink()
 
 
 def _fail(verb: str, path: Path, problem: OSError, outcome: Outcome = "not_applied") -> NoReturn:

@@ -21,7 +21,13 @@ from typing import Any, NoReturn
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+)
 from urllib3.exceptions import HTTPError
 
 from pyspark_ckpt.state_store.blobs.place import Blob, Sink, checked_name
@@ -43,13 +49,19 @@ _NO_ANSWER = (BotoCoreError, HTTPError)
 _MISSING = frozenset({"NoSuchKey", "404", "NotFound"})
 _EXISTS = frozenset({"PreconditionFailed", "412"})
 _RACING = frozenset({"ConditionalRequestConflict", "OperationAborted", "409"})
+_NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError)
+_WHERE = (
+    "by boto3's own chain or, for a place of s3a:, in fs.s3a.access.key and fs.s3a.secret.key. Of the classes in "
+    "fs.s3a.aws.credentials.provider, only those that take these keys count here."
+)
 _HINTS: Mapping[str, str] = {
     "NoSuchBucket": "Create the bucket, or correct its name: buckets are never created here.",
     "AccessDenied": "Give the credentials of the executors s3:GetObject, PutObject, DeleteObject, ListBucket, "
     "AbortMultipartUpload and ListBucketMultipartUploads for this prefix.",
-    "ExpiredToken": "Renew the credentials that the executors find by boto3's own chain.",
-    "InvalidAccessKeyId": "Correct the credentials that the executors find by boto3's own chain.",
-    "SignatureDoesNotMatch": "Correct the credentials that the executors find by boto3's own chain.",
+    "ExpiredToken": f"Renew the credentials that the executors find {_WHERE}",
+    "InvalidAccessKeyId": f"Correct the credentials that the executors find {_WHERE}",
+    "SignatureDoesNotMatch": f"Correct the credentials that the executors find {_WHERE}",
+    **{each.__name__: f"Give the executors credentials {_WHERE}" for each in _NO_CREDENTIALS},
     "NotImplemented": "The service must support conditional writes (If-None-Match: *).",
 }
 
@@ -66,8 +78,8 @@ class S3Place:
 
     @property
     def url(self) -> str:
-        """The bucket and the prefix."""
-        return f"s3://{self.bucket}/{self._root}".rstrip("/")
+        """The bucket and the prefix, as a URI that ``place_at`` takes."""
+        return f"s3://{self.bucket}/{self._root.replace('%', '%25')}".rstrip("/")
 
     @property
     def client(self) -> Any:  # noqa: ANN401 - boto3 has no types
@@ -112,7 +124,7 @@ class S3Place:
 
     def download(self, name: str, path: Path) -> int:
         """Copy the object into the local file ``path``, in parallel ranges; see the protocol."""
-        with self.failures("read", name), path.open("wb", buffering=0) as target:
+        with self.failures("read", name), path.open("wb") as target:
             data, first = self._fetched(name, f"bytes=0-{PART_BYTES - 1}")
             target.write(data)
             size = int(first["ContentRange"].rpartition("/")[2]) if data else 0
@@ -183,6 +195,8 @@ class S3Place:
                 if code != "NoSuchUpload" and _status(problem) < SERVER_ERROR:
                     self._fail("write", name, problem, "not_applied")
                 return self._resolved(name, writer, problem)
+            except _NO_CREDENTIALS as problem:
+                self._fail("write", name, problem, "not_applied")
             except _NO_ANSWER as problem:
                 return self._resolved(name, writer, problem)
             return True
@@ -334,8 +348,15 @@ def _client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
+    keys = settings.credentials
     return boto3.session.Session().client(
-        "s3", endpoint_url=settings.endpoint or None, region_name=settings.region or None, config=config
+        "s3",
+        endpoint_url=settings.endpoint or None,
+        region_name=settings.region or None,
+        aws_access_key_id=keys and keys.access_key,
+        aws_secret_access_key=keys and keys.secret_key,
+        aws_session_token=keys and keys.session_token,
+        config=config,
     )
 
 
@@ -350,8 +371,10 @@ def _last(end: int | None) -> str:
 
 
 def _code(problem: Exception) -> str:
-    answer: Mapping[str, Any] = problem.response if isinstance(problem, ClientError) else {}
-    return str(answer.get("Error", {}).get("Code", ""))
+    """What the service calls it, else the class of what the client has raised."""
+    if isinstance(problem, ClientError):
+        return str(problem.response.get("Error", {}).get("Code", ""))
+    return type(problem).__name__
 
 
 def _status(problem: ClientError) -> int:

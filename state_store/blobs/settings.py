@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Keys of S3. They are never shown."""
+
+    access_key: str = field(repr=False)
+    secret_key: str = field(repr=False)
+    session_token: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
 class S3Settings:
-    """How to reach the service; what is empty is left to boto3's own configuration.
+    """How to reach the service; what is empty or ``auto`` is left to boto3's own configuration and to the bucket.
 
-    ``addressing``: ``auto``, ``path`` or ``virtual``. ``encryption``: ``none``, ``AES256`` or ``aws:kms``, the latter
-    with the key ``kms_key_id``, else the bucket's own.
+    ``addressing``: ``auto``, ``path`` or ``virtual``. ``encryption``: ``auto``, ``none``, or what S3 calls it
+    (``AES256``, ``aws:kms``, ``aws:kms:dsse``), the latter two with the key ``kms_key_id``, else the bucket's own.
+    ``credentials``: None is boto3's own chain.
     """
 
     endpoint: str = ""
     region: str = ""
     addressing: str = "auto"
-    encryption: str = "none"
+    encryption: str = "auto"
     kms_key_id: str = ""
+    credentials: Credentials | None = None
 
     def write_arguments(self) -> dict[str, str]:
         """What every write says of encryption."""
         given = {"ServerSideEncryption": self.encryption, "SSEKMSKeyId": self.kms_key_id}
-        return {key: value for key, value in given.items() if value not in {"", "none"}}
+        return {key: value for key, value in given.items() if value not in {"", "auto", "none"}}

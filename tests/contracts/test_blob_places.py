@@ -13,8 +13,9 @@ import pytest
 from botocore.client import BaseClient
 from botocore.exceptions import ReadTimeoutError
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, LocalPlace, S3Settings, place_at
+from pyspark_ckpt.state_store.blobs import BlobPlace, LocalPlace, MeteredPlace, S3Settings, Traffic, place_at
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
+from tests.memory_place import MemoryService
 from tests.s3_server import S3Service
 
 WRITERS = 16
@@ -146,6 +147,34 @@ class TestLocalPlace(BlobPlaceContract):
             LocalPlace(tmp_path / "file" / "folder").put("a", b"x")
 
 
+class TestMeteredPlace(BlobPlaceContract):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> BlobPlace:
+        return MeteredPlace(LocalPlace(tmp_path), Traffic())
+
+    def test_requests_and_bytes_are_counted_when_they_are_made(self, tmp_path: Path) -> None:
+        traffic = Traffic()
+        place = MeteredPlace(LocalPlace(tmp_path / "place"), traffic)
+        with place.create("a") as sink:
+            sink.write(b"12345")
+        place.put("b", b"123")
+        place.put_if_absent("c", b"1")
+        place.get("a", 1, 3)
+        place.download("b", tmp_path / "local")
+        place.list()
+        place.discard_unfinished(0)
+        place.delete("b")
+        counted = {"write_requests": 3, "read_requests": 2, "list_requests": 2, "delete_requests": 1}
+        assert traffic.take() == {**counted, "uploaded_bytes": 9, "downloaded_bytes": 5}
+        assert set(traffic.take().values()) == {0}
+
+
+class TestMemoryPlace(BlobPlaceContract):
+    @pytest.fixture
+    def place(self) -> BlobPlace:
+        return MemoryService(time.time).place("memory:/place")
+
+
 class TestS3Place(BlobPlaceContract):
     @pytest.fixture
     def place(self, s3: S3Service) -> BlobPlace:
@@ -260,9 +289,28 @@ def test_place_at_decodes_a_uri_and_not_a_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "uri", ["s3:///x", "gs://bucket/x", "hdfs://host/x", "file://host/x", "relative/x", "file:relative"]
+    "uri",
+    [
+        "s3:///x",
+        "s3a://key:hunter2@bucket/x",
+        "gs://bucket/x",
+        "webhdfs://host/x",
+        "file://host/x",
+        "relative/x",
+        "file:relative",
+    ],
 )
 def test_place_at_names_what_it_cannot_use(uri: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         place_at(uri)
     assert uri.partition(":")[0] in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/a%2520b", "s3://bucket/50%25/ü", "s3://bucket"])
+def test_the_url_of_a_place_in_s3_names_the_same_place(uri: str) -> None:
+    assert place_at(uri).url == uri
+
+
+def test_a_path_of_s3a_is_the_name_itself() -> None:
+    assert place_at("s3a://bucket/a%20b").url == "s3://bucket/a%2520b"

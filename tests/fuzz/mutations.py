@@ -21,7 +21,7 @@ from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, Stor
 
 T = TypeVar("T")
 
-EXAMPLES = 60 * int(os.environ.get("CKPT_FUZZ", "1"))
+EXAMPLES = 40 * int(os.environ.get("CKPT_FUZZ", "1"))
 fuzzed = settings(
     max_examples=EXAMPLES,
     deadline=None,

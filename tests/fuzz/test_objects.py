@@ -57,9 +57,8 @@ MANIFEST = Manifest(
 
 
 def sealed(content: bytes) -> bytes:
-    """A manifest with the right checksum, whatever it says."""
-    body = content.removesuffix(b"}")
-    return body + f',"xxh3":"{xxhash.xxh3_128_hexdigest(body)}"}}'.encode()
+    """Content of an object with the right checksum, whatever it says."""
+    return content[:-1] + f',"xxh3":"{xxhash.xxh3_128_hexdigest(content)}"}}'.encode()
 
 
 @fuzzed
@@ -159,9 +158,9 @@ def objects_in(checkpoint: Path) -> Iterator[tuple[str, bytes, Callable[[], obje
     yield "metadata", json.dumps({"id": "7f4a9a0e-0000-4000-8000-123456789abc"}).encode(), lambda: query_id(place)
     yield "state/0/0/remote.json", json.dumps(pointer).encode(), lambda: place_of(place, who, parse({}).s3)
     run = json.dumps({"format": 1, "run_id": "run"}).encode()
-    yield "_ckpt/runs/0000000001.run", run, lambda: Epochs(place).of("run")
+    yield "_ckpt/runs/0000000001.run", sealed(run), lambda: Epochs(place).of("run")
     name = str(names.WinnerName(7, 1))
-    yield f"state/0/0/{name}", json.dumps(winner).encode(), lambda: declare_winner(store, COMMIT, 1, "run")
+    yield f"state/0/0/{name}", sealed(json.dumps(winner).encode()), lambda: declare_winner(store, COMMIT, 1, "run")
     yield "commits/6", b"v2\n" + json.dumps(commit).encode(), lambda: ids_of(place, 7)
     yield "state/0/_metadata/metadata", b"v1\n" + json.dumps(operator).encode(), lambda: operators_of(checkpoint)
 
@@ -181,7 +180,9 @@ def test_a_small_object_is_read_or_refused_by_its_name(number: int, data: st.Dat
     path.parent.mkdir(parents=True, exist_ok=True)
     head, _, body = valid.rpartition(b"\n")
     lines = head + b"\n" if head else b""
-    content = data.draw(damaged(valid) | damaged_json(json.loads(body)).map(lambda body: lines + body))
+    document = json.loads(body)
+    finish = sealed if document.pop("xxh3", "") else bytes
+    content = data.draw(damaged(valid) | damaged_json(document).map(lambda body: lines + finish(body)))
     path.write_bytes(content)
     read_or_refuse(read, content, name)
 
@@ -238,10 +239,20 @@ def test_files_of_other_names_are_no_runs_and_no_batches(tmp_path: Path) -> None
     assert Checkpoint(str(tmp_path), parse({})).newest_version == 4
 
 
+@pytest.mark.parametrize("content", [b"{}", b'{"format": 1, "version": 7, "id": "ab", "run_id": "run"}'])
+def test_an_object_that_decides_is_refused_without_a_checksum(content: bytes, tmp_path: Path) -> None:
+    """Or a byte changed in the checksum itself would have the rest believed."""
+    LocalPlace(tmp_path).put(str(names.WinnerName(7, 1)), content)
+    with pytest.raises(FormatError, match="winner is damaged: it does not end with its checksum"):
+        declare_winner(LocalPlace(tmp_path), COMMIT, 1, "run")
+    with pytest.raises(FormatError, match="checksum"):
+        decode(MANIFEST.encode().rpartition(b",")[0] + b"}", "x")
+
+
 @pytest.mark.parametrize("changed", [{"format": 2}, {"version": 8}, {"id": "../x"}])
 def test_a_winner_object_that_cannot_be_of_its_name_is_refused(changed: dict[str, Any], tmp_path: Path) -> None:
     winner = {"format": 1, "version": 7, "id": COMMIT.id, "run_id": "run", **changed}
-    LocalPlace(tmp_path).put(str(names.WinnerName(7, 1)), json.dumps(winner).encode())
+    LocalPlace(tmp_path).put(str(names.WinnerName(7, 1)), sealed(json.dumps(winner).encode()))
     with pytest.raises(FormatError, match="winner"):
         declare_winner(LocalPlace(tmp_path), COMMIT, 1, "run")
 

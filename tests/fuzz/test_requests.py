@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_ckpt.state_store import options
+from pyspark_ckpt.state_store.entrusted import Entrusted
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.server import _hello
 from tests.fuzz.mutations import any_damage, damaged, fuzzed, read_or_refuse
@@ -54,6 +56,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "create_state": {"txn": TXN, "name": "other", "descriptor": DESCRIPTOR},
     "drop_state": {"txn": TXN, "name": "other"},
     "commit": {"txn": TXN, "files": ["0.sst"], "rows": {"1": 1}, "num_partitions": 1},
+    "replay": {"handle": HANDLE, "version": 2, "start": 1, "id": None, "start_id": None},
+    "open_changes": {"handle": HANDLE, "first": 1, "last": 2, "id": None},
+    "next_changes": {"feed": 1},
+    "close_changes": {"feed": 1},
     "follow": {"handle": HANDLE},
     "snapshot": {"handle": HANDLE, "force": False},
     "stats": {},
@@ -78,6 +84,8 @@ def test_a_request_is_answered_or_refused_and_is_no_defect(
         assert answer["error"]["kind"] in TREE, answer["error"]["message"]
     for txn in list(lab.server.stores._transactions):
         lab.server.call("abort", txn=txn)
+    for feed in list(lab.server.stores._feeds):
+        lab.server.call("close_changes", feed=feed)
     assert sorted(path.name for path in lab.checkpoint.parent.iterdir()) == ["checkpoint", "local"]
 
 
@@ -119,3 +127,15 @@ def test_a_size_that_no_machine_has_is_refused(value: str) -> None:
 )
 def test_a_hello_is_read_or_refused(line: bytes) -> None:
     read_or_refuse(lambda: _hello(line), line, "")
+
+
+@fuzzed
+@given(any_damage(b'{"number": 1, "secrets": {"fs.s3a.secret.key": "not-to-be-shown"}}'))
+def test_secrets_are_kept_or_refused_without_being_shown(line: bytes) -> None:
+    try:
+        Entrusted().keep(line)
+    except InvalidInputError as problem:
+        refused = "".join(traceback.format_exception(problem))
+    else:
+        refused = ""
+    assert "not-to-be-shown" not in refused

@@ -162,9 +162,10 @@ def test_a_time_to_live_without_a_value_is_refused_alone_and_with_others(stored:
     for read in (life.value, life.is_dead, index_instant):
         with pytest.raises(FormatError, match="time to live"):
             read(stored)
-    for read_all in (life.values, instants_of):
-        with pytest.raises(FormatError, match="time to live"):
-            read_all([stored, stored])
+    with pytest.raises(FormatError, match="time to live"):
+        life.values([stored, stored])
+    with pytest.raises(FormatError, match="time to live"):
+        instants_of([stored, stored])
 
 
 _TTL = Ttl("1 hour")

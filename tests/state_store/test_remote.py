@@ -1,4 +1,4 @@
-"""State that is kept apart from its checkpoint: in another folder, and in S3."""
+"""State that is kept apart from its checkpoint: in another folder, in S3 and in HDFS."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from botocore.client import BaseClient
 
 from tests.conftest import MakeLab
+from tests.hdfs_service import HdfsService
 from tests.lab import QUERY, CallError, Lab, expected
 from tests.s3_server import S3Service
 
@@ -22,30 +23,40 @@ def started(make_lab: MakeLab, **options: str) -> Lab:
     return lab
 
 
-@pytest.mark.parametrize("kind", ["folder", "s3"])
+@pytest.mark.parametrize("kind", ["folder", "s3", "s3a", "hdfs"])
 def test_every_version_restores_from_the_remote_place_when_the_machine_is_lost(
     kind: str, make_lab: MakeLab, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    options = {"remote": str(tmp_path / "elsewhere")}
-    if kind == "s3":
-        service: S3Service = request.getfixturevalue("s3")
+    options, s3a = {"remote": str(tmp_path / "elsewhere")}, dict[str, str]()
+    if kind == "s3a":
+        bucket: S3Service = request.getfixturevalue("s3")
+        options, s3a = {"remote": bucket.new_folder().replace("s3:", "s3a:")}, bucket.s3a
+    elif kind != "folder":
+        service: S3Service | HdfsService = request.getfixturevalue(kind)
         options = {"remote": service.new_folder(), **service.options}
     lab = started(make_lab, **options)
+    lab.s3a = s3a
     ids = lab.grow_with_snapshots(5)
     for version in range(1, 6):
         lab.restart(lose_local=True)
         assert lab.begin(lab.open(), version, ids[version - 1]).rows == expected(version)
     assert lab.objects() == ["remote.json"], "the checkpoint knows where the state is, and has none of it"
     place = msgspec.json.decode((lab.remote / "remote.json").read_bytes())["place"]
-    assert place == f"{options['remote']}/{QUERY}/state/0/3"
+    assert place == f"{options['remote'].replace('s3a:', 's3:')}/{QUERY}/state/0/3"
 
 
+@pytest.mark.parametrize("where", ["remote", "s3a checkpoint"])
 @pytest.mark.parametrize(("fmt", "each"), [(2, 1), (1, 2)])
 def test_a_commit_is_one_request_and_one_more_for_the_winner_of_format_1(
-    fmt: int, each: int, make_lab: MakeLab, s3: S3Service, monkeypatch: pytest.MonkeyPatch
+    fmt: int, each: int, where: str, make_lab: MakeLab, s3: S3Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab = started(make_lab, remote=s3.new_folder(), **s3.options)
-    handle = lab.open(fmt=fmt)
+    if where == "remote":
+        lab = started(make_lab, remote=s3.new_folder(), **s3.options)
+        handle = lab.open(fmt=fmt)
+    else:
+        lab, root = make_lab(), s3.new_folder().replace("s3:", "s3a:")
+        lab.s3a = s3.s3a
+        handle = lab.open(fmt=fmt, checkpoint_root=root, state_dir=f"{root}/state/0/3")
     (commit_id,) = lab.grow(handle, 1)
     requests: Counter[str] = Counter()
     original = BaseClient._make_api_call
@@ -59,14 +70,15 @@ def test_a_commit_is_one_request_and_one_more_for_the_winner_of_format_1(
     assert requests == {"PutObject": 10 * each}
 
 
-def test_retention_deletes_in_s3_what_nobody_needs(make_lab: MakeLab, s3: S3Service) -> None:
-    folder = s3.new_folder()
-    lab = started(make_lab, remote=folder, **s3.options)
+@pytest.mark.parametrize("kind", ["s3", "hdfs"])
+def test_retention_deletes_what_nobody_needs(kind: str, make_lab: MakeLab, request: pytest.FixtureRequest) -> None:
+    service: S3Service | HdfsService = request.getfixturevalue(kind)
+    folder = service.new_folder()
+    lab = started(make_lab, remote=folder, **service.options)
     ids = lab.grow_with_snapshots(8)
-    prefix = folder.removeprefix(f"s3://{s3.bucket}/")
 
     def versions() -> set[int]:
-        names = [key.rpartition("/")[2] for key in s3.keys(prefix) if "/sst/" not in key]
+        names = [key.rpartition("/")[2] for key in service.files(folder) if "/sst/" not in key]
         return {int(name[:20]) for name in names}
 
     assert versions() == set(range(1, 9))

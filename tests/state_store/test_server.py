@@ -16,6 +16,7 @@ import pytest
 from py4j.protocol import get_command_part, unescape_new_line
 
 from pyspark_ckpt.state_store.failpoints import NAMES
+from tests.s3_server import S3Service, hide_credentials
 
 TOKEN = "a-secret-token"  # noqa: S105 - made up
 
@@ -31,8 +32,7 @@ class Process:
             stderr=subprocess.PIPE,
         )
         settings = {"protocol": 1, "token": TOKEN, "local_dir": str(folder), "memory_bytes": 32 << 20, "options": {}}
-        self._stdin.write(json.dumps({**settings, **hello}).encode() + b"\n")
-        self._stdin.flush()
+        self.write({**settings, **hello})
         assert self.process.stdout is not None
         self.hello = json.loads(self.process.stdout.readline())
 
@@ -40,6 +40,10 @@ class Process:
     def _stdin(self) -> IO[bytes]:
         assert self.process.stdin is not None
         return self.process.stdin
+
+    def write(self, line: dict[str, Any]) -> None:
+        self._stdin.write(json.dumps(line).encode() + b"\n")
+        self._stdin.flush()
 
     def end_stdin(self) -> int:
         self._stdin.close()
@@ -136,6 +140,46 @@ def test_a_wrong_token_is_refused_and_the_right_one_is_never_shown(
         assert TOKEN.encode() not in command_line.read_bytes() + environment.read_bytes()
     assert server.end_stdin() == 0
     assert TOKEN not in server.stderr()
+
+
+def test_keys_of_s3a_are_used_and_never_shown_when_they_come_by_stdin(
+    tmp_path: Path,
+    processes: list[Process],
+    connections: list[Connection],
+    s3: S3Service,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = s3.s3a_keys
+    wrong = {**right, "fs.s3a.secret.key": "wrong-and-secret", "fs.s3a.session.token": "a-token-of-a-session"}
+    folder = s3.new_folder().replace("s3:", "s3a:")
+    place = {"checkpoint_root": folder, "state_dir": f"{folder}/state/0/0", "s3a": s3.s3a}
+    hide_credentials(monkeypatch, tmp_path)
+    server = Process(tmp_path / "local", options={"logLevel": "DEBUG"})
+    processes.append(server)
+    connections.append(Connection(server.hello["port"]))
+
+    def begin(number: int | None) -> dict[str, Any]:
+        opened = connections[0].call("open", **{**opening(tmp_path), **place, "secrets": number})
+        begun = connections[0].call("begin", handle=opened["ok"]["handle"], version=0)
+        done = connections[0].call("commit", txn=begun["ok"]["txn"], files=[]) if "ok" in begun else begun
+        connections[0].call("close", handle=opened["ok"]["handle"])
+        return done
+
+    server.write({"number": 0, "secrets": right})
+    server.write({"number": 1, "secrets": wrong})
+    server.write({"surprise": right})
+    answers = [begin(None), begin(1), begin(0)]
+    assert [list(answer) for answer in answers] == [["error"], ["error"], ["ok"]]
+    assert "fs.s3a.access.key" in answers[0]["error"]["hint"]
+    kept = b"".join(path.read_bytes() for path in (tmp_path / "local").rglob("*") if path.is_file())
+    process = Path(f"/proc/{server.process.pid}")
+    if process.exists():
+        kept += (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+    assert server.end_stdin() == 0
+    seen = json.dumps(answers) + server.stderr() + kept.decode(errors="replace")
+    assert "A line of stdin is not" in seen
+    secrets = (right["fs.s3a.secret.key"], wrong["fs.s3a.secret.key"], wrong["fs.s3a.session.token"])
+    assert [secret for secret in secrets if secret in seen] == []
 
 
 def test_it_ends_when_stdin_ends_and_not_on_an_interrupt(tmp_path: Path, processes: list[Process]) -> None:

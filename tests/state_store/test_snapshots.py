@@ -58,6 +58,18 @@ def test_a_snapshot_uploads_only_what_is_new(lab: Lab) -> None:
     assert snapshot(lab, handle)["metrics"]["reused_files"] == 2  # known from the manifest, after a restore
 
 
+def test_full_snapshots_share_no_object(make_lab: MakeLab) -> None:
+    lab = make_lab(snapshotMode="full", retentionGracePeriod="0")
+    handle, ids = grown(lab, 4, 2)
+    tables = lab.objects(".sst")
+    assert len(tables) == 2 + 4, "every commit's file in each snapshot"
+    lab.begin(handle, 4, ids[-1]).abort()
+    lab.restart(lose_local=True)
+    for name in tables[:2]:
+        (lab.remote / name).unlink()
+    assert lab.begin(lab.open(), 4, ids[-1]).rows == expected(4)
+
+
 def test_a_snapshot_is_made_only_when_it_is_due(make_lab: MakeLab) -> None:
     lab = make_lab(snapshotEveryVersions="4")
     handle, ids = lab.open(), list[str]()
@@ -205,6 +217,22 @@ def test_local_copies_are_used_when_a_killed_server_comes_back(lab: Lab) -> None
         path.unlink()
     assert lab.begin(handle, 5, ids[4]).rows == expected(5)
     assert lab.begin(handle, 4, ids[3]).rows == expected(4)
+
+
+def test_local_copies_that_nobody_asks_for_go_when_an_hour_is_over(lab: Lab) -> None:
+    lab.grow(lab.open(), 1)
+    lab.partition = 4
+    (kept,) = lab.grow(lab.open(), 1)
+    lab.restart()
+    folders = lab.local_dir / "stores"
+    handle = lab.open()
+    assert len(list(folders.iterdir())) == 2
+    lab.server.stores._started -= 3601
+    lab.open()
+    lab.server.settled()
+    (left,) = folders.iterdir()
+    assert left.name.startswith("0-4-")
+    assert lab.begin(handle, 1, kept).rows == expected(1)
 
 
 def test_local_copies_are_dropped_when_the_machine_was_booted_again(lab: Lab) -> None:

@@ -13,7 +13,7 @@ class StateServerLostException(message: String, cause: Throwable)
 private[ckpt] object CkptErrors {
 
   def text(kind: String, message: String, hint: String): String =
-    if (hint == null || hint.isEmpty) s"[$kind] $message" else s"[$kind] $message. $hint"
+    if (hint == null || hint.isEmpty) s"[$kind] $message" else s"[$kind] ${message.stripSuffix(".")}. $hint"
 
   def invalidInput(message: String, hint: String): CkptException =
     new CkptException("InvalidInputError", message, hint, false, null)

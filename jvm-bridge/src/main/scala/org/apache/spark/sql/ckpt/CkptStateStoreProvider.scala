@@ -24,7 +24,7 @@ import org.apache.spark.sql.types.StructType
   * of the state server's database and hands back each transaction's writes as one sorted delta file. What is stored,
   * uploaded, kept or deleted is decided by the state server alone.
   */
-class CkptStateStoreProvider extends StateStoreProvider with Logging {
+class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with Logging {
   import CkptStateStoreProvider._
 
   @volatile private var storeId: StateStoreId = _
@@ -33,7 +33,7 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
   private var storeConf: StateStoreConf = _
   private var hadoopConf: Configuration = _
   private var settings: Settings = _
-  @volatile private var engine: Engine = _
+  @volatile private[ckpt] var engine: Engine = _
   private var cache: NearCache = _
   private[ckpt] var families: Families = _
   private var opened: Opened = _
@@ -141,6 +141,8 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     Metrics.all ++ Metrics.declared
   }
 
+  override def supportedInstanceMetrics: Seq[StateStoreInstanceMetric] = Seq(Metrics.RestoreForecast())
+
   override def close(): Unit = {
     val (last, first) = synchronized {
       val (handle, wasOpen) = (opened, !closed)
@@ -159,14 +161,16 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
 
   // ---- transactions ---------------------------------------------------------------------------------------------
 
-  private def begin(version: Long, id: Option[String]): Transaction = {
+  private[ckpt] def begin(version: Long, id: Option[String]): Transaction = begin(version, beginCall(version, id))
+
+  private[ckpt] def begin(version: Long, call: => Begun): Transaction = {
     val started = System.nanoTime
     following.settle()
     var attempt = 0
     while (true) {
       attempt += 1
       try {
-        val begun = beginCall(version, id)
+        val begun = call
         openReaderOrAbort(begun) match {
           case Some(reader) =>
             val txn = new Transaction(begun, reader, engine.readers, cache, engine.budget, isCurrent)
@@ -250,7 +254,7 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     val answer = txn.begun.server.call("commit", commitRequest(txn, delta))
     val done = System.nanoTime
     CommitReport.metrics(
-      txn, delta, answer, engine.readers.blockCacheBytes / engine.budget.stores,
+      storeId, txn, delta, answer, engine.readers.blockCacheBytes / engine.budget.stores,
       (serving - sealing) / 1000000,
       (done - serving) / 1000000)
   }
@@ -291,6 +295,12 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     request.put("num_partitions", partitions)
   }
 
+  /** Ends a transaction that was read only. */
+  private[ckpt] def end(txn: Transaction): Unit = {
+    txn.close()
+    abort(txn.begun)
+  }
+
   /** Drops a transaction. A server that is gone has dropped it already. */
   private[ckpt] def abort(begun: Begun): Unit = if (begun.server.alive) {
     tolerant(s"abort of transaction ${begun.number} of $label") {
@@ -318,7 +328,7 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
   // ---- the server -----------------------------------------------------------------------------------------------
 
   /** The handle of this store in the running server; opens it anew in a server that was started since. */
-  private def handle(): Opened = synchronized {
+  private[ckpt] def handle(): Opened = synchronized {
     if (closed) throw CkptErrors.lifecycle(s"$label is closed")
     if (engine.isReplaced) engine = Engine.get(settings)
     val server = engine.server()
@@ -327,10 +337,10 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
   }
 
   private def open(server: StateServer): Long = {
-    val root = new Path(storeId.checkpointRootLocation)
+    val root = new Path(storeId.checkpointRootLocation).getParent.toString
     val request = Json.obj()
       .put("state_dir", storeId.storeCheckpointLocation().toString)
-      .put("checkpoint_root", root.getParent.toString)
+      .put("checkpoint_root", root)
       .put("operator", storeId.operatorId)
       .put("partition", storeId.partitionId)
       .put("name", storeId.storeName)
@@ -338,6 +348,9 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
       .put("format", if (usesCheckpointIds) 2 else 1)
       .put("min_versions_to_retain", storeConf.minVersionsToRetain)
     request.set[ObjectNode]("options", Json.strings(settings.options))
+    val s3a = S3aSettings.of(hadoopConf, Seq(root, settings.remote))
+    request.set[ObjectNode]("s3a", Json.strings(s3a.plain))
+    if (s3a.secret.nonEmpty) request.put("secrets", server.entrust(s3a.secret))
     server.call("open", request).get("handle").asLong
   }
 
@@ -358,7 +371,7 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
     }
 
   /** For clean-up that must not hide the failure it runs behind: what goes wrong is logged. */
-  private def tolerant(what: String)(action: => Unit): Unit =
+  private[ckpt] def tolerant(what: String)(action: => Unit): Unit =
     try {
       action
     } catch {
@@ -382,7 +395,7 @@ class CkptStateStoreProvider extends StateStoreProvider with Logging {
 }
 
 private[ckpt] object CkptStateStoreProvider {
-  private final case class Opened(server: StateServer, handle: Long)
+  private[ckpt] final case class Opened(server: StateServer, handle: Long)
 
   private val DeltaFile = "shim.sst"
 

@@ -4,11 +4,12 @@ import com.fasterxml.jackson.databind.JsonNode
 
 import scala.jdk.CollectionConverters._
 
-import org.apache.spark.sql.execution.streaming.state.{StateStoreCustomMetric, StateStoreMetrics}
+import org.apache.spark.sql.execution.streaming.state._
 
 /** Puts together what a commit reports to Spark. Row counts are exact: those of the base version and the changes. */
 private[ckpt] object CommitReport {
   def metrics(
+      id: StateStoreId,
       txn: Transaction,
       delta: Option[SealedDelta],
       answer: JsonNode,
@@ -22,6 +23,7 @@ private[ckpt] object CommitReport {
     val (internal, external) = states.partition(_.path("descriptor").path("internal").asBoolean)
     val values = Map[StateStoreCustomMetric, Long](
       Metrics.LoadTime -> txn.loadMs,
+      Metrics.CatchUpTime -> txn.reader.takeCatchUpMs(),
       Metrics.Restores -> begun.path("restored").asLong,
       Metrics.ReplayedDeltas -> begun.path("replayed_deltas").asLong,
       Metrics.CacheHits -> txn.cacheHits,
@@ -37,12 +39,29 @@ private[ckpt] object CommitReport {
       Metrics.UploadTime -> served.path("upload_ms").asLong,
       Metrics.IngestTime -> served.path("ingest_ms").asLong,
       Metrics.DeltaBytes -> served.path("delta_bytes").asLong,
+      Metrics.WriteRequests -> served.path("write_requests").asLong,
+      Metrics.ReadRequests -> served.path("read_requests").asLong,
+      Metrics.ListRequests -> served.path("list_requests").asLong,
+      Metrics.DeleteRequests -> served.path("delete_requests").asLong,
+      Metrics.UploadedBytes -> served.path("uploaded_bytes").asLong,
+      Metrics.DownloadedBytes -> served.path("downloaded_bytes").asLong,
+      Metrics.SnapshotLag -> served.path("deltas_since_snapshot").asLong,
+      Metrics.SnapshotLagBytes -> served.path("delta_bytes_since_snapshot").asLong,
+      Metrics.Tables -> served.path("tables").asLong,
+      Metrics.TableBytes -> served.path("table_bytes").asLong,
       Metrics.InternalRows -> internal.map(_.path("rows").asLong).sum,
       Metrics.CacheBytes -> cacheBytes,
       Metrics.WriteSetBytes -> txn.writeSetBytes)
     val counters = served.fieldNames.asScala.filter(Metrics.isCounter).map(Metrics.counter(_)).toSeq
     StateStoreMetrics(
       external.map(_.path("rows").asLong).sum, cacheBytes + txn.writeSetBytes + blockCacheBytes,
-      values ++ counters.map(counter => counter -> served.path(counter.name).asLong))
+      values ++ counters.map(counter => counter -> served.path(counter.name).asLong),
+      forecast(id, served))
   }
+
+  /** A server that goes on with local copies does not know it before it has looked for snapshots. */
+  private def forecast(id: StateStoreId, served: JsonNode): Map[StateStoreInstanceMetric, Long] =
+    Option(served.get("restore_forecast_ms")).map { milliseconds =>
+      Metrics.RestoreForecast(Some(id.partitionId), id.storeName) -> milliseconds.asLong
+    }.toMap
 }

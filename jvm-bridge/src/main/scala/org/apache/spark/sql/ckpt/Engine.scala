@@ -1,7 +1,6 @@
 package org.apache.spark.sql.ckpt
 
-import java.nio.file.{Files, Path}
-import java.nio.file.attribute.PosixFilePermissions
+import java.nio.file.Files
 import java.util.concurrent.{ExecutorService, Executors}
 
 import org.apache.spark.{SparkContext, SparkEnv}
@@ -18,9 +17,9 @@ import org.apache.spark.util.ShutdownHookManager
 /** What all providers of this JVM share: one memory limit, one set of readers, one folder for local files and the
   * state server, which is started on first use and again when it has ended.
   */
-private[ckpt] final class Engine(val settings: Settings, home: Path) extends Logging {
+private[ckpt] final class Engine(val settings: Settings, home: LocalFolder) extends Logging {
   val budget: MemoryBudget = settings.budget
-  val readers: Readers = new Readers(home.resolve("readers"), budget)
+  val readers: Readers = new Readers(home.path.resolve("readers"), budget)
 
   /** For what is better done between two batches. */
   val background: ExecutorService = Executors.newFixedThreadPool(
@@ -42,8 +41,8 @@ private[ckpt] final class Engine(val settings: Settings, home: Path) extends Log
   /** Whether a server has ever run: until then nothing depends on the settings. */
   def hasStarted: Boolean = synchronized(started)
 
-  /** Whether the local files are still there: Spark deletes the folder they lie in when a session ends. */
-  def usable: Boolean = Files.isDirectory(home)
+  /** Whether the local files are still there. */
+  def usable: Boolean = home.isThere
 
   def server(): StateServer = synchronized {
     if (ended) throw CkptErrors.lifecycle("the state store's engine has ended with its session")
@@ -52,7 +51,7 @@ private[ckpt] final class Engine(val settings: Settings, home: Path) extends Log
         logWarning("the state server ended; starting another one")
         current.release()
       }
-      current = StateServer.start(settings, Files.createDirectories(home.resolve("server")))
+      current = StateServer.start(settings, Files.createDirectories(home.path.resolve("server")))
       started = true
     }
     current
@@ -71,7 +70,7 @@ private[ckpt] final class Engine(val settings: Settings, home: Path) extends Log
     if (current != null) current.stop()
     current = null
     readers.close()
-    if (usable) Readers.deleteFolder(home)
+    home.delete()
   }
 }
 
@@ -89,7 +88,7 @@ private[ckpt] object Engine extends Logging {
       current = null
     }
     if (current == null) {
-      current = new Engine(settings, privateFolder(settings.localFolder))
+      current = new Engine(settings, home(settings))
       current.budget.misfits(Runtime.getRuntime.maxMemory, overhead).foreach(problem => logWarning(problem))
       endWithApplication(current)
     } else if (current.settings != settings && refused.add(settings)) {
@@ -121,12 +120,13 @@ private[ckpt] object Engine extends Logging {
     env.conf.get(EXECUTOR_MEMORY_OVERHEAD).getOrElse(derived) << 20
   }
 
-  private def privateFolder(parent: Path): Path = {
-    Files.createDirectories(parent)
-    val owner = PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------"))
-    val name = s"ckpt-${Option(SparkEnv.get).fold("none")(_.executorId)}-"
-    val folder = Files.createTempDirectory(parent, name, owner)
-    ShutdownHookManager.registerShutdownDeleteDir(folder.toFile)
+  /** In a folder of the user's choice, one that a process which was killed has left is used again. */
+  private def home(settings: Settings): LocalFolder = {
+    val leftOver = if (settings.hasLocalFolder) LocalFolder.takeLeftOver(settings.localFolder) else None
+    leftOver.foreach(folder => Readers.deleteFolder(folder.path.resolve("readers")))
+    val folder = leftOver.getOrElse(
+      LocalFolder.make(settings.localFolder, Option(SparkEnv.get).fold("none")(_.executorId)))
+    ShutdownHookManager.registerShutdownDeleteDir(folder.path.toFile)
     folder
   }
 }

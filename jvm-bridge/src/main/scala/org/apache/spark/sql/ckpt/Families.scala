@@ -73,15 +73,38 @@ private[ckpt] final class Families(val areSeveral: Boolean, storeName: String, d
   /** The number of a state that the base version holds. */
   def storedNumber(begun: Begun, name: String): Option[Int] = stateOf(begun, name).map(_.get("number").asInt)
 
-  private def stateOf(begun: Begun, name: String): Option[JsonNode] =
-    begun.states.elements.asScala.find(_.get("name").asText == name)
+  private def stateOf(begun: Begun, name: String): Option[JsonNode] = stateIn(begun.states, name)
+
+  private def stateIn(states: JsonNode, name: String): Option[JsonNode] =
+    states.elements.asScala.find(_.get("name").asText == name)
+
+  /** What Spark has registered under `name`. */
+  def spec(operation: String, name: String): FamilySpec = {
+    val found = specs.get(name)
+    if (found == null) throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name)
+    found
+  }
+
+  /** The number that rows of `spec` have in a version with these states, if it has any; refuses another layout of them. */
+  def numberIn(states: JsonNode, spec: FamilySpec): Option[Int] = stateIn(states, spec.name).map { state =>
+    Seq("ordered", "multiple_values").foreach { field =>
+      val (stored, wanted) = (state.get("descriptor").get(field), spec.descriptor.get(field))
+      if (stored != wanted) {
+        throw CkptErrors.invalidInput(
+          s"state '${spec.name}' of $storeName is stored with $field=$stored and read with $field=$wanted", "")
+      }
+    }
+    state.get("number").asInt
+  }
+
+  /** A family whose rows have `number`, to decode them. */
+  def numbered(spec: FamilySpec, number: Int): Family = new Family(spec, number, storeName)
 
   /** The column family for one transaction, its state number asked of the server when this version has none, has
     * another descriptor of it, or the transaction has dropped the one it had (`recreated`).
     */
   def family(operation: String, name: String, begun: Begun, codecs: Codecs, recreated: Boolean): Family = {
-    val spec = specs.get(name)
-    if (spec == null) throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name)
+    val spec = this.spec(operation, name)
     val descriptor = spec.descriptor
     val stored = stateOf(begun, name).filter(state => !recreated && state.get("descriptor") == descriptor)
     val number = stored.map(_.get("number").asInt).getOrElse {

@@ -4,6 +4,8 @@ import java.util.concurrent.ConcurrentHashMap
 
 import scala.jdk.CollectionConverters._
 
+import org.apache.spark.SparkContext
+import org.apache.spark.sql.execution.metric.{SQLMetric, SQLMetrics}
 import org.apache.spark.sql.execution.streaming.state._
 
 /** The custom metrics of this provider, as they appear in `StreamingQueryProgress.stateOperators`. */
@@ -13,6 +15,7 @@ private[ckpt] object Metrics {
   private def time(name: String, text: String) = StateStoreCustomTimingMetric(name, s"ckpt: $text")
 
   val LoadTime = time("ckptLoadTimeMs", "time to make the base version readable, catch-up included")
+  val CatchUpTime = time("ckptCatchUpTimeMs", "time in which views of local databases caught up")
   val Restores = sum("ckptRestores", "stores restored from the remote place")
   val ReplayedDeltas = sum("ckptReplayedDeltas", "deltas applied while restoring")
   val CacheHits = sum("ckptCacheHits", "reads answered by the near cache")
@@ -27,6 +30,16 @@ private[ckpt] object Metrics {
   val ServerTime = time("ckptServerTimeMs", "time the state server took to make the delta durable")
   val UploadTime = time("ckptUploadTimeMs", "time to upload the delta")
   val IngestTime = time("ckptIngestTimeMs", "time to ingest the delta before into the local database")
+  val WriteRequests = sum("ckptWriteRequests", "objects written to the place of state")
+  val ReadRequests = sum("ckptReadRequests", "objects, or ranges of them, read from the place of state")
+  val ListRequests = sum("ckptListRequests", "listings of the place of state")
+  val DeleteRequests = sum("ckptDeleteRequests", "objects deleted in the place of state")
+  val UploadedBytes = size("ckptUploadedBytes", "bytes written to the place of state")
+  val DownloadedBytes = size("ckptDownloadedBytes", "bytes read from the place of state")
+  val SnapshotLag = sum("ckptDeltasSinceSnapshot", "deltas since the newest snapshots")
+  val SnapshotLagBytes = size("ckptDeltaBytesSinceSnapshot", "bytes of deltas since the newest snapshots")
+  val Tables = sum("ckptTableFiles", "table files of the local databases")
+  val TableBytes = size("ckptTableBytes", "bytes of table files of the local databases")
   val DeltaBytes = size("ckptDeltaBytes", "bytes of the delta object")
   val InternalRows = sum("ckptInternalRows", "rows of internal states, not counted in numRowsTotal")
   val CacheBytes = size("ckptCacheBytes", "bytes of near caches")
@@ -43,7 +56,25 @@ private[ckpt] object Metrics {
   def isCounter(name: String): Boolean = name.contains("/")
 
   val all: Seq[StateStoreCustomMetric] = Seq(
-    LoadTime, Restores, ReplayedDeltas, CacheHits, CacheMisses, ExistenceReads, WrittenRows, ExpiredRows, FiredTimers,
-    LateRows, SpilledRuns, SealTime, ServerTime, UploadTime, IngestTime, DeltaBytes, InternalRows, CacheBytes,
-    WriteSetBytes)
+    LoadTime, CatchUpTime, Restores, ReplayedDeltas, CacheHits, CacheMisses, ExistenceReads, WrittenRows, ExpiredRows,
+    FiredTimers,
+    LateRows, SpilledRuns, SealTime, ServerTime, UploadTime, IngestTime, DeltaBytes, WriteRequests, ReadRequests,
+    ListRequests, DeleteRequests, UploadedBytes, DownloadedBytes, SnapshotLag, SnapshotLagBytes, Tables, TableBytes,
+    InternalRows, CacheBytes, WriteSetBytes)
+
+  /** Of one store: Spark shows the largest ones, as `ckptRestoreForecastMs.partition_<number>_<store>`. */
+  final case class RestoreForecast(
+      partitionId: Option[Int] = None,
+      storeName: String = StateStoreId.DEFAULT_STORE_NAME) extends StateStoreInstanceMetric {
+    override def metricPrefix: String = "ckptRestoreForecastMs"
+    override def descPrefix: String = "ckpt: predicted time of a restore"
+    override def initValue: Long = -1
+    override def ignoreIfUnchanged: Boolean = true
+    override def ordering: Ordering[Long] = Ordering.Long.reverse
+    override def combine(metric: SQLMetric, value: Long): Long = math.max(metric.value, value)
+    override def createSQLMetric(context: SparkContext): SQLMetric =
+      SQLMetrics.createTimingMetric(context, desc, initValue)
+    override def withNewId(partition: Int, store: String): StateStoreInstanceMetric =
+      copy(Some(partition), store)
+  }
 }

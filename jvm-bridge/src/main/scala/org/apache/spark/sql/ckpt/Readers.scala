@@ -21,7 +21,20 @@ private[ckpt] final class Reader(val path: String, val live: Boolean, val db: Na
   /** For scans of whole states, which would push everything else out of the block cache. */
   val scanOptions: ReadOptions = new ReadOptions().setTotalOrderSeek(true).setFillCache(false)
 
-  def catchUp(): Unit = db.tryCatchUpWithPrimary()
+  private var catchUpNanos = 0L
+
+  def catchUp(): Unit = {
+    val started = System.nanoTime
+    db.tryCatchUpWithPrimary()
+    catchUpNanos += System.nanoTime - started
+  }
+
+  /** Time of the catch-ups since this was last asked: some were made between two transactions. */
+  def takeCatchUpMs(): Long = {
+    val taken = catchUpNanos / 1000000
+    catchUpNanos = 0
+    taken
+  }
 
   /** Whether the view shows exactly the version whose marker row is given (null: the store has no version yet). */
   def shows(markerKey: Array[Byte], markerValue: Array[Byte]): Boolean =

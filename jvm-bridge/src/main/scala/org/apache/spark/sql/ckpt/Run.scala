@@ -6,8 +6,8 @@ import org.rocksdb.{Options => RocksOptions, _}
 
 /** A sorted run of a write set that outgrew its memory: an SST in the staging folder, read by this transaction alone.
   *
-  * A record is one byte (bit 0: deleted; bit 1: the base version has the key) and the value, because an SST's own tombstones cannot be
-  * read back. A filter of one bit per hash keeps most look-ups of other keys away from the file.
+  * A record is one byte (bit 0: deleted; bit 1: the base version has the key) and the value: a tombstone has no room for
+  * the second. A filter of one bit per hash keeps most look-ups of other keys away from the file.
   */
 private[ckpt] final class Run(reader: SstFileReader, filter: Array[Long]) {
   private val options = new ReadOptions

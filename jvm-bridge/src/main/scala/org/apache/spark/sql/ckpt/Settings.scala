@@ -36,6 +36,8 @@ private[ckpt] final case class Settings(options: Map[String, String]) {
       sys.env.get("PYSPARK_PYTHON")).flatten.find(_.nonEmpty).getOrElse("python3")
   }
 
+  def hasLocalFolder: Boolean = value("localDir").nonEmpty
+
   /** Where local files go: the option, else the executor's own block-manager folder. */
   def localFolder: Path = value("localDir") match {
     case "" =>
@@ -45,6 +47,8 @@ private[ckpt] final case class Settings(options: Map[String, String]) {
       }
     case path => Paths.get(path)
   }
+
+  def remote: String = value("remote")
 
   def text: String =
     if (options.isEmpty) "no options"

@@ -36,6 +36,7 @@ trait StateServerRpc {
   */
 private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gateway: ClientServer) extends Logging {
   private val callers = StateServer.callers()
+  private val entrusted = scala.collection.mutable.HashMap.empty[Map[String, String], Int]
 
   def alive: Boolean = process.isAlive
 
@@ -53,6 +54,29 @@ private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gat
     if (answer.has("error")) throw Json.error(answer.get("error"))
     answer.get("ok")
   }
+
+  /** Gives the server secrets by a pipe that nobody else can read, not by py4j, which can be told to log what it sends.
+    * Returns the number by which a request names them.
+    */
+  def entrust(secrets: Map[String, String]): Int = entrusted.synchronized {
+    entrusted.getOrElse(
+      secrets, {
+        val number = entrusted.size
+        write(Json.obj().put("number", number).set[ObjectNode]("secrets", Json.strings(secrets)))
+        entrusted.put(secrets, number)
+        number
+      })
+  }
+
+  private def write(line: ObjectNode): Unit =
+    try {
+      process.getOutputStream.write((Json.mapper.writeValueAsString(line) + "\n").getBytes(UTF_8))
+      process.getOutputStream.flush()
+    } catch {
+      case failure: java.io.IOException =>
+        throw new StateServerLostException(s"the state server (pid ${process.pid}) takes no secrets${ending()}",
+          failure)
+    }
 
   /** Closes this side of a server that has ended. */
   def release(): Unit = {

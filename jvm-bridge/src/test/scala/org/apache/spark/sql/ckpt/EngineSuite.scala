@@ -1,6 +1,7 @@
 package org.apache.spark.sql.ckpt
 
 import java.nio.file.{Files, Path}
+import java.nio.file.attribute.PosixFilePermissions
 import java.util.concurrent.{CountDownLatch, SynchronousQueue, ThreadPoolExecutor, TimeUnit}
 
 import org.scalatest.BeforeAndAfterEach
@@ -36,6 +37,23 @@ class EngineSuite extends AnyFunSuite with BeforeAndAfterEach {
     first.server()
     assert(Engine.get(settings("/no/such/python")) eq first)
     assert(!first.isReplaced)
+  }
+
+  test("a folder that a killed process has left is taken once, and never one that is in use or another's") {
+    val inUse = LocalFolder.make(folder, "1")
+    assert(LocalFolder.takeLeftOver(folder).isEmpty)
+    val home = Files.createDirectory(folder.resolve("ckpt-2-left"))
+    Files.createFile(home.resolve("owner.lock"))
+    Files.setPosixFilePermissions(home, PosixFilePermissions.fromString("rwxrwxrwx"))
+    assert(LocalFolder.takeLeftOver(folder).isEmpty)
+    Files.setPosixFilePermissions(home, PosixFilePermissions.fromString("rwx------"))
+    val taken = LocalFolder.takeLeftOver(folder)
+    assert(taken.map(_.path).contains(home))
+    assert(LocalFolder.takeLeftOver(folder).isEmpty)
+    taken.get.delete()
+    inUse.delete()
+    assert(folder.toFile.list.isEmpty)
+    assert(LocalFolder.takeLeftOver(folder.resolve("nothing")).isEmpty)
   }
 
   test("a call is handed to a busy pool although its thread is interrupted, and stays interrupted") {

@@ -1,0 +1,35 @@
+"""Local files of a process that was killed, in a folder of the user's choice, save the next one its restores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from integration.crash.driver import OPTIONS, Driver
+from integration.crash.reference import Reference, order
+
+QUERIES = ("windows", "join")
+
+pytestmark = [pytest.mark.spark, pytest.mark.kill]
+
+
+def test_a_new_process_goes_on_with_local_files_when_the_one_before_was_killed(
+    reference: Reference, tmp_path: Path
+) -> None:
+    for name in QUERIES:
+        reference.start_from_half(name, 2, tmp_path)
+    home = tmp_path / "home"
+    conf = {f"{OPTIONS}localDir": str(home)}
+    with Driver(tmp_path, conf=conf) as doomed:
+        before = doomed.run(*(order(name, tmp_path, until=5) for name in QUERIES))
+        doomed.kill_driver()
+        doomed.await_end()
+    (left_over,) = home.iterdir()
+    with Driver(tmp_path, conf=conf) as driver:
+        after = driver.run(*(order(name, tmp_path) for name in QUERIES))
+        assert list(home.iterdir()) == [left_over]
+        for name in QUERIES:
+            reference.check(driver, name, tmp_path)
+    assert all(each["restores"] > 0 for each in before), "the machine had nothing of these queries"
+    assert all(each["restores"] == 0 for each in after)

@@ -1,0 +1,1 @@
+"""Checkpoints in S3 by Hadoop's own connector."""

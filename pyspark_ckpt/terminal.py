@@ -1,0 +1,70 @@
+"""What the command line prints: tables and JSON on stdout, how far it is on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+BAR_WIDTH = 40
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_STEP = 1024
+
+
+def print_json(value: object, default: Callable[[Any], object] = str) -> int:
+    """Print ``value`` for programs; returns the exit code."""
+    print(json.dumps(value, indent=2, default=default))
+    return 0
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows under a header, in columns."""
+    lines = [header, *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[n]) for line in lines) for n in range(len(header))]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def print_bars(counts: Mapping[str, int]) -> None:
+    """Print counts as a picture, and how uneven they are."""
+    most, width = max(counts.values(), default=0), max(map(len, counts), default=0)
+    for name, number in counts.items():
+        bar = "█" * round(BAR_WIDTH * number / most) if most else ""
+        print(f"{name.rjust(width)}  {bar.ljust(BAR_WIDTH)}  {number:,}")
+    mean = sum(counts.values()) / max(1, len(counts))
+    if mean:
+        print(f"the largest has {most / mean:.2f} times the mean")
+
+
+def with_progress(items: Sequence[T], name: Callable[[T], str]) -> Iterator[T]:
+    """Tell a person on stderr how far it is."""
+    for number, item in enumerate(items, 1):
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K[{number}/{len(items)}] {name(item)}", end="", file=sys.stderr, flush=True)
+        yield item
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def wait(seconds: float, why: str) -> None:
+    """Sleep, and tell a person on stderr how long it will be."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        if sys.stderr.isatty():
+            print(f"\r\x1b[Kwaiting {left:.0f} s {why}", end="", file=sys.stderr)
+        time.sleep(min(1.0, left))
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def size_text(number: float) -> str:
+    """Bytes for people."""
+    for unit in _UNITS:
+        if number < _STEP or unit == _UNITS[-1]:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= _STEP
+    raise AssertionError("not reached")

@@ -1,0 +1,110 @@
+"""Counts what is asked of a place: requests by kind, and the bytes of objects each way.
+
+A transfer counts as one request, whether the place sends it whole or in parts. What fails counts as well.
+"""
+
+from __future__ import annotations
+
+import builtins
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark_ckpt.state_store.blobs.place import Blob, BlobPlace, Sink
+
+WRITES, READS, LISTS, DELETES = "write_requests", "read_requests", "list_requests", "delete_requests"
+UP, DOWN = "uploaded_bytes", "downloaded_bytes"
+
+
+class Traffic:
+    """Counts of requests and bytes. Safe to use from many threads."""
+
+    def __init__(self) -> None:
+        """Begin at zero."""
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    def count(self, **counts: int) -> None:
+        """Add ``counts``."""
+        with self._lock:
+            self._counts.update(counts)
+
+    def take(self) -> dict[str, int]:
+        """What was counted since the last call."""
+        with self._lock:
+            counts, self._counts = self._counts, Counter()
+        return {name: counts[name] for name in (WRITES, READS, LISTS, DELETES, UP, DOWN)}
+
+
+class MeteredPlace:
+    """Another place, with its traffic counted."""
+
+    def __init__(self, place: BlobPlace, traffic: Traffic) -> None:
+        """Count what is asked of ``place`` in ``traffic``."""
+        self._place = place
+        self._traffic = traffic
+
+    @property
+    def url(self) -> str:
+        """Where the place is; see the protocol."""
+        return self._place.url
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[Sink]:
+        """Write a new object piece by piece; see the protocol."""
+        with self._place.create(name) as sink:
+            self._traffic.count(**{WRITES: 1})
+            yield _MeteredSink(sink, self._traffic)
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Write ``data`` unless ``name`` exists; see the protocol."""
+        self._traffic.count(**{WRITES: 1, UP: len(data)})
+        return self._place.put_if_absent(name, data)
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write ``data``, replacing what was there; see the protocol."""
+        self._traffic.count(**{WRITES: 1, UP: len(data)})
+        self._place.put(name, data)
+
+    def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """Bytes ``start`` to ``end`` of the object; see the protocol."""
+        self._traffic.count(**{READS: 1})
+        data = self._place.get(name, start, end)
+        self._traffic.count(**{DOWN: len(data)})
+        return data
+
+    def download(self, name: str, path: Path) -> int:
+        """Copy the object into the local file ``path``; see the protocol."""
+        self._traffic.count(**{READS: 1})
+        size = self._place.download(name, path)
+        self._traffic.count(**{DOWN: size})
+        return size
+
+    def list(self, folder: str = "", prefix: str = "", start: str = "") -> builtins.list[Blob]:
+        """Objects directly in ``folder``; see the protocol."""
+        self._traffic.count(**{LISTS: 1})
+        return self._place.list(folder, prefix, start)
+
+    def delete(self, name: str) -> None:
+        """Remove the object; see the protocol."""
+        self._traffic.count(**{DELETES: 1})
+        self._place.delete(name)
+
+    def discard_unfinished(self, older_than_s: float) -> int:
+        """Remove what writers that died have left half-written; see the protocol."""
+        self._traffic.count(**{LISTS: 1})
+        return self._place.discard_unfinished(older_than_s)
+
+
+class _MeteredSink:
+    """A sink whose bytes are counted."""
+
+    def __init__(self, sink: Sink, traffic: Traffic) -> None:
+        self._sink, self._traffic = sink, traffic
+
+    def write(self, data: bytes | memoryview, /) -> int:
+        """Append ``data``."""
+        self._traffic.count(**{UP: len(data)})
+        return self._sink.write(data)

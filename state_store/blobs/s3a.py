@@ -1,0 +1,112 @@
+"""What users have set for S3A, Hadoop's connector to S3: so a place of ``s3a:`` needs no second set of settings.
+
+The JVM hands the settings over as they stand, and this module knows what they mean.
+
+Their meaning: https://hadoop.apache.org/docs/stable/hadoop-aws/tools/hadoop-aws/index.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pyspark_ckpt.state_store.blobs.settings import Credentials, S3Settings
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+PREFIX = "fs.s3a."
+
+_CENTRAL_HOST = "s3.amazonaws.com"
+_REGION_OF_HOST = re.compile(
+    r"(?:^|[.-])s3[.-](?:dualstack\.)?([a-z]{2}(?:-[a-z]+)+-\d+)\.(?:vpce\.)?amazonaws\.com(?:\.cn)?$"
+)
+_REGIONS_OF_THE_SDK = frozenset({"", "sdk", "ec2"})
+_PROVIDERS_OF_KEYS = ("SimpleAWSCredentialsProvider", "TemporaryAWSCredentialsProvider")
+_ENCRYPTIONS = {"": "auto", "AES256": "AES256", "SSE-KMS": "aws:kms", "DSSE-KMS": "aws:kms:dsse"}
+_OLD_NAMES = {
+    "encryption.algorithm": "server-side-encryption-algorithm",
+    "encryption.key": "server-side-encryption.key",
+}
+
+
+class S3aSettings:
+    """Settings ``fs.s3a.*``, those of single buckets among them. They hold secrets and are never shown."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        """Keep ``settings``, with their full names."""
+        self._settings = dict(settings)
+
+    def complete(self, own: S3Settings, bucket: str) -> S3Settings:
+        """Return ``own``, where it leaves something open as S3A reaches ``bucket``.
+
+        Raises InvalidInputError, which shows no secret, for what S3A can do with objects and this package cannot.
+        """
+        endpoint, addressing = self._endpoint(bucket), own.addressing
+        encryption, kms_key_id = own.encryption, own.kms_key_id
+        if addressing == "auto" and self._has(bucket, "path.style.access"):
+            addressing = "path"
+        if encryption == "auto":
+            encryption, kms_key_id = self._encryption(bucket, kms_key_id)
+        return replace(
+            own,
+            endpoint=own.endpoint or ("" if _host(endpoint) == _CENTRAL_HOST else endpoint),
+            region=own.region or self._region(bucket, own.endpoint or endpoint),
+            addressing=addressing,
+            encryption=encryption,
+            kms_key_id=kms_key_id,
+            credentials=self._credentials(bucket),
+        )
+
+    def _endpoint(self, bucket: str) -> str:
+        endpoint = self._value(bucket, "endpoint")
+        if not endpoint or "://" in endpoint:
+            return endpoint
+        scheme = "https" if self._has(bucket, "connection.ssl.enabled", default="true") else "http"
+        return f"{scheme}://{endpoint}"
+
+    def _region(self, bucket: str, endpoint: str) -> str:
+        """The region that is set, else the one that an endpoint of AWS has in its name; empty: as boto3 finds it."""
+        region = self._value(bucket, "endpoint.region")
+        if region and region.lower() not in _REGIONS_OF_THE_SDK:
+            return region
+        named = _REGION_OF_HOST.search(_host(endpoint))
+        return named[1] if named else ""
+
+    def _encryption(self, bucket: str, own_key: str) -> tuple[str, str]:
+        algorithm = self._value(bucket, "encryption.algorithm")
+        name = "AES256" if algorithm.upper() == "SSE-S3" else algorithm.upper()
+        if name not in _ENCRYPTIONS:
+            raise InvalidInputError(
+                f"S3A encrypts the objects of bucket {bucket} with {algorithm} ({PREFIX}encryption.algorithm), and the "
+                "state store cannot.",
+                hint="Set the option s3Encryption to what state shall have: none, AES256 or aws:kms.",
+            )
+        has_key = name in {"SSE-KMS", "DSSE-KMS"}
+        return _ENCRYPTIONS[name], own_key or (self._value(bucket, "encryption.key") if has_key else "")
+
+    def _credentials(self, bucket: str) -> Credentials | None:
+        """The keys that are set, if S3A itself would take them; None: boto3's own chain."""
+        providers = self._value(bucket, "aws.credentials.provider")
+        if providers and not any(name in providers for name in _PROVIDERS_OF_KEYS):
+            return None
+        access, secret, token = (self._key(bucket, name) for name in ("access.key", "secret.key", "session.token"))
+        return Credentials(access, secret, token or None) if access and secret else None
+
+    def _key(self, bucket: str, name: str) -> str:
+        value = self._value(bucket, name)
+        if not value.isascii() or not value.isprintable() or " " in value:  # a header would show it in its error
+            raise InvalidInputError(f"{PREFIX}{name} for bucket {bucket} has characters that no key of S3 has.")
+        return value
+
+    def _has(self, bucket: str, name: str, default: str = "false") -> bool:
+        return (self._value(bucket, name) or default).lower() == "true"
+
+    def _value(self, bucket: str, name: str) -> str:
+        """The bucket's own setting, else that of all buckets; empty if there is none."""
+        names = (name, _OLD_NAMES.get(name, name))
+        keys = [f"{PREFIX}{scope}{each}" for scope in (f"bucket.{bucket}.", "") for each in names]
+        return next((self._settings[key].strip() for key in keys if key in self._settings), "")
+
+
+def _host(endpoint: str) -> str:
+    return endpoint.rpartition("://")[2].partition("/")[0].partition(":")[0].lower()

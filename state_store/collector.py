@@ -1,0 +1,54 @@
+"""Clean up a checkpoint from outside: what its query would delete, and what one that has stopped has left behind."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from pyspark_ckpt.state_store.checkpoint import THREADS, Checkpoint
+from pyspark_ckpt.state_store.context import Identity
+from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.keys import Marker
+from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.pins import Pins
+from pyspark_ckpt.state_store.retention import Garbage, Retention
+
+
+class Collector:
+    """Retention of all stores of a checkpoint. It may run beside the query, and beside its own kind."""
+
+    def __init__(self, checkpoint: Checkpoint, keep_versions: int, grace_s: float) -> None:
+        """Keep ``keep_versions`` versions below the newest committed one, and what is younger than the grace period."""
+        self._checkpoint = checkpoint
+        self._keep_versions = keep_versions
+        self._grace_s = grace_s
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="gc")
+        self._pins = Pins(checkpoint.place)
+        self._retentions: dict[Identity, Retention] = {}
+
+    def find(self, identity: Identity) -> Garbage:
+        """What is to go of a store. Raises NotFoundError (the store has not the newest version), StorageError."""
+        return self._retention(identity).find(self._newest(identity), self._keep_versions)
+
+    def clean(self, identity: Identity) -> int:
+        """Delete it; returns the number of objects. Table files go in a second call, a grace period later.
+
+        A failure in the middle leaves objects too many, never one too few. Raises NotFoundError, StorageError.
+        """
+        return self._retention(identity).clean(self._newest(identity), self._keep_versions)
+
+    def waiting(self) -> list[Identity]:
+        """Stores that have table files to delete a grace period after the first call."""
+        return [identity for identity, retention in self._retentions.items() if retention.is_waiting]
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
+
+    def _newest(self, identity: Identity) -> Marker:
+        return self._checkpoint.commit_of(identity, self._checkpoint.newest_version)
+
+    def _retention(self, identity: Identity) -> Retention:
+        if identity not in self._retentions:
+            place, log = self._checkpoint.place_of(identity), StoreLog("gc", identity.short)
+            self._retentions[identity] = Retention(place, self._pins, self._grace_s, self._pool, FailPoints(""), log)
+        return self._retentions[identity]

@@ -1,0 +1,80 @@
+"""Pins: versions that somebody needs for longer than Spark does, for all stores of a checkpoint.
+
+::
+
+    <checkpoint>/_ckpt/pins/<version:020d>-<until, Unix time in ms:015d>-<id>.pin
+
+Retention keeps every pinned version, and what it is made of, from the next clean-up on. So a pin is safe for a
+version that Spark retains when it is made. It ends by itself, lest one whose owner has died holds everything for
+ever; its owner renews it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+
+FOLDER = "_ckpt/pins"
+
+_NAME = re.compile(r"([0-9]{20})-([0-9]{15})-([0-9a-f]{32})\.pin")
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A version that is kept until a time."""
+
+    version: int
+    until_s: float
+    id: str
+
+    @property
+    def name(self) -> str:
+        """Object name, below the checkpoint."""
+        return f"{FOLDER}/{self.version:020d}-{round(self.until_s * 1000):015d}-{self.id}.pin"
+
+
+class Pins:
+    """The pins of one checkpoint."""
+
+    def __init__(self, checkpoint: BlobPlace, clock: Callable[[], float] = time.time) -> None:
+        """Keep pins in ``checkpoint``."""
+        self._place = checkpoint
+        self._clock = clock
+
+    def add(self, version: int, for_s: float) -> Pin:
+        """Keep ``version`` for so long from now; durable after return. Raises StorageError."""
+        pin = Pin(version, self._clock() + for_s, uuid.uuid4().hex)
+        self._place.put(pin.name, b"")
+        return pin
+
+    def renew(self, pin: Pin, for_s: float) -> Pin:
+        """Keep the version of ``pin`` for so long from now, without a gap; the new pin takes its place."""
+        renewed = self.add(pin.version, for_s)
+        self.remove(pin)
+        return renewed
+
+    def remove(self, pin: Pin) -> None:
+        """Give the version free. No error if the pin has ended. Raises StorageError."""
+        self._place.delete(pin.name)
+
+    def held(self) -> list[Pin]:
+        """All pins that have not ended, by version; what has ended is removed. One listing. Raises StorageError."""
+        pins = []
+        for blob in self._place.list(FOLDER):
+            match = _NAME.fullmatch(blob.name.rpartition("/")[2])
+            if match is not None:
+                pin = Pin(int(match[1]), int(match[2]) / 1000, match[3])
+                if pin.until_s > self._clock():
+                    pins.append(pin)
+                else:
+                    self._place.delete(blob.name)
+        return pins
+
+    def oldest(self) -> int | None:
+        """The oldest version that is held; None if none is. One listing. Raises StorageError."""
+        return min((pin.version for pin in self.held()), default=None)

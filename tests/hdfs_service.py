@@ -1,0 +1,139 @@
+"""A real HDFS for tests: a given one, or Hadoop's own mini cluster in a JVM."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import pyspark
+import pytest
+from hdfs_native import Client
+
+ADDRESS = "PYSPARK_CKPT_TEST_HDFS"
+PROGRAM = Path(__file__).with_name("MiniHdfs.java")
+MINI_CLUSTER = Path(__file__).parents[1] / ".tools" / "hadoop-client-minicluster-3.5.0.jar"
+LIBRARIES = ("hadoop-client-api", "hadoop-client-runtime", "slf4j-api", "log4j", "jcl-over-slf4j")
+JAVA = (f"{os.environ['JAVA_HOME']}/bin/java" if os.environ.get("JAVA_HOME") else "java", "-Xmx320m")
+SHORT_LIFE = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+START_S = 180
+
+_RUNNING = pytest.StashKey["HdfsService"]()
+
+
+@dataclass(frozen=True)
+class HdfsService:
+    """A running HDFS, a folder in it and a client of the test's own; ``orders``: it is the mini cluster."""
+
+    address: str
+    folder: str
+    client: Client
+    orders: subprocess.Popen[str] | None = None
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Options of ours to reach it: none."""
+        return {}
+
+    def new_folder(self) -> str:
+        """A folder that nobody uses."""
+        return f"{self.address}{self.folder}/{uuid.uuid4().hex}"
+
+    def path(self, uri: str) -> str:
+        """The path in a URI of this service."""
+        return uri.removeprefix(self.address)
+
+    def files(self, uri: str) -> list[str]:
+        """All files below a folder."""
+        return [entry.path for entry in self.client.list_status(self.path(uri), recursive=True) if not entry.isdir]
+
+    @contextmanager
+    def in_safe_mode(self) -> Iterator[None]:
+        """While the block runs, the name node refuses writes."""
+        self._order("enter safe mode")
+        try:
+            yield
+        finally:
+            self._order("leave safe mode")
+
+    def restart_name_node(self) -> None:
+        """Stop the name node and start it again, with what it had on its disk."""
+        self._order("restart name node")
+
+    def _order(self, order: str) -> None:
+        if self.orders is None:
+            pytest.skip(f"NOT RUN: an order for the name node ({order}), which the HDFS of {ADDRESS} does not take.")
+        _tell(self.orders.stdin, order)
+        assert _line(self.orders) == order
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[HdfsService]:
+    """A service; ``folder`` is where the mini cluster keeps it. Skips the test where there is none to be had."""
+    if given := os.environ.get(ADDRESS):
+        scheme, _, rest = given.partition("://")
+        authority, _, path = rest.partition("/")
+        service = HdfsService(f"{scheme}://{authority}", f"/{path.strip('/')}/{uuid.uuid4().hex}", Client(given))
+        try:
+            yield service
+        finally:
+            service.client.delete(service.folder, recursive=True)
+    elif MINI_CLUSTER.exists():
+        with _mini_cluster(folder) as process:
+            address = _line(process)
+            yield HdfsService(address, "/tests", Client(address), process)
+    else:
+        pytest.skip(f"NOT RUN: needs Maven (make fetches {MINI_CLUSTER.name}), or {ADDRESS}=hdfs://host:port/folder.")
+
+
+@contextmanager
+def _mini_cluster(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Hadoop's name node and a data node. The end of its stdin ends the process, also when this one is killed."""
+    jars = Path(pyspark.__file__).parent / "jars"
+    libraries = [str(jar) for name in LIBRARIES for jar in jars.glob(f"{name}*.jar")]
+    path = os.pathsep.join([str(MINI_CLUSTER), *libraries])
+    with (folder.parent / f"{folder.name}.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*JAVA, *SHORT_LIFE, "-cp", path, str(PROGRAM), str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    try:
+        yield process
+    finally:
+        process.communicate()
+
+
+def _tell(stream: IO[Any] | None, order: str) -> None:
+    assert stream is not None
+    stream.write(f"{order}\n")
+    stream.flush()
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    """What the mini cluster says next."""
+    assert process.stdout is not None
+    if not select.select([process.stdout], [], [], START_S)[0]:
+        process.kill()
+    line = process.stdout.readline().rstrip("\n")
+    assert line, f"the mini cluster has ended: {' '.join(map(str, process.args))}"  # type: ignore[arg-type]
+    return line
+
+
+@pytest.fixture(scope="session")
+def hdfs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> HdfsService:
+    """A real HDFS: one for the whole run of pytest, however many folders of tests ask for it."""
+    stash = request.config.stash
+    if _RUNNING not in stash:
+        stack = ExitStack()
+        stash[_RUNNING] = stack.enter_context(running(tmp_path_factory.mktemp("hdfs") / "data"))
+        request.config.add_cleanup(stack.close)
+    return stash[_RUNNING]

@@ -1,0 +1,116 @@
+"""A place in this process's memory, with a clock that tests move: the ground under random schedules."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark_ckpt.state_store.blobs import Blob, Sink
+from pyspark_ckpt.state_store.blobs.place import checked_name
+from pyspark_ckpt.state_store.errors import ConflictError, NotFoundError, StorageError
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One object: it is replaced, never changed."""
+
+    data: bytes
+    modified_s: float
+
+
+class MemoryService:
+    """All objects of all places, by URL. Safe to use from many threads."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Stamp objects with ``clock``."""
+        self.clock = clock
+        self.objects: dict[str, Stored] = {}
+        self.lock = threading.Lock()
+
+    def place(self, url: str) -> MemoryPlace:
+        """The place at ``url``."""
+        return MemoryPlace(self, url)
+
+
+class MemoryPlace:
+    """What lies below one URL of a service."""
+
+    def __init__(self, service: MemoryService, url: str) -> None:
+        """Use the objects whose names begin with ``url`` and a slash."""
+        self._service = service
+        self._url = url
+
+    @property
+    def url(self) -> str:
+        """Where the place is."""
+        return self._url
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[Sink]:
+        """Write a new object piece by piece; see the protocol."""
+        key, sink = self._key(name), io.BytesIO()
+        yield sink
+        if not self._write(key, sink.getvalue(), replace=False):
+            raise ConflictError(f"{key} exists already.")
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Write ``data`` unless ``name`` exists; see the protocol."""
+        return self._write(self._key(name), data, replace=False)
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write ``data``, replacing what was there; see the protocol."""
+        self._write(self._key(name), data, replace=True)
+
+    def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """Bytes ``start`` to ``end`` of the object; see the protocol."""
+        key = self._key(name)
+        with self._service.lock:
+            stored = self._service.objects.get(key)
+        if stored is None:
+            raise NotFoundError(f"{key} does not exist.")
+        return stored.data[start:end]
+
+    def download(self, name: str, path: Path) -> int:
+        """Copy the object into the local file ``path``; see the protocol."""
+        data = self.get(name)
+        try:
+            path.write_bytes(data)
+        except OSError as problem:
+            raise StorageError(f"Could not copy {self._key(name)} into {path}: {problem}.") from problem
+        return len(data)
+
+    def list(self, folder: str = "", prefix: str = "", start: str = "") -> list[Blob]:
+        """Objects directly in ``folder``; see the protocol."""
+        lead = f"{self._key(folder)}/" if folder else f"{self._url}/"
+        with self._service.lock:
+            found = [(key, stored) for key, stored in self._service.objects.items() if key.startswith(lead + prefix)]
+        blobs = [
+            Blob(key.removeprefix(f"{self._url}/"), len(stored.data), stored.modified_s)
+            for key, stored in found
+            if "/" not in key[len(lead) :] and key[len(lead) :] >= start
+        ]
+        return sorted(blobs, key=lambda blob: blob.name)
+
+    def delete(self, name: str) -> None:
+        """Remove the object; see the protocol."""
+        key = self._key(name)
+        with self._service.lock:
+            self._service.objects.pop(key, None)
+
+    def discard_unfinished(self, older_than_s: float) -> int:  # noqa: ARG002 - nothing is ever half-written here
+        """Nothing; see the protocol."""
+        return 0
+
+    def _key(self, name: str) -> str:
+        return f"{self._url}/{checked_name(name)}"
+
+    def _write(self, key: str, data: bytes, *, replace: bool) -> bool:
+        with self._service.lock:
+            if key in self._service.objects and not replace:
+                return False
+            self._service.objects[key] = Stored(data, self._service.clock())
+            return True

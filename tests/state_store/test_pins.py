@@ -1,0 +1,54 @@
+"""Pins hold versions, and what they are made of, against retention."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark_ckpt.state_store.blobs import LocalPlace
+from pyspark_ckpt.state_store.pins import Pins
+from tests.lab import Lab, expected
+
+
+def clean_up(lab: Lab, ids: list[str]) -> int:
+    """A clean-up that keeps one version below the newest; returns the number of deleted objects."""
+    handle = lab.open(keep=1)
+    lab.begin(handle, len(ids), ids[-1]).abort()
+    deleted: int = lab.server.call("cleanup", handle=handle)["deleted"]
+    lab.server.call("close", handle=handle)
+    return deleted
+
+
+def test_a_pinned_version_restores_until_it_is_given_free(lab: Lab) -> None:
+    ids = lab.grow_with_snapshots(8)
+    pins = Pins(LocalPlace(lab.checkpoint))
+    pin = pins.add(3, for_s=3600)
+    clean_up(lab, ids)
+    lab.restart(lose_local=True)
+    assert lab.begin(lab.open(), 3, ids[2]).rows == expected(3)
+    pin = pins.renew(pin, for_s=7200)
+    assert clean_up(lab, ids) == 0
+    pins.remove(pin)
+    ids += lab.grow(lab.open(), 1, 8, ids[-1])
+    assert clean_up(lab, ids) > 0
+    assert not [name for name in lab.objects(".delta") if name.startswith(f"{3:020d}")]
+
+
+def test_a_pin_ends_by_itself_when_its_owner_has_died(tmp_path: Path) -> None:
+    now = [1000.0]
+    pins = Pins(LocalPlace(tmp_path), clock=lambda: now[0])
+    assert pins.oldest() is None
+    pins.add(7, for_s=10)
+    pins.add(9, for_s=20)
+    assert pins.oldest() == 7
+    now[0] = 1010.5
+    assert [pin.version for pin in pins.held()] == [9]
+    now[0] = 1030.0
+    assert pins.oldest() is None
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_stranger_among_the_pins_is_passed_over(tmp_path: Path) -> None:
+    pins = Pins(LocalPlace(tmp_path))
+    pins.add(7, for_s=10)
+    (tmp_path / "_ckpt" / "pins" / "notes.txt").write_text("mine")
+    assert pins.oldest() == 7

@@ -1,0 +1,52 @@
+"""What must be true of the objects of a store, looked at from outside: no version that may be asked for has a hole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark_ckpt.state_store.blobs import Blob
+from pyspark_ckpt.state_store.keys import EMPTY, Marker
+from pyspark_ckpt.state_store.lineage import Lineage
+from pyspark_ckpt.state_store.manifest import decode
+from pyspark_ckpt.state_store.names import is_table_object
+from tests.memory_place import MemoryPlace
+
+
+class StoredObjects:
+    """The objects of one store as they lie in their place."""
+
+    def __init__(self, place: MemoryPlace) -> None:
+        """Look into ``place``, past any fault."""
+        self._place = place
+        self._tables: dict[Blob, frozenset[str]] = {}
+
+    def require(self, commits: Iterable[Marker]) -> None:
+        """Fail unless each commit has a whole chain: deltas down to a snapshot with all its files, or to version 0."""
+        lineage, listed = Lineage.read(self._place), {blob.name for blob in self._place.list("sst")}
+        for commit in commits:
+            at = commit
+            while at != EMPTY:
+                if at in lineage.snapshots and self._tables_of(lineage.snapshots[at]) <= listed:
+                    break
+                assert at in lineage.deltas, f"{commit} cannot be restored: nothing is left of {at}"
+                at = lineage.deltas[at][0].parent
+
+    def litter(self, newest: Marker, keep: int) -> set[str]:
+        """Objects that a clean-up which has nothing to wait for would have deleted."""
+        lineage = Lineage.read(self._place)
+        ancestors = lineage.ancestors(newest)
+        oldest = newest.version - keep
+        bases = [marker for marker in lineage.snapshots if marker in ancestors and marker.version <= oldest]
+        base = max(bases, default=EMPTY)
+        used = set().union(*(self._tables_of(blob) for blob in lineage.snapshots.values()))
+        return (
+            {blob.name for marker, blob in lineage.snapshots.items() if marker.version < base.version}
+            | {blob.name for marker, (_, blob) in lineage.deltas.items() if marker.version <= base.version}
+            | {blob.name for name, blob in lineage.winners.items() if name.version < base.version}
+            | {blob.name for blob in self._place.list("sst") if is_table_object(blob.name) and blob.name not in used}
+        )
+
+    def _tables_of(self, manifest: Blob) -> frozenset[str]:
+        if manifest not in self._tables:
+            self._tables[manifest] = frozenset(decode(self._place.get(manifest.name), manifest.name).objects())
+        return self._tables[manifest]
