@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from pyspark_ckpt.operators.columns import arrow_values
-from pyspark_ckpt.operators.evolution import EvolvedCodec
+from pyspark_ckpt.operators.evolution import EvolvedCodec, Schemas, schemas_of
 from pyspark_ckpt.operators.expiry import ExpiryIndex, TimedEntryRows, TimedKeyRows
 from pyspark_ckpt.operators.list_rows import ListRows, TimedListRows
 from pyspark_ckpt.operators.state_rows import EntryRows, KeyRows
@@ -41,10 +41,14 @@ class Binding:
     index: int | None
     session: WorkerSession
 
-    def schemas(self, what: str) -> Mapping[str, Any] | None:
-        """What the descriptor says of the types that ``what`` was ever written by."""
-        stored: Mapping[str, Any] = self.session.value_schemas[self.number] or {}
-        return stored.get(what)
+    @property
+    def whose(self) -> str:
+        """The words of messages."""
+        return f"state {self.state.name!r}"
+
+    def schemas(self, what: str) -> Schemas | None:
+        """What the descriptor says of the types that ``what`` was ever written by. Raises FormatError."""
+        return schemas_of(self.session.descriptors[self.number], what, self.whose)
 
 
 class Staged(Protocol):
@@ -117,10 +121,10 @@ class Bound(ABC):
         """The codec that reads all schemas that values were ever written by."""
         known = binding.schemas(self._what)
         if known is None:
-            return value_codec(self._kinds[self._what])
-        kinds = [arrow_type(schema) for schema in known["schemas"]]
+            return value_codec(self._kinds[self._what], whose=binding.whose)
+        kinds = [arrow_type(schema) for schema in known.schemas]
         try:
-            return EvolvedCodec(kinds, known["current"], binding.state.aliases)
+            return EvolvedCodec(kinds, known.current, binding.state.aliases, binding.whose)
         except InvalidInputError as problem:
             raise InvalidInputError(
                 f"State {self.name!r} has another type than in the checkpoint: {problem.message}", hint=problem.hint

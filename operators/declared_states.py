@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from msgspec.structs import asdict
+
 from pyspark_ckpt.operators.binding import bind, kind_of
 from pyspark_ckpt.operators.bound import Binding, Kept
 from pyspark_ckpt.operators.counters import BoundCounter, Counter, metric_name
-from pyspark_ckpt.operators.evolution import evolved
+from pyspark_ckpt.operators.evolution import evolved, schemas_of
 from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.plan import ProcessorState
 from pyspark_ckpt.operators.states import Declared
@@ -59,8 +61,11 @@ class DeclaredStates:
         for each in self._kept():
             name = self._name(each)
             known = meta.state(name)
-            stored = {} if known is None else known.descriptor.value_schema
-            values = {what: evolved(stored.get(what), kind.schema) for what, kind in each.types.items()}
+            descriptor = None if known is None else known.descriptor
+            values = {
+                what: asdict(evolved(schemas_of(descriptor, what, f"state {name!r}"), kind.schema))
+                for what, kind in each.types.items()
+            }
             kind = {**encoder, "kind": kind_of(each.state).__name__}
             timers = each.state if isinstance(each.state, Timers) else None
             if timers is not None:

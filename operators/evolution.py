@@ -12,12 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, TypeAlias
 
+import msgspec
 import pyarrow as pa
 
 from pyspark_ckpt.operators.columns import arrow_values
 from pyspark_ckpt.operators.stored_values import MOST_SCHEMAS, ValueCodec, value_codec
 from pyspark_ckpt.operators.value_types import EXACT, struct_class
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.json_objects import DAMAGE
+from pyspark_ckpt.state_store.meta import Descriptor
 
 Adapt: TypeAlias = Callable[[Any], Any]
 
@@ -25,28 +28,50 @@ _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 _EXACT_IN_DOUBLE = 32
 
 
-def evolved(stored: Mapping[str, Any] | None, declared: Any) -> dict[str, Any]:
+class Schemas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the descriptor of a state says of its values: the types they were ever written by, and today's, from 1."""
+
+    schemas: list[Any]
+    current: int
+
+
+def schemas_of(descriptor: Descriptor | None, what: str, whose: str) -> Schemas | None:
+    """What a stored descriptor says of ``what``; None if it says nothing. Raises FormatError that names ``whose``."""
+    stored = None if descriptor is None else descriptor.value_schema
+    try:
+        found = msgspec.convert(stored or {}, dict[str, Schemas]).get(what)
+    except DAMAGE as problem:
+        shown = repr(stored)
+        raise FormatError(f"The types of {whose} are stored as {shown[:200]}, which are none: {problem}.") from problem
+    if found is not None and not 0 < found.current <= len(found.schemas) <= MOST_SCHEMAS:
+        raise FormatError(f"{whose} has {len(found.schemas)} stored types, of which {found.current} is none.")
+    return found
+
+
+def evolved(stored: Schemas | None, declared: Any) -> Schemas:
     """What the descriptor says of values that are ``declared`` now and were ``stored`` by other schemas before.
 
     Raises InvalidInputError when there were too many.
     """
-    schemas = [] if stored is None else list(stored["schemas"])
+    schemas = [] if stored is None else list(stored.schemas)
     if declared not in schemas:
         if len(schemas) == MOST_SCHEMAS:
             raise InvalidInputError(f"A state has had {MOST_SCHEMAS} types of values; there are no more.")
         schemas.append(declared)
-    return {"schemas": schemas, "current": schemas.index(declared) + 1}
+    return Schemas(schemas, schemas.index(declared) + 1)
 
 
 class EvolvedCodec(ValueCodec):
     """Writes by the current schema, and reads all that there were."""
 
-    def __init__(self, kinds: Sequence[pa.DataType], current: int, aliases: Mapping[str, str]) -> None:
+    def __init__(
+        self, kinds: Sequence[pa.DataType], current: int, aliases: Mapping[str, str], whose: str = "a state"
+    ) -> None:
         """``kinds``: the types of schemas 1, 2, ... Raises InvalidInputError if one cannot be read as the current."""
-        super().__init__(kinds[current - 1], current)
-        self._codec = value_codec(self.kind, current)
+        super().__init__(kinds[current - 1], current, whose)
+        self._codec = value_codec(self.kind, current, whose)
         self._former: dict[int, tuple[ValueCodec, Adapt]] = {
-            number: (value_codec(kind, number), adaptation(kind, self.kind, aliases))
+            number: (value_codec(kind, number, whose), adaptation(kind, self.kind, aliases))
             for number, kind in enumerate(kinds, 1)
             if number != current
         }
@@ -61,16 +86,17 @@ class EvolvedCodec(ValueCodec):
 
     def decode(self, stored: bytes) -> Any:
         """See ValueCodec."""
-        if stored[0] == self._schema:
+        schema = stored[0] if stored else 0
+        if schema == self._schema:
             return self._codec.decode(stored)
-        if stored[0] not in self._former:
-            raise FormatError(f"A value is written by schema {stored[0]}, which its state does not have.")
-        codec, adapt = self._former[stored[0]]
+        if schema not in self._former:
+            raise self._damage(stored, f"it is written by schema {schema}, which the state does not have")
+        codec, adapt = self._former[schema]
         return adapt(codec.decode(stored))
 
     def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
         """See ValueCodec."""
-        if all(value is None or value[0] == self._schema for value in stored):
+        if all(value is None or (value and value[0] == self._schema) for value in stored):
             return self._codec.decode_column(stored)
         return arrow_values([None if value is None else self.decode(value) for value in stored], self.kind)
 

@@ -17,7 +17,9 @@ import pyarrow as pa
 
 from pyspark_ckpt.operators.bound_timers import BoundTimers, instant_ms
 from pyspark_ckpt.operators.ordered_rows import row_of
+from pyspark_ckpt.operators.stored_values import SHOWN_BYTES
 from pyspark_ckpt.operators.timers import CLOCKS, Timer
+from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.keys import HASH_BYTES
 
 if TYPE_CHECKING:
@@ -107,4 +109,11 @@ class Firing:
     def _due(self, key: bytes, timers: BoundTimers) -> Due:
         row = row_of(key)
         values, end = self._session.keys.read(row, HASH_BYTES)
-        return Due(row[:end], values, Timer(timers.name, row[end:].decode(), instant_ms(key)))
+        try:
+            namespace = row[end:].decode()
+        except UnicodeDecodeError as problem:
+            raise FormatError(
+                f"A timer of {timers.name!r} is stored as {key[:SHOWN_BYTES].hex()!r}, "
+                f"and its namespace is no text: {problem.reason}."
+            ) from problem
+        return Due(row[:end], values, Timer(timers.name, namespace, instant_ms(key)))

@@ -18,6 +18,8 @@ from pyspark_ckpt.operators.bound import Row
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.ttl import Clock
 from pyspark_ckpt.operators.worker_session import WorkerSession
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.json_objects import DAMAGE
 from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.parts import SUFFIX, Part, write_part
 from pyspark_ckpt.state_store.staged_log import Frame, StagedLog
@@ -47,7 +49,7 @@ class GroupSession(WorkerSession):
         self._freed_path = staging / "groups-freed"
         self._freed: frozenset[bytes] = frozenset()
         if not self.is_first:
-            self._freed = frozenset(msgspec.msgpack.decode(self._freed_path.read_bytes(), type=list[bytes]))
+            self._freed = frozenset(_read_freed(self._freed_path))
         self._log_bytes = log_bytes
         self._recent: dict[bytes, bytes | None] = {}
         self._recent_bytes = 0
@@ -98,3 +100,10 @@ class GroupSession(WorkerSession):
     def _frame(self, rows: list[Row], changes: Mapping[int, int]) -> Frame:
         written = self._written + len(self._recent)
         return Frame(rows, tuple(self._files), dict(changes), dict(self.counts), written)
+
+
+def _read_freed(path: Path) -> list[bytes]:
+    try:
+        return msgspec.msgpack.decode(path.read_bytes(), type=list[bytes])
+    except (FileNotFoundError, *DAMAGE) as problem:
+        raise FormatError(f"{path} does not say what the task's first session has freed: {problem}.") from problem

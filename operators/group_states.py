@@ -19,10 +19,11 @@ from pyspark_ckpt.operators.staging import row_changes, sweep, written
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.timers import Timers
 from pyspark_ckpt.operators.unsafe_rows import row_reader
-from pyspark_ckpt.operators.worker_session import find_ticket
+from pyspark_ckpt.operators.worker_session import find_ticket, naming
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.keys import HASH_BYTES
 from pyspark_ckpt.state_store.options import PREFIX
+from pyspark_ckpt.state_store.ticket import Ticket
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,8 +76,9 @@ class GroupFunctionWithStates:
     ) -> Iterator[pd.DataFrame]:
         """Process the group's rows. What is written is staged when the last output row has been taken."""
         task = _task(self, state)
-        yield from self.function(key, frames, state, task.at(state._keyAsUnsafe))  # noqa: SLF001 - the key, unharmed by pandas
-        task.stage()
+        with naming(task.ticket, self.declared.uid):
+            yield from self.function(key, frames, state, task.at(state._keyAsUnsafe))  # noqa: SLF001 - the key, unharmed by pandas
+            task.stage()
 
 
 class _GroupsTask:
@@ -84,11 +86,15 @@ class _GroupsTask:
 
     def __init__(self, called: GroupFunctionWithStates, attempt: int, local_dir: str, state: GroupState) -> None:
         self.place = (attempt, called.declared.uid)
-        ticket = find_ticket(attempt, local_dir)
+        self.ticket = ticket = find_ticket(attempt, local_dir)
+        with naming(ticket, called.declared.uid):
+            self._begin(called, ticket, state)
+
+    def _begin(self, called: GroupFunctionWithStates, ticket: Ticket, state: GroupState) -> None:
         # Spark has refused keys by then whose equality is not that of their bytes: collated strings, maps.
         schema = _arrow_schema(ticket.key_schema)
         self._read, kinds = row_reader(schema), list(schema.types)
-        self._codec, self._hash = KeyCodec(kinds), SparkHash(kinds)
+        self._codec, self._hash = KeyCodec(kinds, "a key of the group"), SparkHash(kinds)
         key_schema = {field.name: str(field.type) for field in schema}
         declared = called.declared.descriptors(ticket.meta, key_schema, PLACEMENT)
         watermark_ms = state.getCurrentWatermarkMs() if state._watermark_present else NO_WATERMARK  # noqa: SLF001 - or it raises

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from pyspark_ckpt.operators.expiry import ExpiryIndex, TimedEntryRows
-from pyspark_ckpt.operators.ordered_rows import INSTANT, ordered_key, row_of
+from pyspark_ckpt.operators.ordered_rows import INSTANT, THERE, ordered_key, row_of
 from pyspark_ckpt.operators.state_rows import EntryRows, KeyRows
-from pyspark_ckpt.operators.ttl import Life
+from pyspark_ckpt.operators.stored_values import SHOWN_BYTES
+from pyspark_ckpt.operators.ttl import MOST_STEP_BITS, Life
+from pyspark_ckpt.state_store.errors import FormatError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,6 +36,7 @@ _SPAN_MARK = 2
 _HEAD = struct.Struct("<BQ")
 _LIVING_HEAD = struct.Struct("<BQQ")
 _PLAIN, _IN_SPANS, _REFRESHED = 1, 2, 3
+_WITH_LIFE = (_IN_SPANS, _REFRESHED)
 
 
 class Head(NamedTuple):
@@ -46,13 +48,18 @@ class Head(NamedTuple):
 
     @classmethod
     def decode(cls, stored: bytes | None) -> Head:
-        """The head in a row."""
+        """The head in a row. Raises FormatError for what is none."""
         if stored is None:
             return _NONE
-        if stored[0] == _PLAIN:
-            return cls(_HEAD.unpack(stored)[1])
-        mark, end, life = _LIVING_HEAD.unpack(stored)
-        return cls(end, life, mark == _REFRESHED)
+        if len(stored) == _HEAD.size and stored[0] == _PLAIN:
+            end, life = _HEAD.unpack(stored)[1], 0
+        elif len(stored) == _LIVING_HEAD.size and stored[0] in _WITH_LIFE:
+            _, end, life = _LIVING_HEAD.unpack(stored)
+        else:
+            end, life = 0, 0
+        if not 0 < end < _SPAN_BIT:
+            raise FormatError(f"The head of a list is stored as {stored[:SHOWN_BYTES].hex()!r}, which is none.")
+        return cls(end, life, stored[0] == _REFRESHED)
 
     def encode(self) -> bytes:
         """The row of a head."""
@@ -158,21 +165,22 @@ class TimedListRows(ListRows):
 
     def sweep(self, most: int) -> int:
         """Free up to ``most`` expired elements, or one span; returns how many."""
-        singles, spans, count = [], [], 0
+        singles: list[tuple[bytes, bytes, bytes]] = []
+        spans: list[tuple[bytes, bytes, _Span]] = []
+        count = 0
         for key, value in self._index.expired(self._life):
-            span = _SPAN.unpack(value) if value[0] == _SPAN_MARK else None
-            if span is not None and INSTANT.unpack_from(key)[0] + (1 << span[1]) - 1 > self._life.dead_ms:
+            suffix, entry, span = _indexed(key, value)
+            if span is not None and INSTANT.unpack_from(key)[0] + (1 << span.step_bits) - 1 > self._life.dead_ms:
                 continue  # a time to live that was longer had longer steps
             if count >= most:
                 break
-            suffix, entry = _split(row_of(key))
             if span is None:
                 singles.append((key, suffix, entry))
                 count += 1
             else:
-                spans.append((key, suffix, SEQUENCE.unpack(entry)[0] - _SPAN_BIT, *span[2:]))
-                count += span[2]
-        suffixes = sorted({suffix for _, suffix, *_ in chain(singles, spans)})
+                spans.append((key, suffix, span))
+                count += span.size
+        suffixes = sorted({suffix for _, suffix, *_ in singles} | {suffix for _, suffix, _ in spans})
         heads = dict(zip(suffixes, map(Head.decode, self._heads.get_many(suffixes)), strict=True))
         dead = self._dead_alone(singles) + self._dead_in_spans(spans, heads)
         self._free(dead, heads)
@@ -185,12 +193,12 @@ class TimedListRows(ListRows):
         return [elements[position] for position in dead]
 
     def _dead_in_spans(
-        self, found: Sequence[tuple[bytes, bytes, int, int, int]], heads: Mapping[bytes, Head]
+        self, found: Sequence[tuple[bytes, bytes, _Span]], heads: Mapping[bytes, Head]
     ) -> list[tuple[bytes, bytes]]:
         """The elements of spans, which are removed, but for those that reads have refreshed or that were cleared."""
         elements: list[tuple[bytes, bytes]] = []
         read: list[tuple[bytes, bytes]] = []
-        for key, suffix, first, size, life in found:
+        for key, suffix, (first, size, life, _) in found:
             self._index.put(key, there=False)
             head = heads[suffix]
             if head.life == life:
@@ -248,6 +256,28 @@ class TimedListRows(ListRows):
         return self._elements.get_many([suffix for suffix, _ in elements], [entry for _, entry in elements])
 
 
-def _split(row: bytes) -> tuple[bytes, bytes]:
-    """Suffix and entry of an element's row."""
-    return row[: -SEQUENCE.size], row[-SEQUENCE.size :]
+class _Span(NamedTuple):
+    """What an index row says of elements that were appended together."""
+
+    first: int
+    size: int
+    life: int
+    step_bits: int
+
+
+def _indexed(key: bytes, value: bytes) -> tuple[bytes, bytes, _Span | None]:
+    """Suffix and entry of an index row, and what it says if it is of a span. Raises FormatError."""
+    row = row_of(key)
+    suffix, entry = row[: -SEQUENCE.size], row[-SEQUENCE.size :]
+    if value == THERE and len(entry) == SEQUENCE.size:
+        return suffix, entry, None
+    if len(value) == _SPAN.size and value[0] == _SPAN_MARK and len(entry) == SEQUENCE.size:
+        _, step_bits, size, life = _SPAN.unpack(value)
+        first = SEQUENCE.unpack(entry)[0] - _SPAN_BIT
+        # Nothing of its size is made before that is known to be one: a span is bounded.
+        if 0 <= first < _SPAN_BIT - size and 0 < size <= SPAN_ELEMENTS and step_bits <= MOST_STEP_BITS:
+            return suffix, entry, _Span(first, size, life, step_bits)
+    raise FormatError(
+        f"The expiry index of a list has {value[:SHOWN_BYTES].hex()!r} under {key[:SHOWN_BYTES].hex()!r}, "
+        "which is no element and no span."
+    )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyspark_ckpt.operators.state_rows import UNREAD, RowCount
+from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.keys import HASH_BYTES, state_head
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 INSTANT = struct.Struct(">Q")
 THERE = b"\x01"
+_LEAST_BYTES = INSTANT.size + HASH_BYTES
 
 
 def ordered_key(instant: int, row: bytes) -> bytes:
@@ -41,8 +43,10 @@ class OrderedRows:
         return (key for key, _ in self.items(begin, end))
 
     def items(self, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """``scan`` with the values."""
+        """``scan`` with the values. Raises FormatError for a key that is too short to have an instant and a hash."""
         for row in self._session.scan(self._head, begin, end):
+            if len(row[0]) < _LEAST_BYTES:
+                raise FormatError(f"State {self.number}, in the order of time, has a row under {row[0].hex()!r}.")
             if row[0] not in self._written:
                 yield row
 

@@ -25,8 +25,9 @@ from pyspark_ckpt.operators.spark_hash import hash_of_int
 from pyspark_ckpt.operators.staging import finish, flush, sweep
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.unsafe_rows import portions, read_rows
-from pyspark_ckpt.operators.worker_session import WorkerSession, find_ticket
+from pyspark_ckpt.operators.worker_session import WorkerSession, find_ticket, naming
 from pyspark_ckpt.state_store.errors import LifecycleError
+from pyspark_ckpt.state_store.ticket import Ticket
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,14 +47,12 @@ class PartitionTask:
 
     def __call__(self, key: tuple[int], chunks: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         """Process all rows of the partition; what they write is staged before the last output row is taken."""
-        import pandas as pd
         from pyspark import TaskContext
 
         task = TaskContext.get()
         if task is None:
             raise LifecycleError(f"Keyed operator {self.operator.uid!r} is called outside of a Spark task.")
         self._check_place(int(key[0]), task.partitionId())
-        codec = KeyCodec(self.operator.key_types)
         times = GroupTimes(self.operator, state)
         context = Context(
             batch_id=int(task.getLocalProperty("streaming.sql.batchId") or -1),
@@ -62,6 +61,15 @@ class PartitionTask:
             watermark_ms=times.watermark_ms,
         )
         ticket = find_ticket(task.taskAttemptId(), self.operator.local_dir)
+        with naming(ticket, self.operator.uid):
+            yield from self._run(chunks, ticket, times, context)
+
+    def _run(
+        self, chunks: Iterator[pd.DataFrame], ticket: Ticket, times: GroupTimes, context: Context
+    ) -> Iterator[pd.DataFrame]:
+        import pandas as pd
+
+        codec = KeyCodec(self.operator.key_types)
         states = DeclaredStates(self.operator.uid, self.operator.states)
         key_schema = {name: str(kind) for name, kind in zip(self.operator.by, self.operator.key_types, strict=True)}
         declared = states.descriptors(ticket.meta, key_schema, {"max_parallelism": self.operator.max_parallelism})

@@ -26,8 +26,9 @@ from pyspark_ckpt.operators.columns import (
     python_values,
     validity,
 )
+from pyspark_ckpt.operators.stored_values import SHOWN_BYTES
 from pyspark_ckpt.operators.value_types import EXACT, fields_of, reader, struct_class, writer
-from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,14 +39,16 @@ Decode: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 _NULL, _PRESENT = b"\x00", b"\x01"
 _ENDS = b"\x00\x00"
 _DECIMAL_BYTES = 16
+_ESCAPED = 0xFF
 
 
 class KeyCodec:
     """Bytes of keys that consist of values of the given types."""
 
-    def __init__(self, kinds: Sequence[pa.DataType]) -> None:
-        """Raises InvalidInputError for a type that cannot be part of a key."""
+    def __init__(self, kinds: Sequence[pa.DataType], what: str = "a key") -> None:
+        """``what`` this is a key of, for errors. Raises InvalidInputError for a type that cannot be part of a key."""
         self._kinds = tuple(kinds)
+        self._what = what
         self._encoders = [_encoder(kind) for kind in kinds]
         self._decoders = [_decoder(kind) for kind in kinds]
 
@@ -54,16 +57,30 @@ class KeyCodec:
         return b"".join([encode(value) for encode, value in zip(self._encoders, values, strict=True)])
 
     def read(self, stored: bytes, at: int = 0) -> tuple[tuple[Any, ...], int]:
-        """The key whose bytes begin at ``at``, and where they end."""
+        """The key whose bytes begin at ``at``, and where they end. Raises FormatError for what is no such key."""
         values = []
-        for decode in self._decoders:
-            value, at = decode(stored, at)
-            values.append(value)
-        return tuple(values), at
+        end = at
+        try:
+            for decode in self._decoders:
+                value, end = decode(stored, end)
+                values.append(value)
+        except (IndexError, ValueError, OverflowError, struct.error) as problem:
+            raise self._damage(stored, at, problem) from problem
+        if end > len(stored):
+            raise self._damage(stored, at, "it is cut off")
+        return tuple(values), end
 
     def decode(self, stored: bytes) -> tuple[Any, ...]:
-        """The key of these bytes."""
-        return self.read(stored)[0]
+        """The key of these bytes. Raises FormatError."""
+        values, end = self.read(stored)
+        if end != len(stored):
+            raise self._damage(stored, 0, f"it ends behind {end} bytes")
+        return values
+
+    def _damage(self, stored: bytes, at: int, problem: object) -> FormatError:
+        shown = stored[at : at + SHOWN_BYTES].hex() + ("..." if len(stored) > at + SHOWN_BYTES else "")
+        kinds = ", ".join(map(str, self._kinds))
+        return FormatError(f"{self._what} is stored as {shown!r}, which is none of type {kinds}: {problem}.")
 
     def encode_columns(self, columns: Sequence[pa.Array]) -> list[bytes]:
         """The bytes of all keys of some columns; no Python loop where all have a fixed width."""
@@ -169,9 +186,17 @@ def _decoder(kind: pa.DataType) -> Decode:
     skipped = 1 + (np.dtype(number_type(kind)).itemsize if is_fixed_width(kind) else 0)
 
     def decode(stored: bytes, at: int) -> tuple[Any, int]:
-        return body(stored, at + 1) if stored[at] else (None, at + skipped)
+        return body(stored, at + 1) if _is_marked(stored, at) else (None, at + skipped)
 
     return decode
+
+
+def _is_marked(stored: bytes, at: int) -> bool:
+    """Whether a value is there, or one more element. Raises IndexError, ValueError."""
+    mark = stored[at]
+    if mark > 1:
+        raise ValueError(f"{mark:#04x} does not say whether there is a value")
+    return mark == 1
 
 
 def _body_decoder(kind: pa.DataType) -> Decode:
@@ -180,12 +205,7 @@ def _body_decoder(kind: pa.DataType) -> Decode:
     if is_fixed_width(kind):
         return _number_decoder(kind)
     if pa.types.is_decimal(kind):
-        return lambda stored, at: (
-            Decimal(int.from_bytes(stored[at : at + _DECIMAL_BYTES], "big") - (1 << (_DECIMAL_BYTES * 8 - 1))).scaleb(
-                -kind.scale, EXACT
-            ),
-            at + _DECIMAL_BYTES,
-        )
+        return _decimal_decoder(kind)
     if pa.types.is_struct(kind):
         made, fields = struct_class(kind), [_decoder(field.type) for field in kind]
 
@@ -201,7 +221,7 @@ def _body_decoder(kind: pa.DataType) -> Decode:
 
     def decode_list(stored: bytes, at: int) -> tuple[Any, int]:
         values = []
-        while stored[at]:
+        while _is_marked(stored, at):
             value, at = element(stored, at + 1)
             values.append(value)
         return values, at + 1
@@ -209,10 +229,24 @@ def _body_decoder(kind: pa.DataType) -> Decode:
     return decode_list
 
 
+def _decimal_decoder(kind: pa.DataType) -> Decode:
+    most, zero = 10**kind.precision, 1 << (_DECIMAL_BYTES * 8 - 1)
+
+    def decode(stored: bytes, at: int) -> tuple[Any, int]:
+        unscaled = int.from_bytes(stored[at : at + _DECIMAL_BYTES], "big") - zero
+        if not -most < unscaled < most:
+            raise ValueError(f"it has more than {kind.precision} digits")
+        return Decimal(unscaled).scaleb(-kind.scale, EXACT), at + _DECIMAL_BYTES
+
+    return decode
+
+
 def _text_decoder(*, is_text: bool) -> Decode:
     def decode(stored: bytes, at: int) -> tuple[Any, int]:
         end = stored.index(b"\x00", at)
-        while stored[end + 1]:
+        while mark := stored[end + 1]:
+            if mark != _ESCAPED:
+                raise ValueError(f"{mark:#04x} is behind a zero")
             end = stored.index(b"\x00", end + 2)
         value = stored[at:end].replace(b"\x00\xff", b"\x00")
         return value.decode() if is_text else value, end + 2
@@ -224,7 +258,7 @@ def _number_decoder(kind: pa.DataType) -> Decode:
     read, width = reader(kind), np.dtype(number_type(kind)).itemsize
     flip = 1 << (width * 8 - 1)
     if pa.types.is_boolean(kind):
-        return lambda stored, at: (bool(stored[at]), at + 1)
+        return lambda stored, at: (_is_marked(stored, at), at + 1)
     if pa.types.is_floating(kind):
         layout = struct.Struct(">d" if width == 8 else ">f")  # noqa: PLR2004
 

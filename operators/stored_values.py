@@ -26,19 +26,23 @@ from pyspark_ckpt.operators.columns import (
     python_values,
     validity,
 )
-from pyspark_ckpt.operators.value_types import reader, struct_class, writer
+from pyspark_ckpt.operators.value_types import message_type, reader, struct_class, writer
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.json_objects import DAMAGE
 
 MOST_SCHEMAS = 127
+SHOWN_BYTES = 32
 _LETTERS = {"<i1": "b", "<i2": "h", "<i4": "i", "<i8": "q", "<f2": "e", "<f4": "f", "<f8": "d"}
 
 
 class ValueCodec(ABC):
     """Bytes of the values of one Arrow type, written as schema number ``schema``."""
 
-    def __init__(self, kind: pa.DataType, schema: int = 1) -> None:
-        """Write by schema ``schema``, 1 to 127."""
+    def __init__(self, kind: pa.DataType, schema: int = 1, whose: str = "a state") -> None:
+        """Write by schema ``schema``, 1 to 127. ``whose`` values these are, for errors."""
         self.kind = kind
         self._schema = schema
+        self._whose = whose
 
     @abstractmethod
     def encode(self, value: Any) -> bytes:
@@ -46,7 +50,7 @@ class ValueCodec(ABC):
 
     @abstractmethod
     def decode(self, stored: bytes) -> Any:
-        """The inverse of ``encode``."""
+        """The inverse of ``encode``. Raises FormatError for bytes that are no such value."""
 
     @abstractmethod
     def encode_column(self, values: pa.Array) -> list[bytes]:
@@ -54,22 +58,26 @@ class ValueCodec(ABC):
 
     @abstractmethod
     def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
-        """The inverse of ``encode_column``; None becomes null."""
+        """The inverse of ``encode_column``; None becomes null. Raises FormatError as ``decode`` does."""
+
+    def _damage(self, stored: bytes, problem: object) -> FormatError:
+        shown = stored[:SHOWN_BYTES].hex() + ("..." if len(stored) > SHOWN_BYTES else "")
+        return FormatError(f"A stored value of {self._whose}, {shown!r}, is none of type {self.kind}: {problem}.")
 
 
-def value_codec(kind: pa.DataType, schema: int = 1) -> ValueCodec:
+def value_codec(kind: pa.DataType, schema: int = 1, whose: str = "a state") -> ValueCodec:
     """The codec of a type: packed if it has a fixed width."""
     fields = list(kind) if pa.types.is_struct(kind) else [pa.field("value", kind)]
     packed = fields and all(is_fixed_width(field.type) for field in fields)
-    return PackedCodec(kind, schema) if packed else MessageCodec(kind, schema)
+    return PackedCodec(kind, schema, whose) if packed else MessageCodec(kind, schema, whose)
 
 
 class PackedCodec(ValueCodec):
     """One number, or a struct of numbers; whole columns without a Python loop."""
 
-    def __init__(self, kind: pa.DataType, schema: int = 1) -> None:
+    def __init__(self, kind: pa.DataType, schema: int = 1, whose: str = "a state") -> None:
         """See ValueCodec."""
-        super().__init__(kind, schema)
+        super().__init__(kind, schema, whose)
         self._is_struct = pa.types.is_struct(kind)
         self._fields = list(kind) if self._is_struct else [pa.field("value", kind)]
         marks = [(f"has{n}", "u1") for n in range(len(self._fields))]
@@ -89,12 +97,17 @@ class PackedCodec(ValueCodec):
 
     def decode(self, stored: bytes) -> Any:
         """See ValueCodec."""
-        content = self._struct.unpack(stored)
         count = len(self._fields)
-        values = [
-            read(number) if present else None
-            for read, present, number in zip(self._readers, content[1 : count + 1], content[count + 1 :], strict=True)
-        ]
+        try:
+            schema, *content = self._struct.unpack(stored)
+            values = [
+                read(number) if present else None
+                for read, present, number in zip(self._readers, content[:count], content[count:], strict=True)
+            ]
+        except (struct.error, ValueError, OverflowError) as problem:
+            raise self._damage(stored, problem) from problem
+        if schema != self._schema:
+            raise self._damage(stored, f"it is of schema {schema}, not {self._schema}")
         return values[0] if self._class is None else self._class(*values)
 
     def encode_column(self, values: pa.Array) -> list[bytes]:
@@ -110,7 +123,14 @@ class PackedCodec(ValueCodec):
 
     def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
         """See ValueCodec."""
+        there = [value for value in stored if value is not None]
+        if not set(map(len, there)) <= {self._row.itemsize}:
+            value = next(value for value in there if len(value) != self._row.itemsize)
+            raise self._damage(value, f"it has {len(value)} bytes, not {self._row.itemsize}")
         rows = np.frombuffer(b"".join([self._absent if value is None else value for value in stored]), self._row)
+        if np.count_nonzero(rows["schema"] == self._schema) != len(there):
+            value = next(value for value in there if value[0] != self._schema)
+            raise self._damage(value, f"it is of schema {value[0]}, not {self._schema}")
         columns = [
             column_of(field.type, rows[f"f{n}"], rows[f"has{n}"].astype(np.bool_))
             for n, field in enumerate(self._fields)
@@ -124,12 +144,12 @@ class PackedCodec(ValueCodec):
 class MessageCodec(ValueCodec):
     """Any other type, as msgpack."""
 
-    def __init__(self, kind: pa.DataType, schema: int = 1) -> None:
+    def __init__(self, kind: pa.DataType, schema: int = 1, whose: str = "a state") -> None:
         """See ValueCodec."""
-        super().__init__(kind, schema)
+        super().__init__(kind, schema, whose)
         self._head = bytes([schema])
         self._write, self._read = writer(kind), reader(kind)
-        self._encoder, self._decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder()
+        self._encoder, self._decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(message_type(kind))
 
     def encode(self, value: Any) -> bytes:
         """See ValueCodec."""
@@ -137,7 +157,12 @@ class MessageCodec(ValueCodec):
 
     def decode(self, stored: bytes) -> Any:
         """See ValueCodec."""
-        return self._read(self._decoder.decode(memoryview(stored)[1:]))
+        if not stored.startswith(self._head):
+            raise self._damage(stored, f"it is not of schema {self._schema}")
+        try:
+            return self._read(self._decoder.decode(memoryview(stored)[1:]))
+        except (*DAMAGE, ValueError, OverflowError) as problem:
+            raise self._damage(stored, problem) from problem
 
     def encode_column(self, values: pa.Array) -> list[bytes]:
         """See ValueCodec."""

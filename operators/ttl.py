@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from pyspark_ckpt.operators.durations import milliseconds
-from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 STEPS_IN_A_LIFE = 8
 _MARK = 0x80
 _STAMP = struct.Struct("<BBq")
+MOST_STEP_BITS = 62
 
 Refresh: TypeAlias = Literal["on_create_and_write", "on_read_and_write"]
 Clock: TypeAlias = Literal["processing", "event"]
@@ -84,7 +85,7 @@ class Life:
 
     def value(self, stored: bytes | None) -> bytes | None:
         """What is seen of a row."""
-        if stored is None or stored[0] != _MARK:  # written before the state had a time to live
+        if stored is None or not _is_stamped(stored):  # written before the state had a time to live
             return stored
         return stored[_STAMP.size :] if self._shows_expired or not self.is_dead(stored) else None
 
@@ -106,12 +107,12 @@ class Life:
 
     def is_dead(self, stored: bytes) -> bool:
         """Whether a row has expired."""
-        return stored[0] == _MARK and int(_STAMP.unpack_from(stored)[2]) <= self.dead_ms
+        return _is_stamped(stored) and int(_STAMP.unpack_from(stored)[2]) <= self.dead_ms
 
 
 def index_instant(stored: bytes | None) -> int | None:
     """Where a row is in the index."""
-    if stored is None or stored[0] != _MARK:
+    if stored is None or not _is_stamped(stored):
         return None
     _, bits, written_ms = _STAMP.unpack_from(stored)
     instant: int = max(0, written_ms) >> bits << bits
@@ -135,7 +136,20 @@ def _stamped_rows(stored: Sequence[bytes]) -> NDArray[np.uint8] | None:
     if len(set(map(len, stored))) != 1:
         return None
     rows = np.frombuffer(b"".join(stored), np.uint8).reshape(len(stored), -1)
-    return rows if (rows[:, 0] == _MARK).all() else None
+    if rows.shape[1] <= _STAMP.size or not (rows[:, 0] == _MARK).all():
+        return None
+    if rows[:, 1].max() > MOST_STEP_BITS:
+        _is_stamped(stored[int(rows[:, 1].argmax())])
+    return rows
+
+
+def _is_stamped(stored: bytes) -> bool:
+    """Whether a row has a time to live. Raises FormatError for a row that is none."""
+    if stored and stored[0] != _MARK:
+        return False
+    if len(stored) <= _STAMP.size or stored[1] > MOST_STEP_BITS:
+        raise FormatError(f"A row with a time to live is stored as {stored[: _STAMP.size].hex()!r}, which is none.")
+    return True
 
 
 def _written_ms(rows: NDArray[np.uint8]) -> NDArray[np.int64]:

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Context, Decimal
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
+import msgspec
 import pyarrow as pa
 
-from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
@@ -38,8 +39,11 @@ EXACT = Context(prec=76)
 """Holds what is done with decimals of 38 digits; Python's own context rounds to 28."""
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a timestamp_ntz has no zone
+_NO_TYPE = (LookupError, TypeError, ValueError, AttributeError, AssertionError, RecursionError)
+"""What PySpark raises, too, for JSON that is none of its types."""
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MICROSECOND = timedelta(microseconds=1)
+_DECIMAL = Annotated[str, msgspec.Meta(pattern=r"\A-?[0-9]{1,39}(\.[0-9]{1,38})?(E-[0-9]{1,2})?\Z", max_length=64)]
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,24 @@ def resolved(declared: TypeLike, what: str) -> ValueType:
 
 
 def arrow_type(schema: Any) -> pa.DataType:
-    """The Arrow type of a type in Spark's JSON."""
+    """The Arrow type of a stored type in Spark's JSON. Raises FormatError for what is none."""
+    from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_type
     from pyspark.sql.types import _parse_datatype_json_value
 
-    return to_arrow_type(_parse_datatype_json_value(schema), timezone="UTC")
+    try:
+        return to_arrow_type(_parse_datatype_json_value(schema), timezone="UTC")
+    except (
+        PySparkException,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        AssertionError,
+        RecursionError,
+    ) as problem:
+        shown = repr(schema)
+        raise FormatError(f"The stored type {shown[:200]} is none that Spark has: {problem}") from problem
 
 
 def _names(kinds: Mapping[type, str]) -> str:
@@ -128,7 +145,7 @@ def _reader(kind: pa.DataType) -> Convert:
         element = reader(kind.value_type)
         return lambda value: [element(each) for each in value]
     if pa.types.is_decimal(kind):
-        return Decimal
+        return _decimal_reader(kind)
     if pa.types.is_timestamp(kind):
         begin = EPOCH if kind.tz else _NAIVE_EPOCH
         return lambda value: begin + timedelta(microseconds=value)
@@ -137,6 +154,25 @@ def _reader(kind: pa.DataType) -> Convert:
     if pa.types.is_duration(kind):
         return lambda value: timedelta(microseconds=value)
     return lambda value: value
+
+
+def message_type(kind: pa.DataType) -> Any:
+    """What msgpack must hold for a value of Arrow type ``kind``, which ``reader`` then takes, or for null."""
+    made: Any
+    if pa.types.is_struct(kind):
+        made = tuple[tuple(message_type(field.type) for field in kind)]  # type: ignore[misc]  # built at run time
+    elif pa.types.is_map(kind):
+        made = list[tuple[message_type(kind.key_type), message_type(kind.item_type)]]  # type: ignore[misc]
+    elif pa.types.is_list(kind):
+        made = list[message_type(kind.value_type)]  # type: ignore[misc]
+    elif pa.types.is_decimal(kind):
+        made = _DECIMAL
+    else:
+        plain = ((pa.types.is_string, str), (pa.types.is_binary, bytes), (pa.types.is_boolean, bool))
+        found = [each for matches, each in (*plain, (pa.types.is_floating, float)) if matches(kind)]
+        most = 1 << (kind.bit_width - 1) if not found else 0
+        made = found[0] if found else Annotated[int, msgspec.Meta(ge=-most, le=most - 1)]
+    return made | None
 
 
 def struct_class(kind: pa.StructType) -> type[Any]:
@@ -196,6 +232,18 @@ def _decimal_writer(kind: pa.DataType) -> Convert:
         return str(number.quantize(step, context=EXACT))
 
     return write
+
+
+def _decimal_reader(kind: pa.DataType) -> Convert:
+    step, most = Decimal(1).scaleb(-kind.scale), Decimal(10) ** (kind.precision - kind.scale)
+
+    def read(value: Any) -> Decimal:
+        number = Decimal(value)
+        if number.copy_abs() >= most or not number.same_quantum(step):
+            raise ValueError(f"{value} is no decimal({kind.precision},{kind.scale})")
+        return number
+
+    return read
 
 
 def microseconds_at(value: Any) -> int:

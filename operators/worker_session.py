@@ -11,17 +11,17 @@ import os
 import uuid
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from pyspark_ckpt.operators.state_rows import Position
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.ttl import Clock
 from pyspark_ckpt.state_store.database import Cursor, Reader, Tuning, write_table_file
-from pyspark_ckpt.state_store.errors import CkptError, LifecycleError, NotFoundError, StorageError
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, LifecycleError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.keys import EMPTY, HASH_BYTES, STATE_BYTES, Marker
 from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.parts import DeclaredState, Part, declare, write_part
@@ -55,7 +55,7 @@ class WorkerSession:
         self._ticket = ticket
         _, declared = declare(ticket.meta, states)
         self.numbers: Mapping[str, int] = {state.name: state.number for state in declared}
-        self.value_schemas: Mapping[int, Any] = {state.number: state.descriptor.value_schema for state in declared}
+        self.descriptors: Mapping[int, Descriptor] = {state.number: state.descriptor for state in declared}
         self._declared: tuple[DeclaredState, ...] = declared
         self._reader = _reader(ticket)
         self._cursors: dict[bytes, list[Cursor]] = {}
@@ -130,6 +130,18 @@ def find_ticket(attempt: int, local_dir: str) -> Ticket:
             hint="Call pyspark_ckpt.configure(builder) first; a checkpoint stays with the provider that made it.",
         )
     return read_ticket(paths[0])
+
+
+@contextmanager
+def naming(ticket: Ticket, uid: str) -> Iterator[None]:
+    """Say of a FormatError within whose rows are damaged."""
+    try:
+        yield
+    except FormatError as problem:
+        raise FormatError(
+            f"Keyed operator {uid!r}, partition {ticket.partition}, version {ticket.version}: {problem.message}",
+            hint=problem.hint or "Look at it with pyspark-ckpt checkpoint verify, or go back to an earlier version.",
+        ) from problem
 
 
 @cache

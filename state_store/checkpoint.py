@@ -7,6 +7,7 @@ Spark writes ``metadata`` (the query's id), ``commits/<batch>`` and, for each op
 from __future__ import annotations
 
 import logging
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +17,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -27,6 +27,7 @@ from pyspark_ckpt.state_store.database import Database, Tuning
 from pyspark_ckpt.state_store.delta import read_meta
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count, decoded
 from pyspark_ckpt.state_store.keys import MARKER_KEY, STATE_BYTES, Marker, hash_of
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
@@ -34,13 +35,17 @@ from pyspark_ckpt.state_store.manifest import decode
 from pyspark_ckpt.state_store.meta import StoreMeta
 from pyspark_ckpt.state_store.names import TABLE_FOLDER, snapshot_name
 from pyspark_ckpt.state_store.options import Options
-from pyspark_ckpt.state_store.remote import place_of, query_id
+from pyspark_ckpt.state_store.remote import is_store_name, place_of, query_id
 from pyspark_ckpt.state_store.restore import Restored, Restorer
 from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
 from pyspark_ckpt.state_store.winners import resolve
 
 CACHE_BYTES = 16 << 20
 THREADS = 8
+MOST_PARTITIONS = 1 << 20
+"""Each is looked for: a number beyond all that a query can have is damage."""
+
+_BATCH = re.compile(r"[0-9]{1,19}")
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,8 @@ class Checkpoint:
     def newest_version(self) -> int:
         """The newest version whose batch was committed when this was first asked; 0 if none was."""
         names = (blob.name.rpartition("/")[2] for blob in self.place.list("commits"))
-        return max((int(name) + 1 for name in names if name.isdigit()), default=0)
+        batches = (int(name) for name in names if _BATCH.fullmatch(name) is not None)
+        return max((batch + 1 for batch in batches if batch < MAX_LONG), default=0)
 
     def operators(self) -> list[Operator]:
         """All stateful operators, by their number."""
@@ -110,7 +116,7 @@ class Checkpoint:
                 content = self.place.get(name)
             except NotFoundError:
                 return found
-            found.append(_operator(content, f"{self.place.url}/{name}"))
+            found.append(_operator(content, number, f"{self.place.url}/{name}"))
         raise AssertionError("not reached")
 
     def stores(self) -> Iterator[tuple[Operator, Identity]]:
@@ -232,22 +238,32 @@ class _Problems(logging.Handler):
         self.found.append(record.getMessage())
 
 
-def _operator(content: bytes, where: str) -> Operator:
-    try:
-        entry: dict[str, Any] = msgspec.json.decode(content.partition(b"\n")[2])
-        stores = entry["stateStoreInfo"]
-        partitions = {int(store["numPartitions"]) for store in stores}
-        info = entry["operatorInfo"]
-        return Operator(
-            int(info["operatorId"]),
-            str(info["operatorName"]),
-            tuple(str(store["storeName"]) for store in stores),
-            max(partitions),
-        )
-    except (msgspec.MsgspecError, LookupError, TypeError, ValueError) as problem:
+class _StoreInfo(msgspec.Struct):
+    storeName: str  # noqa: N815 - Spark's names, here and below
+    numPartitions: Count  # noqa: N815
+
+
+class _OperatorInfo(msgspec.Struct):
+    operatorId: int  # noqa: N815
+    operatorName: str  # noqa: N815
+
+
+class _OperatorMetadata(msgspec.Struct):
+    operatorInfo: _OperatorInfo  # noqa: N815
+    stateStoreInfo: list[_StoreInfo]  # noqa: N815
+
+
+def _operator(content: bytes, number: int, where: str) -> Operator:
+    entry = decoded(content.partition(b"\n")[2], _OperatorMetadata, where)
+    stores = tuple(store.storeName for store in entry.stateStoreInfo)
+    partitions = max((store.numPartitions for store in entry.stateStoreInfo), default=0)
+    is_usable = 0 < partitions <= MOST_PARTITIONS and all(map(is_store_name, stores))
+    if entry.operatorInfo.operatorId != number or not is_usable:
         raise FormatError(
-            f"{where} is not the metadata of an operator that this release reads: {problem}."
-        ) from problem
+            f"{where} is damaged: operator {entry.operatorInfo.operatorId} cannot have "
+            f"{partitions} partitions of the stores {list(stores)}."
+        )
+    return Operator(number, entry.operatorInfo.operatorName, stores, partitions)
 
 
 def _counted(database: Database, meta: StoreMeta, commit: Marker, log: StoreLog) -> int:

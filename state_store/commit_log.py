@@ -8,14 +8,18 @@ Batch N makes version N + 1.
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
+from pyspark_ckpt.state_store.json_objects import decoded
 
-_VERSION_LINE = re.compile(r"v\d{1,9}")
+_VERSION_LINE = re.compile(rb"v[0-9]{1,9}")
+
+
+class _Entry(msgspec.Struct):
+    stateUniqueIds: dict[str, list[list[str]]] | None = None  # noqa: N815 - Spark's name
 
 
 def ids_of(checkpoint: BlobPlace, version: int) -> dict[str, list[list[str]]]:
@@ -29,15 +33,11 @@ def ids_of(checkpoint: BlobPlace, version: int) -> dict[str, list[list[str]]]:
         content = checkpoint.get(name)
     except NotFoundError:
         return {}
-    head, _, body = content.decode("utf-8", errors="replace").partition("\n")
+    head, _, body = content.partition(b"\n")
     where = f"{checkpoint.url}/{name}"
     if _VERSION_LINE.fullmatch(head.strip()) is None:
         raise FormatError(f"{where} does not begin with the version line of a commit log entry.")
-    try:
-        entry = msgspec.json.decode(body.partition("\n")[0] or "{}", type=dict[str, Any])
-        return msgspec.convert(entry.get("stateUniqueIds") or {}, dict[str, list[list[str]]])
-    except msgspec.MsgspecError as problem:
-        raise FormatError(f"{where} is damaged: {problem}.") from problem
+    return decoded(body.partition(b"\n")[0] or b"{}", _Entry, where).stateUniqueIds or {}
 
 
 def committed_ids(checkpoint: BlobPlace, version: int, operator: int, partition: int) -> set[str]:

@@ -27,6 +27,7 @@ import msgspec
 
 from pyspark_ckpt.state_store.database import Database, TableCount, Tuning, drop_unreferenced
 from pyspark_ckpt.state_store.errors import CkptError, InternalError
+from pyspark_ckpt.state_store.json_objects import decoded
 from pyspark_ckpt.state_store.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.local_files import publish
 from pyspark_ckpt.state_store.log import StoreLog
@@ -274,7 +275,7 @@ class LocalCopies:
                 database.close()
             for marker in metas.keys() - {held}:
                 _meta_path(folder, metas[marker]).unlink()
-        except (CkptError, OSError, msgspec.MsgspecError) as problem:
+        except (CkptError, OSError) as problem:
             self._log.warning("what an earlier state server left in %s is not usable and goes: %s", folder, problem)
             return None
         return metas.get(held)
@@ -304,7 +305,7 @@ def _write_meta(folder: Path, meta: StoreMeta) -> None:
 
 
 def _read_meta(path: Path) -> StoreMeta:
-    return msgspec.json.decode(path.read_bytes(), type=StoreMeta)
+    return decoded(path.read_bytes(), StoreMeta, str(path))
 
 
 def _remove(path: Path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import struct
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -23,14 +24,17 @@ import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, Sink
-from pyspark_ckpt.state_store.errors import ConflictError, FormatError
+from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatError, InvalidInputError
+from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.meta import FORMAT_VERSION, StoreMeta
 from pyspark_ckpt.state_store.names import META_NAME, DeltaName, is_delta_file
 
 CHUNK_BYTES = 1 << 20
 IN_MEMORY_BYTES = 16 << 20
-MAX_META_BYTES = 64 << 20
-MAX_FILES = 10_000
+MAX_META_BYTES = 16 << 20
+MAX_FILES = 9_999
+MOST_DEFLATED = 1032
+"""Times that deflate can make anything smaller: https://zlib.net/zlib_tech.html."""
 RANGE_BYTES = 64 << 10
 
 
@@ -38,7 +42,7 @@ class DeltaFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
     """One table file inside a delta."""
 
     name: str
-    size_bytes: int
+    size_bytes: Count
     sha256: str
     xxh3: str
 
@@ -48,7 +52,7 @@ class DeltaMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     format: int
     store: StoreMeta
-    rows: int
+    rows: Count
     files: tuple[DeltaFile, ...]
 
 
@@ -65,9 +69,12 @@ def write_delta(place: BlobPlace, name: DeltaName, store: StoreMeta, files: Sequ
     """Make the commit durable as one object; returns its size in bytes.
 
     After return it survives the loss of this machine. Nothing is visible before. An object of this
-    name is accepted if it holds the same commit: then an earlier answer was lost. Raises StorageError,
-    ConflictError (another commit has this name).
+    name is accepted if it holds the same commit: then an earlier answer was lost. Raises InvalidInputError
+    (more files, or more to say of the store, than a delta holds), StorageError, ConflictError (another commit
+    has this name).
     """
+    if len(files) > MAX_FILES:
+        raise InvalidInputError(f"A commit of {len(files)} files has more than {MAX_FILES}.")
     counter = _Counter()
     described: list[DeltaFile] = []
     try:
@@ -76,9 +83,16 @@ def write_delta(place: BlobPlace, name: DeltaName, store: StoreMeta, files: Sequ
             with zipfile.ZipFile(cast("IO[bytes]", counter), "w", zipfile.ZIP_STORED) as archive:
                 described.extend(_add(archive, f"{index:04d}.sst", file) for index, file in enumerate(files))
                 meta = DeltaMeta(FORMAT_VERSION, store, store.rows, tuple(described))
-                archive.writestr(zipfile.ZipInfo(META_NAME), msgspec.json.encode(meta), zipfile.ZIP_DEFLATED)
+                content = msgspec.json.encode(meta)
+                if len(content) > MAX_META_BYTES:
+                    raise InvalidInputError(
+                        f"What is to be said of {len(store.states)} states takes {len(content)} bytes, "
+                        f"and a delta has room for {MAX_META_BYTES}."
+                    )
+                archive.writestr(zipfile.ZipInfo(META_NAME), content, zipfile.ZIP_DEFLATED)
     except ConflictError:
-        landed = _read_meta(place, name, io.BytesIO(place.get(str(name))))
+        found = place.get(str(name))
+        landed = _read_meta(place, name, io.BytesIO(found), len(found))
         if landed.store != store or landed.files != tuple(described):
             raise
     return counter.count
@@ -89,7 +103,7 @@ def read_delta(place: BlobPlace, name: DeltaName, size_bytes: int, folder: Path)
 
     Raises NotFoundError if the object is gone, FormatError that names it if it is damaged, StorageError.
     """
-    folder.mkdir(parents=True)
+    folder.mkdir(mode=0o700, parents=True)
     if size_bytes <= IN_MEMORY_BYTES:
         source: BinaryIO = io.BytesIO(place.get(str(name)))
     else:
@@ -97,14 +111,15 @@ def read_delta(place: BlobPlace, name: DeltaName, size_bytes: int, folder: Path)
         place.download(str(name), path)
         source = path.open("rb")
     with source, _naming(place, name), zipfile.ZipFile(source) as archive:
-        meta = _checked_meta(archive, name)
+        meta = _checked_meta(archive, name, size_bytes)
         files = [_extract(archive, file, folder) for file in meta.files]
     return Delta(meta.store, files, size_bytes)
 
 
 def read_meta(place: BlobPlace, name: DeltaName, size_bytes: int) -> StoreMeta:
     """What a delta says of its store, by a few ranges of it. Raises NotFoundError, FormatError, StorageError."""
-    return _read_meta(place, name, io.BufferedReader(_Ranges(place, str(name), size_bytes), RANGE_BYTES)).store
+    source = io.BufferedReader(_Ranges(place, str(name), size_bytes), RANGE_BYTES)
+    return _read_meta(place, name, source, size_bytes).store
 
 
 def _add(archive: zipfile.ZipFile, name: str, file: Path) -> DeltaFile:
@@ -128,18 +143,22 @@ def _extract(archive: zipfile.ZipFile, file: DeltaFile, folder: Path) -> Path:
     return path
 
 
-def _read_meta(place: BlobPlace, name: DeltaName, source: BinaryIO) -> DeltaMeta:
+def _read_meta(place: BlobPlace, name: DeltaName, source: BinaryIO, size_bytes: int) -> DeltaMeta:
     with source, _naming(place, name), zipfile.ZipFile(source) as archive:
-        return _checked_meta(archive, name)
+        return _checked_meta(archive, name, size_bytes)
 
 
-def _checked_meta(archive: zipfile.ZipFile, name: DeltaName) -> DeltaMeta:
-    if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in archive.infolist()):
-        raise _Damage("it is compressed in a way that is not allowed")
-    sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
-    if not 0 < sizes.get(META_NAME, 0) <= MAX_META_BYTES or len(sizes) > MAX_FILES:
+def _checked_meta(archive: zipfile.ZipFile, name: DeltaName, size_bytes: int) -> DeltaMeta:
+    entries = archive.infolist()
+    sizes = {entry.filename: entry.file_size for entry in entries}
+    if META_NAME not in sizes or len(sizes) != len(entries) or len(sizes) > MAX_FILES + 1:
         raise _Damage(f"it has no usable {META_NAME}")
-    content = archive.read(META_NAME)
+    for entry in entries:
+        _check_size(entry, size_bytes)
+    with archive.open(META_NAME) as source:
+        content = source.read(sizes[META_NAME])  # no more is inflated, whatever there is
+        if len(content) != sizes[META_NAME] or source.read(1):
+            raise _Damage(f"{META_NAME} is not as large as it says")
     written_as = msgspec.json.decode(content, type=_FormatOnly).format
     if written_as != FORMAT_VERSION:
         raise _Damage(f"its format is {written_as}, this release reads {FORMAT_VERSION}")
@@ -148,9 +167,22 @@ def _checked_meta(archive: zipfile.ZipFile, name: DeltaName) -> DeltaMeta:
         raise _Damage(f"it holds {meta.store.marker} on {meta.store.parent}, not what its name says")
     if not all(is_delta_file(file.name) for file in meta.files):
         raise _Damage("it lists a file under a name that is not allowed")
-    if {META_NAME: sizes[META_NAME], **{file.name: file.size_bytes for file in meta.files}} != sizes:
+    listed = {file.name: file.size_bytes for file in meta.files}
+    if len(listed) != len(meta.files) or {META_NAME: sizes[META_NAME], **listed} != sizes:
         raise _Damage(f"its files are not those that {META_NAME} lists")
     return meta
+
+
+def _check_size(entry: zipfile.ZipInfo, size_bytes: int) -> None:
+    """Before a byte of it is read: it is in the object as it is, or inflates to no more than it can. Raises _Damage."""
+    is_meta = entry.filename == META_NAME
+    is_deflated = is_meta and entry.compress_type == zipfile.ZIP_DEFLATED
+    most = min(MAX_META_BYTES, MOST_DEFLATED * entry.compress_size) if is_deflated else entry.compress_size
+    known = is_deflated or (entry.compress_type == zipfile.ZIP_STORED and entry.file_size == entry.compress_size)
+    if not known or entry.compress_size > size_bytes or entry.file_size > most or (is_meta and not entry.file_size):
+        raise _Damage(
+            f"{entry.filename[:64]!r} cannot have {entry.file_size} bytes that are stored in {entry.compress_size}"
+        )
 
 
 class _FormatOnly(msgspec.Struct):
@@ -175,8 +207,11 @@ class _Ranges(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
+        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        if at < 0:
+            raise ValueError(f"there is nothing at {at}")
+        self._at = at
+        return at
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - a buffer, which has no type before Python 3.12
         data = self._place.get(self._name, self._at, min(self._at + len(buffer), self._size))
@@ -217,13 +252,15 @@ class _naming:  # noqa: N801 - used as a function
             zipfile.BadZipFile,
             zipfile.LargeZipFile,
             zlib.error,
+            struct.error,
             msgspec.MsgspecError,
             EOFError,
             NotImplementedError,
+            OverflowError,
             RuntimeError,
             ValueError,
         )
-        if isinstance(problem, damage):
+        if isinstance(problem, damage) and not isinstance(problem, CkptError):
             raise FormatError(
                 f"{self._object} is damaged: {problem}.",
                 hint="Restore this file from a backup of the checkpoint, "

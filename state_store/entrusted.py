@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.json_objects import DAMAGE
 
 ARRIVAL_S = 30.0
 
@@ -36,7 +37,7 @@ class Entrusted:
         """Keep what a line of stdin holds. Raises InvalidInputError, which does not show the line."""
         try:
             arrived = msgspec.json.decode(line, type=_Line)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except DAMAGE:
             raise InvalidInputError("A line of stdin is not what a JVM of this release writes.") from None
         with self._arrived:
             self._secrets[arrived.number] = arrived.secrets

@@ -34,7 +34,7 @@ NAMES = frozenset(
     }
 )
 
-_ENTRY = re.compile(r"([a-z_.]+):(kill|error|sleep=\d{1,6})(?:@(\d{1,6}))?")
+_ENTRY = re.compile(r"([a-z_.]+):(kill|error|sleep=[0-9]{1,6})(?:@([0-9]{1,6}))?")
 
 
 @dataclass

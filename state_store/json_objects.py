@@ -1,18 +1,18 @@
-"""Small objects of a place that hold JSON, and say by a checksum that they are whole.
+"""JSON that is stored or exchanged: read by the type it must have, or refused by where it lies.
 
-::
+An object of ours that decides over others says by a checksum that it is whole::
 
     {"format": 1, ..., "xxh3": "<32 hex digits>"}
 
 The last member is the xxh3 (128 bits) of the object as it would be without it, so that not one bit of what decides
-over other objects is believed if it was damaged in storage or on the way. An object without it is taken as it is.
+over other objects is believed if it was damaged in storage or on the way.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 import xxhash
@@ -21,6 +21,18 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError
 
 T = TypeVar("T")
+
+MAX_OBJECT_BYTES: Final = 1 << 20
+"""Of a small object: what is larger was not written here, and is not read."""
+MAX_LONG: Final = 2**63 - 1
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_LONG)]
+"""A version, a size or a number of rows."""
+Change = Annotated[int, msgspec.Meta(ge=-MAX_LONG, le=MAX_LONG)]
+"""By how much a count changes."""
+
+DAMAGE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
+"""What msgspec raises for bytes that are not what they should be: text that is none, lists too deep in each other."""
 
 _SEAL = re.compile(rb',"xxh3":"([0-9a-f]{32})"}\Z')
 
@@ -32,27 +44,41 @@ def seal(value: msgspec.Struct) -> bytes:
 
 
 def unseal(content: bytes, where: str) -> bytes:
-    """The JSON without its checksum. Raises FormatError that names ``where`` it lies if the two do not agree."""
+    """The JSON without its checksum. Raises FormatError that names ``where`` it lies if there is none, or another."""
     found = _SEAL.search(content[-64:])
     if found is None:
-        return content
+        raise FormatError(f"{where} is damaged: it does not end with its checksum.")
     sealed = content[: len(content) - len(found[0])] + b"}"
     if xxhash.xxh3_128_hexdigest(sealed).encode() != found[1]:
         raise FormatError(f"{where} is damaged: its checksum is wrong.")
     return sealed
 
 
-def read_json(place: BlobPlace, name: str, kind: type[T]) -> T:
-    """The object ``name`` as a ``kind``. Raises NotFoundError, FormatError that names it, StorageError."""
-    return read_again(lambda: _read_json(place, name, kind))
-
-
-def _read_json(place: BlobPlace, name: str, kind: type[T]) -> T:
-    where = f"{place.url}/{name}"
+def decoded(content: bytes | memoryview, kind: type[T], where: str) -> T:
+    """``content`` as a ``kind``. Raises FormatError that names ``where`` it lies."""
     try:
-        return msgspec.json.decode(unseal(place.get(name), where), type=kind)
-    except msgspec.MsgspecError as problem:
+        return msgspec.json.decode(content, type=kind)
+    except DAMAGE as problem:
         raise FormatError(f"{where} is damaged: {problem}.") from problem
+
+
+def read_sealed(place: BlobPlace, name: str, kind: type[T]) -> T:
+    """The object ``name``, which has a checksum. Raises NotFoundError, FormatError that names it, StorageError."""
+    where = f"{place.url}/{name}"
+    return read_again(lambda: decoded(unseal(_content(place, name, where), where), kind, where))
+
+
+def read_json(place: BlobPlace, name: str, kind: type[T]) -> T:
+    """The object ``name``, which has no checksum. Raises NotFoundError, FormatError that names it, StorageError."""
+    where = f"{place.url}/{name}"
+    return read_again(lambda: decoded(_content(place, name, where), kind, where))
+
+
+def _content(place: BlobPlace, name: str, where: str) -> bytes:
+    content = place.get(name, 0, MAX_OBJECT_BYTES + 1)
+    if len(content) > MAX_OBJECT_BYTES:
+        raise FormatError(f"{where} is damaged: it has more than {MAX_OBJECT_BYTES} bytes.")
+    return content
 
 
 def read_again(read: Callable[[], T]) -> T:
@@ -61,3 +87,12 @@ def read_again(read: Callable[[], T]) -> T:
         return read()
     except FormatError:
         return read()
+
+
+def check_format(written_as: int, known: int, where: str) -> None:
+    """Raise FormatError about ``where`` for a number of a format that this release does not read."""
+    if written_as != known:
+        raise FormatError(
+            f"{where} has format {written_as}; this release reads {known}.",
+            hint="Use the release that wrote it, or a newer one, on the driver and on every executor.",
+        )

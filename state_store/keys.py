@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
 
 from pyspark_ckpt.state_store.errors import FormatError
 
@@ -28,6 +30,8 @@ FIRST_KEYED_COUNTER = 0x4000
 LAST_KEYED_COUNTER = 0x7FFE
 
 _ID = re.compile(r"[A-Za-z0-9_.]{1,128}")
+CommitId = Annotated[str, msgspec.Meta(pattern=rf"\A{_ID.pattern}\Z")]
+"""See ``is_id``."""
 _STATE = struct.Struct(">H")
 _HASH = struct.Struct(">I")
 _VERSION = struct.Struct(">Q")

@@ -1,9 +1,14 @@
-"""Small local files that another thread or process reads as soon as they are there."""
+"""Local files: a folder that is this user's alone, and small files in it that others read as soon as they are there."""
 
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
+
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+_PRIVATE = 0o700
 
 
 def publish(path: Path, content: bytes) -> None:
@@ -13,3 +18,15 @@ def publish(path: Path, content: bytes) -> None:
     with os.fdopen(descriptor, "wb") as target:
         target.write(content)
     unfinished.replace(path)
+
+
+def make_private(folder: Path) -> None:
+    """Have nobody else look into ``folder``, which is there. Raises InvalidInputError if it is another user's."""
+    found = folder.stat()
+    if found.st_uid != os.geteuid():
+        raise InvalidInputError(
+            f"{folder} belongs to the user {found.st_uid}, and local copies of state are this user's alone.",
+            hint="Remove the folder, or set spark.sql.streaming.stateStore.ckpt.localDir to another one.",
+        )
+    if stat.S_IMODE(found.st_mode) != _PRIVATE:
+        folder.chmod(_PRIVATE)

@@ -5,7 +5,8 @@
     {"format": 1, "store": {...StoreMeta...}, "max_parallelism": 32768, "key_groups": [0, 32768],
      "files": [{"name": "000012.sst", "bytes", "sha256", "xxh3", "object": "sst/<sha256>-<tail>.sst",
                 "first_key", "last_key" (base64), "rows"},
-               {"name": "CURRENT", "bytes", "sha256", "xxh3", "data": (base64)}]}
+               {"name": "CURRENT", "bytes", "sha256", "xxh3", "data": (base64)}],
+     "xxh3": "<of all that, see json_objects>"}
 
 The files are a whole RocksDB folder: it is restored by placing them and opening it. Table files are
 objects that snapshots share; RocksDB's own small files (MANIFEST, CURRENT, OPTIONS) are inside.
@@ -15,20 +16,22 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.json_objects import seal, unseal
+from pyspark_ckpt.state_store.json_objects import Count, check_format, decoded, seal, unseal
 from pyspark_ckpt.state_store.meta import FORMAT_VERSION, StoreMeta
 from pyspark_ckpt.state_store.names import is_table_object
 
 MAX_FILE_BYTES: Final = 1 << 44
+CURRENT: Final = "CURRENT"
 
-_TABLE_NAME = re.compile(r"\d{6,20}\.sst")
-_OTHER_NAME = re.compile(r"CURRENT|(MANIFEST|OPTIONS)-\d{6,20}|rocksdict-config\.json")
+_TABLE_NAME = re.compile(r"[0-9]{6,20}\.sst")
+_OTHER_NAME = re.compile(rf"{CURRENT}|(MANIFEST|OPTIONS)-[0-9]{{6,20}}|rocksdict-config\.json")
 
 
 class ManifestFile(
@@ -48,7 +51,7 @@ class ManifestFile(
     data: bytes | None = None
     first_key: bytes | None = None
     last_key: bytes | None = None
-    rows: int | None = None
+    rows: Count | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,21 +86,20 @@ def inline_file(name: str, data: bytes) -> ManifestFile:
 def decode(content: bytes, where: str) -> Manifest:
     """Read and check a manifest. Raises FormatError that names ``where`` it lies."""
     content = unseal(content, where)
-    try:
-        written_as = msgspec.json.decode(content, type=_FormatOnly).format
-        if written_as != FORMAT_VERSION:
-            raise FormatError(
-                f"{where} has format {written_as}; this release reads {FORMAT_VERSION}.",
-                hint="Use the release that wrote the checkpoint, or a newer one.",
-            )
-        manifest = msgspec.json.decode(content, type=Manifest)
-    except msgspec.MsgspecError as problem:
-        raise FormatError(f"{where} is damaged: {problem}.") from problem
-    names = [file.name for file in manifest.files]
+    check_format(decoded(content, _FormatOnly, where).format, FORMAT_VERSION, where)
+    manifest = decoded(content, Manifest, where)
+    files = {file.name: file for file in manifest.files}
     bad = next((file.name for file in manifest.files if not _acceptable(file)), None)
-    if bad is not None or len(set(names)) != len(names) or "CURRENT" not in names:
+    if bad is not None or len(files) != len(manifest.files) or not _names_its_manifest(files):
         raise FormatError(f"{where} is damaged: its list of files is not that of a database folder ({bad!r}).")
     return manifest
+
+
+def _names_its_manifest(files: Mapping[str, ManifestFile]) -> bool:
+    """Whether CURRENT is there and says which of the files RocksDB's own list of files is: it follows that name."""
+    current = files.get(CURRENT)
+    name = b"" if current is None or current.data is None else current.data.removesuffix(b"\n")
+    return name.startswith(b"MANIFEST-") and name.decode("ascii", errors="replace") in files
 
 
 def _acceptable(file: ManifestFile) -> bool:

@@ -11,12 +11,15 @@ from typing import Any
 import msgspec
 
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count
 from pyspark_ckpt.state_store.keys import (
     EMPTY,
     EMPTY_ID,
     FIRST_KEYED_COUNTER,
     LAST_COUNTER,
     LAST_KEYED_COUNTER,
+    ORDERED_BIT,
+    CommitId,
     Marker,
     state_number,
 )
@@ -40,7 +43,7 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     number: int
     name: str
-    rows: int
+    rows: Count
     descriptor: Descriptor
 
 
@@ -51,13 +54,25 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     never reused.
     """
 
-    version: int
-    id: str
-    parent: str
-    num_partitions: int | None
-    counter: int
+    version: Count
+    id: CommitId
+    parent: CommitId
+    num_partitions: Count | None
+    counter: Count
     states: tuple[State, ...]
-    keyed_counter: int = 0
+    keyed_counter: Count = 0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError when two states have one name or number, or one has a number that was never given out."""
+        numbers = {state.number & ~ORDERED_BIT for state in self.states}
+        if len(numbers) < len(self.states) or len({state.name for state in self.states}) < len(self.states):
+            raise ValueError(f"two of the states {[(state.name, state.number) for state in self.states]} are one")
+        for state in self.states:
+            counted = state.number & ~ORDERED_BIT
+            last = self.counter if counted < FIRST_KEYED_COUNTER else self.keyed_counter + FIRST_KEYED_COUNTER - 1
+            is_ordered = state.number == counted | ORDERED_BIT
+            if not 0 < counted <= last or state.number < 0 or is_ordered != state.descriptor.ordered:
+                raise ValueError(f"state {state.name!r} cannot have the number {state.number}")
 
     @property
     def marker(self) -> Marker:
@@ -115,7 +130,7 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         states = []
         for state in self.states:
             rows = state.rows + row_changes.get(state.number, 0)
-            if rows < 0:
+            if not 0 <= rows <= MAX_LONG:
                 raise InvalidInputError(f"State {state.name!r} would have {rows} rows: the writer's counts are wrong.")
             states.append(msgspec.structs.replace(state, rows=rows))
         return StoreMeta(

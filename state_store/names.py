@@ -18,16 +18,20 @@ import re
 import uuid
 from typing import NamedTuple
 
+from pyspark_ckpt.state_store.json_objects import MAX_LONG
 from pyspark_ckpt.state_store.keys import Marker
 
 META_NAME = "meta.json"
+RUNS_FOLDER = "_ckpt/runs"
+LAST_EPOCH = 10**10 - 1
 TABLE_FOLDER = "sst"
 
-_DELTA = re.compile(r"(\d{20})-([A-Za-z0-9_.]{1,128})-([A-Za-z0-9_.]{1,128})\.delta")
-_SNAPSHOT = re.compile(r"(\d{20})-([A-Za-z0-9_.]{1,128})\.snapshot")
-_WINNER = re.compile(r"(\d{20})-(\d{10})\.winner")
+_DELTA = re.compile(r"([0-9]{20})-([A-Za-z0-9_.]{1,128})-([A-Za-z0-9_.]{1,128})\.delta")
+_SNAPSHOT = re.compile(r"([0-9]{20})-([A-Za-z0-9_.]{1,128})\.snapshot")
+_WINNER = re.compile(r"([0-9]{20})-([0-9]{10})\.winner")
 _TABLE_OBJECT = re.compile(r"sst/([0-9a-f]{64})-[0-9a-f]{8}\.sst")
-_DELTA_FILE = re.compile(r"\d{4}\.sst")
+_RUN = re.compile(r"_ckpt/runs/([0-9]{10})\.run")
+_DELTA_FILE = re.compile(r"[0-9]{4}\.sst")
 
 
 class DeltaName(NamedTuple):
@@ -73,14 +77,26 @@ def version_prefix(version: int) -> str:
 
 def parse(name: str) -> DeltaName | WinnerName | Marker | None:
     """Read an object name: a delta, a winner, a snapshot (its commit), or None for a name not ours."""
-    if match := _DELTA.fullmatch(name):
-        version = int(match[1])
+    match = _DELTA.fullmatch(name) or _WINNER.fullmatch(name) or _SNAPSHOT.fullmatch(name)
+    if match is None:
+        return None
+    version = int(match[1])
+    if version > MAX_LONG:  # Spark counts in longs
+        return None
+    if match.re is _DELTA:
         return DeltaName(Marker(version, match[2]), Marker(version - 1, match[3])) if version > 0 else None
-    if match := _WINNER.fullmatch(name):
-        return WinnerName(int(match[1]), int(match[2]))
-    if match := _SNAPSHOT.fullmatch(name):
-        return Marker(int(match[1]), match[2])
-    return None
+    return WinnerName(version, int(match[2])) if match.re is _WINNER else Marker(version, match[2])
+
+
+def run_name(epoch: int) -> str:
+    """Object name, in the checkpoint, of the run with this epoch."""
+    return f"{RUNS_FOLDER}/{epoch:010d}.run"
+
+
+def epoch_of(name: str) -> int | None:
+    """The epoch of a run by the name of its object; None for a name not ours."""
+    match = _RUN.fullmatch(name)
+    return None if match is None else int(match[1])
 
 
 def is_table_object(name: str) -> bool:

@@ -17,13 +17,14 @@ import msgspec
 
 from pyspark_ckpt.state_store.blobs import S3Settings
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.json_objects import MAX_LONG
 
 PREFIX = "spark.sql.streaming.stateStore.ckpt."
 
 _BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_BYTES = re.compile(r"(\d{1,15})\s*([kmgt]?)b?", re.IGNORECASE)
+_BYTES = re.compile(r"([0-9]{1,15})\s*([kmgt]?)b?", re.IGNORECASE)
 _TIME_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_TIME = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*(ms|s|min|m|h|d)?", re.IGNORECASE)
+_TIME = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*(ms|s|min|m|h|d)?", re.IGNORECASE)
 
 
 class OptionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,6 +78,11 @@ def parse(settings: Mapping[str, str]) -> Options:
     for key in given:
         if key not in table():
             raise _unknown(key)
+    if "@" in str(given.get("s3Endpoint", "")):  # what is in front of it may be a secret: it is not shown
+        raise InvalidInputError(
+            f"Option {PREFIX}s3Endpoint holds credentials.",
+            hint="Give them to the executors in a way that boto3 finds: docs/deploying.md.",
+        )
     values = {key: _value(key, row, given.get(key)) for key, row in table().items()}
     return Options(
         python=cast("str", values["python"]),
@@ -143,7 +149,11 @@ def _bytes(text: str) -> int:
     if match is None:
         problem = "it must be a number of bytes such as 268435456, 256m or 1g"
         raise ValueError(problem)
-    return int(match[1]) * _BYTE_UNITS[match[2].lower()]
+    number = int(match[1]) * _BYTE_UNITS[match[2].lower()]
+    if number > MAX_LONG:
+        problem = "it is more than any machine has"
+        raise ValueError(problem)
+    return number
 
 
 def _seconds(text: str) -> float:
@@ -155,7 +165,7 @@ def _seconds(text: str) -> float:
 
 
 def _int(text: str) -> int:
-    if re.fullmatch(r"-?\d{1,18}", text) is None:
+    if re.fullmatch(r"-?[0-9]{1,18}", text) is None:
         problem = "it must be a whole number"
         raise ValueError(problem)
     return int(text)

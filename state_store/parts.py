@@ -12,6 +12,7 @@ there; a session that died left none, and then its task has failed, too.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,12 +23,15 @@ from msgspec.structs import replace
 
 from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.json_objects import Change, Count, check_format, decoded
 from pyspark_ckpt.state_store.local_files import publish
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
 from pyspark_ckpt.state_store.staged_log import read_frames
 
 PART_FORMAT = 1
 SUFFIX = ".part.json"
+
+_LOG_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,122}\.log")
 
 
 class DeclaredState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,9 +51,9 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     states: tuple[DeclaredState, ...]
     files: tuple[str, ...]
-    rows: dict[int, int]
-    written: int
-    counts: dict[str, int]
+    rows: dict[int, Change]
+    written: Count
+    counts: dict[str, Change]
     log: str = ""
     format: int = PART_FORMAT
 
@@ -63,15 +67,10 @@ def read_parts(staging: Path) -> list[Part]:
     """Every part in the staging folder, in a fixed order. Raises FormatError for one that is no part."""
     parts = []
     for path in sorted(staging.glob(f"*{SUFFIX}")):
-        try:
-            part = msgspec.json.decode(path.read_bytes(), type=Part)
-        except msgspec.MsgspecError as problem:
-            raise FormatError(f"{path} is damaged: {problem}.") from problem
-        if part.format != PART_FORMAT:
-            raise FormatError(
-                f"{path} has format {part.format}, this release reads {PART_FORMAT}.",
-                hint="Install the same release of pyspark-ckpt for the workers and for the state server.",
-            )
+        part = decoded(path.read_bytes(), Part, str(path))
+        check_format(part.format, PART_FORMAT, str(path))
+        if part.log and _LOG_NAME.fullmatch(part.log) is None:
+            raise FormatError(f"{path} is damaged: {part.log!r} is not the name of a log.")
         parts.append(part)
     return parts
 
@@ -129,10 +128,16 @@ def _goes_on(stored: object, declared: object) -> bool:
     """Whether all schemas that values were written by are still known, under the same numbers."""
     if not isinstance(stored, dict) or not isinstance(declared, dict) or stored.keys() != declared.keys():
         return False
-    return all(
-        isinstance(old, dict) and declared[what]["schemas"][: len(old["schemas"])] == old["schemas"]
-        for what, old in stored.items()
-    )
+    for what, old in stored.items():
+        before, now = _schemas(old), _schemas(declared[what])
+        if before is None or now is None or now[: len(before)] != before:
+            return False
+    return True
+
+
+def _schemas(of_values: object) -> list[object] | None:
+    schemas = of_values.get("schemas") if isinstance(of_values, dict) else None
+    return schemas if isinstance(schemas, list) else None
 
 
 @dataclass(frozen=True)

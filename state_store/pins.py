@@ -21,7 +21,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 
 FOLDER = "_ckpt/pins"
 
-_NAME = re.compile(r"(\d{20})-(\d{15})-([0-9a-f]{32})\.pin")
+_NAME = re.compile(r"([0-9]{20})-([0-9]{15})-([0-9a-f]{32})\.pin")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,9 @@ Spark's ``statestore`` source finds the partitions of a checkpoint by their fold
 
 from __future__ import annotations
 
+import re
+from typing import Annotated
+
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, S3Settings, place_at
@@ -17,8 +20,12 @@ POINTER_NAME = "remote.json"
 DEFAULT_STORE = "default"
 
 
+_QUERY_ID = r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z"
+_STORE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
+
+
 class _QueryMetadata(msgspec.Struct):
-    id: str
+    id: Annotated[str, msgspec.Meta(pattern=_QUERY_ID)]
 
 
 class Pointer(msgspec.Struct, frozen=True):
@@ -53,9 +60,18 @@ def place_of(checkpoint: BlobPlace, identity: Identity, s3: S3Settings) -> BlobP
     """Where the state of a store is: where its checkpoint says, else in there. Raises StorageError, FormatError."""
     name = f"{_store_folder(identity)}/{POINTER_NAME}"
     try:
-        return place_at(read_json(checkpoint, name, Pointer).place, s3)
+        pointed = read_json(checkpoint, name, Pointer).place
     except NotFoundError:
         return place_at(f"{checkpoint.url}/{_store_folder(identity)}", s3)
+    try:
+        return place_at(pointed, s3)
+    except InvalidInputError as problem:
+        raise FormatError(f"{checkpoint.url}/{name} is damaged: {problem.message}", hint=problem.hint) from problem
+
+
+def is_store_name(name: str) -> bool:
+    """Whether ``name`` can be that of a store: a folder may have it."""
+    return _STORE_NAME.fullmatch(name) is not None
 
 
 def _store_folder(identity: Identity) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -17,14 +17,19 @@ from pyspark_ckpt.state_store.blobs import S3aSettings
 from pyspark_ckpt.state_store.context import Caller, Identity
 from pyspark_ckpt.state_store.entrusted import Entrusted
 from pyspark_ckpt.state_store.errors import CkptError, InternalError, InvalidInputError, StorageError
+from pyspark_ckpt.state_store.json_objects import DAMAGE, MAX_LONG, Change, Count
 from pyspark_ckpt.state_store.keys import EMPTY, MARKER_KEY
 from pyspark_ckpt.state_store.meta import Descriptor
+from pyspark_ckpt.state_store.remote import is_store_name
 from pyspark_ckpt.state_store.store import Store
 from pyspark_ckpt.state_store.stores import Stores
 from pyspark_ckpt.state_store.ticket import WorkerTask
 from pyspark_ckpt.state_store.transaction import Transaction
 
 PROTOCOL = 1
+
+Version = Annotated[int, msgspec.Meta(ge=0, lt=MAX_LONG)]
+"""One that another can follow."""
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,12 +41,12 @@ class Open(Request, frozen=True):
 
     state_dir: str
     checkpoint_root: str
-    operator: int
-    partition: int
+    operator: Count
+    partition: Count
     name: str
     run_id: str
     format: int
-    min_versions_to_retain: int
+    min_versions_to_retain: Count
     options: dict[str, str] = {}
     s3a: dict[str, str] = {}
     secrets: int | None = None
@@ -51,19 +56,19 @@ class Begin(Request, frozen=True):
     """Begin a transaction."""
 
     handle: int
-    version: int
+    version: Version
     id: str | None = None
-    attempt: int | None = None
+    attempt: Count | None = None
     key_schema: str = ""
-    num_partitions: int | None = None
+    num_partitions: Count | None = None
 
 
 class Replay(Request, frozen=True):
     """Begin a transaction on a version that is built of the snapshot of version ``start`` and deltas."""
 
     handle: int
-    version: int
-    start: int
+    version: Version
+    start: Version
     id: str | None = None
     start_id: str | None = None
 
@@ -72,8 +77,8 @@ class OpenChanges(Request, frozen=True):
     """Open a feed of what the versions ``first`` to ``last`` have changed; ``id`` is the last one's."""
 
     handle: int
-    first: int
-    last: int
+    first: Count
+    last: Version
     id: str | None = None
 
 
@@ -103,8 +108,8 @@ class Commit(Request, frozen=True):
 
     txn: int
     files: list[str]
-    rows: dict[str, int] = {}
-    num_partitions: int | None = None
+    rows: dict[int, Change] = {}
+    num_partitions: Count | None = None
 
 
 class OfTransaction(Request, frozen=True):
@@ -172,15 +177,15 @@ class Dispatcher:
         decoder, answer = self._methods[method]
         try:
             decoded = decoder.decode(request)
-        except msgspec.MsgspecError as problem:
+        except DAMAGE as problem:
             raise InvalidInputError(f"The request of {method!r} is not valid: {problem}.") from problem
         return answer(decoded)
 
     def _open(self, request: Open) -> dict[str, Any]:
         if request.format not in (1, 2):
             raise InvalidInputError(f"Checkpoint format {request.format} is not known; there are 1 and 2.")
-        if min(request.operator, request.partition, request.min_versions_to_retain) < 0:
-            raise InvalidInputError("operator, partition and min_versions_to_retain cannot be negative.")
+        if not is_store_name(request.name):
+            raise InvalidInputError(f"{request.name!r} cannot be the name of a store.")
         secrets = {} if request.secrets is None else self._entrusted.await_secrets(request.secrets)
         handle = self._stores.open(
             request.state_dir,
@@ -256,11 +261,7 @@ class Dispatcher:
 
     def _commit(self, request: Commit) -> dict[str, Any]:
         store, transaction = self._stores.transaction(request.txn)
-        try:
-            rows = {int(number): change for number, change in request.rows.items()}
-        except ValueError as problem:
-            raise InvalidInputError(f"Row counts are by state number, not {list(request.rows)}.") from problem
-        result = store.commit(transaction, request.files, rows, request.num_partitions)
+        result = store.commit(transaction, request.files, request.rows, request.num_partitions)
         return {"version": result.version, "id": result.id, "metrics": result.metrics, "states": result.states}
 
     def _follow(self, request: OfHandle) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from pyspark_ckpt.state_store import options as option_table
 from pyspark_ckpt.state_store.entrusted import Entrusted
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.json_objects import DAMAGE, Count
 from pyspark_ckpt.state_store.log import LOGGER, log_to_stderr
 from pyspark_ckpt.state_store.rpc import PROTOCOL, Dispatcher, error_answer
 from pyspark_ckpt.state_store.stores import Stores
@@ -42,7 +43,7 @@ class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     protocol: int
     token: str
     local_dir: str
-    memory_bytes: int
+    memory_bytes: Count
     options: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -97,7 +98,7 @@ def main() -> int:
 def _hello(line: bytes) -> Hello:
     try:
         hello = msgspec.json.decode(line, type=Hello)
-    except msgspec.MsgspecError as problem:
+    except DAMAGE as problem:
         raise InvalidInputError(f"The first line of stdin is not a valid hello: {problem}.") from problem
     if hello.protocol != PROTOCOL:
         raise InvalidInputError(

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.json_objects import DAMAGE, Change, Count
 
 _SIZE_BYTES = 4
 
@@ -27,9 +28,9 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     rows: list[tuple[bytes, bytes | None]]
     files: tuple[str, ...]
-    changes: dict[int, int]
-    counts: dict[str, int]
-    written: int
+    changes: dict[int, Change]
+    counts: dict[str, Change]
+    written: Count
 
 
 class StagedLog:
@@ -57,8 +58,11 @@ class StagedLog:
 
 
 def read_frames(path: Path) -> list[Frame]:
-    """All frames of a log. Raises FormatError for a damaged one."""
-    content, at, frames = path.read_bytes(), 0, []
+    """All frames of a log. Raises FormatError for a damaged one, or if there is none."""
+    try:
+        content, at, frames = path.read_bytes(), 0, []
+    except FileNotFoundError as problem:
+        raise FormatError(f"{path} is missing, which a worker has staged.") from problem
     try:
         while at < len(content):
             begin = at + _SIZE_BYTES
@@ -66,6 +70,6 @@ def read_frames(path: Path) -> list[Frame]:
             if at > len(content):
                 raise FormatError(f"{path} is damaged: its last frame is cut off.")
             frames.append(msgspec.msgpack.decode(content[begin:at], type=Frame))
-    except msgspec.MsgspecError as problem:
+    except DAMAGE as problem:
         raise FormatError(f"{path} is damaged: {problem}.") from problem
     return frames

@@ -27,6 +27,7 @@ from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.lineage import Lineage
+from pyspark_ckpt.state_store.local_files import make_private
 from pyspark_ckpt.state_store.maintenance import Maintenance
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
@@ -82,6 +83,7 @@ class Stores:
         self.memory_bytes = memory_bytes
         self._places = places
         local_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(local_dir)
         self._possession = _possess(local_dir)
         _tidy(local_dir)
         self._shared = Shared(

@@ -11,9 +11,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.json_objects import Count, decoded
+from pyspark_ckpt.state_store.keys import CommitId
 from pyspark_ckpt.state_store.local_files import publish
 from pyspark_ckpt.state_store.meta import StoreMeta
 
@@ -34,16 +38,16 @@ class Ticket(msgspec.Struct, frozen=True):
     ``compression``: of the database, and of what the worker writes.
     """
 
-    operator: int
-    partition: int
+    operator: Count
+    partition: Count
     name: str
-    version: int
-    id: str
-    new_id: str
+    version: Count
+    id: CommitId
+    new_id: CommitId
     db: str
     live: bool
     staging: str
-    compression: str
+    compression: Annotated[str, msgspec.Meta(pattern=r"\A(lz4|zstd|none)\Z")]
     meta: StoreMeta
     key_schema: str = ""
 
@@ -59,5 +63,10 @@ def write_ticket(path: Path, ticket: Ticket) -> None:
 
 
 def read_ticket(path: Path) -> Ticket:
-    """Read a ticket."""
-    return msgspec.json.decode(path.read_bytes(), type=Ticket)
+    """Read a ticket. Raises FormatError that names it: it is damaged, or leads out of the local folder it lies in."""
+    ticket = decoded(path.read_bytes(), Ticket, str(path))
+    local_dir = path.absolute().parents[1]
+    for place, below in ((ticket.db, local_dir / "stores"), (ticket.staging, local_dir / "staging")):
+        if ".." in Path(place).parts or "\0" in place or below not in Path(place).parents:
+            raise FormatError(f"{path} is damaged: {place!r} is not in {below}.")
+    return ticket

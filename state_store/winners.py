@@ -20,12 +20,14 @@ import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.commit_log import committed_ids
-from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError
-from pyspark_ckpt.state_store.json_objects import read_json, seal
-from pyspark_ckpt.state_store.keys import Marker
+from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.json_objects import check_format, read_sealed, seal
+from pyspark_ckpt.state_store.keys import CommitId, Marker
 from pyspark_ckpt.state_store.lineage import Lineage
-from pyspark_ckpt.state_store.names import WinnerName
+from pyspark_ckpt.state_store.names import LAST_EPOCH, RUNS_FOLDER, WinnerName, epoch_of, run_name
 
+WINNER_FORMAT = 1
+RUN_FORMAT = 1
 RUNS_SEARCHED = 64
 NO_RUN_EPOCH = 0
 
@@ -35,7 +37,7 @@ class Winner(msgspec.Struct, frozen=True):
 
     format: int
     version: int
-    id: str
+    id: CommitId
     run_id: str
 
 
@@ -67,14 +69,21 @@ class Epochs:
 
     def _find(self, run_id: str) -> int:
         while True:
-            names = [blob.name for blob in self._place.list("_ckpt/runs") if blob.name.endswith(".run")]
-            for name in reversed(names[-RUNS_SEARCHED:]):
-                if read_json(self._place, name, Run).run_id == run_id:
-                    return _epoch(name)
-            epoch = _epoch(names[-1]) + 1 if names else 1
-            content = seal(Run(1, run_id))
-            if self._place.put_if_absent(f"_ckpt/runs/{epoch:010d}.run", content):
+            known = [epoch_of(blob.name) for blob in self._place.list(RUNS_FOLDER)]
+            epochs = [epoch for epoch in known if epoch is not None]
+            for epoch in reversed(epochs[-RUNS_SEARCHED:]):
+                if self._read(epoch).run_id == run_id:
+                    return epoch
+            epoch = epochs[-1] + 1 if epochs else 1
+            if epoch > LAST_EPOCH:
+                raise FormatError(f"{self._place.url}/{run_name(epoch - 1)} leaves no number for another run.")
+            if self._place.put_if_absent(run_name(epoch), seal(Run(RUN_FORMAT, run_id))):
                 return epoch
+
+    def _read(self, epoch: int) -> Run:
+        run = read_sealed(self._place, run_name(epoch), Run)
+        check_format(run.format, RUN_FORMAT, f"{self._place.url}/{run_name(epoch)}")
+        return run
 
 
 def declare_winner(place: BlobPlace, commit: Marker, epoch: int, run_id: str) -> Marker:
@@ -82,10 +91,9 @@ def declare_winner(place: BlobPlace, commit: Marker, epoch: int, run_id: str) ->
 
     Durable after return. Safe to repeat after a lost answer. Raises StorageError.
     """
-    name = str(WinnerName(commit.version, epoch))
-    if place.put_if_absent(name, seal(Winner(1, commit.version, commit.id, run_id))):
-        return commit
-    return Marker(commit.version, read_json(place, name, Winner).id)
+    name = WinnerName(commit.version, epoch)
+    content = seal(Winner(WINNER_FORMAT, commit.version, commit.id, run_id))
+    return commit if place.put_if_absent(str(name), content) else _read_winner(place, name)
 
 
 def resolve(place: BlobPlace, checkpoint: BlobPlace, version: int, operator: int, partition: int, store: str) -> Marker:
@@ -110,7 +118,7 @@ def resolve(place: BlobPlace, checkpoint: BlobPlace, version: int, operator: int
         )
     winners = sorted(winner for winner in lineage.winners if winner.version == version)
     if winners:
-        decided = Marker(version, read_json(place, str(winners[-1]), Winner).id)
+        decided = _read_winner(place, winners[-1])
         if decided in candidates:
             return decided
         raise NotFoundError(f"{store}: {winners[-1]} names {decided}, whose delta is missing.")
@@ -123,5 +131,10 @@ def resolve(place: BlobPlace, checkpoint: BlobPlace, version: int, operator: int
     )
 
 
-def _epoch(name: str) -> int:
-    return int(name.rpartition("/")[2].removesuffix(".run"))
+def _read_winner(place: BlobPlace, name: WinnerName) -> Marker:
+    """The commit that a winner object names. Raises FormatError, StorageError."""
+    winner, where = read_sealed(place, str(name), Winner), f"{place.url}/{name}"
+    check_format(winner.format, WINNER_FORMAT, where)
+    if winner.version != name.version:
+        raise FormatError(f"{where} is damaged: it holds version {winner.version}.")
+    return Marker(winner.version, winner.id)

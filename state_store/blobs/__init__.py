@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark_ckpt.state_store.blobs.local import LocalPlace
 from pyspark_ckpt.state_store.blobs.metered import MeteredPlace, Traffic
-from pyspark_ckpt.state_store.blobs.place import Blob, BlobPlace, Sink
+from pyspark_ckpt.state_store.blobs.place import Blob, BlobPlace, Sink, is_unstorable
 from pyspark_ckpt.state_store.blobs.s3a import S3aSettings
 from pyspark_ckpt.state_store.blobs.settings import S3Settings
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -60,8 +60,22 @@ def place_at(uri: str, s3: S3Settings = _BOTO3S_OWN, s3a: S3aSettings = _NOTHING
     )
 
 
+def _authority(uri: str, scheme: str) -> str:
+    """The host or the bucket that a URI names. What may be a secret is not shown."""
+    try:
+        authority = urlsplit(uri).netloc
+    except ValueError as problem:
+        raise InvalidInputError(f"State cannot be stored at a URI of {scheme}: that cannot be read.") from problem
+    if "@" in authority:
+        raise InvalidInputError(
+            f"State cannot be stored at a URI of {scheme}: with a user or a password in front of its host or bucket.",
+            hint="Credentials are found by boto3's own chain, or as S3A has them: docs/deploying.md.",
+        )
+    return authority
+
+
 def _local(uri: str) -> LocalPlace:
-    host = urlsplit(uri).netloc
+    host = _authority(uri, "file")
     if host not in ("", "localhost"):
         raise InvalidInputError(
             f"State cannot be stored at {uri!r}: a file: URI may not name a host ({host!r}).",
@@ -71,14 +85,9 @@ def _local(uri: str) -> LocalPlace:
 
 
 def _s3(uri: str, scheme: str, own: S3Settings, s3a: S3aSettings) -> BlobPlace:
-    bucket, prefix = urlsplit(uri).netloc, uri.partition("://")[2].partition("/")[2]
+    bucket, prefix = _authority(uri, scheme), uri.partition("://")[2].partition("/")[2]
     if not bucket:
         raise InvalidInputError(f"State cannot be stored at {uri!r}: it names no bucket.", hint="s3://bucket/prefix")
-    if "@" in bucket:
-        raise InvalidInputError(
-            f"State cannot be stored at a URI of {scheme}: with a user or a password in front of its bucket.",
-            hint="Credentials are found by boto3's own chain, or as S3A has them: docs/deploying.md.",
-        )
     from pyspark_ckpt.state_store.blobs.s3 import S3Place  # noqa: PLC0415 - boto3 is loaded where it is needed
 
     settings = s3a.complete(own, bucket) if scheme == "s3a" else own
@@ -88,4 +97,6 @@ def _s3(uri: str, scheme: str, own: S3Settings, s3a: S3aSettings) -> BlobPlace:
 def _absolute(path: str, given: str) -> Path:
     if not path.startswith("/"):
         raise InvalidInputError(f"State cannot be stored at {given!r}: the path is not absolute.")
+    if is_unstorable(path):
+        raise InvalidInputError(f"State cannot be stored at {given!r}: no file can have this name.")
     return Path("/" + path.lstrip("/"))

@@ -76,7 +76,10 @@ class LocalPlace:
         try:
             with path.open("rb", buffering=0) as source:
                 source.seek(start)
-                return source.read() if end is None else source.read(max(0, end - start))
+                if end is None:
+                    return source.read()
+                size = os.fstat(source.fileno()).st_size  # read() takes memory for all that it is asked for
+                return source.read(max(0, min(end, size) - start))
         except OSError as problem:
             _fail("read", path, problem)
 

@@ -17,9 +17,14 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 
 def checked_name(name: str) -> str:
     """``name``, if it is the name of an object of a place: it cannot leave it. Raises InvalidInputError."""
-    if any(part in ("", ".", "..") or "\0" in part for part in name.split("/")):
+    if any(part in ("", ".", "..") for part in name.split("/")) or is_unstorable(name):
         raise InvalidInputError(f"{name!r} is not the name of an object.")
     return name
+
+
+def is_unstorable(name: str) -> bool:
+    """Whether a file system or a service cannot take ``name`` at all: it has a NUL, or is no Unicode text."""
+    return "\0" in name or any("\ud800" <= character <= "\udfff" for character in name)
 
 
 class Sink(Protocol):

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_ckpt.operators.evolution import EvolvedCodec, adaptation, evolved
+from pyspark_ckpt.operators.evolution import EvolvedCodec, Schemas, adaptation, evolved
 from pyspark_ckpt.operators.stored_values import value_codec
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 
@@ -74,10 +74,10 @@ def test_a_change_that_loses_something_is_refused_by_both_types(old: pa.DataType
 def test_schemas_keep_their_numbers_when_a_program_goes_back_and_on() -> None:
     first = evolved(None, "long")
     second = evolved(first, "double")
-    assert evolved(second, "long") == {"schemas": ["long", "double"], "current": 1}
+    assert evolved(second, "long") == Schemas(["long", "double"], 1)
     assert evolved(evolved(second, "long"), "double") == second
-    many = {"schemas": list(range(127)), "current": 1}
-    assert evolved(many, 5)["current"] == 6
+    many = Schemas(list(range(127)), 1)
+    assert evolved(many, 5).current == 6
     with pytest.raises(InvalidInputError, match="127 types"):
         evolved(many, "one more")
 

@@ -1,0 +1,55 @@
+"""Checkpoints of earlier releases, which are read for ever: where they lie, and how they are packed.
+
+::
+
+    tests/compat/<version>/<name>.tar.gz    a whole checkpoint, as it was left
+    tests/compat/<version>/expected.json    what is in each of them, and what a query makes of it that goes on
+    tests/compat/<version>/SHA256SUMS       of all other files: nothing here changes
+
+``<version>`` is that of the stored format. ``tests/compat/write.py`` has made them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+SUMS = "SHA256SUMS"
+EXPECTED = "expected.json"
+VERSIONS = sorted(path.parent.name for path in HERE.glob(f"*/{SUMS}"))
+
+
+def expected(version: str) -> dict[str, Any]:
+    """What is known of the checkpoints of a format, by their names."""
+    content: dict[str, Any] = json.loads((HERE / version / EXPECTED).read_text(encoding="utf-8"))
+    return content
+
+
+def unpack(version: str, name: str, folder: Path) -> Path:
+    """Put a checkpoint into the new ``folder``."""
+    with tarfile.open(HERE / version / f"{name}.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def pack(checkpoint: Path, path: Path) -> None:
+    """Make an archive of a checkpoint, without what says when and by whom."""
+
+    def bare(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        entry.mtime = entry.uid = entry.gid = 0
+        entry.uname = entry.gname = ""
+        return entry
+
+    with tarfile.open(path, "w:gz", compresslevel=9) as archive:
+        for each in sorted(checkpoint.rglob("*")):
+            archive.add(each, str(each.relative_to(checkpoint)), recursive=False, filter=bare)
+
+
+def sums(folder: Path) -> str:
+    """The digests of all files of a folder but of the list of them, in the form of ``sha256sum``."""
+    files = sorted(path for path in folder.iterdir() if path.name != SUMS)
+    return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)
