@@ -6,7 +6,6 @@ lock is held for pointer swaps, hard links and ingests, which take milliseconds;
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 import uuid
@@ -18,9 +17,11 @@ from pyspark_ckpt.state_store.blobs import BlobPlace, Traffic
 from pyspark_ckpt.state_store.context import Caller, Identity, Shared
 from pyspark_ckpt.state_store.copies import LocalCopies, LocalCopy
 from pyspark_ckpt.state_store.database import TableCount, Tuning, write_table_file
+from pyspark_ckpt.state_store.decisions import Decisions
 from pyspark_ckpt.state_store.delta import write_delta
-from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, LifecycleError, StorageError
-from pyspark_ckpt.state_store.keys import EMPTY, MARKER_KEY, Marker, is_id
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, StorageError
+from pyspark_ckpt.state_store.keys import EMPTY, MARKER_KEY, Marker
+from pyspark_ckpt.state_store.local_versions import LocalVersions
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
 from pyspark_ckpt.state_store.names import DeltaName, new_commit_id
@@ -32,9 +33,7 @@ from pyspark_ckpt.state_store.snapshot_lag import LagTracker
 from pyspark_ckpt.state_store.snapshot_policy import SnapshotPolicy
 from pyspark_ckpt.state_store.ticket import Ticket, WorkerTask, ticket_path, write_ticket
 from pyspark_ckpt.state_store.transaction import Committed, Status, Transaction
-from pyspark_ckpt.state_store.winners import Epochs, declare_winner, resolve
-
-DECISIONS_KEPT = 64
+from pyspark_ckpt.state_store.winners import Epochs
 
 
 class Store:
@@ -58,24 +57,21 @@ class Store:
         self.log = StoreLog("store", identity.short)
         self.checkpoint = checkpoint
         self._traffic = traffic
-        self._epochs = epochs
         self._shared = shared
         self._tuning = shared.tuning.using(options.compression)
         self._lock = threading.RLock()
         self._closed = False
         self._copies = LocalCopies(folder, self._tuning, options.local_checkpoints, shared.sweeper, self.log)
-        self._restorer = Restorer(
-            place, self._tuning, shared.pool, shared.failpoints, shared.forecast, self.log, str(identity)
-        )
-        self._restoring: dict[Marker, Future[None]] = {}
         self._transactions: dict[int, Transaction] = {}
-        self._decided: dict[tuple[str, int], Marker] = {}
         self._moves: list[Future[None]] = []
         self._ingest_ms = 0.0
         self.lag = LagTracker(shared.clock)
         self.policy = SnapshotPolicy(options, shared.forecast)
-        self.tables = TableCount(0, 0)
-        """Table files of the live database behind the last commit or restore."""
+        restorer = Restorer(
+            place, self._tuning, shared.pool, shared.failpoints, shared.forecast, self.log, str(identity)
+        )
+        self._versions = LocalVersions(self._copies, restorer, self.lag, self._lock, self._require_usable, self.log)
+        self.decisions = Decisions(identity, place, checkpoint, epochs, self.log)
         self.newest: Marker | None = None
         """The last commit a transaction of a query began on: Spark is known to have committed it."""
 
@@ -88,6 +84,11 @@ class Store:
     def tuning(self) -> Tuning:
         """RocksDB settings of this store."""
         return self._tuning
+
+    @property
+    def tables(self) -> TableCount:
+        """Table files of the live database behind the last commit or restore."""
+        return self._versions.tables
 
     @property
     def open_transactions(self) -> int:
@@ -110,8 +111,8 @@ class Store:
         self._shared.failpoints.hit("begin.before")
         started = time.monotonic()
         self.await_moves()
-        base = self.commit_of(caller, version, commit_id)
-        copy, metrics = self._leased(base)
+        base = self.decisions.commit_of(caller, version, commit_id)
+        copy, metrics = self._versions.leased(base)
         try:
             self._check_partitions(copy.meta, num_partitions)
             transaction = self._opened(caller, base, copy, worker)
@@ -123,7 +124,7 @@ class Store:
         with self._lock:
             if caller.run_id:  # a reader outside a query says nothing of where the query is
                 self.newest = base
-            self._decide(caller, base)
+            self.decisions.decide(caller, base)
         self._shared.failpoints.hit("begin.after_ticket")
         transaction.metrics = {"load_ms": _ms_since(started), "restored": 0, "replayed_deltas": 0, **metrics}
         return transaction
@@ -138,8 +139,8 @@ class Store:
         started = time.monotonic()
         if not 1 <= start <= version:
             raise InvalidInputError(f"{self.identity}: version {version} cannot be replayed from version {start}.")
-        base = self.commit_of(caller, version, commit_id)
-        copy, metrics = self._replayed(base, start, start_id)
+        base = self.decisions.commit_of(caller, version, commit_id)
+        copy, metrics = self._versions.replayed(base, start, start_id)
         try:
             transaction = self._opened(caller, base, copy, None)
         except BaseException:
@@ -148,26 +149,6 @@ class Store:
             raise
         transaction.metrics = {"load_ms": _ms_since(started), **metrics}
         return transaction
-
-    def commit_of(self, caller: Caller, version: int, commit_id: str | None) -> Marker:
-        """The commit of a version that stands for this caller; whether it is there is not looked at if its id is given.
-
-        Raises as ``resolve``; InvalidInputError.
-        """
-        if version < 0 or (commit_id is not None and not is_id(commit_id)):
-            raise InvalidInputError(f"{self.identity}: version {version} with id {commit_id!r} cannot exist.")
-        if caller.format == 1:
-            self._epochs.of(caller.run_id)  # number the run before it commits anything
-        if version == 0:
-            return EMPTY
-        if commit_id is not None:
-            return Marker(version, commit_id)
-        decided = self._decided.get((caller.run_id, version))
-        if decided is not None:
-            return decided
-        return resolve(
-            self.place, self.checkpoint, version, self.identity.operator, self.identity.partition, str(self.identity)
-        )
 
     def is_live(self, transaction: Transaction) -> bool:
         """Whether the base of ``transaction`` is the copy that commits move forward."""
@@ -261,85 +242,6 @@ class Store:
             self._closed = True
             self._copies.close(remove=True)
 
-    def _decide(self, caller: Caller, commit: Marker) -> None:
-        """Remember for this run which commit of a version stands; a reader outside a query belongs to no run."""
-        if not caller.run_id:
-            return
-        self._decided[caller.run_id, commit.version] = commit
-        while len(self._decided) > DECISIONS_KEPT:
-            del self._decided[next(iter(self._decided))]
-
-    def _leased(self, base: Marker) -> tuple[LocalCopy, dict[str, int]]:
-        """A leased local copy of ``base``, restored if there is none; one restore serves all who ask for it."""
-        metrics: dict[str, int] = {}
-        while True:
-            with self._lock:
-                self._require_usable()
-                copy = self._copies.take(base)
-                if copy is not None:
-                    return copy, metrics
-                running = self._restoring.get(base)
-                if running is None:
-                    mine = self._restoring[base] = Future[None]()
-            if running is not None:
-                running.result()
-                continue
-            try:
-                copy, metrics = self._restored(base)
-            except BaseException as problem:
-                mine.set_exception(problem)
-                raise
-            else:
-                mine.set_result(None)
-                return copy, metrics
-            finally:
-                with self._lock:
-                    del self._restoring[base]
-
-    def _restored(self, base: Marker) -> tuple[LocalCopy, dict[str, int]]:
-        with self._lock:
-            folder = self._copies.new_folder()
-            local = {copy.marker for copy in self._copies}
-        try:
-            restored = self._restorer.restore(base, folder, local, self._link)
-            with self._lock:
-                if self._closed:
-                    restored.database.close()
-                self._require_usable()
-                self.tables = restored.database.table_count()
-                copy = self._copies.add(folder, restored.meta, restored.database)
-                self._copies.lease(copy)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        self.lag.observed(restored.lineage, base)
-        self.log.info("%s restored: %s", base, restored.metrics)
-        return copy, restored.metrics
-
-    def _replayed(self, base: Marker, start: int, start_id: str | None) -> tuple[LocalCopy, dict[str, int]]:
-        with self._lock:
-            self._require_usable()
-            folder = self._copies.new_folder()
-        try:
-            restored = self._restorer.replay(base, start, start_id, folder)
-            restored.database.close()
-            copy = LocalCopy(folder, restored.meta)
-            with self._lock:
-                self._require_usable()
-                self._copies.lease(copy)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        return copy, restored.metrics
-
-    def _link(self, base: Marker, folder: Path) -> StoreMeta | None:
-        with self._lock:
-            copy = self._copies.find(base)
-            if copy is None:
-                return None
-            self._copies.link(copy, folder)
-            return copy.meta
-
     def _check_partitions(self, meta: StoreMeta, num_partitions: int | None) -> None:
         if num_partitions is not None and meta.num_partitions not in (None, num_partitions):
             raise InvalidInputError(
@@ -422,7 +324,8 @@ class Store:
         # 3. Format 1 only: which commit of this version stands. Format 2 leaves that to Spark's commit log.
         stands = transaction.target
         if transaction.format == 1:
-            stands = self._settle(transaction)
+            caller = Caller(transaction.run_id, transaction.format, 0)
+            stands = self.decisions.settle(caller, DeltaName(transaction.target, transaction.base))
             metrics["superseded"] = int(stands != transaction.target)
             metrics["winner_ms"] = _ms_since(uploaded)
         metrics.update(self._upkeep_metrics(transaction.target.version), **self._traffic.take())
@@ -456,7 +359,7 @@ class Store:
                     failpoints.hit("commit.after_ingest")
                     self._ingest_ms = _ms_since(started)
                     self._shared.forecast.ingested(1, self._ingest_ms / 1000)
-                    self.tables = self._copies.live_tables()
+                    self._versions.tables = self._copies.live_tables()
         except Exception:
             self.log.exception("%s is durable, but has to be restored: the local database failed", transaction.target)
         try:
@@ -472,20 +375,6 @@ class Store:
         path = transaction.staging / "marker.sst"
         write_table_file(path, [(MARKER_KEY, transaction.target.encode())], self._tuning)
         return path
-
-    def _settle(self, transaction: Transaction) -> Marker:
-        """Declare the winner of a format 1 commit; a loser's traces go."""
-        caller = Caller(transaction.run_id, transaction.format, 0)
-        stands = declare_winner(self.place, transaction.target, self._epochs.of(transaction.run_id), transaction.run_id)
-        with self._lock:
-            self._decide(caller, stands)
-        if stands != transaction.target:
-            self.log.info("%s was committed as %s first; %s is dropped", self.identity, stands, transaction.target)
-            try:
-                self.place.delete(str(DeltaName(transaction.target, transaction.base)))
-            except CkptError as problem:
-                self.log.warning("%s could not be dropped and is left to retention: %s", transaction.target, problem)
-        return stands
 
     def _end(self, transaction: Transaction, status: Status) -> None:
         with self._lock:

@@ -189,7 +189,7 @@ class Stores:
         store = handle.store
         if not 1 <= first <= last:
             raise InvalidInputError(f"{store.identity}: versions {first} to {last} are none that change anything.")
-        commit = store.commit_of(handle.caller, last, commit_id)
+        commit = store.decisions.commit_of(handle.caller, last, commit_id)
         steps = steps_to(commit, first, Lineage.read(store.place), str(store.identity))
         folder = self.local_dir / "staging" / f"changes-{secrets.token_hex(8)}"
         folder.mkdir(mode=0o700)

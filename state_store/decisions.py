@@ -1,0 +1,72 @@
+"""Which commit of a version stands, for whom: what a run was told stays so, and else what the checkpoint says."""
+
+from __future__ import annotations
+
+import threading
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.context import Caller, Identity
+from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
+from pyspark_ckpt.state_store.keys import EMPTY, Marker, is_id
+from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.names import DeltaName
+from pyspark_ckpt.state_store.winners import Epochs, declare_winner, resolve
+
+DECISIONS_KEPT = 64
+
+
+class Decisions:
+    """Decisions about one store. Safe to call from many threads."""
+
+    def __init__(
+        self, identity: Identity, place: BlobPlace, checkpoint: BlobPlace, epochs: Epochs, log: StoreLog
+    ) -> None:
+        """Decide by what is in ``place`` and ``checkpoint``."""
+        self._identity = identity
+        self._place = place
+        self._checkpoint = checkpoint
+        self._epochs = epochs
+        self._log = log
+        self._lock = threading.Lock()
+        self._decided: dict[tuple[str, int], Marker] = {}
+
+    def commit_of(self, caller: Caller, version: int, commit_id: str | None) -> Marker:
+        """The commit of a version that stands for this caller; whether it is there is not looked at if its id is given.
+
+        Raises as ``resolve``; InvalidInputError.
+        """
+        if version < 0 or (commit_id is not None and not is_id(commit_id)):
+            raise InvalidInputError(f"{self._identity}: version {version} with id {commit_id!r} cannot exist.")
+        if caller.format == 1:
+            self._epochs.of(caller.run_id)  # number the run before it commits anything
+        if version == 0:
+            return EMPTY
+        if commit_id is not None:
+            return Marker(version, commit_id)
+        decided = self._decided.get((caller.run_id, version))
+        if decided is not None:
+            return decided
+        who = self._identity
+        return resolve(self._place, self._checkpoint, version, who.operator, who.partition, str(who))
+
+    def decide(self, caller: Caller, commit: Marker) -> None:
+        """Remember for this run which commit of a version stands; a reader outside a query belongs to no run."""
+        if not caller.run_id:
+            return
+        with self._lock:
+            self._decided[caller.run_id, commit.version] = commit
+            while len(self._decided) > DECISIONS_KEPT:
+                del self._decided[next(iter(self._decided))]
+
+    def settle(self, caller: Caller, delta: DeltaName) -> Marker:
+        """Declare a format 1 commit the winner, unless another was first; a loser's traces go. Raises StorageError."""
+        commit = delta.commit
+        stands = declare_winner(self._place, commit, self._epochs.of(caller.run_id), caller.run_id)
+        self.decide(caller, stands)
+        if stands != commit:
+            self._log.info("%s was committed as %s first; %s is dropped", self._identity, stands, commit)
+            try:
+                self._place.delete(str(delta))
+            except CkptError as problem:
+                self._log.warning("%s could not be dropped and is left to retention: %s", commit, problem)
+        return stands

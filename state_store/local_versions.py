@@ -1,0 +1,123 @@
+"""Versions of one store on this machine: what is here is leased, what is not is restored, once for all who ask."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+from pyspark_ckpt.state_store.copies import LocalCopies, LocalCopy
+from pyspark_ckpt.state_store.database import TableCount
+from pyspark_ckpt.state_store.keys import Marker
+from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.meta import StoreMeta
+from pyspark_ckpt.state_store.restore import Restored, Restorer
+from pyspark_ckpt.state_store.snapshot_lag import LagTracker
+
+
+class LocalVersions:
+    """Versions of one store on this machine. Safe to call from many threads; no lock is held while one is restored."""
+
+    def __init__(
+        self,
+        copies: LocalCopies,
+        restorer: Restorer,
+        lag: LagTracker,
+        lock: threading.RLock,
+        require_usable: Callable[[], None],
+        log: StoreLog,
+    ) -> None:
+        """Keep them in ``copies``, which ``lock`` protects; ``require_usable`` raises when the store is closed."""
+        self._copies = copies
+        self._restorer = restorer
+        self._lag = lag
+        self._lock = lock
+        self._require_usable = require_usable
+        self._log = log
+        self._restoring: dict[Marker, Future[None]] = {}
+        self.tables = TableCount(0, 0)
+        """Table files of the live database behind the last commit or restore."""
+
+    def leased(self, base: Marker) -> tuple[LocalCopy, dict[str, int]]:
+        """A leased local copy of ``base``, restored if there is none, and what that took.
+
+        Raises as ``Restorer.restore``; LifecycleError.
+        """
+        metrics: dict[str, int] = {}
+        while True:
+            with self._lock:
+                self._require_usable()
+                copy = self._copies.take(base)
+                if copy is not None:
+                    return copy, metrics
+                running = self._restoring.get(base)
+                if running is None:
+                    mine = self._restoring[base] = Future[None]()
+            if running is not None:
+                running.result()
+                continue
+            try:
+                copy, metrics = self._restored(base)
+            except BaseException as problem:
+                mine.set_exception(problem)
+                raise
+            else:
+                mine.set_result(None)
+                return copy, metrics
+            finally:
+                with self._lock:
+                    del self._restoring[base]
+
+    def _restored(self, base: Marker) -> tuple[LocalCopy, dict[str, int]]:
+        with self._lock:
+            folder = self._copies.new_folder()
+            local = {copy.marker for copy in self._copies}
+        try:
+            restored = self._restorer.restore(base, folder, local, self._link)
+            copy = self._taken_in(folder, restored)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        self._lag.observed(restored.lineage, base)
+        self._log.info("%s restored: %s", base, restored.metrics)
+        return copy, restored.metrics
+
+    def _taken_in(self, folder: Path, restored: Restored) -> LocalCopy:
+        """A leased copy of what was restored; after an error its database is closed."""
+        with self._lock:
+            try:
+                self._require_usable()
+                self.tables = restored.database.table_count()
+            except BaseException:
+                restored.database.close()
+                raise
+            copy = self._copies.add(folder, restored.meta, restored.database)
+            self._copies.lease(copy)
+            return copy
+
+    def replayed(self, base: Marker, start: int, start_id: str | None) -> tuple[LocalCopy, dict[str, int]]:
+        """A leased copy that was built for the caller alone, see ``Restorer.replay``, and what that took."""
+        with self._lock:
+            self._require_usable()
+            folder = self._copies.new_folder()
+        try:
+            restored = self._restorer.replay(base, start, start_id, folder)
+            restored.database.close()
+            copy = LocalCopy(folder, restored.meta)
+            with self._lock:
+                self._require_usable()
+                self._copies.lease(copy)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return copy, restored.metrics
+
+    def _link(self, base: Marker, folder: Path) -> StoreMeta | None:
+        with self._lock:
+            copy = self._copies.find(base)
+            if copy is None:
+                return None
+            self._copies.link(copy, folder)
+            return copy.meta
