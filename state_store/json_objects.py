@@ -39,7 +39,11 @@ _SEAL = re.compile(rb',"xxh3":"([0-9a-f]{32})"}\Z')
 
 def seal(value: msgspec.Struct) -> bytes:
     """``value`` as the content of an object, with its checksum."""
-    content = msgspec.json.encode(value)
+    return sealed(msgspec.json.encode(value))
+
+
+def sealed(content: bytes) -> bytes:
+    """A JSON object with its checksum."""
     return b'%s,"xxh3":"%s"}' % (content[:-1], xxhash.xxh3_128_hexdigest(content).encode())
 
 

@@ -43,7 +43,8 @@ def damaged_once(monkeypatch: pytest.MonkeyPatch, suffix: str) -> list[str]:
         if not name.endswith(suffix) or name in hit:
             return data
         hit.append(name)
-        return data[:-40] + bytes([data[-40] ^ 1]) + data[-39:]
+        at = len(data) // 2
+        return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
     def get_flipped(place: LocalPlace, name: str, start: int = 0, end: int | None = None) -> bytes:
         return flipped(name, get(place, name, start, end))

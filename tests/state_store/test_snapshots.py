@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pyspark_ckpt.state_store.json_objects import sealed
 from tests.conftest import MakeLab
 from tests.lab import CallError, Lab, damage, expected
 
@@ -198,14 +199,16 @@ def test_a_newer_format_is_refused_by_name(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "CURRENT/../x", "000001.sst\0"])
-def test_a_manifest_cannot_name_files_outside(lab: Lab, name: str) -> None:
+def test_a_manifest_cannot_name_files_outside(lab: Lab, name: str, caplog: pytest.LogCaptureFixture) -> None:
     _, ids = grown(lab, 3, 3)
     (path,) = lab.remote.glob("*.snapshot")
     manifest = json.loads(path.read_text())
+    del manifest["xxh3"]
     manifest["files"][0]["name"] = name
-    path.write_text(json.dumps(manifest))
+    path.write_bytes(sealed(json.dumps(manifest).encode()))  # it is the name that is refused
     lab.restart(lose_local=True)
     assert lab.begin(lab.open(), 3, ids[2]).answer["metrics"]["replayed_deltas"] == 3
+    assert "its list of files is not that of a database folder" in caplog.text
 
 
 def test_local_copies_are_used_when_a_killed_server_comes_back(lab: Lab) -> None:

@@ -59,7 +59,7 @@ class Query:
         elif what < 0.2:
             in_the_middle(draw, executor)
         elif what < 0.26:
-            executor.server.trouble = draw.choice((FULL, READ_ONLY, nearly_full(draw.randrange(1, 20000))))
+            executor.server.trouble = draw.choice((FULL, READ_ONLY, nearly_full(int(2 ** draw.uniform(4, 14)))))
             executor.kept_by_disk |= executor.server.trouble is READ_ONLY
             self.network.tell(f"      the disk of {executor.name} is {executor.server.trouble.name}")
         yield
