@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +34,7 @@ from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
 
 CHUNK_BYTES = 1 << 20
 PROGRESS_S = 5.0
+LOCAL_COPY, SNAPSHOT, EMPTY_STORE = "local copy", "snapshot", "empty store"
 
 _T = TypeVar("_T")
 
@@ -99,21 +100,26 @@ class Restorer:
 
     def _restore(self, commit: Marker, lineage: Lineage, folder: Path, local: set[Marker], link: LinkLocal) -> Restored:
         lineage.require(commit, self._store)
-        sources = {"local copy": set(local), "snapshot": set(lineage.snapshots)}
-        troubles: list[_UnusableBaseError] = []
+        sources = {LOCAL_COPY: set(local), SNAPSHOT: set(lineage.snapshots)}
+        troubles: list[Exception] = []
+        may_pass = False
         while True:
             try:
                 base, steps = lineage.chain(commit, lambda marker: any(marker in kind for kind in sources.values()))
             except NotFoundError as problem:
-                raise self._hopeless(commit, problem, troubles) from problem
-            kind = next((kind for kind, markers in sources.items() if base in markers), "empty store")
+                if not troubles:
+                    raise NotFoundError(f"{self._store}: {problem}", hint=problem.hint) from problem
+                raise self._hopeless(commit, [*troubles, problem], may_pass=may_pass) from problem
+            kind = next((kind for kind, markers in sources.items() if base in markers), EMPTY_STORE)
             try:
                 return self._build(base, kind, steps, lineage, folder, link)
             except _UnusableBaseError as problem:
-                self._log.warning("%s; an older base and more deltas are used instead", problem)
                 troubles.append(problem)
-                if kind not in sources:
-                    raise self._hopeless(commit, problem, troubles) from problem
+                # A network or a disk that failed: but a local copy that cannot be opened does not mend itself.
+                may_pass |= kind != LOCAL_COPY and isinstance(problem.__cause__, StorageError)
+                if kind == EMPTY_STORE:
+                    raise self._hopeless(commit, troubles, may_pass=may_pass) from problem
+                self._log.warning("%s; an older base and more deltas are used instead", problem)
                 sources[kind].discard(base)
                 _empty(folder)
 
@@ -129,7 +135,7 @@ class Restorer:
         if base not in lineage.snapshots or base.version != start or start_id not in (None, base.id):
             raise self._no_snapshot(commit, start, start_id, lineage)
         try:
-            return self._build(base, "snapshot", steps, lineage, folder, lambda _commit, _folder: None)
+            return self._build(base, SNAPSHOT, steps, lineage, folder, lambda _commit, _folder: None)
         except _UnusableBaseError as problem:
             raise FormatError(
                 f"{self._store}: {commit} cannot be replayed: {problem}",
@@ -140,7 +146,7 @@ class Restorer:
         self, base: Marker, kind: str, steps: list[DeltaName], lineage: Lineage, folder: Path, link: LinkLocal
     ) -> Restored:
         started = time.monotonic()
-        manifest = self._manifest(base) if kind == "snapshot" else None
+        manifest = self._manifest(base) if kind == SNAPSHOT else None
         self._failpoints.hit("restore.before_download")
         tables = {file.name: file for file in manifest.files} if manifest is not None else {}
         (folder / "db").mkdir(mode=0o700)
@@ -162,7 +168,7 @@ class Restorer:
         if isinstance(deltas, CkptError):
             raise deltas
         meta = manifest.store if manifest is not None else EMPTY_META
-        if kind == "local copy":
+        if kind == LOCAL_COPY:
             (folder / "db").rmdir()
             meta = _linked(link, base, folder / "db")
         self._failpoints.hit("restore.after_download")
@@ -263,12 +269,10 @@ class Restorer:
             hint="Snapshots are made in the background, see the option snapshotEveryVersions.",
         )
 
-    def _hopeless(self, commit: Marker, problem: Exception, troubles: list[_UnusableBaseError]) -> CkptError:
-        """What to say when no base is left: a disk or network that failed has damaged nothing."""
-        if not troubles:
-            return NotFoundError(f"{self._store}: {problem}", hint=getattr(problem, "hint", None))
-        reasons = "; ".join(dict.fromkeys(str(each) for each in (*troubles, problem)))
-        if any(isinstance(trouble.__cause__, StorageError) for trouble in troubles):
+    def _hopeless(self, commit: Marker, troubles: Sequence[Exception], *, may_pass: bool) -> CkptError:
+        """What to say when no base is left: what may pass has damaged nothing."""
+        reasons = "; ".join(map(str, troubles))
+        if may_pass:
             return StorageError(f"{self._store}: {commit} could not be restored: {reasons}")
         return FormatError(
             f"{self._store}: {commit} cannot be restored: {reasons}",

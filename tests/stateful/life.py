@@ -139,6 +139,8 @@ class Life:
         query.network.tell("    both work at once")
         for executor in query.executors:  # a disk is that of the process, and another step is that of one thread
             executor.server.trouble, executor.link.at_pass = None, None
+        if own.random() < 0.4:
+            query.replace(own.choice(query.executors), keeps_disk=False)  # so that it has to restore
         if own.random() < 0.2:
             own.choice(query.executors).die_at(own.randint(1, 30), in_threads=own.random() < 0.3, keeps_disk=True)
         turns = Turns(own, lambda: query.network.advance(own.choice((0, 0, 0, LATE_S / 4, 3 * GRACE_S))))
@@ -151,7 +153,7 @@ class Life:
             for _ in range(draw.randint(2, 5)):
                 turns.hand_over()
                 works = (self._snapshot, self._clean_up, self._read, self._run)
-                (work,) = draw.choices(works, (3, 3, 1, 1))
+                (work,) = draw.choices(works, (3, 3, 2, 1))
                 work(draw, executor)
         finally:
             link.thread, link.at_each_pass = before, None
