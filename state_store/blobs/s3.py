@@ -38,6 +38,8 @@ from pyspark_ckpt.state_store.errors import ConflictError, NotFoundError, Outcom
 PART_BYTES = 8 << 20
 CONNECTIONS = 32
 TRANSFERS = 8
+UPLOADS = 3
+"""How many parts of one object go up at once: the network is also there for commits."""
 ATTEMPTS = 6
 CONFLICT_ATTEMPTS = 8
 BODY_ATTEMPTS = 4
@@ -269,26 +271,30 @@ class _Upload:
         self._place, self._name = place, name
         self._key = place.key(name)
         self._writer = uuid.uuid4().hex
-        self._buffer = bytearray()
+        self._pieces: list[bytes] = []
+        self._held = 0
         self._upload_id = ""
         self._parts: list[Future[dict[str, Any]]] = []
 
     def write(self, data: bytes | memoryview, /) -> int:
         """Append ``data``."""
-        self._buffer += data
-        while len(self._buffer) > PART_BYTES:
-            self._send(bytes(self._buffer[:PART_BYTES]))
-            del self._buffer[:PART_BYTES]
+        view = memoryview(data)
+        while self._held + len(view) > PART_BYTES:  # all parts but the last have one size: some services ask for it
+            missing = PART_BYTES - self._held
+            self._hold(view[:missing])
+            view = view[missing:]
+            self._send(self._taken())
+        self._hold(view)
         return len(data)
 
     def finish(self) -> bool:
         """Make the object appear; False if there is another one."""
         place = self._place
         if not self._upload_id:
-            return place.put_if_absent(self._name, bytes(self._buffer))
+            return place.put_if_absent(self._name, self._taken())
         try:
-            if self._buffer:
-                self._send(bytes(self._buffer))
+            if self._held:
+                self._send(self._taken())
             with place.failures("write", self._name):
                 parts = [part.result() for part in self._parts]
             landed = place.write_once(self._name, self._writer, lambda: self._complete(parts))
@@ -310,6 +316,15 @@ class _Upload:
             with suppress(ClientError, *_NO_ANSWER):  # discard_unfinished finds what is left
                 self._place.client.abort_multipart_upload(**self._target())
 
+    def _hold(self, view: memoryview) -> None:
+        self._pieces.append(bytes(view))
+        self._held += len(view)
+
+    def _taken(self) -> bytes:
+        """All that is held, which is held no longer."""
+        data, self._pieces, self._held = b"".join(self._pieces), [], 0
+        return data
+
     def _send(self, data: bytes) -> None:
         place = self._place
         with place.failures("write", self._name):
@@ -319,8 +334,8 @@ class _Upload:
                 )
                 self._upload_id = begun["UploadId"]
             number = len(self._parts) + 1
-            if number > TRANSFERS:  # so many parts are in memory, no more
-                self._parts[number - TRANSFERS - 1].result()
+            if number > UPLOADS:  # so many parts are in memory, no more
+                self._parts[number - UPLOADS - 1].result()
         self._parts.append(_transfers().submit(self._send_part, number, data))
 
     def _send_part(self, number: int, data: bytes) -> dict[str, Any]:
