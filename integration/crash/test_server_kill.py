@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from integration.crash.driver import Relay
-from integration.crash.faults import Scenario, armed, few, label, sample
+from integration.crash.faults import FORMATS, SOAK, Scenario, all_armed, few, label, sample
 from integration.crash.processes import eventually
 from integration.crash.reference import Reference, order
+from integration.crash.workload import QUERIES
+from pyspark_ckpt.state_store.failpoints import NAMES
 
 IN_CLUSTER = [
     ("commit.after_ingest", "groups", 2),
@@ -17,23 +19,43 @@ IN_CLUSTER = [
 ]
 
 
-def _survives(relay: Relay, reference: Reference, scenario: Scenario, folder: Path) -> None:
-    point, name, version = scenario
+# Two kills a run: the second server dies as well. A batch waits for the second one of each.
+STEPS = (
+    ("begin.before", "snapshot.before_manifest"),
+    ("begin.after_ticket", "snapshot.after_manifest"),
+    ("commit.before_upload", "cleanup.before_delete"),
+    ("restore.before_download", "commit.after_upload"),
+    ("restore.after_download", "commit.before_answer"),
+    ("commit.before_ingest", "commit.after_ingest"),
+)
+SAMPLE = [(steps, QUERIES[n % len(QUERIES)], FORMATS[n % len(FORMATS)]) for n, steps in enumerate(STEPS)]
+ALL = [((point,), name, version) for point, name, version in sample()]
+
+
+def _survives(
+    relay: Relay, reference: Reference, steps: tuple[str, ...], name: str, version: int, folder: Path
+) -> None:
     reference.start_from_half(name, version, folder)
     driver = relay.driver()
     driver.lose_local_state()
-    hold = {"batch": 4, "file": driver.fired_pattern(point)}
-    driver.run(order(name, folder, conf=armed(point, "kill", version), hold=hold))
+    hold = {"batch": 4, "file": driver.fired_pattern(steps[-1])}
+    driver.run(order(name, folder, conf=all_armed(steps, "kill", version), hold=hold))
+    fired = [mark.name for mark in driver.fired()]
+    assert all(any(mark.startswith(f"{step}-") for mark in fired) for step in steps)
     reference.check(driver, name, folder)
+
+
+def test_every_step_is_among_those_at_which_the_state_server_is_killed() -> None:
+    assert {step for steps in STEPS for step in steps} == NAMES
 
 
 @pytest.mark.spark
 @pytest.mark.kill
-@pytest.mark.parametrize("scenario", sample(), ids=label)
+@pytest.mark.parametrize(("steps", "name", "version"), ALL if SOAK else SAMPLE, ids=str)
 def test_state_and_output_are_right_when_the_state_server_is_killed(
-    scenario: Scenario, local: Relay, reference: Reference, tmp_path: Path
+    steps: tuple[str, ...], name: str, version: int, local: Relay, reference: Reference, tmp_path: Path
 ) -> None:
-    _survives(local, reference, scenario, tmp_path)
+    _survives(local, reference, steps, name, version, tmp_path)
 
 
 @pytest.mark.cluster
@@ -42,7 +64,8 @@ def test_state_and_output_are_right_when_the_state_server_is_killed(
 def test_state_and_output_are_right_when_a_state_server_of_a_cluster_is_killed(
     scenario: Scenario, cluster: Relay, reference: Reference, tmp_path: Path
 ) -> None:
-    _survives(cluster, reference, scenario, tmp_path)
+    point, name, version = scenario
+    _survives(cluster, reference, (point,), name, version, tmp_path)
 
 
 @pytest.mark.spark

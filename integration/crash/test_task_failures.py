@@ -11,48 +11,64 @@ from integration.crash.reference import Reference, order, read_output
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
+# Side by side in one driver: what fails in each query, and its checkpoint format.
 FAULTS = [
-    ("kill_worker", "groups", 1),
-    ("kill_worker", "join", 2),
-    ("raise_midway", "groups", 2),
-    ("kill_worker", "keyed", 1),
-    ("raise_midway", "keyed", 2),
-    ("raise_midway", "dedup", 2),
-    ("raise_at_end", "windows", 2),
-    ("raise_at_end", "join", 1),
-    ("raise_at_end", "dedup", 2),
+    {
+        "groups": ("kill_worker", 1),
+        "join": ("kill_worker", 2),
+        "keyed": ("kill_worker", 1),
+        "dedup": ("raise_midway", 2),
+        "windows": ("raise_at_end", 2),
+    },
+    {
+        "groups": ("raise_midway", 2),
+        "keyed": ("raise_midway", 2),
+        "join": ("raise_at_end", 1),
+        "dedup": ("raise_at_end", 2),
+    },
 ]
 
 
-@pytest.mark.parametrize(("kind", "name", "version"), FAULTS)
+@pytest.mark.parametrize("faults", FAULTS)
 def test_state_and_output_are_right_when_a_task_fails_once(
-    kind: str, name: str, version: int, local: Relay, reference: Reference, tmp_path: Path
+    faults: dict[str, tuple[str, int]], local: Relay, reference: Reference, tmp_path: Path
 ) -> None:
-    marker = tmp_path / "struck"
     driver = local.driver()
-    fault = {"kind": kind, "marker": str(marker)}
-    driver.run(order(name, tmp_path, conf={FORMAT: str(version)}, fault=fault))
-    assert marker.exists()
-    reference.check(driver, name, tmp_path)
+    orders = [
+        order(
+            name,
+            tmp_path,
+            conf={FORMAT: str(version)},
+            fault={"kind": kind, "marker": str(tmp_path / f"struck-{name}")},
+        )
+        for name, (kind, version) in faults.items()
+    ]
+    driver.run(*orders)
+    for name in faults:
+        assert (tmp_path / f"struck-{name}").exists()
+        reference.check(driver, name, tmp_path)
 
 
-@pytest.mark.parametrize(("name", "version"), [("windows", 1), ("groups", 2), ("keyed", 1), ("keyed", 2)])
+@pytest.mark.parametrize(("names", "version"), [(("windows", "keyed"), 1), (("groups", "keyed"), 2)])
 def test_state_is_that_of_the_fixed_program_when_an_uncommitted_batch_runs_again(
-    name: str, version: int, local: Relay, reference: Reference, tmp_path: Path
+    names: tuple[str, ...], version: int, local: Relay, reference: Reference, tmp_path: Path
 ) -> None:
     driver = local.driver()
     conf = {FORMAT: str(version)}
     quiet, broken = tmp_path / "quiet", tmp_path / "broken"
 
-    reference.start_from_half(name, version, quiet)
-    driver.run(order(name, quiet, conf=conf, weight=10))
-    reference.start_from_half(name, version, broken)
-    with pytest.raises(OrderFailedError, match="made-up failure of the sink"):
-        driver.run(order(name, broken, conf=conf, fail_at=3))
-    driver.run(order(name, broken, conf=conf, weight=10, program_may_change=True))
+    for name in names:
+        reference.start_from_half(name, version, quiet)
+        reference.start_from_half(name, version, broken)
+    driver.run(*(order(name, quiet, conf=conf, weight=10) for name in names))
+    with pytest.raises(OrderFailedError) as failed:
+        driver.run(*(order(name, broken, conf=conf, fail_at=3) for name in names))
+    assert str(failed.value).count("made-up failure of the sink") >= len(names)
+    driver.run(*(order(name, broken, conf=conf, weight=10, program_may_change=True) for name in names))
 
-    assert _what_is_left(broken, name, driver) == _what_is_left(quiet, name, driver)
-    assert driver.state(name, broken / name) != reference.outcomes[name].state
+    for name in names:
+        assert _what_is_left(broken, name, driver) == _what_is_left(quiet, name, driver)
+        assert driver.state(name, broken / name) != reference.outcomes[name].state
     assert driver.lock_trouble() == []
 
 
