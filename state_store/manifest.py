@@ -85,9 +85,8 @@ def inline_file(name: str, data: bytes) -> ManifestFile:
 
 def decode(content: bytes, where: str) -> Manifest:
     """Read and check a manifest. Raises FormatError that names ``where`` it lies."""
-    content = unseal(content, where)
     check_format(decoded(content, _FormatOnly, where).format, FORMAT_VERSION, where)
-    manifest = decoded(content, Manifest, where)
+    manifest = decoded(unseal(content, where), Manifest, where)
     files = {file.name: file for file in manifest.files}
     bad = next((file.name for file in manifest.files if not _acceptable(file)), None)
     if bad is not None or len(files) != len(manifest.files) or not _names_its_manifest(files):

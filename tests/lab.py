@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from pyspark_ckpt.state_store import options as option_table
 from pyspark_ckpt.state_store.blobs import BlobPlace, S3aSettings, S3Settings, place_at
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
@@ -48,6 +50,11 @@ def damage(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
+
+
+def sealed(content: bytes) -> bytes:
+    """JSON with the checksum that an object of ours has, whatever it says."""
+    return content[:-1] + f',"xxh3":"{xxhash.xxh3_128_hexdigest(content)}"}}'.encode()
 
 
 class Server:

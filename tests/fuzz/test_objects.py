@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +27,7 @@ from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.remote import place_of, query_id
 from pyspark_ckpt.state_store.winners import Epochs, declare_winner
 from tests.fuzz.mutations import any_damage, damaged, damaged_json, fuzzed, read_or_refuse
+from tests.lab import sealed
 
 COMMIT = Marker(7, "ab" * 16)
 SCHEMA = {"type": "struct", "fields": [{"name": "user", "type": "integer", "nullable": True, "metadata": {}}]}
@@ -54,11 +54,6 @@ MANIFEST = Manifest(
     (0, 32768),
     (TABLE, inline_file("CURRENT", b"MANIFEST-000005\n"), inline_file("MANIFEST-000005", bytes(range(200)))),
 )
-
-
-def sealed(content: bytes) -> bytes:
-    """Content of an object with the right checksum, whatever it says."""
-    return content[:-1] + f',"xxh3":"{xxhash.xxh3_128_hexdigest(content)}"}}'.encode()
 
 
 @fuzzed
