@@ -129,7 +129,8 @@ class Link:
     """One executor's way to its places. ``met`` are the faults since somebody last emptied it.
 
     ``at_pass`` is called once, at the ``passes_left``-th point of a call: around a request, or at a fail point.
-    Only the thread that made the link counts, so that the order of the points is that of the program.
+    ``at_each_pass`` is called at all of them. Only ``thread`` counts, which makes the calls, so that the order of the
+    points is that of the program.
     """
 
     network: Network
@@ -137,13 +138,18 @@ class Link:
     is_dead: bool = False
     is_dying: bool = False
     met: set[str] = field(default_factory=set)
+    at_each_pass: Callable[[], None] | None = None
     at_pass: Callable[[], None] | None = None
     passes_left: int = 0
     thread: int = field(default_factory=threading.get_ident)
 
     def pass_by(self) -> None:
         """Be at a point where something else may happen first."""
-        if self.at_pass is None or threading.get_ident() != self.thread:
+        if threading.get_ident() != self.thread:
+            return
+        if self.at_each_pass is not None:
+            self.at_each_pass()
+        if self.at_pass is None:
             return
         self.passes_left -= 1
         if self.passes_left <= 0:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import pyspark_ckpt
-from integration.crash import workload
 from integration.crash.driver import FORMAT, LOCAL, ROOT, Driver
 from integration.crash.faults import FORMATS
 from integration.crash.reference import order, read_output
@@ -20,6 +19,7 @@ from pyspark_ckpt.cli import main
 from tests.s3_server import S3Service, hide_credentials
 
 QUERY = "windows"
+BATCHES = 4
 
 pytestmark = pytest.mark.spark
 
@@ -45,21 +45,21 @@ def test_state_in_an_s3a_checkpoint_is_right_when_all_that_is_local_is_lost(
     root, keys = s3.new_folder().replace("s3:", "s3a:", 1), s3.s3a_keys
     folders = {f"{root}/format-{version}": tmp_path / f"v{version}" for version in FORMATS}
 
-    def orders(**more: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - JSON
+    def orders(until: int) -> list[dict[str, Any]]:
         in_s3a = [
-            order(QUERY, folder, checkpoint=place, conf={FORMAT: place[-1], **keys}, **more)
+            order(QUERY, folder, checkpoint=place, conf={FORMAT: place[-1], **keys}, until=until)
             for place, folder in folders.items()
         ]
-        return [*in_s3a, order(QUERY, tmp_path / "local", **more)]
+        return [*in_s3a, order(QUERY, tmp_path / "local", until=until)]
 
-    driver.run(*orders(until=workload.BATCHES // 2))
+    driver.run(*orders(BATCHES // 2))
     driver.lose_local_state()
-    driver.run(*orders())
+    driver.run(*orders(BATCHES))
     driver.lose_local_state()
 
     output = read_output(tmp_path / "local" / QUERY)
     state = driver.state(QUERY, tmp_path / "local" / QUERY)
-    assert len(output) == workload.BATCHES
+    assert len(output) == BATCHES
     for place, folder in folders.items():
         assert read_output(folder / QUERY) == output
         assert driver.state(QUERY, folder, keys, place) == state

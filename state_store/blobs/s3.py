@@ -28,6 +28,7 @@ from botocore.exceptions import (
     NoCredentialsError,
     PartialCredentialsError,
 )
+from botocore.handlers import add_expect_header
 from urllib3.exceptions import HTTPError
 
 from pyspark_ckpt.state_store.blobs.place import Blob, Sink, checked_name
@@ -349,7 +350,7 @@ def _client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
         response_checksum_validation="when_required",
     )
     keys = settings.credentials
-    return boto3.session.Session().client(
+    client = boto3.session.Session().client(
         "s3",
         endpoint_url=settings.endpoint or None,
         region_name=settings.region or None,
@@ -358,6 +359,9 @@ def _client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
         aws_session_token=keys and keys.session_token,
         config=config,
     )
+    # Waiting to be told that a body is welcome would make every write two round trips.
+    client.meta.events.unregister("before-call.s3", add_expect_header)
+    return client
 
 
 @cache

@@ -18,7 +18,7 @@ PREFIX = "fs.s3a."
 
 _CENTRAL_HOST = "s3.amazonaws.com"
 _REGION_OF_HOST = re.compile(
-    r"(?:^|[.-])s3[.-](?:dualstack\.)?([a-z]{2}(?:-[a-z]+)+-\d+)\.(?:vpce\.)?amazonaws\.com(?:\.cn)?$"
+    r"(?:^|[.-])s3[.-](?:fips\.)?(?:dualstack\.)?([a-z]{2}(?:-[a-z]+)+-\d+)\.(?:vpce\.)?amazonaws\.com(?:\.cn)?$"
 )
 _REGIONS_OF_THE_SDK = frozenset({"", "sdk", "ec2"})
 _PROVIDERS_OF_KEYS = ("SimpleAWSCredentialsProvider", "TemporaryAWSCredentialsProvider")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from botocore.exceptions import ReadTimeoutError
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, LocalPlace, MeteredPlace, S3Settings, Traffic, place_at
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
+from tests.faulty_disk import FULL, READ_ONLY, Trouble, broken, nearly_full
+from tests.faulty_place import FaultyPlace, Link, Network
 from tests.memory_place import MemoryService
 from tests.s3_server import S3Service
 
@@ -146,6 +149,24 @@ class TestLocalPlace(BlobPlaceContract):
         with pytest.raises(StorageError, match="file"):
             LocalPlace(tmp_path / "file" / "folder").put("a", b"x")
 
+    @pytest.mark.parametrize("trouble", [FULL, READ_ONLY, nearly_full(3)], ids=lambda trouble: trouble.name)
+    def test_a_disk_that_fails_is_a_storage_error(self, place: BlobPlace, trouble: Trouble, tmp_path: Path) -> None:
+        place.put("sst/there", b"1234567890")
+        (Path(place.url) / "sst" / ".a.123.tmp").write_bytes(b"half")
+        writes: list[Callable[[], object]] = [
+            lambda: place.put("a", b"1234567890"),
+            lambda: place.put_if_absent("sst/a", b"1234567890"),
+            lambda: place.download("sst/there", tmp_path / "copy"),
+        ]
+        if trouble is READ_ONLY:
+            writes += [lambda: place.delete("sst/there"), lambda: place.discard_unfinished(0)]
+        for write in writes:
+            with pytest.raises(StorageError), broken(tmp_path, trouble):
+                write()
+        assert place.list() == []
+        assert place.get("sst/there") == b"1234567890"
+        place.put("a", b"1234567890")
+
 
 class TestMeteredPlace(BlobPlaceContract):
     @pytest.fixture
@@ -173,6 +194,12 @@ class TestMemoryPlace(BlobPlaceContract):
     @pytest.fixture
     def place(self) -> BlobPlace:
         return MemoryService(time.time).place("memory:/place")
+
+
+class TestFaultyPlaceInCalm(BlobPlaceContract):
+    @pytest.fixture
+    def place(self) -> BlobPlace:
+        return FaultyPlace(MemoryService(time.time).place("memory:/place"), Link(Network("contract"), "A"))
 
 
 class TestS3Place(BlobPlaceContract):

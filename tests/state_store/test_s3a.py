@@ -46,6 +46,10 @@ def s3a(settings: dict[str, str]) -> S3aSettings:
             {"endpoint": "https://bucket.vpce-1a-2b.s3.us-gov-west-1.vpce.amazonaws.com"},
             {"endpoint": "https://bucket.vpce-1a-2b.s3.us-gov-west-1.vpce.amazonaws.com", "region": "us-gov-west-1"},
         ),
+        (
+            {"endpoint": "s3-fips.dualstack.us-east-2.amazonaws.com"},
+            {"endpoint": "https://s3-fips.dualstack.us-east-2.amazonaws.com", "region": "us-east-2"},
+        ),
         ({"path.style.access": "true"}, {"addressing": "path"}),
         ({"path.style.access": "true", "bucket.b.path.style.access": "false"}, {}),
         ({"encryption.algorithm": "SSE-KMS"}, {"encryption": "aws:kms"}),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import count
@@ -66,7 +65,8 @@ class Executor:
             return FaultyPlace(self._service.place(uri), link)
 
         self.server = FragileServer(local_dir, OPTIONS, place, self._network.clock)
-        _at_fail_points(self.server, link.pass_by)
+        # Fail points are points like requests: they stand where a death hurts.
+        self.server.stores._shared.failpoints.hit = lambda _: link.pass_by()  # type: ignore[assignment,method-assign]
 
     def open(self, run: str, fmt: int, keep: int) -> int:
         """The handle of a run; it is opened when it is first asked for."""
@@ -142,14 +142,3 @@ class Executor:
         self.link.is_dead, self.link.at_pass = True, None
         self.server.stores.shut_down()
         shutil.rmtree(self.server.stores.local_dir)
-
-
-def _at_fail_points(server: Server, call: Callable[[], None]) -> None:
-    """Let fail points be points like requests: they stand where a death hurts."""
-    thread = threading.get_ident()
-
-    def hit(_: str) -> None:
-        if threading.get_ident() == thread:
-            call()
-
-    server.stores._shared.failpoints.hit = hit  # type: ignore[assignment,method-assign]

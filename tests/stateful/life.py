@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tests.faulty_place import LATE_S
@@ -11,6 +13,7 @@ from tests.lab import read_rows
 from tests.stateful.executor import GRACE_S, Executor
 from tests.stateful.query import Query
 from tests.stateful.truth import Run
+from tests.stateful.turns import Turns
 
 MOST_ATTEMPTS = 4
 
@@ -88,9 +91,12 @@ class Life:
 
     def read(self, draw: random.Random) -> None:
         """The query, or a reader outside it, reads a version that is retained."""
+        self._read(draw, self._executor(draw))
+
+    def _read(self, draw: random.Random, executor: Executor) -> None:
         truth = self.query.truth
         version = draw.randint(min(truth.oldest, truth.newest), truth.newest)
-        attempt = self.query.begin(self._executor(draw), version, is_reader=draw.random() < 0.3)
+        attempt = self.query.begin(executor, version, is_reader=draw.random() < 0.3)
         if attempt is not None:
             self.query.attempt(attempt.on, attempt.txn.abort)
 
@@ -98,7 +104,10 @@ class Life:
 
     def snapshot(self, draw: random.Random) -> None:
         """A snapshot, forced or if it is due."""
-        executor, force = self._executor(draw), draw.random() < 0.6
+        self._snapshot(draw, self._executor(draw))
+
+    def _snapshot(self, draw: random.Random, executor: Executor) -> None:
+        force = draw.random() < 0.6
         handle = self.query.handle(executor)
         if handle is not None:
             done = self.query.attempt(
@@ -110,7 +119,10 @@ class Life:
 
     def clean_up(self, draw: random.Random) -> None:
         """A clean-up."""
-        executor, truth = self._executor(draw), self.query.truth
+        self._clean_up(draw, self._executor(draw))
+
+    def _clean_up(self, _: random.Random, executor: Executor) -> None:
+        truth = self.query.truth
         handle = self.query.handle(executor)
         if handle is not None:
             truth.first_kept = max(truth.first_kept, executor.newest - self.query.keep)
@@ -122,21 +134,27 @@ class Life:
         self._executor(draw).compact()
 
     def overlap(self, draw: random.Random) -> None:
-        """A snapshot or a clean-up of one executor is slow, and the other one does its own in the middle of it."""
-        executor, (first, second) = self._executor(draw), draw.choices((self.snapshot, self.clean_up), k=2)
+        """Both executors work at once, each on its own things, and time passes wherever it likes."""
+        query, own = self.query, random.Random(draw.getrandbits(32))
+        query.network.tell("    both work at once")
+        for executor in query.executors:  # a disk is that of the process, and another step is that of one thread
+            executor.server.trouble, executor.link.at_pass = None, None
+        if own.random() < 0.2:
+            own.choice(query.executors).die_at(own.randint(1, 30), in_threads=own.random() < 0.3, keeps_disk=True)
+        turns = Turns(own, lambda: query.network.advance(own.choice((0, 0, 0, LATE_S / 4, 3 * GRACE_S))))
+        turns.take([partial(self._work, own, executor, turns) for executor in query.executors])
 
-        def in_the_middle(draw: random.Random) -> None:
-            for _ in range(2):
-                draw.choice((second, self.clean_up))(draw)
-                self.query.network.advance(draw.choice((0, 2 * GRACE_S)))
-
-        everybody = self.query.executors
-        self._meanwhile(draw, executor, in_the_middle)
-        self.query.executors = [executor]
+    def _work(self, draw: random.Random, executor: Executor, turns: Turns) -> None:
+        link = executor.link
+        link.thread, before, link.at_each_pass = threading.get_ident(), link.thread, turns.hand_over
         try:
-            first(draw)
+            for _ in range(draw.randint(2, 5)):
+                turns.hand_over()
+                works = (self._snapshot, self._clean_up, self._read, self._run)
+                (work,) = draw.choices(works, (3, 3, 1, 1))
+                work(draw, executor)
         finally:
-            self.query.executors = everybody
+            link.thread, link.at_each_pass = before, None
 
     def wait(self, draw: random.Random) -> None:
         """Time passes: a little, or more than the grace period."""

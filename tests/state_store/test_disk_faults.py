@@ -1,0 +1,114 @@
+"""A local disk that is full or read-only: calls say so, nothing is left over, and all goes on when it works again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyspark_ckpt.state_store.database import Database, write_table_file
+from tests.faulty_disk import FULL, READ_ONLY, Trouble, broken, nearly_full
+from tests.faulty_place import Network
+from tests.lab import TUNING, CallError, Rows
+from tests.memory_place import MemoryService
+from tests.stateful.executor import Executor
+
+TROUBLES = pytest.mark.parametrize(
+    "trouble", [FULL, READ_ONLY, nearly_full(100), nearly_full(1500)], ids=lambda trouble: trouble.name
+)
+
+
+@pytest.fixture
+def executor(tmp_path: Path) -> Iterator[Executor]:
+    """An executor whose state is kept in memory, so that only its local disk is one."""
+    network = Network("disk")
+    made = Executor("A", tmp_path, MemoryService(network.clock), network)
+    yield made
+    made.end()
+
+
+def handle(executor: Executor) -> int:
+    return executor.open("run-1", 2, 10)
+
+
+def commit(executor: Executor, rows: Rows, version: int = 0, base: str | None = None) -> str:
+    txn = executor.begin(handle(executor), version, base)
+    txn.changes.update(rows)
+    return str(txn.commit()["id"])
+
+
+def folders(executor: Executor, name: str) -> set[Path]:
+    executor.server.settled()
+    return set((executor.server.stores.local_dir / name).glob("*/*" if name == "stores" else "*"))
+
+
+@TROUBLES
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_begin_says_so_and_leaves_nothing(executor: Executor, trouble: Trouble, version: int) -> None:
+    base = commit(executor, {"k": "v"}) if version else None
+    executor.replace(keeps_disk=False)
+    opened = handle(executor)
+    executor.server.trouble = trouble
+    with pytest.raises(CallError) as caught:
+        executor.begin(opened, version, base)
+    assert (caught.value.kind, caught.value.retryable) == ("StorageError", True)
+    executor.server.trouble = None
+    assert folders(executor, "staging") == set()
+    if trouble is not READ_ONLY:
+        assert folders(executor, "stores") == set()
+    assert executor.begin(opened, version, base).rows == ({"k": "v"} if version else {})
+
+
+@TROUBLES
+def test_a_commit_is_answered_when_the_local_database_cannot_follow(executor: Executor, trouble: Trouble) -> None:
+    base = commit(executor, {"k": "old"})
+    txn = executor.begin(handle(executor), 1, base)
+    txn.changes["k"] = "new"
+    state = executor.server.call("create_state", txn=txn.number, name="default", descriptor={})["number"]
+    staged = txn.stage()
+    executor.server.trouble = trouble
+    done = executor.server.call("commit", txn=txn.number, files=[staged], rows={str(state): 0})
+    executor.server.trouble = None
+    assert executor.begin(handle(executor), 2, done["id"]).rows == {"k": "new"}
+    newer = commit(executor, {"k": "newer"}, 2, done["id"])
+    txn = executor.begin(handle(executor), 3, newer)
+    assert txn.rows == {"k": "newer"}
+    assert txn.answer["live"], "no transaction that has ended holds the live copy"
+
+
+def test_a_commit_is_answered_when_its_ticket_cannot_be_removed(executor: Executor) -> None:
+    txn = Executor.begin(executor, handle(executor), 0, None)
+    answer = executor.server.call("begin", handle=handle(executor), version=0, attempt=7)
+    executor.server.call("abort", txn=txn.number)
+    txn.number, txn.answer = answer["txn"], answer
+    txn.changes["k"] = "v"
+    state = executor.server.call("create_state", txn=txn.number, name="default", descriptor={})["number"]
+    staged = txn.stage()
+    executor.server.trouble = READ_ONLY
+    done = executor.server.call("commit", txn=txn.number, files=[staged], rows={str(state): 1})
+    executor.server.trouble = None
+    assert executor.begin(handle(executor), 1, done["id"]).rows == {"k": "v"}
+
+
+def test_a_database_closes_when_its_disk_is_full(tmp_path: Path) -> None:
+    """The place where RocksDB runs out of room is found by trying many."""
+    for room in range(0, 1000, 97):
+        folder = tmp_path / str(room)
+        folder.mkdir()
+        for name in ("a", "b"):
+            write_table_file(folder / f"{name}.sst", [(name.encode(), b"v")], TUNING)
+        database = Database(folder / "db", TUNING)
+        database.ingest([folder / "a.sst"])
+        with broken(folder, nearly_full(room)):
+            failure = None
+            try:
+                database.ingest([folder / "b.sst"])
+            except Exception as problem:  # noqa: BLE001 - it is looked at when files can be written again
+                failure = problem
+            database.close()
+            database.close()
+        assert failure is None or type(failure).__name__ == "StorageError"
+        again = Database(folder / "db", TUNING)
+        assert dict(again.rows()).keys() >= {b"a"}
+        again.close()
