@@ -12,7 +12,7 @@ import pytest
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.delta import read_delta
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
-from pyspark_ckpt.state_store.json_objects import read_json
+from pyspark_ckpt.state_store.json_objects import read_sealed
 from pyspark_ckpt.state_store.manifest import decode
 from pyspark_ckpt.state_store.names import DeltaName, parse
 from pyspark_ckpt.state_store.winners import Run, Winner
@@ -85,7 +85,7 @@ def test_no_flipped_bit_of_an_object_that_decides_is_believed(lab: Lab) -> None:
     (run,) = (lab.checkpoint / "_ckpt" / "runs").iterdir()
 
     def read_as(kind: type[msgspec.Struct]) -> Callable[[Path], object]:
-        return lambda path: read_json(LocalPlace(path.parent), path.name, kind)
+        return lambda path: read_sealed(LocalPlace(path.parent), path.name, kind)
 
     def read_manifest(path: Path) -> object:
         return decode(path.read_bytes(), str(path))
