@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.hdfs_service import hdfs
 from tests.lab import Lab
@@ -14,6 +15,9 @@ from tests.s3_server import s3
 __all__ = ["hdfs", "s3"]
 
 MakeLab = Callable[..., Lab]
+
+settings.register_profile("ckpt", deadline=None)  # a machine may be busy
+settings.load_profile("ckpt")
 
 
 @pytest.fixture

@@ -23,24 +23,24 @@ Rows = dict[str, dict[str, str]]
 
 
 def write_format_2(folder: Path) -> tuple[Path, dict[str, Rows]]:
-    """Twelve versions with a sibling each that lost, a snapshot of all files, one that shares some, and retention."""
+    """Seven versions with a sibling each that lost, a snapshot of all files, one that shares some, and retention."""
     lab = Lab(folder, retentionGracePeriod="0")
     lab.partition = 0
     handle, ids, rows, kept = lab.open(keep=4), list[str](), Rows(), dict[str, Rows]()
-    for version in range(12):
+    for version in range(7):
         base = ids[-1] if ids else None
         rows = _next(rows, version)
         _commit(lab, _begin(lab, handle, version, base), _next(rows, version + 100))
         ids.append(_commit(lab, _begin(lab, handle, version, base), rows))
         kept[str(version + 1)] = rows
         lab.log_commit(version, [ids[-1]])
-        if version in (6, 9):
+        if version in (1, 4):
             _begin(lab, handle, version + 1, ids[-1])
             assert lab.server.call("snapshot", handle=handle, force=True)["version"] == version + 1
-    _begin(lab, handle, 12, ids[-1])
+    _begin(lab, handle, 7, ids[-1])
     assert lab.server.call("cleanup", handle=handle)["deleted"] > 0
     _finish(lab)
-    return lab.checkpoint, {version: each for version, each in kept.items() if int(version) > 6}
+    return lab.checkpoint, {version: each for version, each in kept.items() if int(version) > 1}
 
 
 def write_format_1(folder: Path) -> tuple[Path, dict[str, Rows]]:

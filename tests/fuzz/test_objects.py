@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,11 +53,6 @@ MANIFEST = Manifest(
     (0, 32768),
     (TABLE, inline_file("CURRENT", b"MANIFEST-000005\n"), inline_file("MANIFEST-000005", bytes(range(200)))),
 )
-
-
-def sealed(content: bytes) -> bytes:
-    """Content of an object with the right checksum, whatever it says."""
-    return content[:-1] + f',"xxh3":"{xxhash.xxh3_128_hexdigest(content)}"}}'.encode()
 
 
 @fuzzed

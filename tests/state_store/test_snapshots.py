@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from pyspark_ckpt.state_store.json_objects import sealed
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.json_objects import sealed, unseal
+from pyspark_ckpt.state_store.manifest import decode
 from tests.conftest import MakeLab
 from tests.lab import CallError, Lab, damage, expected
 
@@ -202,10 +204,11 @@ def test_a_newer_format_is_refused_by_name(lab: Lab) -> None:
 def test_a_manifest_cannot_name_files_outside(lab: Lab, name: str, caplog: pytest.LogCaptureFixture) -> None:
     _, ids = grown(lab, 3, 3)
     (path,) = lab.remote.glob("*.snapshot")
-    manifest = json.loads(path.read_text())
-    del manifest["xxh3"]
+    manifest = json.loads(unseal(path.read_bytes(), path.name))
     manifest["files"][0]["name"] = name
-    path.write_bytes(sealed(json.dumps(manifest).encode()))  # it is the name that is refused
+    path.write_bytes(sealed(json.dumps(manifest).encode()))
+    with pytest.raises(FormatError, match="list of files"):
+        decode(path.read_bytes(), path.name)
     lab.restart(lose_local=True)
     assert lab.begin(lab.open(), 3, ids[2]).answer["metrics"]["replayed_deltas"] == 3
     assert "its list of files is not that of a database folder" in caplog.text
