@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -12,12 +13,17 @@ _PRIVATE = 0o700
 
 
 def publish(path: Path, content: bytes) -> None:
-    """Write ``path``: readers see all of it or nothing. For this user only; not synced to disk."""
+    """Write ``path``: readers see all of it or nothing. For this user only; not synced to disk. Raises OSError."""
     unfinished = path.with_suffix(".tmp")
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as target:
-        target.write(content)
-    unfinished.replace(path)
+    try:
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as target:
+            target.write(content)
+        unfinished.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise
 
 
 def make_private(folder: Path) -> None:

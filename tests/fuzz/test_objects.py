@@ -20,6 +20,7 @@ from pyspark_ckpt.state_store.commit_log import ids_of
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.delta import MAX_META_BYTES, read_delta, read_meta, write_delta
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, StorageError
+from pyspark_ckpt.state_store.json_objects import sealed
 from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.manifest import Manifest, ManifestFile, decode, inline_file
 from pyspark_ckpt.state_store.meta import Descriptor, State, StoreMeta

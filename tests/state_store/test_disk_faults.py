@@ -61,6 +61,19 @@ def test_a_begin_says_so_and_leaves_nothing(executor: Executor, trouble: Trouble
 
 
 @TROUBLES
+def test_a_begin_leaves_nothing_when_its_ticket_cannot_be_written(executor: Executor, trouble: Trouble) -> None:
+    base = commit(executor, {"k": "v"})
+    opened = handle(executor)
+    executor.begin(opened, 1, base).abort()
+    executor.server.trouble = nearly_full(100) if trouble.errno == 0 else trouble
+    with pytest.raises(CallError, match="staging folder"):
+        executor.begin(opened, 1, base)
+    executor.server.trouble = None
+    assert folders(executor, "staging") == folders(executor, "tickets") == set()
+    assert executor.begin(opened, 1, base).answer["live"]
+
+
+@TROUBLES
 def test_a_commit_is_answered_when_the_local_database_cannot_follow(executor: Executor, trouble: Trouble) -> None:
     base = commit(executor, {"k": "old"})
     txn = executor.begin(handle(executor), 1, base)
@@ -78,10 +91,7 @@ def test_a_commit_is_answered_when_the_local_database_cannot_follow(executor: Ex
 
 
 def test_a_commit_is_answered_when_its_ticket_cannot_be_removed(executor: Executor) -> None:
-    txn = Executor.begin(executor, handle(executor), 0, None)
-    answer = executor.server.call("begin", handle=handle(executor), version=0, attempt=7)
-    executor.server.call("abort", txn=txn.number)
-    txn.number, txn.answer = answer["txn"], answer
+    txn = executor.begin(handle(executor), 0, None)
     txn.changes["k"] = "v"
     state = executor.server.call("create_state", txn=txn.number, name="default", descriptor={})["number"]
     staged = txn.stage()

@@ -50,6 +50,7 @@ class Executor:
         """Keep local files below ``folder``."""
         self.name = name
         self._folders = (folder / f"{name}-{number}" for number in count())
+        self._tasks = count()
         self._service = service
         self._network = network
         self._image: Path | None = None
@@ -87,8 +88,9 @@ class Executor:
         return self.handles[run, fmt]
 
     def begin(self, handle: int, version: int, commit_id: str | None) -> Txn:
-        """Begin a transaction, and read all rows of its base."""
-        return Txn(self.server, self.server.call("begin", handle=handle, version=version, id=commit_id))
+        """Begin a transaction of a new task, and read all rows of its base."""
+        task = next(self._tasks)
+        return Txn(self.server, self.server.call("begin", handle=handle, version=version, id=commit_id, attempt=task))
 
     def compact(self) -> None:
         """Merge the table files of the live database, as RocksDB does by itself when there are more of them."""

@@ -150,10 +150,10 @@ class Life:
         link = executor.link
         link.thread, before, link.at_each_pass = threading.get_ident(), link.thread, turns.hand_over
         try:
-            for _ in range(draw.randint(2, 5)):
+            for _ in range(draw.randint(3, 7)):
                 turns.hand_over()
                 works = (self._snapshot, self._clean_up, self._read, self._run)
-                (work,) = draw.choices(works, (3, 3, 2, 1))
+                (work,) = draw.choices(works, (3, 3, 1, 3))
                 work(draw, executor)
         finally:
             link.thread, link.at_each_pass = before, None

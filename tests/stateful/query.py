@@ -112,11 +112,12 @@ class Query:
         """Everything that may be asked for can be restored from what is stored, and nothing local is left over."""
         self._objects.require(self.truth.retained())
         for executor in self.executors:
-            staged = len(list((executor.server.stores.local_dir / "staging").iterdir()))
-            left = staged - sum(attempt.on is executor for attempt in self.attempts)
-            assert left == 0 or (left > 0 and executor.kept_by_disk), (
-                f"{executor.name} has {left} staging folders of transactions that have ended"
-            )
+            for what in ("staging", "tickets"):
+                there = len(list((executor.server.stores.local_dir / what).iterdir()))
+                left = there - sum(attempt.on is executor for attempt in self.attempts)
+                assert left == 0 or (left > 0 and executor.kept_by_disk), (
+                    f"{executor.name} has {left} {what} of transactions that have ended"
+                )
 
     def require_no_litter(self) -> None:
         """Nothing is stored that nobody can ask for."""
