@@ -41,6 +41,7 @@ def place_at(uri: str, s3: S3Settings = _BOTO3S_OWN, s3a: S3aSettings = _NOTHING
 
     Raises InvalidInputError that names the scheme for every other kind of place.
     """
+    _refuse_unstorable(uri)
     found = _SCHEME.match(uri)
     scheme = found[0].rstrip(":").lower() if found else ""
     if not scheme:
@@ -91,12 +92,18 @@ def _s3(uri: str, scheme: str, own: S3Settings, s3a: S3aSettings) -> BlobPlace:
     from pyspark_ckpt.state_store.blobs.s3 import S3Place  # noqa: PLC0415 - boto3 is loaded where it is needed
 
     settings = s3a.complete(own, bucket) if scheme == "s3a" else own
-    return S3Place(bucket, unquote(prefix) if scheme == "s3" else prefix, settings)
+    name = unquote(prefix) if scheme == "s3" else prefix
+    _refuse_unstorable(name)
+    return S3Place(bucket, name, settings)
+
+
+def _refuse_unstorable(name: str) -> None:
+    if is_unstorable(name):
+        raise InvalidInputError("State cannot be stored at a place whose name has a NUL, or is no Unicode text.")
 
 
 def _absolute(path: str, given: str) -> Path:
     if not path.startswith("/"):
         raise InvalidInputError(f"State cannot be stored at {given!r}: the path is not absolute.")
-    if is_unstorable(path):
-        raise InvalidInputError(f"State cannot be stored at {given!r}: no file can have this name.")
+    _refuse_unstorable(path)
     return Path("/" + path.lstrip("/"))

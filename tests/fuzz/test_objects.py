@@ -296,6 +296,14 @@ def test_a_version_that_spark_cannot_count_is_not_ours() -> None:
     assert names.parse(f"{2**63:020d}-a.snapshot") is None
 
 
+@pytest.mark.parametrize(
+    "uri", ["/a\0", "file:///a%00", "s3://b/%00", "s3a://b/\0", "hdfs://\udc80/", "hdfs://h/\0", "s3://[/x"]
+)
+def test_a_uri_that_no_place_can_have_is_refused(uri: str) -> None:
+    with pytest.raises(InvalidInputError, match="State cannot be stored"):
+        place_at(uri)
+
+
 @fuzzed
 @given(
     st.sampled_from(("/a/b", "file:///a%20b", "file:/a", "s3://bucket/prefix", "s3a://b", "hdfs://h/x")).flatmap(
