@@ -13,6 +13,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from tests.stateful.schedules import Wrong, live
 
@@ -35,9 +36,11 @@ def main() -> int:
 
 
 def _lives(seeds: range, processes: int) -> Iterator[Wrong | None]:
+    """What came of each seed, as it ends. Raises BrokenProcessPool if a process dies: that is a defect as well."""
     context = multiprocessing.get_context("spawn")  # RocksDB's threads do not live through a fork
-    with context.Pool(processes, initializer=logging.disable, maxtasksperchild=500) as pool:
-        yield from pool.imap_unordered(live, seeds)
+    with ProcessPoolExecutor(processes, context, initializer=logging.disable) as pool:
+        for done in as_completed([pool.submit(live, seed) for seed in seeds]):
+            yield done.result()
 
 
 def _progress(count: int, of: int, seconds: float, wrong: list[int]) -> str:
