@@ -21,12 +21,12 @@ from pyspark_ckpt.operators.plan import BATCH, HASH, ROW, TIME, Operator
 from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorProcessor
 from pyspark_ckpt.operators.row_buffer import RowBuffer, ranges
 from pyspark_ckpt.operators.runs import Work
-from pyspark_ckpt.operators.spark_hash import hash_of_int
 from pyspark_ckpt.operators.staging import finish, flush, sweep
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.unsafe_rows import portions, read_rows
 from pyspark_ckpt.operators.worker_session import WorkerSession, find_ticket, naming
 from pyspark_ckpt.state_store.errors import LifecycleError
+from pyspark_ckpt.state_store.murmur3 import hash_of_int
 from pyspark_ckpt.state_store.ticket import Ticket
 
 if TYPE_CHECKING:

@@ -10,22 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark_ckpt.operators.spark_hash import hash_of_int
+from pyspark_ckpt.state_store.routes import routes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
 _U32 = 0xFFFFFFFF
-
-
-def routes(partitions: int) -> list[int]:
-    """For each partition of so many, the smallest integer from 0 on that Spark places there."""
-    found: dict[int, int] = {}
-    candidate = 0
-    while len(found) < partitions:
-        found.setdefault(hash_of_int(candidate) % partitions, candidate)
-        candidate += 1
-    return [found[partition] for partition in range(partitions)]
 
 
 def route_column(hash_name: str, partitions: int, max_parallelism: int) -> Column:

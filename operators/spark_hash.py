@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from pyspark_ckpt.operators.columns import is_fixed_width
 from pyspark_ckpt.operators.value_types import EXACT, fields_of, writer
+from pyspark_ckpt.state_store.murmur3 import SEED, of_bytes, of_int, of_long
 
-SEED = 42
-_MASK = 0xFFFFFFFF
 _LONG_DECIMAL_DIGITS = 18
 _LONG_BITS = 64
 _DOUBLE_NAN = (0x7FF8000000000000).to_bytes(8, "little")
@@ -62,16 +61,16 @@ def _body(kind: pa.DataType) -> Hash:
 def _of_plain(kind: pa.DataType) -> Hash:
     write = writer(kind)
     if pa.types.is_string(kind):
-        return lambda value, seed: _of_bytes(write(value).encode(), seed)
+        return lambda value, seed: of_bytes(write(value).encode(), seed)
     if pa.types.is_binary(kind):
-        return lambda value, seed: _of_bytes(bytes(write(value)), seed)
-    mix = _of_long if is_fixed_width(kind) and kind.bit_width == _LONG_BITS else _of_int
+        return lambda value, seed: of_bytes(bytes(write(value)), seed)
+    mix = of_long if is_fixed_width(kind) and kind.bit_width == _LONG_BITS else of_int
     return lambda value, seed: mix(int(write(value)), seed)
 
 
 def _of_floats(kind: pa.DataType) -> Hash:
     is_double = kind.bit_width == _LONG_BITS
-    mix, layout = (_of_long, struct.Struct("<d")) if is_double else (_of_int, struct.Struct("<f"))
+    mix, layout = (of_long, struct.Struct("<d")) if is_double else (of_int, struct.Struct("<f"))
     nan = _DOUBLE_NAN if is_double else _FLOAT_NAN
 
     def of_float(value: float, seed: int) -> int:
@@ -79,12 +78,6 @@ def _of_floats(kind: pa.DataType) -> Hash:
         return mix(int.from_bytes(bits, "little"), seed)
 
     return of_float
-
-
-def hash_of_int(value: int) -> int:
-    """The hash of an int column, as a signed number."""
-    unsigned = _of_int(value, SEED)
-    return unsigned - (1 << 32) if unsigned >> 31 else unsigned
 
 
 def _chained(hashes: Sequence[Hash], values: Sequence[Any], seed: int) -> int:
@@ -96,42 +89,7 @@ def _chained(hashes: Sequence[Hash], values: Sequence[Any], seed: int) -> int:
 def _of_decimal(value: Any, kind: pa.Decimal128Type, seed: int) -> int:
     unscaled = int(EXACT.scaleb(EXACT.create_decimal(value), kind.scale))
     if kind.precision <= _LONG_DECIMAL_DIGITS:
-        return _of_long(unscaled, seed)
+        return of_long(unscaled, seed)
     # As java.math.BigInteger.toByteArray: the fewest bytes that hold the number and its sign.
     size = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
-    return _of_bytes(unscaled.to_bytes(size, "big", signed=True), seed)
-
-
-def _of_int(value: int, seed: int) -> int:
-    return _finished(_mixed(seed, value & _MASK), 4)
-
-
-def _of_long(value: int, seed: int) -> int:
-    return _finished(_mixed(_mixed(seed, value & _MASK), value >> 32 & _MASK), 8)
-
-
-def _of_bytes(value: bytes, seed: int) -> int:
-    whole = len(value) & ~3
-    for at in range(0, whole, 4):
-        seed = _mixed(seed, int.from_bytes(value[at : at + 4], "little"))
-    for byte in value[whole:]:
-        seed = _mixed(seed, (byte - 256 if byte > 127 else byte) & _MASK)  # noqa: PLR2004 - a byte of Java has a sign
-    return _finished(seed, len(value))
-
-
-def _mixed(seed: int, word: int) -> int:
-    word = word * 0xCC9E2D51 & _MASK
-    word = (word << 15 | word >> 17) & _MASK
-    word = word * 0x1B873593 & _MASK
-    seed ^= word
-    seed = (seed << 13 | seed >> 19) & _MASK
-    return seed * 5 + 0xE6546B64 & _MASK
-
-
-def _finished(state: int, length: int) -> int:
-    state ^= length
-    state ^= state >> 16
-    state = state * 0x85EBCA6B & _MASK
-    state ^= state >> 13
-    state = state * 0xC2B2AE35 & _MASK
-    return state ^ state >> 16
+    return of_bytes(unscaled.to_bytes(size, "big", signed=True), seed)

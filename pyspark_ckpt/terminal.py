@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -48,6 +49,23 @@ def with_progress(items: Sequence[T], name: Callable[[T], str]) -> Iterator[T]:
         yield item
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Tell a person on stderr how many of how many parts of ``what`` are done; a terminal shows it as a bar."""
+    is_terminal = sys.stderr.isatty()
+
+    def show(done: int, total: int) -> None:
+        if is_terminal and total:
+            bar = "█" * (BAR_WIDTH * done // total)
+            print(f"\r\x1b[K{what}  {bar.ljust(BAR_WIDTH)}  {done}/{total}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield show
+    finally:
+        if is_terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def wait(seconds: float, why: str) -> None:

@@ -27,11 +27,11 @@ from pyspark_ckpt.state_store.database import Database, Tuning
 from pyspark_ckpt.state_store.delta import read_meta
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.failpoints import FailPoints
-from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count, decoded
+from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count, decoded, read_again
 from pyspark_ckpt.state_store.keys import MARKER_KEY, STATE_BYTES, Marker, hash_of
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.manifest import decode
+from pyspark_ckpt.state_store.manifest import Manifest, decode
 from pyspark_ckpt.state_store.meta import StoreMeta
 from pyspark_ckpt.state_store.names import TABLE_FOLDER, snapshot_name
 from pyspark_ckpt.state_store.options import Options
@@ -91,6 +91,7 @@ class Checkpoint:
     def __init__(self, location: str, options: Options) -> None:
         """Look at ``location``. Raises InvalidInputError if there is no checkpoint of a query, StorageError."""
         self._options = options
+        self._places: dict[Identity, BlobPlace] = {}
         self.place = place_at(location, options.s3)
         try:
             self.query_id = query_id(self.place)
@@ -128,11 +129,15 @@ class Checkpoint:
 
     def _partitions_in_use(self, operator: Operator) -> int:
         """One for an operator that needs all rows in one place, whatever its number of partitions is said to be."""
-        ids = self._ids.get(str(operator.number))
-        if ids is not None:
+        ids = self.ids(operator.number)
+        if ids:
             return len(ids)
         others = (Identity(operator.number, number, operator.stores[0]) for number in range(1, operator.partitions))
         return operator.partitions if any(self.place_of(each).list() for each in others) else 1
+
+    def ids(self, operator: int) -> list[list[str]]:
+        """The ids of the newest version that the commit log names for an operator: by partition and store, or none."""
+        return self._ids.get(str(operator), [])
 
     @cached_property
     def _ids(self) -> dict[str, list[list[str]]]:
@@ -140,7 +145,9 @@ class Checkpoint:
 
     def place_of(self, identity: Identity) -> BlobPlace:
         """Where the state of a store is. Raises StorageError."""
-        return place_of(self.place, identity, self._options.s3)
+        if identity not in self._places:
+            self._places[identity] = place_of(self.place, identity, self._options.s3)
+        return self._places[identity]
 
     def stored(self, identity: Identity) -> Stored:
         """Count the objects of a store; two listings, and nothing is opened. Raises StorageError."""
@@ -165,14 +172,19 @@ class Checkpoint:
 
     def meta(self, identity: Identity, version: int) -> StoreMeta:
         """States and row counts of a store at a version. Raises NotFoundError, FormatError, StorageError."""
-        place = self.place_of(identity)
-        commit = self.commit_of(identity, version)
-        lineage = Lineage.read(place)
+        return self.meta_of(identity, self.commit_of(identity, version), Lineage.read(self.place_of(identity)))
+
+    def meta_of(self, identity: Identity, commit: Marker, lineage: Lineage) -> StoreMeta:
+        """States and row counts of a store at a commit. Raises NotFoundError, FormatError, StorageError."""
         if commit in lineage.deltas:
             name, blob = lineage.deltas[commit]
-            return read_meta(place, name, blob.size_bytes)
-        name_of_snapshot = snapshot_name(commit)
-        return decode(place.get(name_of_snapshot), f"{place.url}/{name_of_snapshot}").store
+            return read_meta(self.place_of(identity), name, blob.size_bytes)
+        return self.manifest_of(identity, commit).store
+
+    def manifest_of(self, identity: Identity, commit: Marker) -> Manifest:
+        """The manifest of a snapshot. Raises NotFoundError, FormatError, StorageError."""
+        place, name = self.place_of(identity), snapshot_name(commit)
+        return read_again(lambda: decode(place.get(name), f"{place.url}/{name}"))
 
     def verify(self, identity: Identity, version: int) -> Verified:
         """Restore a version of a store into a temporary folder: every checksum, the lineage, markers and row counts."""
@@ -278,12 +290,8 @@ def _counted(database: Database, meta: StoreMeta, commit: Marker, log: StoreLog)
             counts[number] = counts.get(number, 0) + 1
     for state in meta.states:
         found = counts.pop(state.number, 0)
-        if found != state.rows and not _is_uncounted(state.descriptor.key_encoder):
+        if found != state.rows and state.is_counted:
             log.warning("state %r has %s rows, and the commit says %s", state.name, found, state.rows)
     for number, found in counts.items():
         log.warning("%s rows are of state %s, which the commit does not know", found, number)
     return sum(state.rows for state in meta.states)
-
-
-def _is_uncounted(key_encoder: object) -> bool:
-    return isinstance(key_encoder, dict) and key_encoder.get("kind") == "expiry"

@@ -24,6 +24,7 @@ from pyspark_ckpt.state_store.keys import MARKER_KEY, Marker
 TABLE_FORMAT_VERSION = 5
 BLOOM_BITS_PER_KEY = 10
 PREFIX_BYTES = 6
+READAHEAD_BYTES = 2 << 20
 LEVEL0_COMPACTION_FILES = 8
 COMPACTION_THREADS = 2
 LINK_ATTEMPTS = 5
@@ -143,7 +144,7 @@ class Database:
         self.folder = folder
         self._closing = threading.Lock()
         mode = rocksdict.AccessType.read_only(False) if read_only else rocksdict.AccessType.read_write()
-        with _failures(f"open the database {folder}"):
+        with failures(f"open the database {folder}"):
             self._db: rocksdict.Rdict | None = rocksdict.Rdict(str(folder), tuning.options(), access_type=mode)
 
     @property
@@ -160,12 +161,12 @@ class Database:
         """
         how = rocksdict.IngestExternalFileOptions()
         how.set_move_files(True)
-        with _failures(f"ingest {len(files)} files into {self.folder}"):
+        with failures(f"ingest {len(files)} files into {self.folder}"):
             self._open.ingest_external_file([str(file) for file in files], how)
 
     def marker(self) -> Marker | None:
         """Which commit the database holds; None for an empty one."""
-        with _failures(f"read the version marker of {self.folder}"):
+        with failures(f"read the version marker of {self.folder}"):
             value = self._open.get(MARKER_KEY)
         return None if value is None else Marker.decode(bytes(value))
 
@@ -175,7 +176,7 @@ class Database:
         Nothing is fsynced: a local copy need not survive a crash of the machine. The caller makes sure that
         nothing is ingested meanwhile; compaction may go on. Raises StorageError.
         """
-        with _failures(f"make a checkpoint of {self.folder} in {folder}"):
+        with failures(f"make a checkpoint of {self.folder} in {folder}"):
             for _ in range(LINK_ATTEMPTS):
                 if _link_database(self.folder, folder):
                     return
@@ -184,7 +185,7 @@ class Database:
 
     def table_files(self) -> list[TableFile]:
         """Every SST of the database."""
-        with _failures(f"list the files of {self.folder}"):
+        with failures(f"list the files of {self.folder}"):
             return [
                 TableFile(
                     name=str(file["name"]).lstrip("/"),
@@ -208,9 +209,35 @@ class Database:
         for key, value in self._open.items(read_opt=everywhere):
             yield bytes(key), bytes(value)  # type: ignore[arg-type]  # raw mode: keys are bytes
 
+    def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Rows from key ``begin`` up to ``end`` in key order, past the block cache. For offline work."""
+        read = rocksdict.ReadOptions()
+        read.set_total_order_seek(True)
+        read.fill_cache(False)
+        read.set_readahead_size(READAHEAD_BYTES)
+        read.set_iterate_upper_bound(end)
+        rows: Iterator[tuple[bytes, bytes]] = self._open.items(from_key=begin, read_opt=read)
+        return rows
+
+    def hide(self, begin: bytes, end: bytes) -> None:
+        """Remove the rows from key ``begin`` up to ``end`` by a mark of some bytes; for offline work.
+
+        The rows leave the files when these are compacted. Raises StorageError.
+        """
+        unlogged = rocksdict.WriteOptions()
+        unlogged.disable_wal = True
+        with failures(f"delete rows of {self.folder}"):
+            self._open.delete_range(begin, end, write_opt=unlogged)
+            self._open.flush()
+
+    def drop(self, begin: bytes, end: bytes) -> None:
+        """Take what is hidden between two keys out of the files; for offline work. Raises StorageError."""
+        with failures(f"compact {self.folder}"):
+            self._open.compact_range(begin, end)
+
     def compact(self) -> None:
         """Merge everything into the fewest files; for offline work and tests."""
-        with _failures(f"compact {self.folder}"):
+        with failures(f"compact {self.folder}"):
             self._open.compact_range(None, None)
 
     def close(self) -> None:
@@ -238,7 +265,7 @@ class Reader:
             mode = rocksdict.AccessType.read_only(False)
         self._what = f"read the database {folder}"
         try:
-            with _failures(self._what):
+            with failures(self._what):
                 self._db = rocksdict.Rdict(str(folder), tuning.reader_options(), access_type=mode)
         except BaseException:
             self._remove_scratch()
@@ -247,25 +274,25 @@ class Reader:
     def catch_up(self) -> None:
         """See what the owner has written until now. Raises StorageError."""
         if self._scratch is not None:
-            with _failures(self._what):
+            with failures(self._what):
                 self._db.try_catch_up_with_primary()
 
     def marker(self) -> Marker | None:
         """Which commit the view shows."""
-        with _failures(self._what):
+        with failures(self._what):
             value = self._db.get(MARKER_KEY)
         return None if value is None else Marker.decode(bytes(value))
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """Values of ``keys``, None where there is none; fastest for sorted keys. Raises StorageError."""
-        with _failures(self._what):
+        with failures(self._what):
             return self._db.get(keys)  # type: ignore[return-value,arg-type]  # raw mode: keys and values are bytes
 
     def cursor(self) -> Cursor:
         """A position in the rows, to scan those whose keys begin with one state and hash, or a range of them."""
         everywhere = rocksdict.ReadOptions()
         everywhere.set_total_order_seek(True)
-        with _failures(self._what):
+        with failures(self._what):
             return Cursor(self._db.iter(everywhere))
 
     def close(self) -> None:
@@ -354,13 +381,36 @@ def _link_database(source: Path, target: Path) -> bool:
     )
 
 
+class TableWriter:
+    """Writes one table file, whose rows are given in the order of their keys."""
+
+    def __init__(self, path: Path, tuning: Tuning) -> None:
+        """Begin the new file ``path``. Raises StorageError."""
+        self._what = f"write the table file {path}"
+        with failures(self._what):
+            self._writer = rocksdict.SstFileWriter(tuning.options())
+            self._writer.open(str(path))
+        self.put = self._writer.__setitem__
+        """Write a row; within ``failures``, for nothing stands between the caller and the binding."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the file so far."""
+        return int(self._writer.file_size())
+
+    def finish(self) -> None:
+        """Make the file complete. Raises StorageError."""
+        with failures(self._what):
+            self._writer.finish()
+
+
 def write_table_file(path: Path, rows: Iterable[tuple[bytes, bytes | None]], tuning: Tuning) -> int:
     """Write rows, sorted by key without duplicates, as one table file; a value of None deletes its key.
 
     Returns how many rows that were; at least one is needed. Raises StorageError, also for rows out of order.
     """
     count = 0
-    with _failures(f"write the table file {path}"):
+    with failures(f"write the table file {path}"):
         writer = rocksdict.SstFileWriter(tuning.options())
         writer.open(str(path))
         for count, (key, value) in enumerate(rows, 1):  # noqa: B007 - what is left of it is the result
@@ -372,8 +422,8 @@ def write_table_file(path: Path, rows: Iterable[tuple[bytes, bytes | None]], tun
     return count
 
 
-class _failures:  # noqa: N801 - used as a function
-    """Turn what the binding raises into the error tree."""
+class failures:  # noqa: N801 - used as a function
+    """Turn what the binding raises while it is to do ``what`` into the error tree."""
 
     def __init__(self, what: str) -> None:
         self._what = what

@@ -66,22 +66,22 @@ def decoded(content: bytes | memoryview, kind: type[T], where: str) -> T:
         raise FormatError(f"{where} is damaged: {problem}.") from problem
 
 
-def read_sealed(place: BlobPlace, name: str, kind: type[T]) -> T:
+def read_sealed(place: BlobPlace, name: str, kind: type[T], most_bytes: int = MAX_OBJECT_BYTES) -> T:
     """The object ``name``, which has a checksum. Raises NotFoundError, FormatError that names it, StorageError."""
     where = f"{place.url}/{name}"
-    return read_again(lambda: decoded(unseal(_content(place, name, where), where), kind, where))
+    return read_again(lambda: decoded(unseal(_content(place, name, where, most_bytes), where), kind, where))
 
 
 def read_json(place: BlobPlace, name: str, kind: type[T]) -> T:
     """The object ``name``, which has no checksum. Raises NotFoundError, FormatError that names it, StorageError."""
     where = f"{place.url}/{name}"
-    return read_again(lambda: decoded(_content(place, name, where), kind, where))
+    return read_again(lambda: decoded(_content(place, name, where, MAX_OBJECT_BYTES), kind, where))
 
 
-def _content(place: BlobPlace, name: str, where: str) -> bytes:
-    content = place.get(name, 0, MAX_OBJECT_BYTES + 1)
-    if len(content) > MAX_OBJECT_BYTES:
-        raise FormatError(f"{where} is damaged: it has more than {MAX_OBJECT_BYTES} bytes.")
+def _content(place: BlobPlace, name: str, where: str, most_bytes: int) -> bytes:
+    content = place.get(name, 0, most_bytes + 1)
+    if len(content) > most_bytes:
+        raise FormatError(f"{where} is damaged: it has more than {most_bytes} bytes.")
     return content
 
 

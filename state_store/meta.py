@@ -46,6 +46,12 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: Count
     descriptor: Descriptor
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether ``rows`` says how many there are: nobody counts those of an expiry index."""
+        encoder = self.descriptor.key_encoder
+        return not (isinstance(encoder, dict) and encoder.get("kind") == "expiry")
+
 
 class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The store at one commit.

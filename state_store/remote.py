@@ -48,21 +48,26 @@ def state_dir(remote: str, checkpoint: BlobPlace, identity: Identity) -> str:
             f"The option remote is set, and {checkpoint.url}/metadata does not tell the id of the query.",
             hint="Spark writes that file when a query starts: keep it with the checkpoint.",
         ) from problem
-    return f"{remote.rstrip('/')}/{query}/{_store_folder(identity)}"
+    return folder_in(remote, query, identity)
+
+
+def folder_in(remote: str, query: str, identity: Identity) -> str:
+    """The folder of a store of a query below ``remote``."""
+    return f"{remote.rstrip('/')}/{query}/{store_folder(identity)}"
 
 
 def point_to(place: BlobPlace, checkpoint: BlobPlace, identity: Identity) -> None:
     """Say in the checkpoint where the state of a store is. Raises StorageError."""
-    checkpoint.put(f"{_store_folder(identity)}/{POINTER_NAME}", msgspec.json.encode(Pointer(place.url)))
+    checkpoint.put(f"{store_folder(identity)}/{POINTER_NAME}", msgspec.json.encode(Pointer(place.url)))
 
 
 def place_of(checkpoint: BlobPlace, identity: Identity, s3: S3Settings) -> BlobPlace:
     """Where the state of a store is: where its checkpoint says, else in there. Raises StorageError, FormatError."""
-    name = f"{_store_folder(identity)}/{POINTER_NAME}"
+    name = f"{store_folder(identity)}/{POINTER_NAME}"
     try:
         pointed = read_json(checkpoint, name, Pointer).place
     except NotFoundError:
-        return place_at(f"{checkpoint.url}/{_store_folder(identity)}", s3)
+        return place_at(f"{checkpoint.url}/{store_folder(identity)}", s3)
     try:
         return place_at(pointed, s3)
     except InvalidInputError as problem:
@@ -74,7 +79,7 @@ def is_store_name(name: str) -> bool:
     return _STORE_NAME.fullmatch(name) is not None
 
 
-def _store_folder(identity: Identity) -> str:
+def store_folder(identity: Identity) -> str:
     """Where Spark keeps the state of a store, in a checkpoint."""
     folder = f"state/{identity.operator}/{identity.partition}"
     return folder if identity.name == DEFAULT_STORE else f"{folder}/{identity.name}"

@@ -50,6 +50,8 @@ class Restored:
     database: Database
     lineage: Lineage
     metrics: dict[str, int] = field(default_factory=dict)
+    table_files: Mapping[str, ManifestFile] = field(default_factory=dict)
+    """Those that came with the snapshot, by their names; some may have been compacted away since."""
 
 
 class _UnusableBaseError(Exception):
@@ -189,6 +191,7 @@ class Restorer:
                 "replayed_deltas": len(deltas),
                 "downloaded_bytes": downloaded_bytes,
             },
+            {name: file for name, file in tables.items() if file.object_name is not None},
         )
 
     def _watch(self, downloads: Mapping[Future[Any], int]) -> None:

@@ -25,6 +25,7 @@ in any order. Listings are complete for writes that returned, as the protocol of
 
 from __future__ import annotations
 
+import builtins
 import io
 import random
 import re
@@ -243,6 +244,13 @@ class FaultyPlace:
                 found.setdefault(name, blob)
         self._link.pass_by()
         return sorted(found.values(), key=lambda blob: blob.name)
+
+    def walk(self, folder: str = "") -> builtins.list[Blob]:
+        """All objects below ``folder``; see the protocol."""
+        self._link.meet("walk", folder, READ_FAULTS)
+        found = self._inner.walk(folder)
+        self._link.pass_by()
+        return found
 
     def delete(self, name: str) -> None:
         """Remove the object; see the protocol."""

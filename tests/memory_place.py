@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import io
 import threading
 from collections.abc import Callable, Iterator
@@ -94,6 +95,17 @@ class MemoryPlace:
             if "/" not in key[len(lead) :] and key[len(lead) :] >= start
         ]
         return sorted(blobs, key=lambda blob: blob.name)
+
+    def walk(self, folder: str = "") -> builtins.list[Blob]:
+        """All objects below ``folder``; see the protocol."""
+        lead = f"{self._key(folder)}/" if folder else f"{self._url}/"
+        with self._service.lock:
+            found = [
+                Blob(key.removeprefix(f"{self._url}/"), len(stored.data), stored.modified_s)
+                for key, stored in self._service.objects.items()
+                if key.startswith(lead)
+            ]
+        return sorted(found, key=lambda blob: blob.name)
 
     def delete(self, name: str) -> None:
         """Remove the object; see the protocol."""

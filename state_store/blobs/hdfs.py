@@ -13,6 +13,7 @@ Paths are Hadoop's: what stands in a URI is the name itself, percent signs and a
 
 from __future__ import annotations
 
+import builtins
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -113,6 +114,21 @@ class HdfsPlace:
             name = _last_part(entry)
             if not entry.isdir and name.startswith(prefix) and name >= start and not name.startswith("."):
                 found.append(Blob(lead + name, entry.length, entry.modification_time / 1000))
+        return sorted(found, key=lambda blob: blob.name)
+
+    def walk(self, folder: str = "") -> builtins.list[Blob]:
+        """All objects below ``folder``; see the protocol. One request for each folder."""
+        found: builtins.list[Blob] = []
+        folders = [folder]
+        while folders:
+            here = folders.pop()
+            for entry in self._entries(here):
+                name = _last_part(entry)
+                where = f"{here}/{name}".lstrip("/")
+                if entry.isdir and not name.startswith("."):
+                    folders.append(where)
+                elif not name.startswith("."):
+                    found.append(Blob(where, entry.length, entry.modification_time / 1000))
         return sorted(found, key=lambda blob: blob.name)
 
     def delete(self, name: str) -> None:

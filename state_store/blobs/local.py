@@ -7,6 +7,7 @@ whole content, also after a power failure.
 
 from __future__ import annotations
 
+import builtins
 import os
 import shutil
 import time
@@ -112,6 +113,23 @@ class LocalPlace:
             _fail("list", path, problem)
         return sorted(found, key=lambda blob: blob.name)
 
+    def walk(self, folder: str = "") -> builtins.list[Blob]:
+        """All objects below ``folder``; see the protocol."""
+        root = self._path(folder) if folder else self._root
+        found: builtins.list[Blob] = []
+        try:
+            for path, folders, names in os.walk(root, onerror=_unless_missing):
+                folders[:] = [each for each in folders if not each.startswith(".")]
+                for name in names:
+                    if not name.startswith("."):
+                        with suppress(FileNotFoundError):  # deleted by somebody meanwhile
+                            state = Path(path, name).stat()
+                            where = Path(path, name).relative_to(self._root).as_posix()
+                            found.append(Blob(where, state.st_size, state.st_mtime))
+        except OSError as problem:
+            _fail("list", root, problem)
+        return sorted(found, key=lambda blob: blob.name)
+
     def delete(self, name: str) -> None:
         """Remove the object; see the protocol."""
         path = self._path(name)
@@ -214,6 +232,11 @@ def _discard_if_older(temporary: Path, limit_s: float) -> bool:
             temporary.unlink()
             return True
     return False
+
+
+def _unless_missing(problem: OSError) -> None:
+    if not isinstance(problem, FileNotFoundError):
+        raise problem
 
 
 def _discard(temporary: Path) -> None:

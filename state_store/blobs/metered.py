@@ -87,6 +87,11 @@ class MeteredPlace:
         self._traffic.count(**{LISTS: 1})
         return self._place.list(folder, prefix, start)
 
+    def walk(self, folder: str = "") -> builtins.list[Blob]:
+        """All objects below ``folder``; see the protocol."""
+        self._traffic.count(**{LISTS: 1})
+        return self._place.walk(folder)
+
     def delete(self, name: str) -> None:
         """Remove the object; see the protocol."""
         self._traffic.count(**{DELETES: 1})

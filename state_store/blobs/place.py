@@ -7,6 +7,7 @@ content or no object. A write whose answer was lost raises StorageError with out
 
 from __future__ import annotations
 
+import builtins
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +83,10 @@ class BlobPlace(Protocol):
         Complete for every object whose write returned before the call. A folder that is not there is empty.
         Raises StorageError.
         """
+        ...
+
+    def walk(self, folder: str = "") -> builtins.list[Blob]:
+        """All objects in ``folder`` and below it, at any depth, by name; as complete as ``list``. Raises StorageError."""
         ...
 
     def delete(self, name: str) -> None:

@@ -9,6 +9,7 @@ Facts of the service: https://docs.aws.amazon.com/AmazonS3/latest/userguide/cond
 
 from __future__ import annotations
 
+import builtins
 import threading
 import time
 import uuid
@@ -40,6 +41,8 @@ CONNECTIONS = 32
 TRANSFERS = 8
 UPLOADS = 3
 """How many parts of one object go up at once: the network is also there for commits."""
+COPY_BYTES = 5 << 30
+"""What the service copies in one request."""
 ATTEMPTS = 6
 CONFLICT_ATTEMPTS = 8
 BODY_ATTEMPTS = 4
@@ -150,15 +153,34 @@ class S3Place:
         where = {"Bucket": self.bucket, "Prefix": lead + prefix, "Delimiter": "/"}
         if start:  # S3 lists what is behind StartAfter: this is a little before
             where["StartAfter"] = f"{lead}{start[:-1]}{chr(ord(start[-1]) - 1)}~"
+        return [blob for blob in self._listed(folder, where) if blob.name[len(lead) - len(self._root) :] >= start]
+
+    def walk(self, folder: str = "") -> builtins.list[Blob]:
+        """All objects below ``folder``; see the protocol. One request for each thousand of them."""
+        lead = self._root + (f"{checked_name(folder)}/" if folder else "")
+        return self._listed(folder, {"Bucket": self.bucket, "Prefix": lead})
+
+    def _listed(self, folder: str, where: Mapping[str, str]) -> builtins.list[Blob]:
         found = []
         with self.failures("list", folder or "."):
             for page in self.client.get_paginator("list_objects_v2").paginate(**where):
                 for entry in page.get("Contents", ()):
-                    key: str = entry["Key"]
-                    if key[len(lead) :] >= start and key != lead:
-                        name = key[len(self._root) :]
+                    name: str = entry["Key"][len(self._root) :]
+                    if name and not name.endswith("/"):  # what consoles and Hadoop put for a folder
                         found.append(Blob(name, int(entry["Size"]), entry["LastModified"].timestamp()))
         return sorted(found, key=lambda blob: blob.name)
+
+    def copy_from(self, source: S3Place, name: str, size_bytes: int, new_name: str) -> bool:
+        """Have the service copy an object of ``source``; False if it is another service, or asks for parts.
+
+        An object ``new_name`` is replaced. Raises NotFoundError, StorageError.
+        """
+        if source._settings != self._settings or size_bytes > COPY_BYTES:
+            return False
+        origin = {"Bucket": source.bucket, "Key": source.key(name)}
+        with source.failures("copy", name, "unknown"):
+            self.client.copy_object(Bucket=self.bucket, Key=self.key(new_name), CopySource=origin, **self.writes)
+        return True
 
     def delete(self, name: str) -> None:
         """Remove the object; see the protocol."""

@@ -119,6 +119,14 @@ class BlobPlaceContract:
         assert place.list() == []
         assert place.list("never-made") == []
 
+    def test_walk_finds_all_objects_when_there_are_folders_in_folders(self, place: BlobPlace) -> None:
+        assert place.walk() == []
+        for name in ("b", "x/a", "x/y/z/c", "xy/d"):
+            place.put(name, name.encode())
+        assert [blob.name for blob in place.walk()] == ["b", "x/a", "x/y/z/c", "xy/d"]
+        assert [(blob.name, blob.size_bytes) for blob in place.walk("x")] == [("x/a", 3), ("x/y/z/c", 7)]
+        assert place.walk("never-made") == []
+
     def test_delete_removes_and_is_silent_when_repeated(self, place: BlobPlace) -> None:
         place.put("a", b"x")
         place.delete("a")

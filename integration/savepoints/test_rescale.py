@@ -1,0 +1,92 @@
+"""Every operator, from n partitions to m: output and state equal those of a query that was never rescaled."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import pytest
+
+from integration.conftest import SHUFFLE_PARTITIONS
+from integration.operators import (
+    test_aggregation,
+    test_chains,
+    test_deduplication,
+    test_grouped_python,
+    test_join,
+    test_limit,
+    test_session_windows,
+)
+from integration.operators.placement import partition_of, stored_rows
+from integration.operators.providers import HDFS_BACKED, OURS, ROCKSDB
+from integration.operators.replay import collect_into, read_state, replay, run, write_inputs
+from pyspark_ckpt.savepoints import rescale
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from integration.operators.placement import StoredRow
+    from integration.operators.providers import Provider
+    from integration.operators.replay import Lines
+
+CASES = {
+    # name: case, partitions of its three runs
+    "aggregation of windows": (test_aggregation.CASES["window, watermark, append"], (2, 7, 1)),
+    "aggregation by keys of all types": (test_aggregation.CASES["keys of all types"], (3, 2, 4)),
+    "global aggregation": (test_aggregation.CASES["everything, update"], (3, 1, 4)),
+    "deduplication": (test_deduplication.CASES["event time among the columns"], (1, 4, 3)),
+    "deduplication within a watermark": (test_deduplication.CASES["within watermark, columns"], (3, 8, 2)),
+    "session windows": (test_session_windows.CASES["one key"], (4, 2, 8)),
+    "limit": (test_limit.CASES["reached in the third batch"], (2, 3, 1)),
+    "join, format 1": (test_join.CASES["leftOuter, format 1"], (2, 3, 1)),
+    "join, format 2": (test_join.CASES["fullOuter, format 2"], (2, 4, 3)),
+    "join, format 3": (test_join.CASES["leftOuter, format 3"], (3, 2, 4)),
+    "join, format 4": (test_join.CASES["leftOuter, format 4"], (1, 3, 2)),
+    "python groups": (test_grouped_python.CASES["state set and removed"], (2, 4, 1)),
+    "two operators": (test_chains.CASES["windows of a join"], (3, 4, 2)),
+    "three operators": (test_chains.CASES["windows of python groups"], (2, 3, 4)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_query_goes_on_as_if_it_had_never_been_rescaled(name: str, spark: SparkSession, tmp_path: Path) -> None:
+    case, numbers = CASES[name]
+    case = replace(case, runs=(2, 1, 1))
+    expected = replay(spark, case, _reference(name), tmp_path / "expected")
+    batches: dict[int, Lines] = {}
+    folder = tmp_path / "actual"
+    ends = tuple(accumulate(case.runs))
+    for first, last, partitions in zip((0, *ends), ends, numbers, strict=False):
+        write_inputs(case, folder, first, last)
+        if first:
+            (folder / "checkpoint").rename(folder / "before")
+            rescale(str(folder / "before"), str(folder / "checkpoint"), partitions)
+            (folder / "before").rename(folder / f"before-{partitions}")
+        session = OURS.session(spark, **{**case.settings, SHUFFLE_PARTITIONS: str(partitions)})
+        run(session, case, folder, collect_into(batches))
+        rows = list(stored_rows(folder / "checkpoint", tmp_path / f"restored-{partitions}"))
+        assert [row for row in rows if not _is_in_place(row, partitions, rows)] == []
+    assert batches == expected.batches
+    state = read_state(OURS.session(spark, **case.settings), case, folder)
+    assert without_partitions(state) == without_partitions(expected.state)
+
+
+def without_partitions(views: tuple[Lines, ...]) -> list[list[str]]:
+    """Rows of Spark's state reader as they are wherever they lie."""
+    return [sorted(re.sub(r"partition_id=\d+", "", line) for line in view) for view in views]
+
+
+def _is_in_place(row: StoredRow, partitions: int, rows: Sequence[StoredRow]) -> bool:
+    """Where Spark looks for it: by its hash, or in the only partition that its operator has."""
+    operator = row.store.partition("/")[0]
+    is_alone = {other.partition for other in rows if other.store.startswith(f"{operator}/")} == {0}
+    return partition_of(row.partition_hash, partitions) == row.partition or is_alone
+
+
+def _reference(name: str) -> Provider:
+    return ROCKSDB if name.endswith("4") else HDFS_BACKED

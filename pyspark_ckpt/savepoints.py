@@ -1,0 +1,247 @@
+"""Savepoints and rescaling: take one of a query, and make a checkpoint of it for any number of partitions.
+
+With an active Spark session the state is moved by tasks of a Spark job, else by processes of this machine. Nothing of
+it goes through the driver. The functions of Spark that are used are those of ``pyspark`` alone: a laptop without a JVM
+does as well.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyspark_ckpt.state_store import savepoint as engine
+from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.inventory import inventory
+from pyspark_ckpt.state_store.jobs import SMALL_BYTES, LocalProcesses, Progress, Runner, Task, run_here
+from pyspark_ckpt.state_store.options import PREFIX, Options, parse, table
+from pyspark_ckpt.state_store.restoration import QueryId, Request, Restoration, Restored
+from pyspark_ckpt.state_store.savepoint import Savepoint, SavepointInfo
+from pyspark_ckpt.terminal import progress_bar
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+STOP_TIMEOUT_S = 600.0
+_LOOK_S = 0.05
+
+
+def savepoint(
+    query_or_checkpoint: StreamingQuery | str,
+    target: str,
+    *,
+    kind: Literal["native"] = "native",
+    options: Mapping[str, str] | None = None,
+) -> SavepointInfo:
+    """Take a savepoint of the last committed batch of a query, running or stopped, in the empty folder ``target``.
+
+    After return it is complete, durable and self-contained: the folder may be moved, and neither the query nor its
+    clean-up touches it. A query goes on meanwhile. After an error there is none. ``options``: those of
+    docs/options.md without their prefix, beside those of the active session.
+
+    Raises InvalidInputError (no checkpoint, no committed batch, a target that is not empty), StorageError, FormatError.
+    """
+    location = _checkpoint_of(query_or_checkpoint)
+    given = _options(options)
+    with _job(given, f"savepoint to {target}") as (runner, progress):
+        return engine.create(location, target, given, runner, progress, written_by=_version())
+
+
+def stop_with_savepoint(
+    query: StreamingQuery, target: str, *, timeout_s: float = STOP_TIMEOUT_S, options: Mapping[str, str] | None = None
+) -> SavepointInfo:
+    """Let the batch that runs end, start no other, stop the query, and take a savepoint.
+
+    So the sink has exactly what the savepoint stands for. A batch that takes longer than ``timeout_s`` is
+    interrupted; it runs again, with the same rows, wherever a query goes on from the savepoint. Raises as
+    ``savepoint``; LifecycleError if the query is not running.
+    """
+    if not query.isActive:
+        raise LifecycleError(
+            f"Query {query.id} does not run any more.", hint="Take a savepoint of its checkpointLocation."
+        )
+    location = _checkpoint_of(query)
+    engine.refuse_unless_empty(engine.place_of_savepoint(target, _options(options)), "a savepoint")
+    _finish(query, timeout_s)
+    return savepoint(location, target, options=options)
+
+
+def restore(
+    savepoint_or_checkpoint: str,
+    checkpoint_location: str,
+    *,
+    parallelism: int | None = None,
+    claim: Literal["no_claim", "claim"] = "no_claim",
+    uid_map: Mapping[str, str] | None = None,
+    allow_non_restored_state: bool = False,
+    query_id: QueryId = "keep",
+    options: Mapping[str, str] | None = None,
+) -> Restored:
+    """Make the empty ``checkpoint_location`` a checkpoint from which a query goes on behind the savepoint.
+
+    ``parallelism``: the number of partitions of stateful operators from then on, None for the same; start the query
+    with spark.sql.shuffle.partitions set to it. ``claim``: "claim" deletes the savepoint once the checkpoint stands.
+    ``uid_map``: new uids of keyed operators, by their old ones. ``query_id``: "keep" for sinks that know batches by
+    the query's id and must not see them twice, "new" for a query that writes beside the old one.
+    ``allow_non_restored_state``: state that no operator of the program declares is left alone, and not an error.
+
+    Digests of all states that are moved are compared. A restore that was interrupted is finished by the same call, and
+    until then no query can start there. Raises InvalidInputError, FormatError (damage; digests that differ),
+    StorageError.
+    """
+    if claim not in ("no_claim", "claim"):
+        raise InvalidInputError(f"claim is {claim!r}, not 'no_claim' or 'claim'.")
+    given = _options(options)
+    source = Savepoint(savepoint_or_checkpoint, given)
+    request = Request(parallelism, query_id, dict(uid_map or {}), allow_non_restored_state)
+    done = _restored(source, source.info.version, checkpoint_location, request, given)
+    if claim == "claim":
+        engine.delete(savepoint_or_checkpoint, given)
+    return done
+
+
+def rescale(
+    checkpoint: str, new_checkpoint: str, parallelism: int, *, options: Mapping[str, str] | None = None
+) -> Restored:
+    """Make the empty ``new_checkpoint`` what the ``checkpoint`` of a stopped query is, with so many partitions.
+
+    As ``restore``, without a savepoint; the old checkpoint stays as it is. Raises as ``restore``.
+    """
+    given = _options(options)
+    source = Checkpoint(checkpoint, given)
+    with engine.pinned(source) as version:
+        return _restored(source, version, new_checkpoint, Request(parallelism), given)
+
+
+def _restored(source: Checkpoint, version: int, target: str, request: Request, given: Options) -> Restored:
+    operators = inventory(source, version)
+    restoration = Restoration(source, version, operators, target, request, given)
+    size = sum(operator.size_bytes for operator in operators)
+    with _job(given, f"restore to {target}", size) as (runner, progress):
+        return restoration.run(runner, progress)
+
+
+@contextmanager
+def _job(given: Options, what: str, size_bytes: int = SMALL_BYTES) -> Iterator[tuple[Runner, Progress]]:
+    """How the tasks of an operation run, and who is told how far they are."""
+    session = _active_session()
+    runner: Runner = run_here if size_bytes < SMALL_BYTES else LocalProcesses()
+    if session is not None:
+        runner = SparkJob(session, f"pyspark-ckpt: {what}")
+    with progress_bar(what) as progress:
+        yield runner, progress
+
+
+@dataclass(frozen=True)
+class SparkJob:
+    """A runner: one task of a Spark job for each task."""
+
+    session: SparkSession
+    description: str
+
+    def __call__(self, tasks: Sequence[Task], progress: Progress) -> list[Any]:
+        """See Runner. What fails for good is raised as it was; what may pass, Spark tries again first."""
+        if not tasks:
+            return []
+        context = self.session.sparkContext
+        group = f"pyspark-ckpt-{time.monotonic_ns()}"
+        outcomes: list[tuple[Any, CkptError | None]] = []
+        problems: list[Exception] = []
+
+        def run() -> None:
+            context.setJobGroup(group, self.description)
+            try:
+                outcomes.extend(context.parallelize(tasks, len(tasks)).map(_outcome).collect())
+            except Exception as problem:  # noqa: BLE001 - raised below, in the caller's thread
+                problems.append(problem)
+
+        from pyspark import InheritableThread  # noqa: PLC0415 - see the docstring of the package
+
+        thread = InheritableThread(target=run)
+        thread.start()
+        while thread.is_alive():
+            thread.join(_LOOK_S)
+            progress(_finished_tasks(context, group), len(tasks))
+        if problems:
+            raise problems[0]
+        for _, problem in outcomes:
+            if problem is not None:
+                raise problem
+        return [result for result, _ in outcomes]
+
+
+def _outcome(task: Task) -> tuple[Any, CkptError | None]:
+    try:
+        return task(), None
+    except CkptError as problem:
+        if problem.retryable:
+            raise
+        return None, problem
+
+
+def _finished_tasks(context: Any, group: str) -> int:  # noqa: ANN401 - a SparkContext
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+    return sum(stage.numCompletedTasks for stage in stages if stage is not None)
+
+
+def _active_session() -> SparkSession | None:
+    """The session of this process, if it has one: nothing is imported or started for that."""
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - see the docstring of the package
+
+    return SparkSession.getActiveSession()
+
+
+def _options(given: Mapping[str, str] | None) -> Options:
+    session, found = _active_session(), {}
+    if session is not None:
+        found = {name: value for name in table() if (value := session.conf.get(PREFIX + name, None)) is not None}
+    return parse({**found, **(given or {})})
+
+
+def _checkpoint_of(query: StreamingQuery | str) -> str:
+    if isinstance(query, str):
+        return query
+    return str(_execution(query).resolvedCheckpointRoot())
+
+
+def _execution(query: StreamingQuery) -> Any:  # noqa: ANN401 - an object of the JVM
+    handle = getattr(query, "_jsq", None)
+    if handle is None:
+        raise InvalidInputError(
+            "A savepoint of a running query needs a session in this process, not Spark Connect.",
+            hint="Name the query's checkpointLocation.",
+        )
+    return handle.streamingQuery()
+
+
+def _finish(query: StreamingQuery, timeout_s: float) -> None:
+    """Have the query end behind the batch that runs, as availableNow does."""
+    from pyspark import SparkContext  # noqa: PLC0415 - see the docstring of the package
+
+    jvm: Any = SparkContext._jvm  # noqa: SLF001
+    runtime = jvm.org.apache.spark.sql.execution.streaming.runtime
+    _execution(query).state().set(getattr(getattr(runtime, "TERMINATED$"), "MODULE$"))
+    until = time.monotonic() + timeout_s
+    ended = threading.Event()
+    looks = 0
+    while looks < 3 and time.monotonic() < until:  # noqa: PLR2004 - a trigger may be just about to become active
+        looks = 0 if query.status["isTriggerActive"] else looks + 1
+        ended.wait(_LOOK_S)
+    query.stop()
+
+
+def _version() -> str:
+    from pyspark_ckpt import __version__  # noqa: PLC0415 - which imports this module
+
+    return f"pyspark-ckpt {__version__}"

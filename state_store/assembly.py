@@ -1,0 +1,126 @@
+"""Make the database of a new store, prove what is in it, and publish it as the snapshot of its first version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.context import Identity
+from pyspark_ckpt.state_store.copies import LocalCopy
+from pyspark_ckpt.state_store.database import Database, write_table_file
+from pyspark_ckpt.state_store.digests import Digest
+from pyspark_ckpt.state_store.errors import InternalError
+from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.keys import MARKER_KEY
+from pyspark_ckpt.state_store.lineage import Lineage
+from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.meta import StoreMeta
+from pyspark_ckpt.state_store.redistribution import Merged
+from pyspark_ckpt.state_store.rows import digests_of
+from pyspark_ckpt.state_store.snapshot import Origins, SnapshotWriter
+from pyspark_ckpt.state_store.splitting import RunFile, fetch
+from pyspark_ckpt.state_store.store_version import Workplace
+
+LEAST_COMPACTED = 2
+"""From so many runs on they are merged: each is one more file that a look-up asks."""
+
+
+class Assembled(msgspec.Struct, frozen=True):
+    """A new store: digests of its states, and how much of it was written and not copied."""
+
+    digests: dict[str, Digest]
+    rewritten_bytes: int
+    copied_bytes: int
+
+
+@dataclass(frozen=True)
+class NewStore:
+    """A store that is being made: which one, the URL of its folder, its states, and what its first commit is called."""
+
+    identity: Identity
+    url: str
+    merged: Merged
+    version: int
+    commit_id: str
+    partitions: int
+
+    @property
+    def key(self) -> str:
+        """Names the task that makes it among all of its redistribution."""
+        identity = self.identity
+        return f"make-{identity.operator}-{identity.partition}-{identity.name}"
+
+    def meta(self, digests: Mapping[str, Digest]) -> StoreMeta:
+        """What the store is with these rows."""
+        rows = {name: each.rows for name, each in digests.items()}
+        return self.merged.meta(self.version, self.commit_id, self.partitions, rows)
+
+
+@dataclass(frozen=True)
+class JoinTask:
+    """Joins the runs of one new partition."""
+
+    workplace: Workplace
+    new: NewStore
+    target: str
+    runs: tuple[tuple[RunFile, ...], ...]
+
+    @property
+    def key(self) -> str:
+        """See NewStore."""
+        return self.new.key
+
+    def __call__(self) -> Assembled:
+        """Publish the new store. Raises StorageError, FormatError, NotFoundError."""
+        with self.workplace.folder() as folder:
+            place = self.workplace.place(self.target)
+            files = [file for run in self.runs for file in run]
+            paths = [fetch(place, file, folder / f"{number}.sst") for number, file in enumerate(files)]
+            (folder / "copy").mkdir(mode=0o700)
+            database = Database(folder / "copy" / "db", self.workplace.tuning())
+            try:
+                if paths:
+                    database.ingest(paths)
+                if len(self.runs) >= LEAST_COMPACTED:
+                    database.compact()
+                return publish(self.workplace, self.new, database, folder)
+            finally:
+                database.close()
+
+
+def publish(
+    workplace: Workplace, new: NewStore, database: Database, folder: Path, origins: Origins | None = None
+) -> Assembled:
+    """Make what ``database``, in ``folder/copy/db``, holds the first version of a new store. The database is closed.
+
+    Raises StorageError, InternalError.
+    """
+    identity = new.identity
+    digests = digests_of(database, new.merged.states)
+    meta = new.meta(digests)
+    marker = folder / "marker.sst"
+    write_table_file(marker, [(MARKER_KEY, meta.marker.encode())], workplace.tuning())
+    database.ingest([marker])
+    database.close()
+    place, log = workplace.place(new.url), StoreLog(f"offline.{identity.short}", identity.short)
+    clean(place)
+    writer = SnapshotWriter(place, identity.partition, workplace.tuning(), FailPoints(""), log, full=False)
+    published = writer.publish(LocalCopy(folder / "copy", meta), Lineage(), lambda: False, origins)
+    if published is None:
+        raise InternalError(f"{identity}: {place.url} was changed by somebody else while the store was made.")
+    return Assembled(digests, published.uploaded_bytes, published.copied_bytes)
+
+
+def clean(place: BlobPlace) -> None:
+    """Delete what an attempt that did not finish has left in the folder of a store. Raises StorageError."""
+    for blob in place.walk():
+        place.delete(blob.name)
+
+
+def run_files(runs: Sequence[Mapping[int, Sequence[RunFile]]], partition: int) -> tuple[tuple[RunFile, ...], ...]:
+    """The runs of one new partition, of all old ones that have any."""
+    return tuple(tuple(each[partition]) for each in runs if each.get(partition))

@@ -1,0 +1,212 @@
+"""Redistribution by key groups: a new partition is the old one that has most of its rows, clipped, and rows of others.
+
+A range of key groups is one range of keys of a hashed state. So what does not belong to the new partition is hidden by
+marks of a few bytes, and the table files stay as they are: the target gets copies of them. Rows that are hidden leave
+the files when these are next compacted; where whole files are hidden, that is done here. Rows of states in key order
+(timers, expiry indexes) lie in the order of time, not of hashes, and are written anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from heapq import merge
+from itertools import chain
+from pathlib import Path
+
+from pyspark_ckpt.state_store.assembly import Assembled, NewStore, publish
+from pyspark_ckpt.state_store.database import Database, write_table_file
+from pyspark_ckpt.state_store.digests import Digest
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head, state_range
+from pyspark_ckpt.state_store.meta import State
+from pyspark_ckpt.state_store.redistribution import is_kept_by_spark
+from pyspark_ckpt.state_store.routes import joined_times, route_key
+from pyspark_ckpt.state_store.rows import Row, digests_of, stray_keys
+from pyspark_ckpt.state_store.snapshot import Origins
+from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
+
+LEAST_DROPPED_BYTES = 64 << 20
+"""So much in table files that are hidden as a whole is worth reading them, so that they are not copied."""
+
+Hashes = tuple[int, int]
+"""The first of a range of hashes, and the one behind its last."""
+
+
+@dataclass(frozen=True)
+class DigestTask:
+    """Reads a store of a keyed operator before it is taken apart."""
+
+    workplace: Workplace
+    source: StoreVersion
+
+    @property
+    def key(self) -> str:
+        """Names the task among all of its redistribution."""
+        identity = self.source.identity
+        return f"digest-{identity.operator}-{identity.partition}-{identity.name}"
+
+    def __call__(self) -> dict[str, Digest]:
+        """Digests of its states, but for Spark's own. Raises StorageError, FormatError, NotFoundError."""
+        with self.workplace.folder() as folder, self.workplace.restored(self.source, folder / "old") as restored:
+            stray = stray_keys(restored.database, restored.meta)
+            if stray:
+                raise FormatError(f"{self.source.identity} has rows of states that it does not know: {stray}.")
+            kept = [state for state in restored.meta.states if not is_kept_by_spark(state)]
+            return digests_of(restored.database, kept)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """An old partition: its store, the hashes of its rows, and what the numbers of its states become."""
+
+    store: StoreVersion
+    hashes: Hashes
+    numbers: Mapping[int, int]
+
+    def shared(self, hashes: Hashes) -> int:
+        """How many hashes of a range are its own."""
+        return max(0, min(self.hashes[1], hashes[1]) - max(self.hashes[0], hashes[0]))
+
+    def number_of(self, state: State) -> int | None:
+        """What the number of a state of the new store was in this one."""
+        return next((old for old, new in self.numbers.items() if new == state.number), None)
+
+    @property
+    def keeps_numbers(self) -> bool:
+        """Whether its rows can stay as they are."""
+        return all(old == new for old, new in self.numbers.items())
+
+
+@dataclass(frozen=True)
+class ClipTask:
+    """Makes one new partition, whose rows have these ``hashes``, of the old ones that have any of them."""
+
+    workplace: Workplace
+    new: NewStore
+    hashes: Hashes
+    parts: tuple[Part, ...]
+
+    @property
+    def key(self) -> str:
+        """See NewStore."""
+        return self.new.key
+
+    def __call__(self) -> Assembled:
+        """Publish the new store. Raises StorageError, FormatError, NotFoundError."""
+        usable = [part for part in self.parts if part.keeps_numbers]
+        best = max(usable, key=lambda part: part.shared(self.hashes), default=None)
+        with self.workplace.folder() as folder, ExitStack() as stack:
+            others = {
+                part: stack.enter_context(self.workplace.restored(part.store, folder / f"old-{number}")).database
+                for number, part in enumerate(self.parts)
+                if part is not best
+            }
+            origins = None
+            if best is None:
+                (folder / "copy").mkdir(mode=0o700)
+                database = Database(folder / "copy" / "db", self.workplace.tuning())
+            else:
+                restored = stack.enter_context(self.workplace.restored(best.store, folder / "copy"))
+                database = restored.database
+                origins = Origins(self.workplace.place(best.store.url), restored.table_files)
+            try:
+                self._fill(database, best, others, folder)
+                return publish(self.workplace, self.new, database, folder, origins)
+            finally:
+                database.close()
+
+    def _fill(self, database: Database, best: Part | None, others: Mapping[Part, Database], folder: Path) -> None:
+        """Bring into ``database``, which is what ``best`` was, what belongs there, and hide everything else."""
+        sources = {**others, **({} if best is None else {best: database})}
+        is_whole = best is not None and best.shared(self.hashes) == best.hashes[1] - best.hashes[0]
+        written = []
+        for state in self.new.merged.states:  # all is read before anything is hidden
+            rows: Iterator[Row]
+            if is_kept_by_spark(state):
+                rows = iter(self._row_of_spark(state, sources))
+            elif state.number & ORDERED_BIT:
+                wanted = others if is_whole else sources
+                rows = merge(*(self._of_ordered(state, part, source) for part, source in wanted.items()))
+            else:
+                in_order = sorted(others.items(), key=lambda item: item[0].hashes)
+                rows = chain.from_iterable(self._of_hashed(state, part, source) for part, source in in_order)
+            written += self._written(folder / f"{state.number}.sst", rows)
+        if best is not None:
+            hidden = list(self._hidden(is_whole=is_whole))
+            for begin, end in hidden:
+                database.hide(begin, end)
+            _drop(database, hidden)
+        if written:
+            database.ingest(written)
+
+    def _written(self, path: Path, rows: Iterator[Row]) -> list[Path]:
+        first = next(rows, None)
+        if first is None:
+            return []
+        write_table_file(path, chain([first], rows), self.workplace.tuning())
+        return [path]
+
+    def _row_of_spark(self, state: State, sources: Mapping[Part, Database]) -> list[Row]:
+        identity = self.new.identity
+        values = [
+            value
+            for part, source in sources.items()
+            if (old := part.number_of(state)) is not None
+            for _, value in source.scan(*state_range(old))
+        ]
+        if not values:
+            return []
+        key = route_key(state.number, identity.partition, self.new.partitions)
+        return [(key, joined_times(values, f"{identity}, state {state.name!r}"))]
+
+    def _of_hashed(self, state: State, part: Part, source: Database) -> Iterator[Row]:
+        old = part.number_of(state)
+        if old is None:
+            return iter(())
+        return _renumbered(source.scan(*(_bound(old, at) for at in self.hashes)), old, state.number)
+
+    def _of_ordered(self, state: State, part: Part, source: Database) -> Iterator[Row]:
+        old = part.number_of(state)
+        if old is None:
+            return iter(())
+        first, end = (at.to_bytes(HASH_BYTES + 1, "big") for at in self.hashes)
+        rows = source.scan(*state_range(old))
+        inside = ((key, value) for key, value in rows if first <= b"\0" + key[-HASH_BYTES:] < end)
+        return _renumbered(inside, old, state.number)
+
+    def _hidden(self, *, is_whole: bool) -> Iterator[tuple[bytes, bytes]]:
+        """What must not be seen of the store that is clipped."""
+        for state in self.new.merged.states:
+            begin, end = state_range(state.number)
+            if is_kept_by_spark(state) or (state.number & ORDERED_BIT and not is_whole):
+                yield begin, end
+            elif not state.number & ORDERED_BIT and not is_whole:
+                inside = [_bound(state.number, at) for at in self.hashes]
+                for outside in ((begin, inside[0]), (inside[1], end)):
+                    if outside[0] < outside[1]:
+                        yield outside
+
+
+def _drop(database: Database, hidden: Iterable[tuple[bytes, bytes]]) -> None:
+    """Take rows out that are hidden with the whole of their files, if that saves much."""
+    tables = database.table_files()
+    for begin, end in hidden:
+        within = [table.size_bytes for table in tables if begin <= table.first_key and table.last_key < end]
+        if sum(within) >= LEAST_DROPPED_BYTES:
+            database.drop(begin, end)
+
+
+def _bound(number: int, at: int) -> bytes:
+    """Where the rows of a state begin whose hash is ``at`` or more."""
+    if at >= 1 << 8 * HASH_BYTES:
+        return state_range(number)[1]
+    return state_head(number) + at.to_bytes(HASH_BYTES, "big")
+
+
+def _renumbered(rows: Iterator[Row], old: int, new: int) -> Iterator[Row]:
+    if old == new:
+        return rows
+    head = state_head(new)
+    return ((head + key[STATE_BYTES:], value) for key, value in rows)

@@ -1,0 +1,66 @@
+"""Proof that rows have been moved and not changed: how many there are of a state, and a digest of them in any order.
+
+The digest of a state is the sum, modulo 2^128, of the xxh3 (128 bits) of each row: of its key without the state's
+number, and its value, with the length of the key as the seed. So it does not depend on partitions, on files, or on
+the order of rows, and it cannot be told from the whole which part of it is where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+import xxhash
+
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.keys import STATE_BYTES
+
+_MODULUS = 1 << 128
+_HEX_DIGITS = 32
+
+
+class Digest(msgspec.Struct, frozen=True):
+    """Rows of one state: their number, and the sum of what each hashes to, in hexadecimal digits."""
+
+    rows: int = 0
+    sum: str = "0" * _HEX_DIGITS
+
+    def __add__(self, other: Digest) -> Digest:
+        """Of both together."""
+        return digest(self.rows + other.rows, int(self.sum, 16) + int(other.sum, 16))
+
+
+Digests = Mapping[str, Digest]
+"""By the names of states."""
+
+
+def digest(rows: int, total: int) -> Digest:
+    """Of so many rows whose hashes add up to ``total``."""
+    return Digest(rows, f"{total % _MODULUS:0{_HEX_DIGITS}x}")
+
+
+def sum_of(rows: Sequence[tuple[bytes, bytes]]) -> int:
+    """What the rows, by their stored keys, hash to, added up."""
+    row_hash = xxhash.xxh3_128_intdigest
+    return sum([row_hash(key[STATE_BYTES:] + value, len(key)) for key, value in rows])
+
+
+def combined(parts: Iterable[Digests]) -> dict[str, Digest]:
+    """All parts together, state by state."""
+    whole: dict[str, Digest] = {}
+    for part in parts:
+        for name, each in part.items():
+            whole[name] = whole.get(name, Digest()) + each
+    return whole
+
+
+def require_equal(before: Digests, after: Digests, what: str) -> None:
+    """Raise FormatError that names the first state of ``what`` that is not after what it was before."""
+    for name in sorted({*before, *after}):
+        old, new = before.get(name, Digest()), after.get(name, Digest())
+        if old != new:
+            raise FormatError(
+                f"{what}: state {name!r} had {old.rows} rows with the digest {old.sum}, "
+                f"and what was made of it has {new.rows} with {new.sum}.",
+                hint="The target is not usable. Verify the source, and run the operation again.",
+            )

@@ -1,0 +1,106 @@
+"""Every store of a checkpoint or savepoint at one version: what an operation on all of it begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+
+from pyspark_ckpt.state_store.checkpoint import Checkpoint, Operator
+from pyspark_ckpt.state_store.context import Identity
+from pyspark_ckpt.state_store.keys import EMPTY
+from pyspark_ckpt.state_store.lineage import Lineage
+from pyspark_ckpt.state_store.meta import StoreMeta
+from pyspark_ckpt.state_store.redistribution import Layout, layout_of
+from pyspark_ckpt.state_store.store_version import StoreVersion
+
+THREADS = 16
+
+
+@dataclass(frozen=True)
+class OperatorVersion:
+    """All stores of an operator at one version: by store name, and there by partition."""
+
+    operator: Operator
+    stores: dict[str, tuple[StoreVersion, ...]]
+
+    @cached_property
+    def metas(self) -> list[StoreMeta]:
+        """Of all its stores."""
+        return [each.meta for stores in self.stores.values() for each in stores]
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions have state."""
+        return max(map(len, self.stores.values()), default=0)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """How rows are spread over its partitions."""
+        return layout_of(self.operator.name, self.operator.partitions, self.partitions, self.metas)
+
+    @property
+    def size_bytes(self) -> int:
+        """What a restore of all of it fetches."""
+        return sum(each.size_bytes for stores in self.stores.values() for each in stores)
+
+    @property
+    def objects(self) -> int:
+        """How many objects that are."""
+        return sum(each.objects for stores in self.stores.values() for each in stores)
+
+    @property
+    def uids(self) -> list[str]:
+        """The uids of keyed operators whose states it has."""
+        found = set()
+        for meta in self.metas:
+            for state in meta.states:
+                encoder = state.descriptor.key_encoder
+                if isinstance(encoder, dict) and "keyed" in encoder:
+                    found.add(str(encoder["keyed"]))
+        return sorted(found)
+
+    def rows(self) -> dict[tuple[str, str], int]:
+        """Rows of each state, by store and state."""
+        found: dict[tuple[str, str], int] = {}
+        for name, stores in self.stores.items():
+            for each in stores:
+                for state in each.meta.states:
+                    found[name, state.name] = found.get((name, state.name), 0) + state.rows
+        return found
+
+
+def inventory(
+    checkpoint: Checkpoint, version: int, progress: Callable[[int, int], None] = lambda _done, _all: None
+) -> list[OperatorVersion]:
+    """All operators at ``version``. Two or three requests for each store.
+
+    Raises NotFoundError (a store has no such version), FormatError, StorageError.
+    """
+    stores = list(checkpoint.stores())
+    found: dict[int, dict[str, list[StoreVersion]]] = {}
+    with ThreadPoolExecutor(THREADS) as pool:
+        for done, each in enumerate(pool.map(lambda pair: _version_of(checkpoint, pair[1], version), stores), 1):
+            found.setdefault(each.identity.operator, {}).setdefault(each.identity.name, []).append(each)
+            progress(done, len(stores))
+    operators = {operator.number: operator for operator, _ in stores}
+    return [
+        OperatorVersion(operators[number], {name: tuple(each) for name, each in by_name.items()})
+        for number, by_name in sorted(found.items())
+    ]
+
+
+def _version_of(checkpoint: Checkpoint, identity: Identity, version: int) -> StoreVersion:
+    place = checkpoint.place_of(identity)
+    lineage = Lineage.read(place)
+    commit = checkpoint.commit_of(identity, version)
+    lineage.require(commit, str(identity))
+    meta = checkpoint.meta_of(identity, commit, lineage)
+    base, steps = lineage.chain(commit, lambda marker: marker in lineage.snapshots)
+    sizes = [lineage.deltas[step.commit][1].size_bytes for step in steps]
+    if base != EMPTY:
+        manifest = checkpoint.manifest_of(identity, base)
+        sizes += [file.size_bytes for file in manifest.objects().values()]
+        sizes.append(lineage.snapshots[base].size_bytes)
+    return StoreVersion(identity, place.url, meta, len(sizes), sum(sizes))

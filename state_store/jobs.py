@@ -1,0 +1,184 @@
+"""Run many independent tasks of offline work: here, in processes of this machine, or wherever a runner takes them.
+
+A task is a function without arguments that can be pickled, and has a key. Where results are recorded in a place, a
+task that has run before is not run again: so a job that was interrupted is finished by a second run of it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import IO, Any, Generic, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from pyspark_ckpt.state_store.errors import CkptError, NotFoundError, StorageError
+from pyspark_ckpt.state_store.json_objects import read_sealed, seal
+from pyspark_ckpt.state_store.store_version import Workplace
+
+T = TypeVar("T")
+
+DONE_FOLDER = "_ckpt/restore/done"
+SMALL_BYTES = 16 << 20
+"""A job that moves less is run in this process: to start others takes longer."""
+MOST_BYTES = 64 << 20
+_SIZE_BYTES = 8
+
+
+class Task(Protocol):
+    """A piece of work; ``key`` names it among those of its job."""
+
+    @property
+    def key(self) -> str:
+        """ASCII letters, digits, ``_``, ``.`` and ``-``."""
+        ...
+
+    def __call__(self) -> Any:  # noqa: ANN401 - each kind of task has its own result
+        """Do it."""
+        ...
+
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Told how many of how many tasks are done."""
+Runner: TypeAlias = Callable[[Sequence[Task], Progress], list[Any]]
+"""Runs tasks in any order and returns their results in the order of the tasks. Raises what a task raises."""
+
+
+@dataclass(frozen=True)
+class RecordedTask:
+    """A task whose result, of the type ``kind``, is kept in the place at ``url`` until the job is through."""
+
+    workplace: Workplace
+    task: Task
+    url: str
+    kind: Any
+
+    @property
+    def key(self) -> str:
+        """That of the task."""
+        return self.task.key
+
+    def __call__(self) -> Any:  # noqa: ANN401 - see Task
+        """The result, now or as it was recorded. Raises what the task raises; StorageError, FormatError."""
+        place, name = self.workplace.place(self.url), f"{DONE_FOLDER}/{self.key}.json"
+        kind: Any = _Done[self.kind]
+        try:
+            return read_sealed(place, name, kind, MOST_BYTES).result
+        except NotFoundError:
+            result = self.task()
+            place.put(name, seal(_Done(result)))
+            return result
+
+
+class _Done(msgspec.Struct, Generic[T]):
+    result: T
+
+
+def run_here(tasks: Sequence[Task], progress: Progress) -> list[Any]:
+    """A runner: one task after the other, in this process."""
+    results = []
+    for number, task in enumerate(tasks):
+        progress(number, len(tasks))
+        results.append(task())
+    progress(len(tasks), len(tasks))
+    return results
+
+
+@dataclass(frozen=True)
+class LocalProcesses:
+    """A runner on the processors of this machine."""
+
+    processes: int = os.cpu_count() or 1
+
+    def __call__(self, tasks: Sequence[Task], progress: Progress) -> list[Any]:
+        """See Runner. Raises StorageError if a process dies."""
+        if not tasks:
+            return []
+        results: dict[int, Any] = {}
+        waiting = list(enumerate(tasks))[::-1]
+
+        def work() -> None:
+            with _Worker() as worker:
+                while waiting:
+                    try:
+                        number, task = waiting.pop()
+                    except IndexError:  # another thread was quicker
+                        return
+                    results[number] = worker.run(task)
+                    progress(len(results), len(tasks))
+
+        progress(0, len(tasks))
+        with ThreadPoolExecutor(min(self.processes, len(tasks))) as pool:
+            for future in as_completed([pool.submit(work) for _ in range(min(self.processes, len(tasks)))]):
+                if future.exception() is not None:
+                    waiting.clear()
+                future.result()
+        return [results[number] for number in range(len(tasks))]
+
+
+class _Worker:
+    """A process that runs tasks: the program of the caller is not imported there, as multiprocessing would."""
+
+    def __enter__(self) -> _Worker:
+        command = [sys.executable, "-m", "pyspark_ckpt.state_store.jobs"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+        self._process.wait()
+
+    def run(self, task: Task) -> Any:  # noqa: ANN401 - see Task
+        """The result of a task; raises what it raised."""
+        source, sink = self._process.stdout, self._process.stdin
+        if source is None or sink is None:
+            raise AssertionError("the process has pipes")
+        try:
+            _send(sink, task)
+            result, problem = _receive(source)
+        except (OSError, EOFError) as gone:
+            raise StorageError(
+                f"The process that ran {task.key} has ended (status {self._process.wait()}).",
+                hint="It may have run out of memory or disk. Run the same command again: what is done is kept.",
+            ) from gone
+        if problem is not None:
+            raise problem
+        return result
+
+
+def serve(source: IO[bytes], sink: IO[bytes]) -> None:
+    """Run the tasks that come in, until there are no more."""
+    while True:
+        try:
+            task = _receive(source)
+        except EOFError:
+            return
+        try:
+            outcome: tuple[Any, Exception | None] = task(), None
+        except CkptError as problem:
+            outcome = None, problem
+        _send(sink, outcome)
+
+
+def _send(sink: IO[bytes], message: object) -> None:
+    content = pickle.dumps(message)  # between a process and its child: nothing that is read from a store
+    sink.write(len(content).to_bytes(_SIZE_BYTES, "big") + content)
+    sink.flush()
+
+
+def _receive(source: IO[bytes]) -> Any:  # noqa: ANN401 - any message
+    size = source.read(_SIZE_BYTES)
+    if len(size) < _SIZE_BYTES:
+        raise EOFError
+    return pickle.loads(source.read(int.from_bytes(size, "big")))  # noqa: S301 - see _send
+
+
+if __name__ == "__main__":
+    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,50 @@
+"""Spark's hash of numbers and bytes: Murmur3 x86 32, as in Murmur3_x86_32, each word chained to the hash before it."""
+
+from __future__ import annotations
+
+SEED = 42
+_MASK = 0xFFFFFFFF
+
+
+def of_int(value: int, seed: int) -> int:
+    """The hash of 32 bits, unsigned, chained to ``seed``."""
+    return _finished(_mixed(seed, value & _MASK), 4)
+
+
+def of_long(value: int, seed: int) -> int:
+    """The hash of 64 bits, unsigned, chained to ``seed``."""
+    return _finished(_mixed(_mixed(seed, value & _MASK), value >> 32 & _MASK), 8)
+
+
+def of_bytes(value: bytes, seed: int) -> int:
+    """The hash of bytes, unsigned, chained to ``seed``; those behind the last whole word are mixed one by one."""
+    whole = len(value) & ~3
+    for at in range(0, whole, 4):
+        seed = _mixed(seed, int.from_bytes(value[at : at + 4], "little"))
+    for byte in value[whole:]:
+        seed = _mixed(seed, (byte - 256 if byte > 127 else byte) & _MASK)  # noqa: PLR2004 - a byte of Java has a sign
+    return _finished(seed, len(value))
+
+
+def hash_of_int(value: int) -> int:
+    """The hash of an int column, as a signed number."""
+    unsigned = of_int(value, SEED)
+    return unsigned - (1 << 32) if unsigned >> 31 else unsigned
+
+
+def _mixed(seed: int, word: int) -> int:
+    word = word * 0xCC9E2D51 & _MASK
+    word = (word << 15 | word >> 17) & _MASK
+    word = word * 0x1B873593 & _MASK
+    seed ^= word
+    seed = (seed << 13 | seed >> 19) & _MASK
+    return seed * 5 + 0xE6546B64 & _MASK
+
+
+def _finished(state: int, length: int) -> int:
+    state ^= length
+    state ^= state >> 16
+    state = state * 0x85EBCA6B & _MASK
+    state ^= state >> 13
+    state = state * 0xC2B2AE35 & _MASK
+    return state ^ state >> 16

@@ -1,0 +1,190 @@
+"""How the rows of an operator move when its number of partitions changes, and what the new stores are.
+
+Which partition a row is of follows from the hash in its key:
+
+- rows of Spark's own operators by the remainder of the hash: all old partitions have rows for all new ones;
+- rows of keyed operators by ranges of it, the key groups: a new partition takes ranges of few old ones;
+- operators that need all rows in one place (global aggregation, limit) stay in partition 0.
+
+The stores of one operator may have given their states different numbers, for a store learns of a state when its
+partition first needs it: so states are matched by name.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.key_groups import owned_groups
+from pyspark_ckpt.state_store.keys import EMPTY_ID, FIRST_KEYED_COUNTER, ORDERED_BIT
+from pyspark_ckpt.state_store.meta import Descriptor, State, StoreMeta
+
+SINGLE_OPERATORS = frozenset({"globalLimit", "streamingGlobalLimit"})
+hash_at = struct.Struct(">i")
+"""The hash of a row as Spark has it, with its sign."""
+_U32 = 1 << 32
+
+
+class Layout(Enum):
+    """How the rows of an operator are spread over its partitions."""
+
+    SINGLE = "one partition"
+    REMAINDERS = "remainders of hashes"
+    KEY_GROUPS = "key groups"
+
+
+def layout_of(operator_name: str, partitions: int, partitions_in_use: int, metas: Sequence[StoreMeta]) -> Layout:
+    """How the stores of an operator, with these metadata, share its rows."""
+    states = [state for meta in metas for state in meta.states]
+    if any(_max_parallelism(state) for state in states):
+        return Layout.KEY_GROUPS
+    is_alone = partitions_in_use == 1 and (partitions > 1 or all(map(_has_no_key, states)))
+    return Layout.SINGLE if is_alone or operator_name in SINGLE_OPERATORS else Layout.REMAINDERS
+
+
+def max_parallelism_of(metas: Sequence[StoreMeta]) -> int:
+    """The number of key groups of a keyed operator."""
+    found = {number for meta in metas for state in meta.states if (number := _max_parallelism(state))}
+    if len(found) != 1:
+        raise FormatError(f"The states of a keyed operator have {sorted(found)} key groups.")
+    return found.pop()
+
+
+def _max_parallelism(state: State) -> int:
+    encoder = state.descriptor.key_encoder
+    return int(encoder["max_parallelism"]) if isinstance(encoder, dict) and "max_parallelism" in encoder else 0
+
+
+def _has_no_key(state: State) -> bool:
+    schema = state.descriptor.key_schema
+    return isinstance(schema, dict) and schema.get("fields") == []
+
+
+def is_kept_by_spark(state: State) -> bool:
+    """Whether a state of a keyed operator is Spark's own, of one row for each partition."""
+    return state.number & ~ORDERED_BIT < FIRST_KEYED_COUNTER
+
+
+def hash_ranges(partition: int, partitions: int, max_parallelism: int) -> tuple[int, int]:
+    """First hash of a keyed operator's partition, and the one behind its last."""
+    first, end = owned_groups(partition, partitions, max_parallelism)
+    return -(-first * _U32 // max_parallelism), -(-end * _U32 // max_parallelism)
+
+
+def overlaps(partition: int, partitions: int, old_partitions: int, max_parallelism: int) -> list[int]:
+    """Which old partitions of a keyed operator have rows of a new one."""
+    first, end = owned_groups(partition, partitions, max_parallelism)
+    return [
+        old
+        for old in range(old_partitions)
+        if (groups := owned_groups(old, old_partitions, max_parallelism))[0] < end and first < groups[1]
+    ]
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The states of all stores of an operator as one, and how each store's state numbers become theirs."""
+
+    states: tuple[State, ...]
+    counter: int
+    keyed_counter: int
+    numbers: tuple[Mapping[int, int], ...]
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What states are called now that had other names in the stores."""
+
+    def renamed(self, uid_map: Mapping[str, str]) -> Merged:
+        """The same with other uids of keyed operators, whose states are named after them."""
+        names = {state.name: new for state in self.states if (new := _name(state, uid_map)) != state.name}
+        states = tuple(_renamed(state, names.get(state.name, state.name), uid_map) for state in self.states)
+        return replace(self, states=states, names=names)
+
+    def meta(self, version: int, commit_id: str, partitions: int, rows: Mapping[str, int]) -> StoreMeta:
+        """What a new store is that has so many ``rows`` of each state."""
+        states = tuple(
+            msgspec.structs.replace(state, rows=rows.get(state.name, 0) if state.is_counted else 0)
+            for state in self.states
+        )
+        return StoreMeta(
+            version=version,
+            id=commit_id,
+            parent=EMPTY_ID,
+            num_partitions=partitions,
+            counter=self.counter,
+            states=states,
+            keyed_counter=self.keyed_counter,
+        )
+
+
+def merged(metas: Sequence[StoreMeta], what: str) -> Merged:
+    """The states of the stores of ``what``. Raises InvalidInputError if the stores cannot become one."""
+    largest = max(metas, key=lambda meta: (len(meta.states), meta.counter + meta.keyed_counter))
+    whole = msgspec.structs.replace(largest, states=())
+    counters = max(meta.counter for meta in metas), max(meta.keyed_counter for meta in metas)
+    whole = msgspec.structs.replace(largest, counter=counters[0], keyed_counter=counters[1])
+    for meta in metas:
+        for state in meta.states:
+            known = whole.state(state.name)
+            descriptor = state.descriptor if known is None else _one(known, state, what)
+            whole, _ = whole.with_state(state.name, descriptor, keyed=not is_kept_by_spark(state))
+    number_of = {state.name: state.number for state in whole.states}
+    numbers = tuple({state.number: number_of[state.name] for state in meta.states} for meta in metas)
+    return Merged(whole.states, whole.counter, whole.keyed_counter, numbers)
+
+
+def _uid(state: State) -> str | None:
+    encoder = state.descriptor.key_encoder
+    return str(encoder["keyed"]) if isinstance(encoder, dict) and "keyed" in encoder else None
+
+
+def _name(state: State, uid_map: Mapping[str, str]) -> str:
+    uid = _uid(state)
+    return state.name if uid not in uid_map else f"{uid_map[uid]}/{state.name.removeprefix(f'{uid}/')}"
+
+
+def _renamed(state: State, name: str, uid_map: Mapping[str, str]) -> State:
+    uid = _uid(state)
+    if uid not in uid_map:
+        return state
+    encoder = {**state.descriptor.key_encoder, "keyed": uid_map[uid]}
+    return msgspec.structs.replace(
+        state, name=name, descriptor=msgspec.structs.replace(state.descriptor, key_encoder=encoder)
+    )
+
+
+def _one(known: State, other: State, what: str) -> Descriptor:
+    """The descriptor that reads the rows of both."""
+    if known.descriptor == other.descriptor:
+        return known.descriptor
+    values = known.descriptor.value_schema, other.descriptor.value_schema
+    longer = _longer(*values)
+    if longer is None:
+        raise InvalidInputError(
+            f"{what}: the types of state {known.name!r} have changed in another order in one partition than in another.",
+            hint="Give the state another name in the program, or redistribute an older version.",
+        )
+    return msgspec.structs.replace(known.descriptor, value_schema=longer)
+
+
+def _longer(first: Any, second: Any) -> Any:  # noqa: ANN401 - JSON
+    """That of two histories of types which goes on where the other ends; None if they part."""
+    if first == second:
+        return first
+    if not (isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys()):
+        return None
+    found = {}
+    for what, one in first.items():
+        other = second[what]
+        histories = [each.get("schemas") if isinstance(each, dict) else None for each in (one, other)]
+        if not all(isinstance(each, list) for each in histories):
+            return None
+        short, long = sorted((one, other), key=lambda each: len(each["schemas"]))
+        if long["schemas"][: len(short["schemas"])] != short["schemas"]:
+            return None
+        found[what] = long
+    return found

@@ -1,0 +1,346 @@
+"""Make a new checkpoint of a savepoint, or of the checkpoint of a stopped query, for any number of partitions.
+
+The target is no checkpoint until all of it stands: its ``metadata``, without which Spark does not start a query, is the
+last thing that is written, and says until then that a restore has not finished. What a restore has done is recorded
+below ``_ckpt/restore``; a second run of the same restore goes on from there.
+
+Every state is read before and after: the digests must be equal, or the restore fails and the target stays unusable.
+Stores that keep their number of partitions are copied object by object, and every table file's checksum is compared.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+import msgspec
+import xxhash
+
+from pyspark_ckpt.state_store.assembly import Assembled, JoinTask, NewStore, run_files
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.clipping import ClipTask, DigestTask, Part
+from pyspark_ckpt.state_store.context import Identity
+from pyspark_ckpt.state_store.digests import Digest, combined, require_equal
+from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.inventory import OperatorVersion
+from pyspark_ckpt.state_store.jobs import Progress, RecordedTask, Runner, Task
+from pyspark_ckpt.state_store.json_objects import Count, read_sealed, seal
+from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.query_log import QUERY, Rewriting, copy_query, partitions_of
+from pyspark_ckpt.state_store.redistribution import (
+    Layout,
+    Merged,
+    hash_ranges,
+    is_kept_by_spark,
+    max_parallelism_of,
+    merged,
+    overlaps,
+)
+from pyspark_ckpt.state_store.remote import folder_in, point_to, store_folder
+from pyspark_ckpt.state_store.savepoint import refuse_unless_empty
+from pyspark_ckpt.state_store.splitting import Split, SplitTask
+from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
+from pyspark_ckpt.state_store.transfers import Copied, CopyTask
+
+WORK_FOLDER = "_ckpt/restore"
+REQUEST_NAME = f"{WORK_FOLDER}/request.json"
+LEAST_PARTITIONS = 1
+
+QueryId: TypeAlias = Literal["keep", "new"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a restore. ``partitions``: None keeps their number."""
+
+    partitions: int | None = None
+    query_id: QueryId = "keep"
+    uid_map: Mapping[str, str] = field(default_factory=dict)
+    allow_non_restored_state: bool = False
+
+
+class _Recorded(msgspec.Struct, frozen=True):
+    """The restore that a target is of: a second run must be of the same."""
+
+    source: str
+    source_query: str
+    version: Count
+    partitions: Count
+    uid_map: dict[str, str]
+    query_id: str
+    keeps_id: bool
+
+
+@dataclass(frozen=True)
+class ProvenState:
+    """A state that was moved: its digest before, which is the one after."""
+
+    operator: int
+    store: str
+    name: str
+    digest: Digest
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What came of a restore."""
+
+    checkpoint: str
+    query_id: str
+    version: int
+    partitions: int
+    states: tuple[ProvenState, ...]
+    copied_bytes: int
+    rewritten_bytes: int
+
+
+class Restoration:
+    """One restore: what it is to do, and the doing."""
+
+    def __init__(
+        self,
+        source: Checkpoint,
+        version: int,
+        operators: Sequence[OperatorVersion],
+        target: str,
+        request: Request,
+        options: Options,
+    ) -> None:
+        """Plan the restore of ``operators``, all at ``version``. Writes nothing. Raises InvalidInputError, FormatError."""
+        self._source, self._version = source, version
+        self._operators = operators
+        self._request = request
+        self._options = options
+        self._workplace = Workplace(replace(options, remote=""))
+        self._place = self._workplace.place(target)
+        self.old_partitions = partitions_of(source.place, version - 1)
+        self.partitions = self.old_partitions if request.partitions is None else request.partitions
+        self._check()
+
+    @property
+    def operators(self) -> Sequence[OperatorVersion]:
+        """All that have state."""
+        return self._operators
+
+    def partitions_of(self, operator: OperatorVersion) -> int:
+        """How many partitions of the operator will have state."""
+        return 1 if operator.layout is Layout.SINGLE else self.partitions
+
+    def is_copied(self, operator: OperatorVersion) -> bool:
+        """Whether its stores stay as they are."""
+        is_renamed = any(uid in self._request.uid_map for uid in operator.uids)
+        return self.partitions_of(operator) == operator.partitions and not is_renamed
+
+    def run(self, runner: Runner, progress: Progress) -> Restored:
+        """Do it; after return the target is a checkpoint from which a query goes on, durable.
+
+        Raises InvalidInputError (the target is in use), NotFoundError, FormatError (damage, or a digest that differs),
+        StorageError (the same call may be repeated).
+        """
+        recorded = self._begin()
+        work = _Work(self, recorded, runner, progress)
+        proven: list[ProvenState] = []
+        ids: dict[str, list[list[str]]] = {}
+        for operator in self._operators:
+            states, made = work.redistribute(operator)
+            proven += states
+            ids[str(operator.operator.number)] = self._ids(operator, made)
+        change = Rewriting(self._version - 1, self.partitions, ids, recorded.query_id)
+        for identity, url in work.pointers:
+            point_to(self._workplace.place(url), self._place, identity)
+        copy_query(self._source.place, self._version - 1, self._place, change)
+        for blob in self._place.walk(WORK_FOLDER):
+            self._place.delete(blob.name)
+        return Restored(
+            self._place.url,
+            recorded.query_id,
+            self._version,
+            self.partitions,
+            tuple(proven),
+            work.copied_bytes,
+            work.rewritten_bytes,
+        )
+
+    def _check(self) -> None:
+        if self._request.query_id not in ("keep", "new"):
+            raise InvalidInputError(f"query_id is {self._request.query_id!r}, not 'keep' or 'new'.")
+        if self.partitions < LEAST_PARTITIONS:
+            raise InvalidInputError(f"{self.partitions} partitions are too few: at least {LEAST_PARTITIONS}.")
+        known = sorted({uid for operator in self._operators for uid in operator.uids})
+        unknown = sorted(set(self._request.uid_map) - set(known))
+        if unknown and not self._request.allow_non_restored_state:
+            raise InvalidInputError(
+                f"uid_map renames {unknown}, and there is state of the uids {known} alone.",
+                hint="Correct the uid_map, or allow state that is not restored.",
+            )
+        for operator in self._operators:
+            if operator.layout is Layout.KEY_GROUPS and self.partitions > (most := max_parallelism_of(operator.metas)):
+                raise InvalidInputError(
+                    f"Keyed operator {', '.join(operator.uids)} has max_parallelism {most}: "
+                    f"it cannot have {self.partitions} partitions.",
+                    hint=f"Restore it with at most {most}; max_parallelism is fixed with the first batch.",
+                )
+
+    def _begin(self) -> _Recorded:
+        """Take the target: an empty one, or what an earlier run of this restore has left."""
+        keeps_id = self._request.query_id == "keep"
+        recorded = _Recorded(
+            self._source.place.url,
+            self._source.query_id,
+            self._version,
+            self.partitions,
+            dict(self._request.uid_map),
+            self._source.query_id if keeps_id else str(uuid.uuid4()),
+            keeps_id,
+        )
+        try:
+            before = read_sealed(self._place, REQUEST_NAME, _Recorded)
+        except NotFoundError:
+            refuse_unless_empty(self._place, "a checkpoint")
+            self._place.put(QUERY, _not_finished(recorded))
+            self._place.put(REQUEST_NAME, seal(recorded))
+            return recorded
+        if msgspec.structs.replace(before, query_id=recorded.query_id) != recorded:
+            raise InvalidInputError(
+                f"{self._place.url} has a restore of {before.source}, version {before.version}, to {before.partitions} "
+                "partitions that did not finish, and this is another.",
+                hint="Run that one again, or delete the folder.",
+            )
+        return before
+
+    def _ids(self, operator: OperatorVersion, made: Mapping[Identity, str]) -> list[list[str]]:
+        """The ids that the commit log is to name: in the order of stores in which it has named the old ones."""
+        of_partition = self._source.ids(operator.operator.number)
+        first = {name: stores[0].meta.id for name, stores in operator.stores.items()}
+        order = [name for old in (of_partition or [[]])[0] for name, commit_id in first.items() if commit_id == old]
+        number = operator.operator.number
+        return [
+            [made[Identity(number, partition, name)] for name in order]
+            for partition in range(self.partitions_of(operator))
+        ]
+
+
+class _Work:
+    """The doing of one restore: its tasks, operator by operator."""
+
+    def __init__(self, restoration: Restoration, recorded: _Recorded, runner: Runner, progress: Progress) -> None:
+        self._of, self._recorded, self._runner, self._progress = restoration, recorded, runner, progress
+        self._options = restoration._options  # noqa: SLF001 - one thing in two classes: the plan, and its run
+        self._workplace = restoration._workplace  # noqa: SLF001
+        self._place: BlobPlace = restoration._place  # noqa: SLF001
+        self._seed = f"{recorded.query_id} {recorded.source} {recorded.version} {recorded.partitions}"
+        self.pointers: list[tuple[Identity, str]] = []
+        self.copied_bytes = self.rewritten_bytes = 0
+
+    def redistribute(self, operator: OperatorVersion) -> tuple[list[ProvenState], dict[Identity, str]]:
+        """Make the new stores of an operator; what is proven of its states, and the ids of the new commits."""
+        proven: list[ProvenState] = []
+        ids: dict[Identity, str] = {}
+        for name, stores in operator.stores.items():
+            if self._of.is_copied(operator):
+                before, made = self._copied(stores)
+            else:
+                before, made = self._made(operator, name, stores)
+            proven += [ProvenState(operator.operator.number, name, state, each) for state, each in before.items()]
+            ids |= made
+        return proven, ids
+
+    def _copied(self, stores: Sequence[StoreVersion]) -> tuple[dict[str, Digest], dict[Identity, str]]:
+        tasks = [CopyTask(self._workplace, store, self._target(store.identity)) for store in stores]
+        results: list[Copied] = self._run(tasks, Copied)
+        self.copied_bytes += sum(each.size_bytes for each in results)
+        rows = combined(
+            {state.name: Digest(state.rows, "") for state in store.meta.states if state.is_counted} for store in stores
+        )
+        return rows, {store.identity: store.meta.id for store in stores}
+
+    def _made(
+        self, operator: OperatorVersion, name: str, stores: Sequence[StoreVersion]
+    ) -> tuple[dict[str, Digest], dict[Identity, str]]:
+        what = f"operator {operator.operator.number}, store {name!r}"
+        whole = merged([store.meta for store in stores], what).renamed(self._recorded.uid_map)
+        new = list(self._new_stores(operator, name, whole))
+        if operator.layout is Layout.KEY_GROUPS:
+            before, results = self._clipped(operator, stores, new)
+        else:
+            before, results = self._split(stores, new)
+        digests = {whole.names.get(state, state): each for state, each in combined(before).items()}
+        spark = {
+            state.name for state in whole.states if operator.layout is Layout.KEY_GROUPS and is_kept_by_spark(state)
+        }
+        after = {
+            state: each for state, each in combined(each.digests for each in results).items() if state not in spark
+        }
+        require_equal(digests, after, what)
+        self.copied_bytes += sum(each.copied_bytes for each in results)
+        self.rewritten_bytes += sum(each.rewritten_bytes for each in results)
+        return digests, {each.identity: each.commit_id for each in new}
+
+    def _split(
+        self, stores: Sequence[StoreVersion], new: Sequence[NewStore]
+    ) -> tuple[list[dict[str, Digest]], list[Assembled]]:
+        numbers = new[0].merged.numbers
+        url = self._place.url
+        splits: list[Split] = self._run(
+            [
+                SplitTask(self._workplace, store, url, len(new), each)
+                for store, each in zip(stores, numbers, strict=True)
+            ],
+            Split,
+        )
+        joins = [
+            JoinTask(self._workplace, each, url, run_files([split.runs for split in splits], each.identity.partition))
+            for each in new
+        ]
+        return [split.digests for split in splits], self._run(joins, Assembled)
+
+    def _clipped(
+        self, operator: OperatorVersion, stores: Sequence[StoreVersion], new: Sequence[NewStore]
+    ) -> tuple[list[dict[str, Digest]], list[Assembled]]:
+        most, old, number = max_parallelism_of(operator.metas), len(stores), len(new)
+        parts = [
+            Part(store, hash_ranges(store.identity.partition, old, most), numbers)
+            for store, numbers in zip(stores, new[0].merged.numbers, strict=True)
+        ]
+        digests: list[dict[str, Digest]] = self._run(
+            [DigestTask(self._workplace, store) for store in stores], dict[str, Digest]
+        )
+        clips = [
+            ClipTask(
+                self._workplace,
+                each,
+                hash_ranges(partition, number, most),
+                tuple(parts[index] for index in overlaps(partition, number, old, most)),
+            )
+            for partition, each in enumerate(new)
+        ]
+        return digests, self._run(clips, Assembled)
+
+    def _new_stores(self, operator: OperatorVersion, name: str, whole: Merged) -> Iterator[NewStore]:
+        for partition in range(self._of.partitions_of(operator)):
+            identity = Identity(operator.operator.number, partition, name)
+            commit_id = xxhash.xxh3_128_hexdigest(f"{self._seed} {identity.short}".encode())  # of a second run as well
+            yield NewStore(
+                identity, self._target(identity), whole, self._recorded.version, commit_id, self._of.partitions
+            )
+
+    def _target(self, identity: Identity) -> str:
+        """The URL of the folder of a new store."""
+        if not self._options.remote:
+            return f"{self._place.url}/{store_folder(identity)}"
+        url = folder_in(self._options.remote, self._recorded.query_id, identity)
+        self.pointers.append((identity, url))
+        return url
+
+    def _run(self, tasks: Sequence[Task], kind: object) -> list:  # type: ignore[type-arg]  # as the tasks say
+        recorded = [RecordedTask(self._workplace, task, self._place.url, kind) for task in tasks]
+        return self._runner(recorded, self._progress)
+
+
+def _not_finished(recorded: _Recorded) -> bytes:
+    """What a target has as its ``metadata`` until it is a checkpoint: Spark refuses to start a query on it."""
+    explained = f"of {recorded.source} did not finish: run it again, or delete this folder"
+    return msgspec.json.encode({"restore": explained})

@@ -1,0 +1,52 @@
+"""The rows of a database, state by state and in portions, for work that reads all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from pyspark_ckpt.state_store.database import Database
+from pyspark_ckpt.state_store.digests import Digest, digest, sum_of
+from pyspark_ckpt.state_store.keys import MARKER_KEY, state_range
+from pyspark_ckpt.state_store.meta import State, StoreMeta
+
+PORTION = 4096
+
+Row = tuple[bytes, bytes]
+
+
+def portions(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """The rows in lists of ``PORTION``."""
+    remaining = iter(rows)
+    while portion := list(islice(remaining, PORTION)):
+        yield portion
+
+
+def rows_of(database: Database, state: State) -> Iterator[Row]:
+    """All rows of a state, in key order."""
+    return database.scan(*state_range(state.number))
+
+
+def digests_of(database: Database, states: Sequence[State]) -> dict[str, Digest]:
+    """Digests of all rows of some states."""
+    found = {}
+    for state in states:
+        count, total = 0, 0
+        for portion in portions(rows_of(database, state)):
+            count += len(portion)
+            total += sum_of(portion)
+        found[state.name] = digest(count, total)
+    return found
+
+
+def stray_keys(database: Database, meta: StoreMeta) -> list[bytes]:
+    """A few keys of rows that are of none of the states that ``meta`` knows, and not the marker's."""
+    ends = [(b"", MARKER_KEY), *sorted(map(state_range, (state.number for state in meta.states)))]
+    gaps = [(first, second) for (_, first), (second, _) in zip(ends, [*ends[1:], (b"\xff" * 8, b"")], strict=True)]
+    return [
+        key
+        for begin, end in gaps
+        if begin < end
+        for key, _ in islice(database.scan(begin, end), PORTION)
+        if key != MARKER_KEY
+    ][:3]

@@ -1,0 +1,279 @@
+"""Savepoints: a user's own, complete, movable copy of a query at one batch, from which a query can go on anywhere.
+
+A savepoint is a folder as a checkpoint is, with one version in it, so that whatever reads a checkpoint reads it::
+
+    <savepoint>/savepoint.json     what it is of; it is written last: without it there is no savepoint
+    <savepoint>/metadata, offsets/, commits/, sources/, state/...      as in a checkpoint
+
+No path in it leads out of it. Nothing ever adds to it, and nothing but its owner deletes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Event, Thread
+from typing import Any
+
+import msgspec
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError, StorageError
+from pyspark_ckpt.state_store.inventory import OperatorVersion, inventory
+from pyspark_ckpt.state_store.jobs import Progress, Runner
+from pyspark_ckpt.state_store.json_objects import Count, check_format, read_sealed, seal
+from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.pins import Pin, Pins
+from pyspark_ckpt.state_store.query_log import copy_query, partitions_of
+from pyspark_ckpt.state_store.remote import store_folder
+from pyspark_ckpt.state_store.store_version import Workplace
+from pyspark_ckpt.state_store.transfers import Copied, CopyTask
+
+NAME = "savepoint.json"
+UNFINISHED = "savepoint.unfinished"
+SAVEPOINT_FORMAT = 1
+MOST_BYTES = 64 << 20
+PIN_S = 600.0
+"""A version that is copied is held for so long, and again before that is over."""
+
+
+class SavedState(msgspec.Struct, frozen=True):
+    """A state of an operator: its rows, its types as stored, and of expiry indexes that nobody counts them."""
+
+    store: str
+    name: str
+    rows: Count
+    is_counted: bool
+    key_schema: Any = None
+    value_schema: Any = None
+    key_encoder: Any = None
+
+
+class SavedOperator(msgspec.Struct, frozen=True):
+    """A stateful operator: Spark's name for it, the uids of keyed ones, and how its rows are spread."""
+
+    number: Count
+    name: str
+    stores: tuple[str, ...]
+    partitions: Count
+    layout: str
+    uids: tuple[str, ...]
+    states: tuple[SavedState, ...]
+
+
+class SavedStore(msgspec.Struct, frozen=True):
+    """A store: how many objects it has, and their bytes."""
+
+    operator: Count
+    partition: Count
+    name: str
+    commit_id: str
+    objects: Count
+    size_bytes: Count
+
+
+class SavepointInfo(msgspec.Struct, frozen=True):
+    """Content of ``savepoint.json``."""
+
+    format: int
+    kind: str
+    created_ms: Count
+    written_by: str
+    query_id: str
+    checkpoint: str
+    version: Count
+    partitions: Count
+    operators: tuple[SavedOperator, ...]
+    stores: tuple[SavedStore, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all state."""
+        return sum(store.size_bytes for store in self.stores)
+
+
+class Savepoint(Checkpoint):
+    """A savepoint that did finish, to be read only."""
+
+    def __init__(self, location: str, options: Options) -> None:
+        """Look at ``location``. Raises InvalidInputError if no savepoint was finished there, FormatError, StorageError."""
+        super().__init__(location, options)
+        self.info = read_info(self.place)
+
+    @property
+    def newest_version(self) -> int:  # type: ignore[override]  # a value there, a value here
+        """The only version there is."""
+        return self.info.version
+
+
+def read_info(place: BlobPlace) -> SavepointInfo:
+    """What a savepoint says of itself. Raises InvalidInputError if there is none, FormatError, StorageError."""
+    try:
+        written_as = read_sealed(place, NAME, _FormatOnly, MOST_BYTES).format
+    except NotFoundError as problem:
+        raise InvalidInputError(
+            f"{place.url} is no savepoint: it has no {NAME}, which is written last.",
+            hint="A savepoint that did not finish is of no use: delete the folder, and take another one.",
+        ) from problem
+    check_format(written_as, SAVEPOINT_FORMAT, f"{place.url}/{NAME}")
+    return read_sealed(place, NAME, SavepointInfo, MOST_BYTES)
+
+
+class _FormatOnly(msgspec.Struct):
+    format: int
+
+
+def is_savepoint(place: BlobPlace) -> bool:
+    """Whether a savepoint was finished in a place. Raises StorageError."""
+    return any(blob.name == NAME for blob in place.list(prefix=NAME))
+
+
+def create(
+    location: str, target: str, options: Options, runner: Runner, progress: Progress, *, written_by: str
+) -> SavepointInfo:
+    """Take a savepoint of the last committed batch of a query, which may be running, into the empty place ``target``.
+
+    It is complete and durable after return. After an error there is no savepoint, but perhaps a part of one. Raises
+    InvalidInputError (no checkpoint, no batch, a target that is not empty), NotFoundError, FormatError, StorageError.
+    """
+    checkpoint = Checkpoint(location, options)
+    workplace = Workplace(replace(options, remote=""))
+    place = workplace.place(target)
+    refuse_unless_empty(place, "a savepoint")
+    place.put(UNFINISHED, b"")
+    with pinned(checkpoint) as version:
+        operators = inventory(checkpoint, version)
+        tasks = [
+            CopyTask(workplace, store, f"{place.url}/{store_folder(store.identity)}")
+            for operator in operators
+            for stores in operator.stores.values()
+            for store in stores
+        ]
+        copied: list[Copied] = runner(tasks, progress)
+        copy_query(checkpoint.place, version - 1, place)
+        info = SavepointInfo(
+            format=SAVEPOINT_FORMAT,
+            kind="native",
+            created_ms=round(time.time() * 1000),
+            written_by=written_by,
+            query_id=checkpoint.query_id,
+            checkpoint=checkpoint.place.url,
+            version=version,
+            partitions=partitions_of(checkpoint.place, version - 1),
+            operators=tuple(map(_saved, operators)),
+            stores=tuple(
+                SavedStore(
+                    task.source.identity.operator,
+                    task.source.identity.partition,
+                    task.source.identity.name,
+                    task.source.meta.id,
+                    len(each.objects),
+                    each.size_bytes,
+                )
+                for task, each in zip(tasks, copied, strict=True)
+            ),
+        )
+    place.put(NAME, seal(info))
+    place.delete(UNFINISHED)
+    return info
+
+
+def delete(location: str, options: Options) -> int:
+    """Delete a savepoint, also one that did not finish; returns how many objects that were.
+
+    Raises InvalidInputError for a place that is neither, StorageError.
+    """
+    place = Workplace(options).place(location)
+    blobs = place.walk()
+    names = {blob.name for blob in blobs}
+    if NAME not in names and not _is_unfinished(place):
+        raise InvalidInputError(
+            f"{place.url} is no savepoint: nothing was deleted.",
+            hint="A checkpoint is deleted by its owner's own means.",
+        )
+    for blob in sorted(blobs, key=lambda blob: blob.name != NAME):
+        place.delete(blob.name)
+    return len(blobs)
+
+
+@contextmanager
+def pinned(checkpoint: Checkpoint) -> Iterator[int]:
+    """The newest committed version, held for as long as the block takes. Raises InvalidInputError, StorageError."""
+    version = checkpoint.newest_version
+    if version == 0:
+        raise InvalidInputError(
+            f"{checkpoint.place.url}: no batch of the query has been committed yet.",
+            hint="Wait for the first batch (query.processAllAvailable() does).",
+        )
+    pins = Pins(checkpoint.place)
+    held = [pins.add(version, PIN_S)]
+    ended = Event()
+    renewing = Thread(target=_renew, args=(pins, held, ended), daemon=True)
+    renewing.start()
+    try:
+        yield version
+    finally:
+        ended.set()
+        renewing.join()
+        pins.remove(held[0])
+
+
+def _renew(pins: Pins, held: list[Pin], ended: Event) -> None:
+    while not ended.wait(PIN_S / 4):
+        try:
+            held[0] = pins.renew(held[0], PIN_S)
+        except StorageError:  # there are three more turns before it ends
+            continue
+
+
+def place_of_savepoint(target: str, options: Options) -> BlobPlace:
+    """The place that a savepoint is to be taken in. Raises InvalidInputError."""
+    return Workplace(options).place(target)
+
+
+def refuse_unless_empty(place: BlobPlace, what: str) -> None:
+    """Raise InvalidInputError if there is anything in a place where ``what`` is to be written; StorageError."""
+    found = place.walk()
+    if found:
+        raise InvalidInputError(
+            f"{place.url} is not empty: it has {found[0].name}"
+            + (f" and {len(found) - 1} more." if found[1:] else "."),
+            hint=f"Name a new folder for {what}, or delete what is there.",
+        )
+
+
+def _saved(operator: OperatorVersion) -> SavedOperator:
+    rows = operator.rows()
+    states = {
+        (store, state.name): state
+        for store, versions in operator.stores.items()
+        for each in versions
+        for state in each.meta.states
+    }
+    return SavedOperator(
+        operator.operator.number,
+        operator.operator.name,
+        tuple(operator.stores),
+        operator.partitions,
+        operator.layout.value,
+        tuple(operator.uids),
+        tuple(
+            SavedState(
+                store,
+                state.name,
+                rows[store, state.name],
+                state.is_counted,
+                state.descriptor.key_schema,
+                state.descriptor.value_schema,
+                state.descriptor.key_encoder,
+            )
+            for (store, _), state in states.items()
+        ),
+    )
+
+
+def _is_unfinished(place: BlobPlace) -> bool:
+    return bool(place.list(prefix=UNFINISHED))

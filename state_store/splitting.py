@@ -1,0 +1,190 @@
+"""First half of a redistribution by remainders: the rows of an old partition, as sorted runs for each new one.
+
+A run is a list of table files whose keys rise from file to file. They lie below the target until they are joined::
+
+    <target>/_ckpt/restore/runs/<operator>-<store>/<new partition>/<old partition>-<number>.sst
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.database import Database, TableWriter, Tuning, failures
+from pyspark_ckpt.state_store.digests import Digest, digest, sum_of
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
+from pyspark_ckpt.state_store.meta import State
+from pyspark_ckpt.state_store.redistribution import hash_at
+from pyspark_ckpt.state_store.rows import Row, portions, rows_of, stray_keys
+from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
+
+RUNS_FOLDER = "_ckpt/restore/runs"
+ROLL_OVER_BYTES = 32 << 20
+ALL_WRITERS_BYTES = 1 << 30
+"""What all files that are being written at once may grow to: a writer keeps a hash for each row in memory."""
+LEAST_FILE_BYTES = 2 << 20
+LOOK_EVERY = 16
+"""Portions of rows between two looks at the sizes of the files."""
+CHUNK_BYTES = 8 << 20
+
+Put = Callable[[bytes, bytes], None]
+
+
+class RunFile(msgspec.Struct, frozen=True):
+    """A table file of a run: its object below the target."""
+
+    name: str
+    size_bytes: int
+    xxh3: str
+
+
+class Split(msgspec.Struct, frozen=True):
+    """What was made of one store: digests of its states, and its run for each new partition that has any rows."""
+
+    digests: dict[str, Digest]
+    runs: dict[int, list[RunFile]]
+
+
+@dataclass(frozen=True)
+class SplitTask:
+    """Splits one store for so many ``partitions``. ``numbers``: what the numbers of its states become."""
+
+    workplace: Workplace
+    source: StoreVersion
+    target: str
+    partitions: int
+    numbers: Mapping[int, int]
+
+    @property
+    def key(self) -> str:
+        """Names the task among all of its redistribution."""
+        identity = self.source.identity
+        return f"split-{identity.operator}-{identity.partition}-{identity.name}"
+
+    def __call__(self) -> Split:
+        """Write the runs of all new partitions. Raises StorageError, FormatError, NotFoundError."""
+        identity = self.source.identity
+        with self.workplace.folder() as folder, self.workplace.restored(self.source, folder / "old") as restored:
+            stray = stray_keys(restored.database, restored.meta)
+            if stray:
+                raise FormatError(f"{identity} has rows of states that it does not know: {stray}.")
+            writers = _Writers(folder, self.workplace.tuning(), self.partitions)
+            digests = {}
+            for state in sorted(restored.meta.states, key=lambda state: state.number):
+                digests[state.name] = self._split(restored.database, state, writers)
+            return Split(digests, self._sent(writers.finish()))
+
+    def _split(self, database: Database, state: State, writers: _Writers) -> Digest:
+        count, total = 0, 0
+        is_ordered, number = bool(state.number & ORDERED_BIT), self.numbers[state.number]
+        if number != state.number:
+            writers.roll_over_all()  # keys would not rise any more
+        for portion in portions(rows_of(database, state)):
+            count += len(portion)
+            total += sum_of(portion)
+            rows = portion
+            if number != state.number:
+                head = state_head(number)
+                rows = [(head + key[STATE_BYTES:], value) for key, value in portion]
+            writers.write(rows, is_ordered=is_ordered)
+        if number != state.number:
+            writers.roll_over_all()
+        return digest(count, total)
+
+    def _sent(self, files: Mapping[int, list[Path]]) -> dict[int, list[RunFile]]:
+        place, identity = self.workplace.place(self.target), self.source.identity
+        return {
+            partition: [
+                send(
+                    place,
+                    f"{run_folder(identity.operator, identity.name, partition)}/{identity.partition}-{n}.sst",
+                    path,
+                )
+                for n, path in enumerate(paths)
+            ]
+            for partition, paths in files.items()
+        }
+
+
+class _Writers:
+    """One file that is being written for each new partition that has rows."""
+
+    def __init__(self, folder: Path, tuning: Tuning, partitions: int) -> None:
+        self._folder, self._tuning, self._partitions = folder, tuning, partitions
+        self._most_bytes = max(LEAST_FILE_BYTES, min(ROLL_OVER_BYTES, ALL_WRITERS_BYTES // partitions))
+        self._files: dict[int, list[Path]] = defaultdict(list)
+        self._open: dict[int, TableWriter] = {}
+        self._put: dict[int, Put] = {}
+        self._portions = 0
+
+    def write(self, rows: Iterable[Row], *, is_ordered: bool) -> None:
+        """Write rows whose keys rise, each to the file of its partition."""
+        partitions, writers, hash_of = self._partitions, self._put, hash_at.unpack_from
+        with failures(f"write table files in {self._folder}"):
+            for key, value in rows:
+                at = len(key) - HASH_BYTES if is_ordered else STATE_BYTES
+                partition = hash_of(key, at)[0] % partitions
+                if partition in writers:
+                    writers[partition](key, value)
+                else:
+                    self._begin(partition)(key, value)
+        self._portions += 1
+        if self._portions % LOOK_EVERY == 0:
+            for partition in [each for each, writer in self._open.items() if writer.size_bytes > self._most_bytes]:
+                self._roll_over(partition)
+
+    def roll_over_all(self) -> None:
+        """Have what follows in other files than what was written."""
+        for partition in list(self._open):
+            self._roll_over(partition)
+
+    def finish(self) -> Mapping[int, list[Path]]:
+        """All files, by partition."""
+        self.roll_over_all()
+        return self._files
+
+    def _roll_over(self, partition: int) -> None:
+        del self._put[partition]
+        self._open.pop(partition).finish()
+
+    def _begin(self, partition: int) -> Put:
+        path = self._folder / f"{partition}-{len(self._files[partition])}.sst"
+        self._files[partition].append(path)
+        self._open[partition] = writer = TableWriter(path, self._tuning)
+        self._put[partition] = writer.put
+        return writer.put
+
+
+def run_folder(operator: int, store: str, partition: int) -> str:
+    """Where the runs of a new partition lie, below the target."""
+    return f"{RUNS_FOLDER}/{operator}-{store}/{partition}"
+
+
+def send(place: BlobPlace, name: str, path: Path) -> RunFile:
+    """Put a local file, which goes, under a name that has none. Raises StorageError, ConflictError."""
+    xxh3, size = xxhash.xxh3_128(), 0
+    with place.create(name) as sink, path.open("rb", buffering=0) as source:
+        while chunk := source.read(CHUNK_BYTES):
+            xxh3.update(chunk)
+            size += sink.write(chunk)
+    path.unlink()
+    return RunFile(name, size, xxh3.hexdigest())
+
+
+def fetch(place: BlobPlace, file: RunFile, path: Path) -> Path:
+    """Bring a file of a run here. Raises NotFoundError, StorageError, FormatError if it is damaged."""
+    place.download(file.name, path)
+    xxh3 = xxhash.xxh3_128()
+    with path.open("rb", buffering=0) as source:
+        while chunk := source.read(CHUNK_BYTES):
+            xxh3.update(chunk)
+    if path.stat().st_size != file.size_bytes or xxh3.hexdigest() != file.xxh3:
+        raise FormatError(f"{place.url}/{file.name} is damaged: size or checksum is wrong.")
+    return path

@@ -1,0 +1,69 @@
+"""One version of one store as offline work sees it: where it is, what is known of it, and how to have it here."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark_ckpt.state_store.blobs import BlobPlace, place_at
+from pyspark_ckpt.state_store.context import Identity
+from pyspark_ckpt.state_store.database import Tuning
+from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.meta import StoreMeta
+from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.restore import Restored, Restorer
+from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
+
+CACHE_BYTES = 16 << 20
+THREADS = 8
+
+
+@dataclass(frozen=True)
+class StoreVersion:
+    """A commit of a store: ``url`` of its folder, what its metadata says, and how much a restore of it fetches."""
+
+    identity: Identity
+    url: str
+    meta: StoreMeta
+    objects: int = 0
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What a task of offline work needs of its machine; it travels to the machine with the task."""
+
+    options: Options
+
+    def place(self, url: str) -> BlobPlace:
+        """The place behind a URL. Raises InvalidInputError."""
+        return place_at(url, self.options.s3)
+
+    def tuning(self) -> Tuning:
+        """RocksDB settings for databases that are read once."""
+        return Tuning(CACHE_BYTES, self.options.compression)
+
+    @contextmanager
+    def folder(self) -> Iterator[Path]:
+        """A folder of this user's alone that goes when the block ends."""
+        with tempfile.TemporaryDirectory(prefix="pyspark-ckpt-") as folder:
+            yield Path(folder)
+
+    @contextmanager
+    def restored(self, store: StoreVersion, folder: Path, log: StoreLog | None = None) -> Iterator[Restored]:
+        """The database of a version in the new ``folder``, open. Raises as ``Restorer.restore``."""
+        folder.mkdir(mode=0o700)
+        log = log or StoreLog(f"offline.{store.identity.short}", store.identity.short)
+        with ThreadPoolExecutor(THREADS) as pool:
+            place = self.place(store.url)
+            restorer = Restorer(place, self.tuning(), pool, FailPoints(""), RestoreForecast(), log, str(store.identity))
+            restored = restorer.restore(store.meta.marker, folder, set(), lambda _commit, _folder: None)
+            try:
+                yield restored
+            finally:
+                restored.database.close()
