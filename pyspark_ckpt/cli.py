@@ -1,4 +1,4 @@
-"""The command line: ``pyspark-ckpt checkpoint list | inspect | verify | gc``, also as ``python -m pyspark_ckpt``.
+"""The command line: ``pyspark-ckpt checkpoint | savepoint | rescale``, also as ``python -m pyspark_ckpt``.
 
 Needs neither Spark nor a JVM. Exit codes: 0 all is well, 1 something is wrong and was named, 2 the call was.
 """
@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
+from pyspark_ckpt import savepoint_commands
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.collector import Collector
 from pyspark_ckpt.state_store.context import Identity
@@ -31,9 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     given = _parser().parse_args(arguments)
     try:
-        checkpoint = Checkpoint(given.checkpoint, _options(given))
-        command: Callable[[Checkpoint, argparse.Namespace], int] = given.command
-        return command(checkpoint, given)
+        run: Callable[[argparse.Namespace], int] = given.run
+        return run(given)
     except CkptError as problem:
         print(f"pyspark-ckpt: {problem.message}", file=sys.stderr)
         if problem.hint:
@@ -42,6 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # a reader such as head that has had enough
         sys.stderr.close()
         return 0
+
+
+def _on_checkpoint(command: Callable[[Checkpoint, argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    return lambda given: command(Checkpoint(given.checkpoint, _options(given)), given)
 
 
 def _options(given: argparse.Namespace) -> Options:
@@ -212,6 +216,7 @@ def _type(schema: Any) -> str:  # noqa: ANN401 - JSON
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pyspark-ckpt", description="Look after the state of streaming queries.")
+    common = _common()
     subjects = parser.add_subparsers(required=True, metavar="SUBJECT")
     commands = subjects.add_parser("checkpoint", help="the checkpoint of a query").add_subparsers(
         required=True, metavar="COMMAND"
@@ -222,19 +227,9 @@ def _parser() -> argparse.ArgumentParser:
         ("verify", verify, "read every object that a version needs; exit code 1 names what is wrong"),
         ("gc", collect, "delete what nobody can ask for any more; --dry-run prints it"),
     ):
-        each = commands.add_parser(name, help=what, description=what)
+        each = commands.add_parser(name, help=what, description=what, parents=[common])
         each.add_argument(
             "checkpoint", metavar="CHECKPOINT", help="checkpointLocation: a path, file: or s3://bucket/path"
-        )
-        each.add_argument("--json", action="store_true", help="for programs")
-        each.add_argument(
-            "-o",
-            "--option",
-            action="append",
-            default=[],
-            metavar="KEY=VALUE",
-            type=_pair,
-            help="an option such as s3Endpoint=http://host:9000; may be repeated",
         )
         if command is collect:
             each.add_argument("--dry-run", action="store_true", help="delete nothing, print what would go")
@@ -250,8 +245,25 @@ def _parser() -> argparse.ArgumentParser:
             each.add_argument("--lineage", action="store_true", help="show what a restore takes: snapshot and deltas")
         if command in {inspect, verify}:
             each.add_argument("--version", type=int, help="of the state; default: the newest committed one")
-        each.set_defaults(command=command)
+        each.set_defaults(run=_on_checkpoint(command))
+    savepoint_commands.add_to(subjects, common)
     return parser
+
+
+def _common() -> argparse.ArgumentParser:
+    """What all commands take."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--json", action="store_true", help="for programs")
+    common.add_argument(
+        "-o",
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        type=_pair,
+        help="an option such as s3Endpoint=http://host:9000; may be repeated",
+    )
+    return common
 
 
 def _count(text: str) -> int:

@@ -37,7 +37,6 @@ def savepoint(
     query_or_checkpoint: StreamingQuery | str,
     target: str,
     *,
-    kind: Literal["native"] = "native",
     options: Mapping[str, str] | None = None,
 ) -> SavepointInfo:
     """Take a savepoint of the last committed batch of a query, running or stopped, in the empty folder ``target``.
@@ -50,7 +49,7 @@ def savepoint(
     """
     location = _checkpoint_of(query_or_checkpoint)
     given = _options(options)
-    with _job(given, f"savepoint to {target}") as (runner, progress):
+    with _job(f"savepoint to {target}") as (runner, progress):
         return engine.create(location, target, given, runner, progress, written_by=_version())
 
 
@@ -124,12 +123,12 @@ def _restored(source: Checkpoint, version: int, target: str, request: Request, g
     operators = inventory(source, version)
     restoration = Restoration(source, version, operators, target, request, given)
     size = sum(operator.size_bytes for operator in operators)
-    with _job(given, f"restore to {target}", size) as (runner, progress):
+    with _job(f"restore to {target}", size) as (runner, progress):
         return restoration.run(runner, progress)
 
 
 @contextmanager
-def _job(given: Options, what: str, size_bytes: int = SMALL_BYTES) -> Iterator[tuple[Runner, Progress]]:
+def _job(what: str, size_bytes: int = SMALL_BYTES) -> Iterator[tuple[Runner, Progress]]:
     """How the tasks of an operation run, and who is told how far they are."""
     session = _active_session()
     runner: Runner = run_here if size_bytes < SMALL_BYTES else LocalProcesses()

@@ -47,3 +47,12 @@ def committed_ids(checkpoint: BlobPlace, version: int, operator: int, partition:
     """
     partitions = ids_of(checkpoint, version).get(str(operator), [])
     return set(partitions[partition]) if partition < len(partitions) else set()
+
+
+def is_committed(checkpoint: BlobPlace, version: int) -> bool:
+    """Whether the batch that makes ``version`` is in the commit log. One request. Raises StorageError."""
+    try:
+        checkpoint.get(f"commits/{version - 1}", 0, 1)
+    except NotFoundError:
+        return False
+    return True

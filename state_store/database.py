@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import rocksdict
 
@@ -213,11 +214,10 @@ class Database:
         """Rows from key ``begin`` up to ``end`` in key order, past the block cache. For offline work."""
         read = rocksdict.ReadOptions()
         read.set_total_order_seek(True)
-        read.fill_cache(False)
+        read.fill_cache(False)  # type: ignore[call-arg]  # the stub forgets it
         read.set_readahead_size(READAHEAD_BYTES)
         read.set_iterate_upper_bound(end)
-        rows: Iterator[tuple[bytes, bytes]] = self._open.items(from_key=begin, read_opt=read)
-        return rows
+        return cast("Iterator[tuple[bytes, bytes]]", self._open.items(from_key=begin, read_opt=read))
 
     def hide(self, begin: bytes, end: bytes) -> None:
         """Remove the rows from key ``begin`` up to ``end`` by a mark of some bytes; for offline work.
@@ -225,7 +225,7 @@ class Database:
         The rows leave the files when these are compacted. Raises StorageError.
         """
         unlogged = rocksdict.WriteOptions()
-        unlogged.disable_wal = True
+        unlogged.disable_wal = True  # type: ignore[method-assign,assignment]  # the stub has a method of this name
         with failures(f"delete rows of {self.folder}"):
             self._open.delete_range(begin, end, write_opt=unlogged)
             self._open.flush()

@@ -12,7 +12,7 @@ from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.keys import EMPTY
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.meta import StoreMeta
-from pyspark_ckpt.state_store.redistribution import Layout, layout_of
+from pyspark_ckpt.state_store.redistribution import Layout, layout_of, uid_of
 from pyspark_ckpt.state_store.store_version import StoreVersion
 
 THREADS = 16
@@ -53,13 +53,7 @@ class OperatorVersion:
     @property
     def uids(self) -> list[str]:
         """The uids of keyed operators whose states it has."""
-        found = set()
-        for meta in self.metas:
-            for state in meta.states:
-                encoder = state.descriptor.key_encoder
-                if isinstance(encoder, dict) and "keyed" in encoder:
-                    found.add(str(encoder["keyed"]))
-        return sorted(found)
+        return sorted({uid for meta in self.metas for state in meta.states if (uid := uid_of(state))})
 
     def rows(self) -> dict[tuple[str, str], int]:
         """Rows of each state, by store and state."""

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
 from dataclasses import dataclass
 from typing import IO, Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -66,7 +67,7 @@ class RecordedTask:
     def __call__(self) -> Any:  # noqa: ANN401 - see Task
         """The result, now or as it was recorded. Raises what the task raises; StorageError, FormatError."""
         place, name = self.workplace.place(self.url), f"{DONE_FOLDER}/{self.key}.json"
-        kind: Any = _Done[self.kind]
+        kind: Any = _Done.__class_getitem__(self.kind)  # type: ignore[attr-defined]  # known at run time alone
         try:
             return read_sealed(place, name, kind, MOST_BYTES).result
         except NotFoundError:
@@ -103,7 +104,7 @@ class LocalProcesses:
         waiting = list(enumerate(tasks))[::-1]
 
         def work() -> None:
-            with _Worker() as worker:
+            with closing(_Worker()) as worker:
                 while waiting:
                     try:
                         number, task = waiting.pop()
@@ -124,12 +125,12 @@ class LocalProcesses:
 class _Worker:
     """A process that runs tasks: the program of the caller is not imported there, as multiprocessing would."""
 
-    def __enter__(self) -> _Worker:
+    def __init__(self) -> None:
         command = [sys.executable, "-m", "pyspark_ckpt.state_store.jobs"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Have the process end, which has nothing more to do."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()

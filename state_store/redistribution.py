@@ -137,18 +137,19 @@ def merged(metas: Sequence[StoreMeta], what: str) -> Merged:
     return Merged(whole.states, whole.counter, whole.keyed_counter, numbers)
 
 
-def _uid(state: State) -> str | None:
+def uid_of(state: State) -> str:
+    """The uid of the keyed operator whose state it is; empty for states of Spark's own operators."""
     encoder = state.descriptor.key_encoder
-    return str(encoder["keyed"]) if isinstance(encoder, dict) and "keyed" in encoder else None
+    return str(encoder["keyed"]) if isinstance(encoder, dict) and "keyed" in encoder else ""
 
 
 def _name(state: State, uid_map: Mapping[str, str]) -> str:
-    uid = _uid(state)
+    uid = uid_of(state)
     return state.name if uid not in uid_map else f"{uid_map[uid]}/{state.name.removeprefix(f'{uid}/')}"
 
 
 def _renamed(state: State, name: str, uid_map: Mapping[str, str]) -> State:
-    uid = _uid(state)
+    uid = uid_of(state)
     if uid not in uid_map:
         return state
     encoder = {**state.descriptor.key_encoder, "keyed": uid_map[uid]}
@@ -165,7 +166,7 @@ def _one(known: State, other: State, what: str) -> Descriptor:
     longer = _longer(*values)
     if longer is None:
         raise InvalidInputError(
-            f"{what}: the types of state {known.name!r} have changed in another order in one partition than in another.",
+            f"{what}: the types of state {known.name!r} did not change in the same order in all partitions.",
             hint="Give the state another name in the program, or redistribute an older version.",
         )
     return msgspec.structs.replace(known.descriptor, value_schema=longer)

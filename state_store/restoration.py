@@ -10,7 +10,9 @@ Stores that keep their number of partitions are copied object by object, and eve
 
 from __future__ import annotations
 
+import os
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
@@ -48,6 +50,9 @@ from pyspark_ckpt.state_store.transfers import Copied, CopyTask
 WORK_FOLDER = "_ckpt/restore"
 REQUEST_NAME = f"{WORK_FOLDER}/request.json"
 LEAST_PARTITIONS = 1
+COPIED, SPLIT, CLIPPED = "objects are copied", "rows are split and joined", "stores are clipped"
+ROW_S, COPY_BYTES_PER_S = 3e-6, 200e6
+"""What a row takes to be read, split, written and read again on one processor, and how fast objects are copied."""
 
 QueryId: TypeAlias = Literal["keep", "new"]
 
@@ -76,7 +81,7 @@ class _Recorded(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ProvenState:
-    """A state that was moved: its digest before, which is the one after."""
+    """A state that was moved: its digest before, which is the one after; only its rows, if its files were copied."""
 
     operator: int
     store: str
@@ -97,6 +102,31 @@ class Restored:
     rewritten_bytes: int
 
 
+@dataclass(frozen=True)
+class PlannedOperator:
+    """What a restore does with one operator; ``expected_rows`` of each new partition, empty if stores are copied."""
+
+    number: int
+    name: str
+    layout: str
+    old_partitions: int
+    partitions: int
+    rows: int
+    objects: int
+    size_bytes: int
+    how: str
+    expected_rows: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a restore does, and about how many seconds that takes on the processors of this machine."""
+
+    operators: tuple[PlannedOperator, ...]
+    processors: int
+    seconds: float
+
+
 class Restoration:
     """One restore: what it is to do, and the doing."""
 
@@ -109,7 +139,7 @@ class Restoration:
         request: Request,
         options: Options,
     ) -> None:
-        """Plan the restore of ``operators``, all at ``version``. Writes nothing. Raises InvalidInputError, FormatError."""
+        """Plan the restore of ``operators``, all at ``version``. Raises InvalidInputError, FormatError."""
         self._source, self._version = source, version
         self._operators = operators
         self._request = request
@@ -132,7 +162,51 @@ class Restoration:
     def is_copied(self, operator: OperatorVersion) -> bool:
         """Whether its stores stay as they are."""
         is_renamed = any(uid in self._request.uid_map for uid in operator.uids)
-        return self.partitions_of(operator) == operator.partitions and not is_renamed
+        return self.partitions == self.old_partitions and not is_renamed
+
+    def explain(self) -> Plan:
+        """What ``run`` would do, and how long that may take."""
+        processors = os.cpu_count() or 1
+        operators = tuple(map(self._explained, self._operators))
+        work_s = sum(
+            each.size_bytes / COPY_BYTES_PER_S + (each.rows * ROW_S if each.how != COPIED else 0) for each in operators
+        )
+        return Plan(operators, processors, work_s / processors)
+
+    def _explained(self, operator: OperatorVersion) -> PlannedOperator:
+        rows = sum(operator.rows().values())
+        number = self.partitions_of(operator)
+        how, expected = COPIED, []
+        if not self.is_copied(operator):
+            how, expected = SPLIT, [rows // number] * number
+        if not self.is_copied(operator) and operator.layout is Layout.KEY_GROUPS:
+            how, expected = CLIPPED, [round(each) for each in self._shares(operator, number)]
+        return PlannedOperator(
+            operator.operator.number,
+            operator.operator.name,
+            operator.layout.value,
+            operator.partitions,
+            number,
+            rows,
+            operator.objects,
+            operator.size_bytes,
+            how,
+            tuple(expected),
+        )
+
+    def _shares(self, operator: OperatorVersion, number: int) -> Iterator[float]:
+        """Rows of each new partition, if those of an old one are spread evenly over its key groups."""
+        most, old = max_parallelism_of(operator.metas), operator.partitions
+        rows = Counter[int]()
+        for stores in operator.stores.values():
+            rows.update({store.identity.partition: store.meta.rows for store in stores})
+        for partition in range(number):
+            first, end = hash_ranges(partition, number, most)
+            share = 0.0
+            for index in overlaps(partition, number, old, most):
+                begin, stop = hash_ranges(index, old, most)
+                share += rows[index] * (min(end, stop) - max(first, begin)) / (stop - begin)
+            yield share
 
     def run(self, runner: Runner, progress: Progress) -> Restored:
         """Do it; after return the target is a checkpoint from which a query goes on, durable.
@@ -252,10 +326,12 @@ class _Work:
         tasks = [CopyTask(self._workplace, store, self._target(store.identity)) for store in stores]
         results: list[Copied] = self._run(tasks, Copied)
         self.copied_bytes += sum(each.size_bytes for each in results)
-        rows = combined(
-            {state.name: Digest(state.rows, "") for state in store.meta.states if state.is_counted} for store in stores
-        )
-        return rows, {store.identity: store.meta.id for store in stores}
+        rows = Counter[str]()
+        for store in stores:
+            rows.update({state.name: state.rows for state in store.meta.states})
+        return {name: Digest(count, None) for name, count in rows.items()}, {
+            store.identity: store.meta.id for store in stores
+        }
 
     def _made(
         self, operator: OperatorVersion, name: str, stores: Sequence[StoreVersion]

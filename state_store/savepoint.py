@@ -99,12 +99,12 @@ class Savepoint(Checkpoint):
     """A savepoint that did finish, to be read only."""
 
     def __init__(self, location: str, options: Options) -> None:
-        """Look at ``location``. Raises InvalidInputError if no savepoint was finished there, FormatError, StorageError."""
+        """Look at ``location``. Raises InvalidInputError if no savepoint is there; FormatError, StorageError."""
         super().__init__(location, options)
         self.info = read_info(self.place)
 
     @property
-    def newest_version(self) -> int:  # type: ignore[override]  # a value there, a value here
+    def newest_version(self) -> int:
         """The only version there is."""
         return self.info.version
 
@@ -227,6 +227,19 @@ def _renew(pins: Pins, held: list[Pin], ended: Event) -> None:
             held[0] = pins.renew(held[0], PIN_S)
         except StorageError:  # there are three more turns before it ends
             continue
+
+
+def saved_below(place: BlobPlace) -> list[tuple[str, SavepointInfo | None]]:
+    """Savepoints in a place and below it, by their folders; None for one that did not finish. Raises StorageError."""
+    found: list[tuple[str, SavepointInfo | None]] = []
+    for blob in place.walk():
+        folder, _, name = blob.name.rpartition("/")
+        if name == NAME:
+            info = read_sealed(place, blob.name, SavepointInfo, MOST_BYTES)
+            found.append((folder or ".", info))
+        elif name == UNFINISHED:
+            found.append((folder or ".", None))
+    return found
 
 
 def place_of_savepoint(target: str, options: Options) -> BlobPlace:

@@ -99,8 +99,8 @@ class SnapshotWriter:
 
         After return it survives the loss of this machine. But for full snapshots, a table file is not uploaded
         again if a published snapshot of an ancestor has the same content, and what another store has (``origins``) is
-        copied from there. None also if another process deleted some of its table files meanwhile, as retention does with
-        a snapshot that takes longer than the grace period.
+        copied from there. None also if another process deleted some of its table files meanwhile, as retention does
+        with a snapshot that takes longer than the grace period.
         A failure leaves at most objects that nothing refers to, or a manifest that retention and restore
         pass over. Raises LifecycleError when ``cancelled`` says so, StorageError, InternalError.
         """

@@ -19,8 +19,8 @@ import threading
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.commit_log import committed_ids
-from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.commit_log import committed_ids, is_committed
+from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, LifecycleError, NotFoundError
 from pyspark_ckpt.state_store.json_objects import check_format, read_sealed, seal
 from pyspark_ckpt.state_store.keys import CommitId, Marker
 from pyspark_ckpt.state_store.lineage import Lineage
@@ -57,23 +57,30 @@ class Epochs:
         self._lock = threading.Lock()
         self._known: dict[str, int] = {"": NO_RUN_EPOCH}
 
-    def of(self, run_id: str) -> int:
-        """Epoch of a run; the first call of a run anywhere gives it the next number. Raises StorageError.
+    def of(self, run_id: str, version: int) -> int:
+        """Epoch of a run that works on ``version``; the first call of a run anywhere gives it the next number.
 
-        A run without an id (a batch reader) has epoch 0, below every run of a query.
+        A run without an id (a batch reader) has epoch 0, below every run of a query. Raises LifecycleError for a run
+        whose first work of all is a batch that another has committed: it has ended, and would have the last word.
+        StorageError.
         """
         with self._lock:
             if run_id not in self._known:
-                self._known[run_id] = self._find(run_id)
+                self._known[run_id] = self._find(run_id, version)
             return self._known[run_id]
 
-    def _find(self, run_id: str) -> int:
+    def _find(self, run_id: str, version: int) -> int:
         while True:
             known = [epoch_of(blob.name) for blob in self._place.list(RUNS_FOLDER)]
             epochs = [epoch for epoch in known if epoch is not None]
             for epoch in reversed(epochs[-RUNS_SEARCHED:]):
                 if self._read(epoch).run_id == run_id:
                     return epoch
+            if epochs and is_committed(self._place, version + 1):
+                raise LifecycleError(
+                    f"{self._place.url}: run {run_id} begins with batch {version}, which another run has committed.",
+                    hint="A task of a query that has ended goes on somewhere: end its executor.",
+                )
             epoch = epochs[-1] + 1 if epochs else 1
             if epoch > LAST_EPOCH:
                 raise FormatError(f"{self._place.url}/{run_name(epoch - 1)} leaves no number for another run.")

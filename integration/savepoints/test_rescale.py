@@ -43,11 +43,11 @@ CASES = {
     "deduplication within a watermark": (test_deduplication.CASES["within watermark, columns"], (3, 8, 2)),
     "session windows": (test_session_windows.CASES["one key"], (4, 2, 8)),
     "limit": (test_limit.CASES["reached in the third batch"], (2, 3, 1)),
-    "join, format 1": (test_join.CASES["leftOuter, format 1"], (2, 3, 1)),
-    "join, format 2": (test_join.CASES["fullOuter, format 2"], (2, 4, 3)),
-    "join, format 3": (test_join.CASES["leftOuter, format 3"], (3, 2, 4)),
+    "join, format 1": (test_join.CASES["inner, format 1"], (2, 3, 1)),
+    "join, format 2": (test_join.CASES["leftOuter, format 2"], (2, 4, 3)),
+    "join, format 3": (test_join.CASES["fullOuter, format 3"], (3, 2, 4)),
     "join, format 4": (test_join.CASES["leftOuter, format 4"], (1, 3, 2)),
-    "python groups": (test_grouped_python.CASES["state set and removed"], (2, 4, 1)),
+    "python groups": (test_grouped_python.CASES["event time"], (2, 4, 1)),
     "two operators": (test_chains.CASES["windows of a join"], (3, 4, 2)),
     "three operators": (test_chains.CASES["windows of python groups"], (2, 3, 4)),
 }
@@ -89,4 +89,4 @@ def _is_in_place(row: StoredRow, partitions: int, rows: Sequence[StoredRow]) -> 
 
 
 def _reference(name: str) -> Provider:
-    return ROCKSDB if name.endswith("4") else HDFS_BACKED
+    return ROCKSDB if name.endswith(("format 3", "format 4")) else HDFS_BACKED

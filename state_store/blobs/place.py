@@ -86,7 +86,7 @@ class BlobPlace(Protocol):
         ...
 
     def walk(self, folder: str = "") -> builtins.list[Blob]:
-        """All objects in ``folder`` and below it, at any depth, by name; as complete as ``list``. Raises StorageError."""
+        """All objects in ``folder`` and below it, by name; as complete as ``list``. Raises StorageError."""
         ...
 
     def delete(self, name: str) -> None:

@@ -1,0 +1,241 @@
+"""``pyspark-ckpt savepoint create | list | inspect | verify | restore | delete`` and ``pyspark-ckpt rescale``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import Any, TypeAlias
+
+import msgspec
+
+from pyspark_ckpt import savepoints
+from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.context import Identity
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.inventory import inventory
+from pyspark_ckpt.state_store.options import Options, parse
+from pyspark_ckpt.state_store.restoration import Request, Restoration, Restored
+from pyspark_ckpt.state_store.savepoint import Savepoint, SavepointInfo, delete, place_of_savepoint, saved_below
+from pyspark_ckpt.terminal import print_bars, print_json, print_table, size_text, with_progress
+
+Command: TypeAlias = Callable[[argparse.Namespace], int]
+
+
+def create(given: argparse.Namespace) -> int:
+    """Take a savepoint of a checkpoint; its query may run."""
+    info = savepoints.savepoint(given.checkpoint, given.target, options=_pairs(given))
+    return _print_info(info, given.target, as_json=given.json)
+
+
+def list_all(given: argparse.Namespace) -> int:
+    """Savepoints below a folder."""
+    found = saved_below(place_of_savepoint(given.folder, _options(given)))
+    if given.json:
+        return print_json(
+            [{"name": name, **msgspec.to_builtins(info)} if info else {"name": name} for name, info in found]
+        )
+    rows = [(name, *(_row(info) if info else ("did not finish",) + ("",) * 4)) for name, info in found]
+    print_table(("savepoint", "taken", "query", "batch", "partitions", "bytes"), rows)
+    return 0
+
+
+def inspect(given: argparse.Namespace) -> int:
+    """What a savepoint holds."""
+    return _print_info(Savepoint(given.savepoint, _options(given)).info, given.savepoint, as_json=given.json)
+
+
+def verify(given: argparse.Namespace) -> int:
+    """Read everything of a savepoint, and check all of it."""
+    saved = Savepoint(given.savepoint, _options(given))
+    stores = [Identity(store.operator, store.partition, store.name) for store in saved.info.stores]
+    found = [saved.verify(identity, saved.info.version) for identity in with_progress(stores, str)]
+    problems = [problem for each in found for problem in each.problems]
+    if given.json:
+        print_json({"version": saved.info.version, "stores": [asdict(each) for each in found]})
+        return int(bool(problems))
+    for problem in problems:
+        print(f"WRONG: {problem}")
+    rows, size = sum(each.rows for each in found), sum(each.bytes_read for each in found)
+    outcome = f"{len(problems)} problems" if problems else "all right"
+    print(f"version {saved.info.version}: {len(found)} stores, {rows:,} rows, {size_text(size)} read: {outcome}")
+    return int(bool(problems))
+
+
+def remove(given: argparse.Namespace) -> int:
+    """Delete a savepoint, or what is left of one that did not finish."""
+    print(f"{delete(given.savepoint, _options(given)):,} objects deleted")
+    return 0
+
+
+def restore(given: argparse.Namespace) -> int:
+    """Make a checkpoint of a savepoint."""
+    uid_map = dict(pair.split("=", 1) for pair in given.uid)
+    if given.explain:
+        saved = Savepoint(given.savepoint, _options(given))
+        request = Request(given.parallelism, given.query_id, uid_map, given.allow_non_restored_state)
+        return _explain(saved, saved.info.version, given, request)
+    done = savepoints.restore(
+        given.savepoint,
+        given.target,
+        parallelism=given.parallelism,
+        claim=given.claim,
+        uid_map=uid_map,
+        allow_non_restored_state=given.allow_non_restored_state,
+        query_id=given.query_id,
+        options=_pairs(given),
+    )
+    return _print_restored(done, as_json=given.json)
+
+
+def rescale(given: argparse.Namespace) -> int:
+    """Make a checkpoint for another number of partitions of that of a stopped query."""
+    if given.explain:
+        checkpoint = Checkpoint(given.checkpoint, _options(given))
+        return _explain(checkpoint, checkpoint.newest_version, given, Request(given.parallelism))
+    done = savepoints.rescale(given.checkpoint, given.target, given.parallelism, options=_pairs(given))
+    return _print_restored(done, as_json=given.json)
+
+
+def _explain(source: Checkpoint, version: int, given: argparse.Namespace, request: Request) -> int:
+    if version == 0:
+        raise InvalidInputError(f"{source.place.url}: no batch of the query has been committed yet.")
+    restoration = Restoration(source, version, inventory(source, version), given.target, request, _options(given))
+    plan = restoration.explain()
+    if given.json:
+        return print_json(plan, asdict)
+    print(f"{source.place.url}, version {version}: {restoration.old_partitions} to {restoration.partitions} partitions")
+    print_table(
+        ("operator", "layout", "partitions", "rows", "objects", "bytes", "how"),
+        [
+            (
+                f"{each.number} {each.name}",
+                each.layout,
+                f"{each.old_partitions} to {each.partitions}",
+                f"{each.rows:,}",
+                each.objects,
+                size_text(each.size_bytes),
+                each.how,
+            )
+            for each in plan.operators
+        ],
+    )
+    print(f"about {plan.seconds:.0f} s on {plan.processors} processors")
+    for each in plan.operators:
+        if each.expected_rows:
+            print(f"\nrows of each new partition of operator {each.number}, if each key has as many")
+            print_bars({str(partition): rows for partition, rows in enumerate(each.expected_rows)})
+    return 0
+
+
+def _print_info(info: SavepointInfo, where: str, *, as_json: bool) -> int:
+    if as_json:
+        return print_json(msgspec.to_builtins(info))
+    taken, query, batch, partitions, size = _row(info)
+    print(f"savepoint {where}: query {query}, batch {batch}, {partitions} partitions, {size}, taken {taken}")
+    print(f"of {info.checkpoint}, by {info.written_by}, {info.kind}")
+    print_table(
+        ("operator", "uid", "layout", "store", "state", "rows"),
+        [
+            (
+                f"{operator.number} {operator.name}",
+                ", ".join(operator.uids),
+                operator.layout,
+                state.store,
+                state.name,
+                f"{state.rows:,}" if state.is_counted else "",
+            )
+            for operator in info.operators
+            for state in operator.states
+        ],
+    )
+    return 0
+
+
+def _print_restored(done: Restored, *, as_json: bool) -> int:
+    if as_json:
+        return print_json(msgspec.to_builtins(done))
+    print_table(
+        ("operator", "store", "state", "rows", "digest, before and after"),
+        [
+            (each.operator, each.store, each.name, f"{each.digest.rows:,}", each.digest.sum or "files as they were")
+            for each in done.states
+        ],
+    )
+    print(f"{size_text(done.copied_bytes)} copied, {size_text(done.rewritten_bytes)} rewritten")
+    print(f"{done.checkpoint} goes on behind batch {done.version - 1} of query {done.query_id}")
+    print(f"with {done.partitions} partitions: start the query with spark.sql.shuffle.partitions={done.partitions}")
+    return 0
+
+
+def _row(info: SavepointInfo) -> tuple[str, str, int, int, str]:
+    taken = datetime.fromtimestamp(info.created_ms / 1000, timezone.utc)
+    return (
+        f"{taken:%Y-%m-%d %H:%M:%S} UTC",
+        info.query_id,
+        info.version - 1,
+        info.partitions,
+        size_text(info.size_bytes),
+    )
+
+
+def _pairs(given: argparse.Namespace) -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in given.option)
+
+
+def _options(given: argparse.Namespace) -> Options:
+    return parse(_pairs(given))
+
+
+def add_to(subjects: Any, common: argparse.ArgumentParser) -> None:  # noqa: ANN401 - argparse has no name for it
+    """Add the commands to the parser's subjects."""
+    commands = subjects.add_parser("savepoint", help="savepoints of queries").add_subparsers(
+        required=True, metavar="COMMAND"
+    )
+    for name, command, what, places in (
+        ("create", create, "take one of the last committed batch of a query, which may run", ("checkpoint", "target")),
+        ("list", list_all, "those below a folder", ("folder",)),
+        ("inspect", inspect, "what one holds", ("savepoint",)),
+        ("verify", verify, "read everything of one; exit code 1 names what is wrong", ("savepoint",)),
+        ("delete", remove, "delete one, or what is left of one that did not finish", ("savepoint",)),
+        ("restore", restore, "make a checkpoint of one, for any number of partitions", ("savepoint", "target")),
+    ):
+        _add(commands, name, command, what, places, common)
+    again = commands.choices["restore"]
+    again.add_argument("--claim", choices=("no_claim", "claim"), default="no_claim", help="claim: delete the savepoint")
+    again.add_argument("--query-id", choices=("keep", "new"), default="keep", help="of the checkpoint; default: keep")
+    again.add_argument(
+        "--uid", action="append", default=[], metavar="OLD=NEW", type=_pair, help="a keyed operator has another uid now"
+    )
+    again.add_argument(
+        "--allow-non-restored-state", action="store_true", help="leave state alone that no operator declares"
+    )
+    what = "make a checkpoint for another number of partitions of that of a stopped query"
+    scale = _add(subjects, "rescale", rescale, what, ("checkpoint", "target"), common)
+    for each, is_needed in ((again, False), (scale, True)):
+        each.add_argument(
+            "-n", "--parallelism", type=int, required=is_needed, metavar="N", help="partitions from now on"
+        )
+        each.add_argument("--explain", action="store_true", help="print what would be done, and do nothing")
+
+
+def _add(
+    commands: Any,  # noqa: ANN401 - see add_to
+    name: str,
+    command: Command,
+    what: str,
+    places: tuple[str, ...],
+    common: argparse.ArgumentParser,
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=what, description=what, parents=[common])
+    for place in places:
+        parser.add_argument(place, metavar=place.upper(), help="a path, file:, s3://bucket/path or hdfs://")
+    parser.set_defaults(run=command)
+    return parser
+
+
+def _pair(text: str) -> str:
+    if "=" not in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not OLD=NEW")
+    return text
