@@ -144,6 +144,7 @@ class Database:
         """Open ``folder``, creating it if it is not there; read-only changes no file. Raises StorageError."""
         self.folder = folder
         self._closing = threading.Lock()
+        self._bounds: list[rocksdict.ReadOptions] = []
         mode = rocksdict.AccessType.read_only(False) if read_only else rocksdict.AccessType.read_write()
         with failures(f"open the database {folder}"):
             self._db: rocksdict.Rdict | None = rocksdict.Rdict(str(folder), tuning.options(), access_type=mode)
@@ -217,6 +218,7 @@ class Database:
         read.fill_cache(False)  # type: ignore[call-arg]  # the stub forgets it
         read.set_readahead_size(READAHEAD_BYTES)
         read.set_iterate_upper_bound(end)
+        self._bounds.append(read)  # the binding's iterator has a pointer to the bound, and not the bound
         return cast("Iterator[tuple[bytes, bytes]]", self._open.items(from_key=begin, read_opt=read))
 
     def hide(self, begin: bytes, end: bytes) -> None:
