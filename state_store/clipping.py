@@ -20,8 +20,7 @@ from pyspark_ckpt.state_store.database import Database, write_table_file
 from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head, state_range
-from pyspark_ckpt.state_store.meta import State
-from pyspark_ckpt.state_store.redistribution import is_kept_by_spark
+from pyspark_ckpt.state_store.meta import State, is_keyed
 from pyspark_ckpt.state_store.routes import joined_times, route_key
 from pyspark_ckpt.state_store.rows import Row, digests_of, stray_keys
 from pyspark_ckpt.state_store.snapshot import Origins
@@ -53,7 +52,7 @@ class DigestTask:
             stray = stray_keys(restored.database, restored.meta)
             if stray:
                 raise FormatError(f"{self.source.identity} has rows of states that it does not know: {stray}.")
-            kept = [state for state in restored.meta.states if not is_kept_by_spark(state)]
+            kept = [state for state in restored.meta.states if is_keyed(state)]
             return digests_of(restored.database, kept)
 
 
@@ -124,7 +123,7 @@ class ClipTask:
         written = []
         for state in self.new.merged.states:  # all is read before anything is hidden
             rows: Iterator[Row]
-            if is_kept_by_spark(state):
+            if not is_keyed(state):
                 rows = iter(self._row_of_spark(state, sources))
             elif state.number & ORDERED_BIT:
                 wanted = others if is_whole else sources
@@ -180,7 +179,7 @@ class ClipTask:
         """What must not be seen of the store that is clipped."""
         for state in self.new.merged.states:
             begin, end = state_range(state.number)
-            if is_kept_by_spark(state) or (state.number & ORDERED_BIT and not is_whole):
+            if not is_keyed(state) or (state.number & ORDERED_BIT and not is_whole):
                 yield begin, end
             elif not state.number & ORDERED_BIT and not is_whole:
                 inside = [_bound(state.number, at) for at in self.hashes]

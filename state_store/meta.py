@@ -53,6 +53,11 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return not (isinstance(encoder, dict) and encoder.get("kind") == "expiry")
 
 
+def is_keyed(state: State) -> bool:
+    """Whether it is a state of a keyed operator, and not Spark's own."""
+    return state.number & ~ORDERED_BIT >= FIRST_KEYED_COUNTER
+
+
 class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The store at one commit.
 
