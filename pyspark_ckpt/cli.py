@@ -1,4 +1,6 @@
-"""The command line: ``pyspark-ckpt checkpoint list | inspect | verify | gc``, also as ``python -m pyspark_ckpt``.
+"""The command line: ``pyspark-ckpt checkpoint list | inspect | verify | gc`` and ``state read | count | get``.
+
+It is also ``python -m pyspark_ckpt``.
 
 Needs neither Spark nor a JVM. Exit codes: 0 all is well, 1 something is wrong and was named, 2 the call was.
 """
@@ -13,6 +15,7 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
+from pyspark_ckpt.state_commands import add_state_commands
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.collector import Collector
 from pyspark_ckpt.state_store.context import Identity
@@ -223,19 +226,8 @@ def _parser() -> argparse.ArgumentParser:
         ("gc", collect, "delete what nobody can ask for any more; --dry-run prints it"),
     ):
         each = commands.add_parser(name, help=what, description=what)
-        each.add_argument(
-            "checkpoint", metavar="CHECKPOINT", help="checkpointLocation: a path, file: or s3://bucket/path"
-        )
+        _add_checkpoint(each)
         each.add_argument("--json", action="store_true", help="for programs")
-        each.add_argument(
-            "-o",
-            "--option",
-            action="append",
-            default=[],
-            metavar="KEY=VALUE",
-            type=_pair,
-            help="an option such as s3Endpoint=http://host:9000; may be repeated",
-        )
         if command is collect:
             each.add_argument("--dry-run", action="store_true", help="delete nothing, print what would go")
             each.add_argument(
@@ -251,7 +243,24 @@ def _parser() -> argparse.ArgumentParser:
         if command in {inspect, verify}:
             each.add_argument("--version", type=int, help="of the state; default: the newest committed one")
         each.set_defaults(command=command)
+    add_state_commands(subjects, _add_checkpoint)
     return parser
+
+
+def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say where the checkpoint is."""
+    parser.add_argument(
+        "checkpoint", metavar="CHECKPOINT", help="checkpointLocation: a path, file: or s3://bucket/path"
+    )
+    parser.add_argument(
+        "-o",
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        type=_pair,
+        help="an option such as s3Endpoint=http://host:9000; may be repeated",
+    )
 
 
 def _count(text: str) -> int:
