@@ -177,9 +177,13 @@ def _fields(schema: Any) -> list[pa.Field]:  # noqa: ANN401 - JSON
 
 
 def _unsafe_columns(fields: Sequence[pa.Field], rows: Sequence[bytes]) -> Columns:
-    if any(len(row) % _WORD or len(row) < _WORD * len(fields) for row in rows):
-        raise ValueError("an UnsafeRow has whole words, and one for each field")
-    return list(read_rows(rows, pa.schema(fields)).columns)
+    least = _WORD * (len(fields) + (len(fields) + 63) // 64)
+    if any(len(row) % _WORD or len(row) < least for row in rows):
+        raise ValueError(f"an UnsafeRow of {len(fields)} fields has at least {least} bytes, in whole words")
+    columns = list(read_rows(rows, pa.schema(fields)).columns)
+    for column in columns:
+        column.validate(full=True)
+    return columns
 
 
 def _prefix_columns(fields: Sequence[pa.Field], count: int, keys: Sequence[bytes]) -> Columns:

@@ -1,8 +1,8 @@
-"""Bring some ranges of the keys of a version to this machine, and no more than can hold them.
+"""Bring a range of the keys of a version to this machine, and little more than can hold it.
 
-A manifest says of every table file which keys it may have: those of a snapshot whose keys are all outside of the ranges
-are not fetched. RocksDB opens such a folder read-only and misses a file only when it is asked for a key in there. What
-it has in the ranges is written into a database of its own, into which the deltas since then are ingested as in any
+A manifest says of every table file which keys it may have: those of a snapshot whose keys are all outside of the range
+are not fetched. RocksDB opens such a folder read-only and misses a file only when it wants to read in there. What it has
+in the range is written into a database of its own, into which the deltas since then are ingested as in any
 restore: so a row that one of them deletes is gone, and one that it changes is changed.
 """
 
@@ -58,9 +58,9 @@ class RangeRestorer(Restorer):
         snapshot = folder.rename(folder.with_name("snapshot"))
         database = None
         try:
-            self._complete_level_zero(snapshot)
+            self._complete(snapshot)
             database = Database(folder, self._tuning)
-            table = folder.with_name("range.sst")
+            table = snapshot / "range"
             self._copy_range(base, snapshot, table)
             database.ingest([table])
         except CkptError as problem:
@@ -69,15 +69,20 @@ class RangeRestorer(Restorer):
             raise UnusableBaseError(f"the {kind} of {base} cannot be read: {problem}") from problem
         return database
 
-    def _complete_level_zero(self, snapshot: Path) -> None:
-        """Fetch what is left of level 0: RocksDB opens all of it for any scan."""
+    def _complete(self, snapshot: Path) -> None:
+        """Fetch what a scan opens beside: all of level 0, and of each other level the file from which on it looks."""
         partial = Database(snapshot, self._tuning, read_only=True, may_lack_tables=True)
         try:
-            lacking = [table.name for table in partial.table_files() if table.level == 0 and table.name in self._left]
+            tables = partial.table_files()
         finally:
             partial.close()
-        for name in lacking:
-            self._place_file(self._left[name], snapshot)
+        opened = [table for table in tables if table.level == 0]
+        for level in {table.level for table in tables if table.level}:
+            from_begin = [table for table in tables if table.level == level and table.last_key >= self._begin]
+            opened += [min(from_begin, key=lambda table: table.first_key)] if from_begin else []
+        lacking = [self._left[table.name] for table in opened if table.name in self._left]
+        for fetched in [self._pool.submit(self._place_file, file, snapshot) for file in lacking]:
+            fetched.result()
 
     def _copy_range(self, base: Marker, snapshot: Path, table: Path) -> None:
         """Write the rows of the range as a table file. Every file has been checked: the marker is that of ``base``."""
