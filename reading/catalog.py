@@ -166,6 +166,7 @@ def _states_in(operator: Operator, store: str, meta: StoreMeta) -> list[StoredSt
     for state in meta.states:
         encoder = state.descriptor.key_encoder if isinstance(state.descriptor.key_encoder, dict) else {}
         uid, kind = encoder.get("keyed"), str(encoder.get("kind", SPARKS))
+        uid = uid if isinstance(uid, str) else None
         if kind == "expiry":
             continue
         name = state.name if uid is None else state.name.removeprefix(f"{uid}/")

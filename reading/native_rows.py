@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -28,9 +29,9 @@ from pyspark_ckpt.operators.value_types import arrow_type
 from pyspark_ckpt.reading.decoded import Decoded, StoredRow, Wanted, struct_column
 from pyspark_ckpt.reading.ordered_columns import read_ordered
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.json_objects import DAMAGE, Count
 from pyspark_ckpt.state_store.meta import Descriptor
 
-ENCODER = "keyStateEncoderType"
 _VERSION = b"\x00"
 _LENGTH = struct.Struct("<I")
 _VALUE_LENGTH = struct.Struct(">I")
@@ -38,6 +39,9 @@ _INSTANT = struct.Struct(">Q")
 _SIGN = 1 << 63
 _WORD = 8
 _INDEXED = "keyWithIndexToValue"
+_TIMED = ("TimestampAsPrefixKeyStateEncoderSpec", "TimestampAsPostfixKeyStateEncoderSpec")
+EVENT_TIME = "__event_time"
+"""What Spark calls the column, in microseconds. Where a row has no event time it is a number from 0 to 1023."""
 
 Columns: TypeAlias = "list[pa.Array]"
 DecodeKeys: TypeAlias = Callable[[Sequence[bytes]], Columns]
@@ -53,10 +57,10 @@ class NativeRows:
         """
         self._whose = whose
         self._schema_of_keys = descriptor.key_schema
-        self.key_fields = _fields(descriptor.key_schema)
+        encoder = _encoder(descriptor.key_encoder, whose)
+        self.key_fields = _key_fields(descriptor.key_schema, encoder, whose)
         self._value_fields = _fields(descriptor.value_schema)
         self._is_multiple = descriptor.multiple_values
-        encoder = descriptor.key_encoder if isinstance(descriptor.key_encoder, Mapping) else {}
         self._decode_keys = self._key_decoder(encoder)
         self._placing = _placing_columns(name, encoder, len(self.key_fields))
 
@@ -133,17 +137,14 @@ class NativeRows:
             counts.append(len(values) - before)
         return values, counts
 
-    def _key_decoder(self, encoder: Mapping[str, Any]) -> DecodeKeys:
-        kind = encoder.get(ENCODER)
-        fields = self.key_fields
+    def _key_decoder(self, encoder: _Encoder) -> DecodeKeys:
+        kind, fields = encoder.keyStateEncoderType, self.key_fields
         if kind == "NoPrefixKeyStateEncoderSpec":
             return lambda keys: _unsafe_columns(fields, keys)
         if kind == "PrefixKeyScanStateEncoderSpec":
-            count = int(encoder["numColsPrefixKey"])
-            return lambda keys: _prefix_columns(fields, count, keys)
+            return lambda keys: _prefix_columns(fields, encoder.numColsPrefixKey, keys)
         if kind == "RangeKeyScanStateEncoderSpec":
-            ordinals = [int(ordinal) for ordinal in encoder["orderingOrdinals"]]
-            return lambda keys: _range_columns(fields, ordinals, keys)
+            return lambda keys: _range_columns(fields, encoder.orderingOrdinals, keys)
         if kind == "TimestampAsPrefixKeyStateEncoderSpec":
             return lambda keys: _timed_columns(fields, slice(0, _WORD), slice(_WORD, None), keys)
         if kind == "TimestampAsPostfixKeyStateEncoderSpec":
@@ -151,20 +152,43 @@ class NativeRows:
         raise InvalidInputError(f"{self._whose} has keys of the encoder {kind!r}, which is not known here.")
 
 
-def _placing_columns(name: str, encoder: Mapping[str, Any], columns: int) -> list[int]:
+class _Encoder(msgspec.Struct):
+    """Spark's JSON of a key encoder."""
+
+    keyStateEncoderType: str  # noqa: N815 - Spark's names, here and below
+    numColsPrefixKey: Count = 0  # noqa: N815
+    orderingOrdinals: tuple[Count, ...] = ()  # noqa: N815
+
+
+def _encoder(stored: Any, whose: str) -> _Encoder:  # noqa: ANN401 - JSON
+    try:
+        return msgspec.convert(stored, _Encoder)
+    except DAMAGE as problem:
+        raise FormatError(f"The key encoder of {whose} is stored as {repr(stored)[:200]}, which is none.") from problem
+
+
+def _key_fields(schema: Any, encoder: _Encoder, whose: str) -> list[pa.Field]:  # noqa: ANN401 - JSON
+    """The columns of a key. An event time is in the key, and not in the schema that is stored of it."""
+    fields, ordinals = _fields(schema), encoder.orderingOrdinals
+    columns = len(fields)
+    if encoder.numColsPrefixKey > columns or len(set(ordinals)) < len(ordinals) or max(ordinals, default=-1) >= columns:
+        raise FormatError(f"The key encoder of {whose} is stored with columns that its {columns} are not: {encoder}.")
+    return [*fields, pa.field(EVENT_TIME, pa.int64())] if encoder.keyStateEncoderType in _TIMED else fields
+
+
+def _placing_columns(name: str, encoder: _Encoder, columns: int) -> list[int]:
     """Which columns of a key Spark places its row by: as ``PartitionKey.columns`` in the shim."""
-    everything, kind = list(range(columns)), encoder.get(ENCODER)
+    everything, kind = list(range(columns)), encoder.keyStateEncoderType
     if kind == "PrefixKeyScanStateEncoderSpec":
-        return everything[: int(encoder["numColsPrefixKey"])]
+        return everything[: encoder.numColsPrefixKey]
     if kind == "RangeKeyScanStateEncoderSpec":
-        return [n for n in everything if n not in encoder["orderingOrdinals"]]
-    is_timed = kind in {"TimestampAsPrefixKeyStateEncoderSpec", "TimestampAsPostfixKeyStateEncoderSpec"}
-    return everything[:-1] if is_timed or name.endswith(_INDEXED) else everything
+        return [n for n in everything if n not in encoder.orderingOrdinals]
+    return everything[:-1] if kind in _TIMED or name.endswith(_INDEXED) else everything
 
 
 def _fields(schema: Any) -> list[pa.Field]:  # noqa: ANN401 - JSON
     """The columns of Spark's JSON of a struct; a name that comes again has its number behind."""
-    kind = arrow_type(schema)
+    kind = arrow_type(_without_metadata(schema))
     if not pa.types.is_struct(kind):
         raise FormatError(f"The stored type {str(kind)[:200]!r} is no struct.")
     names: Counter[str] = Counter()
@@ -174,6 +198,15 @@ def _fields(schema: Any) -> list[pa.Field]:  # noqa: ANN401 - JSON
         name = field.name if names[field.name] == 1 else f"{field.name}_{names[field.name]}"
         fields.append(pa.field(name, field.type))
     return fields
+
+
+def _without_metadata(schema: Any) -> Any:  # noqa: ANN401 - JSON
+    """Spark's JSON of a type without what says more of fields: PySpark refuses collations as Spark writes them here."""
+    if isinstance(schema, list):
+        return [_without_metadata(each) for each in schema]
+    if isinstance(schema, dict):
+        return {what: {} if what == "metadata" else _without_metadata(each) for what, each in schema.items()}
+    return schema
 
 
 def _unsafe_columns(fields: Sequence[pa.Field], rows: Sequence[bytes]) -> Columns:
@@ -207,7 +240,7 @@ def _range_columns(fields: Sequence[pa.Field], ordinals: Sequence[int], keys: Se
 def _timed_columns(fields: Sequence[pa.Field], instant: slice, row: slice, keys: Sequence[bytes]) -> Columns:
     micros = [_INSTANT.unpack(key[instant])[0] - _SIGN for key in keys]
     others = _unsafe_columns(fields[:-1], [_unversioned(key[row]) for key in keys])
-    return [*others, pa.array(micros, pa.int64()).cast(fields[-1].type)]
+    return [*others, pa.array(micros, pa.int64())]
 
 
 def _parts(key: bytes) -> tuple[bytes, bytes]:

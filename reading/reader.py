@@ -6,7 +6,7 @@ is said of its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
@@ -131,12 +131,12 @@ class StateReader:
         """How many partitions the state is in. Raises as ``state`` does."""
         return self._catalog.partitions[self.state.operator.number]
 
-    def batches(self, partition: int | None = None) -> Iterator[pa.RecordBatch]:
+    def batches(self, partition: int | None = None) -> Generator[pa.RecordBatch, None, None]:
         """The rows of all partitions, or of one, lazily and in a bounded amount of memory.
 
         A partition is in a temporary folder, private to the user, while its rows are read: the next one is fetched when
-        it is reached. Rows are in the order of their stored keys, so those of one key stand together, but for timers.
-        Raises as ``state`` does, NotFoundError.
+        it is reached; ``close()`` ends that earlier. Rows are in the order of their stored keys, so those of one key
+        stand together, but for timers. Raises as ``state`` does, NotFoundError.
         """
         state = self.state
         if partition is not None and not 0 <= partition < self.partitions:
@@ -153,7 +153,8 @@ class StateReader:
 
     def to_pandas(self) -> pd.DataFrame:
         """All rows. Raises as ``batches`` does."""
-        return self.to_arrow().to_pandas()
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
 
     def count(self) -> int:
         """How many rows there are: without reading them, if what the stores say of themselves is enough."""
@@ -327,14 +328,17 @@ def _behind(prefix: bytes) -> bytes:
 
 def _max_parallelism(state: StoredState) -> int:
     encoder = state.descriptor.key_encoder
-    return int(encoder.get("max_parallelism", MAX_PARALLELISM)) if isinstance(encoder, dict) else MAX_PARALLELISM
+    groups = encoder.get("max_parallelism", MAX_PARALLELISM) if isinstance(encoder, dict) else MAX_PARALLELISM
+    if not isinstance(groups, int) or not 0 < groups <= MAX_PARALLELISM:
+        raise FormatError(f"{state.whose} is stored with the max_parallelism {groups!r}, which is none.")
+    return groups
 
 
 def _partition_of(state: StoredState, key_hash: int, in_use: int) -> int:
     """Which partition has the rows of a hash."""
     encoder = state.descriptor.key_encoder
     if isinstance(encoder, dict) and "max_parallelism" in encoder:
-        groups = int(encoder["max_parallelism"])
+        groups = _max_parallelism(state)
         return (key_hash * groups // HASHES) * in_use // groups
     return (key_hash - HASHES if key_hash >> 31 else key_hash) % in_use
 

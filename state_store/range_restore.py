@@ -1,8 +1,8 @@
 """Bring a range of the keys of a version to this machine, and little more than can hold it.
 
 A manifest says of every table file which keys it may have: those of a snapshot whose keys are all outside of the range
-are not fetched. RocksDB opens such a folder read-only and misses a file only when it wants to read in there. What it has
-in the range is written into a database of its own, into which the deltas since then are ingested as in any
+are not fetched. RocksDB opens such a folder read-only and misses a file only when it wants to read in there. What it
+has in the range is written into a database of its own, into which the deltas since then are ingested as in any
 restore: so a row that one of them deletes is gone, and one that it changes is changed.
 """
 

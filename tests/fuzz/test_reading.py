@@ -75,7 +75,7 @@ def check(codec: StateCodec, row: StoredRow, where: str) -> None:
 @fuzzed
 @given(data=st.data())
 def test_a_row_of_spark_is_of_its_types_or_refused(encoder: str, multiple: bool, data: st.DataObject) -> None:  # noqa: FBT001
-    names = ("text", "n") if encoder.startswith(("NoPrefix", "Prefix")) else ("n", "n")
+    names = {"No": ("text", "n"), "Pr": ("text", "n"), "Ra": ("n", "n"), "Ti": ("n",)}[encoder[:2]]
     descriptor = Descriptor(
         multiple_values=multiple,
         key_schema=schema(*names),
@@ -98,7 +98,7 @@ def test_a_row_of_a_keyed_state_is_of_its_types_or_refused(kind: str, data: st.D
     own = Descriptor(
         ordered=kind == "Timers",
         key_schema={"user": "string"},
-        value_schema={each: types for each in what},
+        value_schema=dict.fromkeys(what, types),
         key_encoder={"keyed": "it", "max_parallelism": 128, "kind": kind},
         ttl=TimeToLive(1000, "on_create_and_write", "event"),
     )

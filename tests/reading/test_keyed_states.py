@@ -17,6 +17,7 @@ from pyspark_ckpt.operators.columns import python_values
 from pyspark_ckpt.operators.states import AggregatingState, ListState, MapState, ReducingState, ValueState
 from pyspark_ckpt.operators.timers import Timer, Timers
 from pyspark_ckpt.operators.ttl import Ttl
+from pyspark_ckpt.state_store.meta import TimeToLive
 from tests.operators.kinds import ALL, ORDERED
 from tests.reading.conftest import MakeWritten
 from tests.reading.written import UID, Written
@@ -110,7 +111,7 @@ def test_all_rows_are_what_the_program_stored(written: Written) -> None:
             "mean": ("AggregatingState", UID),
             "due": ("Timers", UID),
         }
-    rows = {
+    rows: dict[str, set[Any]] = {
         "value": {(user, of["value"][user]) for user in users if of["value"][user] is not None},
         "list": {(user, n, element) for user in users for n, element in enumerate(of["list"][user])},
         "map": {(user, key, value) for user in users for key, value in of["map"][user].items()},
@@ -187,7 +188,7 @@ def test_keys_of_every_type_are_read_and_found(name: str, make_written: MakeWrit
     draw()
     numbered = {made.suffix((key, n % 2)): (key, n % 2) for n, key in enumerate([None, *keys])}
     states: Any = {"value": (ValueState("value", "bigint"), {"value": LONG})}
-    plain = [(suffix, key) for suffix, key in numbered.items()]
+    plain = list(numbered.items())
     made.batch(states, [(key, partial(_update, number=n)) for n, (_, key) in enumerate(plain)])
     with open_state(made.path, uid=UID) as state:
         assert [state.get(key) for _, key in plain] == list(range(len(plain)))
@@ -216,9 +217,9 @@ def test_rows_with_a_time_to_live_say_when_they_expire(make_written: MakeWritten
     made.batch(states, [(("early",), add(1)), (("both",), add(1))], HOUR)
     made.batch(states, [(("both",), add(2))], 2 * HOUR)
     at = [datetime.fromtimestamp(hours * 3600, timezone.utc) for hours in range(5)]
-    for name, early, both in (("value", [], [2]), ("list", [1], [1, 2]), ("map", [1], [1, 2])):
+    for name, both in (("value", [2]), ("list", [1, 2]), ("map", [1, 2])):
         with open_state(made.path, uid=UID, state=name) as state:
-            assert (state.state.ttl.duration_ms, state.state.ttl.clock) == (2 * HOUR, "event")
+            assert state.state.ttl == TimeToLive(2 * HOUR, "on_create_and_write", "event")
             (row,) = state.rows_of("early").to_pylist()
             assert (row["value"], row["written_at"], row["expires_at"]) == (1, at[1], at[3])
             rows = state.rows_of("both").to_pylist()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_ckpt.operators.columns import arrow_values
@@ -43,6 +43,7 @@ def test_a_name_that_is_none_of_a_type_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_values_are_json_and_keys_are_read_back(name: str, data: st.DataObject) -> None:
     kind, drawn = ALL[name]

@@ -21,7 +21,7 @@ from pyspark_ckpt.operators.states import Declared
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.value_types import ValueType
 from pyspark_ckpt.operators.worker_session import WorkerSession
-from pyspark_ckpt.state_store.ticket import read_ticket
+from pyspark_ckpt.state_store.ticket import Ticket, read_ticket
 from tests.lab import Lab
 
 UID = "it"
@@ -118,12 +118,12 @@ class Written:
 
     def _process(
         self,
-        ticket: Any,
+        ticket: Ticket,
         declared: DeclaredStates,
         work: Sequence[tuple[Key, Work]],
         now_ms: int,
         *,
-        file_each: bool,  # noqa: ANN401
+        file_each: bool,
     ) -> None:
         types = {name: str(kind) for name, kind in self._keys.items()}
         described = declared.descriptors(ticket.meta, types, {"max_parallelism": GROUPS})
