@@ -80,7 +80,9 @@ def test_the_rows_of_a_join_are_those_of_sparks_reader(version: int, spark: Spar
     shown = {side: lines(frame.select("key.field0", "value.*", "partition_id")) for side, frame in sides.items()}
     for side, frame in sides.items():
         columns = [f"value.`{name}`" for name in frame.selectExpr("value.*").columns]
-        place = {"store": f"{side}-keyWithIndexToValue"} if version == 2 else {"state": _VALUES[version].format(side)}
+        place: dict[str, Any] = (
+            {"store": f"{side}-keyWithIndexToValue"} if version == 2 else {"state": _VALUES[version].format(side)}
+        )
         found = spark.read.format("ckpt_state").options(**place).load(path)
         assert lines(found.selectExpr("key.field0", *columns, "partition as partition_id")) == shown[side]
         assert shown[side]
@@ -102,11 +104,13 @@ def test_states_of_a_keyed_operator_are_what_the_program_has_shown(spark: SparkS
             shown[row.user] = (row.rows, row.total)
     path = str(tmp_path / "checkpoint")
     frame = spark.read.format("ckpt_state").option("uid", "it")
-    rows, total = (frame.option("state", name).load(path) for name in ("rows", "total"))
-    joined = rows.alias("r").join(total.alias("t"), f.expr("r.key <=> t.key"))
+    of_rows, of_total = (frame.option("state", name).load(path) for name in ("rows", "total"))
+    joined = of_rows.alias("r").join(of_total.alias("t"), f.expr("r.key <=> t.key"))
     found = joined.selectExpr("r.key.user", "r.value as rows", "t.value as total").collect()
     assert {row.user: (row.rows, row.total) for row in found} == shown
-    by_hash = rows.selectExpr("hash = hash(key.user) and key_group = shiftrightunsigned(hash, 17) as same").distinct()
+    by_hash = of_rows.selectExpr(
+        "hash = hash(key.user) and key_group = shiftrightunsigned(hash, 17) as same"
+    ).distinct()
     assert [row.same for row in by_hash.collect()] == [True]
     with pyspark_ckpt.open_state(path, uid="it", state="total") as state:
         assert {user: state.get(user) for user in shown} == {user: total for user, (_, total) in shown.items()}
