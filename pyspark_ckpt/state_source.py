@@ -15,9 +15,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from pyspark_ckpt.reading import StateReader, open_state
+from pyspark_ckpt.reading.catalog import Selection, StoredState
+from pyspark_ckpt.reading.reader import StateReader
+from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.options import PREFIX, table
+from pyspark_ckpt.state_store.options import PREFIX, parse, table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,6 +69,7 @@ class _Reader(DataSourceReader):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         with opened(options) as state:
+            self._state = state.state  # so that no task looks into the stores of all others
             self._partitions = state.partitions
             self._options = {**_lowered(options), "version": str(state.version)}
         self._schema = schema
@@ -77,13 +80,13 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StorePartition)  # noqa: S101 - one of those above
         schema = to_arrow_schema(self._schema, timezone="UTC")
-        with opened(self._options) as state:
+        with opened(self._options, self._state) as state:
             for batch in state.batches(partition.number):
                 yield batch if batch.schema.equals(schema) else batch.cast(schema)
 
 
-def opened(options: Mapping[str, str]) -> StateReader:
-    """The state that options of a reader mean. Raises InvalidInputError as ``open_state`` does."""
+def opened(options: Mapping[str, str], known: StoredState | None = None) -> StateReader:
+    """The state that options mean; ``known``: see StateReader. Raises InvalidInputError as ``open_state`` does."""
     given = _lowered(options)
     own = {name: given.pop(name.lower(), None) for name in _OWN}
     if not own["path"]:
@@ -91,16 +94,10 @@ def opened(options: Mapping[str, str]) -> StateReader:
     include_expired = str(own["includeExpired"] or "true").lower()
     if include_expired not in _TRUTH:
         raise InvalidInputError(f"Option includeExpired of {NAME} is {include_expired!r}, not true or false.")
-    return open_state(
-        own["path"],
-        uid=own["uid"],
-        operator=_number("operator", own["operator"]),
-        state=own["state"],
-        store=own["store"],
-        version=_number("version", own["version"]),
-        include_expired=_TRUTH[include_expired],
-        options=_store_options(given),
-    )
+    wanted = Selection(own["uid"], _number("operator", own["operator"]), own["store"], own["state"])
+    version = _number("version", own["version"])
+    checkpoint = Checkpoint(own["path"], parse(_store_options(given)))
+    return StateReader(checkpoint, wanted, version, include_expired=_TRUTH[include_expired], known=known)
 
 
 def _lowered(options: Mapping[str, str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import chain
 
+import pyarrow as pa
 from msgspec import UNSET
 
 from pyspark_ckpt.operators.expiry import index_name
@@ -45,6 +46,16 @@ class StoredState:
     def stored_name(self) -> str:
         """What the store calls it."""
         return self.name if self.uid is None else f"{self.uid}/{self.name}"
+
+    @property
+    def key_type(self) -> pa.StructType:
+        """The columns of its keys. Raises FormatError."""
+        return pa.struct(self.codec().key_fields)
+
+    @property
+    def value_type(self) -> pa.DataType | None:
+        """The type of its values; None of timers. Raises FormatError."""
+        return next((field.type for field in self.codec().fields if field.name == "value"), None)
 
     @property
     def ttl(self) -> TimeToLive | None:

@@ -14,7 +14,6 @@ from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,12 +24,12 @@ from pyspark_ckpt.reading.catalog import Catalog, Selection, StoredState
 from pyspark_ckpt.reading.decoded import StateCodec, StoredRow, Wanted
 from pyspark_ckpt.reading.json_values import from_json
 from pyspark_ckpt.reading.keyed_rows import INSTANTS
+from pyspark_ckpt.reading.places import PLACE, partition_of, place_columns, range_of, stored_row
 from pyspark_ckpt.state_store.checkpoint import CACHE_BYTES, THREADS, Checkpoint
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Database, Tuning
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError
-from pyspark_ckpt.state_store.key_groups import HASHES, MAX_PARALLELISM
-from pyspark_ckpt.state_store.keys import HASH_BYTES, STATE_BYTES, hash_of, hashed_key, state_range
+from pyspark_ckpt.state_store.keys import hash_of, state_range
 from pyspark_ckpt.state_store.meta import State
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.range_restore import Range, restored_range
@@ -42,7 +41,6 @@ Convert: TypeAlias = Callable[[Any, pa.DataType], Any]
 
 BATCH_ROWS = 8192
 BATCH_BYTES = 4 << 20
-_PLACE = [pa.field("partition", pa.int32()), pa.field("key_group", pa.int32()), pa.field("hash", pa.int32())]
 
 
 def open_state(
@@ -78,18 +76,26 @@ class StateReader:
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, wanted: Selection, version: int | None = None, *, include_expired: bool = True
+        self,
+        checkpoint: Checkpoint,
+        wanted: Selection,
+        version: int | None = None,
+        *,
+        include_expired: bool = True,
+        known: StoredState | None = None,
     ) -> None:
-        """See ``open_state``."""
+        """See ``open_state``. ``known``: the state that is meant, as another reader of this version has found it."""
         self.checkpoint = checkpoint
         self.version = checkpoint.newest_version if version is None else version
         self._wanted = wanted
+        self._known = known
+        self._clocks_ms: dict[str, int] = {}
         self._include_expired = include_expired
         self._tuning = Tuning(CACHE_BYTES)
         self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(THREADS)
         try:
             self._catalog = Catalog(checkpoint, self.version, self._pool)
-            if version is not None:
+            if version is not None and known is None:
                 self._check_version(version)
         except BaseException:
             self.close()
@@ -119,12 +125,12 @@ class StateReader:
     def state(self) -> StoredState:
         """The one state that is meant. Raises InvalidInputError that names what is there, FormatError, StorageError."""
         self._threads()
-        return self._catalog.one(self._wanted, of_all_partitions=True)
+        return self._known or self._catalog.one(self._wanted, of_all_partitions=True)
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of the state. Raises as ``state`` does."""
-        return pa.schema([*self.state.codec().fields, *_PLACE])
+        return pa.schema([*self.state.codec().fields, *PLACE])
 
     @property
     def partitions(self) -> int:
@@ -188,15 +194,15 @@ class StateReader:
         state = self._catalog.one(self._wanted, of_all_partitions=False)
         codec = state.codec()
         wanted = _wanted(codec, key, state.whose, convert)
-        partition = _partition_of(state, wanted.hash, self._catalog.partitions[state.operator.number])
+        partition = partition_of(state, wanted.hash, self._catalog.partitions[state.operator.number])
         state = self._catalog.in_partition(state, partition)
         codec = state.codec()
-        schema = pa.schema([*codec.fields, *_PLACE])
+        schema = pa.schema([*codec.fields, *PLACE])
         own = self._own(state, partition)
         if own is None or not own.rows:
             return _Found(codec, wanted, schema.empty_table())
-        with self._reading(state, partition, own, _range_of(own, wanted)) as database:
-            rows = database.rows_in(*_range_of(own, wanted))
+        with self._reading(state, partition, own, range_of(own, wanted)) as database:
+            rows = database.rows_in(*range_of(own, wanted))
             of_hash = (row for row in rows if hash_of(row[0]) == wanted.hash)
             found = [
                 batch.filter(pa.array([codec.has_key(row, wanted) for row in python_values(batch["key"])], pa.bool_()))
@@ -227,17 +233,11 @@ class StateReader:
         self, state: StoredState, partition: int, own: State, rows: Iterator[tuple[bytes, bytes]]
     ) -> Iterator[pa.RecordBatch]:
         codec = state.codec(own.descriptor)
-        schema = pa.schema([*codec.fields, *_PLACE])
-        groups = _max_parallelism(state)
-        stored = (_stored_row(key, value, is_ordered=own.descriptor.ordered) for key, value in rows)
+        schema = pa.schema([*codec.fields, *PLACE])
+        stored = (stored_row(key, value, is_ordered=own.descriptor.ordered) for key, value in rows)
         while portion := _portion(stored):
             decoded = codec.decode(portion)
-            hashes = np.fromiter((row.hash for row in portion), np.int64, len(portion))[decoded.rows]
-            place = [
-                pa.array(np.full(len(hashes), partition, np.int32)),
-                pa.array((hashes * groups // HASHES).astype(np.int32)),
-                pa.array(hashes.astype(np.uint32).view(np.int32)),
-            ]
+            place = place_columns(state, partition, [portion[position] for position in decoded.rows.tolist()])
             batch = pa.RecordBatch.from_arrays([*decoded.columns, *place], schema=schema)
             batch = batch if self._include_expired else self._without_expired(state, batch)
             if batch.num_rows:
@@ -256,13 +256,9 @@ class StateReader:
                 f"{state.whose} has a time to live, and was written last by a release that does not say which.",
                 hint="Read expired rows as well, and compare written_at with a time of your own.",
             )
-        if state.ttl.clock not in self._clocks:
-            self._clocks[state.ttl.clock] = clock_ms(self.checkpoint.place, self.version, state.ttl.clock)
-        return self._clocks[state.ttl.clock]
-
-    @cached_property
-    def _clocks(self) -> dict[str, int]:
-        return {}
+        if state.ttl.clock not in self._clocks_ms:
+            self._clocks_ms[state.ttl.clock] = clock_ms(self.checkpoint.place, self.version, state.ttl.clock)
+        return self._clocks_ms[state.ttl.clock]
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:
@@ -310,44 +306,6 @@ def _wanted(codec: StateCodec, key: Any, whose: str, convert: Convert | None) ->
     except WRONG_VALUE as problem:
         kinds = ", ".join(f"{field.name} {field.type}" for field in codec.key_fields)
         raise InvalidInputError(f"{whose} has keys of {kinds}, and {key!r} is none: {problem}.") from problem
-
-
-def _range_of(own: State, wanted: Wanted) -> Range:
-    """Where the rows of a key can be: all of the state if it is kept in another order than that of hashes."""
-    if own.descriptor.ordered:
-        return state_range(own.number)
-    begin = hashed_key(own.number, wanted.hash, wanted.prefix)
-    return begin, _behind(begin)
-
-
-def _behind(prefix: bytes) -> bytes:
-    """The first key behind all that begin with ``prefix``, which begins with the number of a state."""
-    kept = prefix.rstrip(b"\xff")
-    return kept[:-1] + bytes([kept[-1] + 1])
-
-
-def _max_parallelism(state: StoredState) -> int:
-    encoder = state.descriptor.key_encoder
-    groups = encoder.get("max_parallelism", MAX_PARALLELISM) if isinstance(encoder, dict) else MAX_PARALLELISM
-    if not isinstance(groups, int) or not 0 < groups <= MAX_PARALLELISM:
-        raise FormatError(f"{state.whose} is stored with the max_parallelism {groups!r}, which is none.")
-    return groups
-
-
-def _partition_of(state: StoredState, key_hash: int, in_use: int) -> int:
-    """Which partition has the rows of a hash."""
-    encoder = state.descriptor.key_encoder
-    if isinstance(encoder, dict) and "max_parallelism" in encoder:
-        groups = _max_parallelism(state)
-        return (key_hash * groups // HASHES) * in_use // groups
-    return (key_hash - HASHES if key_hash >> 31 else key_hash) % in_use
-
-
-def _stored_row(key: bytes, value: bytes, *, is_ordered: bool) -> StoredRow:
-    begin, end = (STATE_BYTES, len(key) - HASH_BYTES) if is_ordered else (STATE_BYTES + HASH_BYTES, len(key))
-    if len(key) < STATE_BYTES + HASH_BYTES:
-        raise FormatError(f"A row is stored under {key.hex()!r}, which has no hash.")
-    return StoredRow(hash_of(key), key[begin:end], value)
 
 
 def _portion(rows: Iterator[StoredRow]) -> list[StoredRow]:

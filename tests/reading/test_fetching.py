@@ -16,14 +16,12 @@ import pytest
 import pyspark_ckpt
 from pyspark_ckpt import open_state
 from pyspark_ckpt.operators.states import ValueState
-from pyspark_ckpt.state_store import checkpoint as checkpoint_module
-from pyspark_ckpt.state_store import remote as remote_module
-from pyspark_ckpt.state_store.blobs import MeteredPlace, Traffic, place_at
-from pyspark_ckpt.state_store.blobs.metered import DOWN, READS
+from pyspark_ckpt.state_store.blobs.metered import DOWN, READS, Traffic
 from pyspark_ckpt.state_store.manifest import decode
 from tests.lab import damage
 from tests.reading.conftest import MakeWritten
 from tests.reading.written import UID, Written
+from tests.s3_server import S3Service
 
 BYTES = 50_000
 STATES: Any = {
@@ -62,14 +60,6 @@ def written(make_written: MakeWritten) -> Written:
 def expected() -> dict[int, bytes | None]:
     versions = {CHANGED: 3, RECENT: 2, ADDED: 3}
     return {n: None if n == CLEARED else value(n, versions.get(n, 1)) for n in range(17)}
-
-
-@pytest.fixture
-def traffic(monkeypatch: pytest.MonkeyPatch) -> Traffic:
-    counted = Traffic()
-    for module in (checkpoint_module, remote_module):
-        monkeypatch.setattr(module, "place_at", lambda *where: MeteredPlace(place_at(*where), counted))
-    return counted
 
 
 def tables_of(written: Written, key: int) -> set[str]:
@@ -148,6 +138,16 @@ def test_a_damaged_file_is_named_and_deltas_take_the_place_of_its_snapshot(
         pytest.raises(pyspark_ckpt.FormatError, match=path.name),
     ):
         state.get(0)
+
+
+def test_state_in_s3_is_read_by_what_its_checkpoint_says(make_written: MakeWritten, s3: S3Service) -> None:
+    made = make_written({"n": pa.int64()}, remote=s3.new_folder(), **s3.options)
+    made.batch(STATES, [((n,), put(n, 1)) for n in range(3)], file_each=True)
+    made.snapshot()
+    made.batch(STATES, [((1,), put(1, 2))])
+    with open_state(made.path, uid=UID, state="big", options=s3.options) as state:
+        assert [state.get(n) for n in range(4)] == [value(0, 1), value(1, 2), value(2, 1), None]
+        assert len(state.to_arrow()) == 3
 
 
 @pytest.fixture

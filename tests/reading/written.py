@@ -35,8 +35,10 @@ Work = Callable[..., Any]
 class Written:
     """A checkpoint whose operator has some partitions and is keyed by columns of the given types."""
 
-    def __init__(self, folder: Path, keys: Mapping[str, pa.DataType], partitions: int = 1, uid: str = UID) -> None:
-        self.lab = Lab(folder)
+    def __init__(
+        self, folder: Path, keys: Mapping[str, pa.DataType], partitions: int = 1, uid: str = UID, **options: str
+    ) -> None:
+        self.lab = Lab(folder, **options)
         self.path = str(self.lab.checkpoint)
         self.uid = uid
         self.partitions = partitions
