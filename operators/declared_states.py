@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from msgspec import UNSET
 from msgspec.structs import asdict
 
 from pyspark_ckpt.operators.binding import bind, kind_of
@@ -75,7 +76,14 @@ class DeclaredStates:
             if timers is not None:
                 kind["clock"] = timers.clock
             ordered = timers is not None
-            descriptor = Descriptor(ordered=ordered, key_schema=key_schema, value_schema=values, key_encoder=kind)
+            descriptor = Descriptor(
+                ordered=ordered,
+                key_schema=key_schema,
+                value_schema=values,
+                key_encoder=kind,
+                ttl=UNSET if each.state.ttl is None else each.state.ttl.stored(),
+                aliases=each.state.aliases or UNSET,
+            )
             declared.append((name, descriptor))
             if each.state.ttl is not None:
                 index = Descriptor(

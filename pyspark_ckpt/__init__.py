@@ -56,10 +56,15 @@ if TYPE_CHECKING:
         keyed,
         with_states,
     )
+    from pyspark_ckpt.reading import StateReader, StoredState, open_state
     from pyspark_ckpt.savepoints import rescale, restore, savepoint, stop_with_savepoint
+    from pyspark_ckpt.state_source import register_state_source
     from pyspark_ckpt.state_store.savepoint import SavepointInfo
 
 _LATER = {
+    **dict.fromkeys(("StateReader", "StoredState", "open_state"), "pyspark_ckpt.reading"),
+    # Spark looks for data sources in packages whose names begin with pyspark_, under the second name.
+    **dict.fromkeys(("register_state_source", "DefaultSource"), "pyspark_ckpt.state_source"),
     **dict.fromkeys(("SavepointInfo",), "pyspark_ckpt.state_store.savepoint"),
     **dict.fromkeys(("savepoint", "stop_with_savepoint", "restore", "rescale"), "pyspark_ckpt.savepoints"),
     **dict.fromkeys(
@@ -112,7 +117,9 @@ __all__ = [
     "NotFoundError",
     "ReducingState",
     "SavepointInfo",
+    "StateReader",
     "StorageError",
+    "StoredState",
     "Timer",
     "Timers",
     "Ttl",
@@ -123,6 +130,8 @@ __all__ = [
     "configure",
     "jar_path",
     "keyed",
+    "open_state",
+    "register_state_source",
     "rescale",
     "restore",
     "savepoint",

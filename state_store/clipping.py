@@ -22,7 +22,7 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head, state_range
 from pyspark_ckpt.state_store.meta import State, is_keyed
 from pyspark_ckpt.state_store.routes import joined_times, route_key
-from pyspark_ckpt.state_store.rows import Row, digests_of, stray_keys
+from pyspark_ckpt.state_store.rows import Row, digests_of, rows_between, stray_keys
 from pyspark_ckpt.state_store.snapshot import Origins
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
@@ -153,7 +153,7 @@ class ClipTask:
             value
             for part, source in sources.items()
             if (old := part.number_of(state)) is not None
-            for _, value in source.scan(*state_range(old))
+            for _, value in rows_between(source, *state_range(old))
         ]
         if not values:
             return []
@@ -164,15 +164,16 @@ class ClipTask:
         old = part.number_of(state)
         if old is None:
             return iter(())
-        return _renumbered(source.scan(*(_bound(old, at) for at in self.hashes)), old, state.number)
+        begin, end = (_bound(old, at) for at in self.hashes)
+        return _renumbered(rows_between(source, begin, end), old, state.number)
 
     def _of_ordered(self, state: State, part: Part, source: Database) -> Iterator[Row]:
         old = part.number_of(state)
         if old is None:
             return iter(())
         first, end = (at.to_bytes(HASH_BYTES + 1, "big") for at in self.hashes)
-        rows = source.scan(*state_range(old))
-        inside = ((key, value) for key, value in rows if first <= b"\0" + key[-HASH_BYTES:] < end)
+        found = rows_between(source, *state_range(old))
+        inside = ((key, value) for key, value in found if first <= b"\0" + key[-HASH_BYTES:] < end)
         return _renumbered(inside, old, state.number)
 
     def _hidden(self, *, is_whole: bool) -> Iterator[tuple[bytes, bytes]]:

@@ -164,7 +164,8 @@ def _one(known: State, other: State, what: str) -> Descriptor:
             f"{what}: the types of state {known.name!r} did not change in the same order in all partitions.",
             hint="Give the state another name in the program, or redistribute an older version.",
         )
-    return msgspec.structs.replace(known.descriptor, value_schema=longer)
+    newer = other.descriptor if longer == values[1] and longer != values[0] else known.descriptor
+    return msgspec.structs.replace(newer, value_schema=longer)
 
 
 def _longer(first: Any, second: Any) -> Any:  # noqa: ANN401 - JSON
