@@ -128,7 +128,7 @@ class Written:
         file_each: bool,
     ) -> None:
         types = {name: str(kind) for name, kind in self._keys.items()}
-        described = declared.descriptors(ticket.meta, types, {"max_parallelism": GROUPS})
+        described = declared.descriptors(ticket, types, {"max_parallelism": GROUPS})
         session = WorkerSession(
             ticket, described, self.partitions, self._codec, {"processing": now_ms, "event": now_ms}
         )
