@@ -22,6 +22,7 @@ import xxhash
 
 from pyspark_ckpt.state_store.assembly import Assembled, JoinTask, NewStore, run_files
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.canonical import ImportTask, SavedRows
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.clipping import ClipTask, DigestTask, Part
 from pyspark_ckpt.state_store.context import Identity
@@ -139,8 +140,13 @@ class Restoration:
         target: str,
         request: Request,
         options: Options,
+        saved: Sequence[SavedRows] = (),
     ) -> None:
-        """Plan the restore of ``operators``, all at ``version``. Raises InvalidInputError, FormatError."""
+        """Plan the restore of ``operators``, all at ``version``, whose rows are ``saved`` if that is canonical.
+
+        Raises InvalidInputError, FormatError.
+        """
+        self._saved = {(rows.operator, rows.name): rows for rows in saved}
         self._source, self._version = source, version
         self._operators = operators
         self._request = request
@@ -156,6 +162,15 @@ class Restoration:
         """All that have state."""
         return self._operators
 
+    @property
+    def source_url(self) -> str:
+        """Where it is restored from."""
+        return self._source.place.url
+
+    def saved(self, operator: OperatorVersion, name: str) -> SavedRows | None:
+        """The rows of a store, if the source is a canonical savepoint."""
+        return self._saved.get((operator.operator.number, name))
+
     def partitions_of(self, operator: OperatorVersion) -> int:
         """How many partitions of the operator will have state."""
         return 1 if operator.layout is Layout.SINGLE else self.partitions
@@ -163,7 +178,7 @@ class Restoration:
     def is_copied(self, operator: OperatorVersion) -> bool:
         """Whether its stores stay as they are."""
         is_renamed = any(uid in self._request.uid_map for uid in operator.uids)
-        return self.partitions == self.old_partitions and not is_renamed
+        return self.partitions == self.old_partitions and not is_renamed and not self._saved
 
     def explain(self) -> Plan:
         """What ``run`` would do, and how long that may take."""
@@ -342,7 +357,10 @@ class _Work:
         what = f"operator {operator.operator.number}, store {name!r}"
         whole = merged([store.meta for store in stores], what).renamed(self._recorded.uid_map)
         new = list(self._new_stores(operator, name, whole))
-        if operator.layout is Layout.KEY_GROUPS:
+        saved = self._of.saved(operator, name)
+        if saved is not None:
+            before, results = self._imported(operator, saved, new)
+        elif operator.layout is Layout.KEY_GROUPS:
             before, results = self._clipped(operator, stores, new)
         else:
             before, results = self._split(stores, new)
@@ -373,6 +391,27 @@ class _Work:
             for each in new
         ]
         return [split.digests for split in splits], self._run(joins, Assembled)
+
+    def _imported(
+        self, operator: OperatorVersion, saved: SavedRows, new: Sequence[NewStore]
+    ) -> tuple[list[dict[str, Digest]], list[Assembled]]:
+        source, url = self._of.source_url, self._place.url
+        groups = max_parallelism_of(operator.metas) if operator.layout is Layout.KEY_GROUPS else 0
+        splits: list[Split] = self._run(
+            [
+                ImportTask(self._workplace, source, saved, number, url, len(new), groups)
+                for number in range(len(saved.files))
+            ],
+            Split,
+        )
+        before = combined(split.digests for split in splits)
+        require_equal(saved.digests, before, f"{source}, operator {saved.operator}, store {saved.name!r}")
+        runs = [split.runs for split in splits]
+        joins = [
+            JoinTask(self._workplace, each, url, run_files(runs, each.identity.partition), saved.spark_rows)
+            for each in new
+        ]
+        return [before], self._run(joins, Assembled)
 
     def _clipped(
         self, operator: OperatorVersion, stores: Sequence[StoreVersion], new: Sequence[NewStore]

@@ -13,8 +13,8 @@ from integration.operators.keyed import keyed
 from integration.operators.providers import OURS
 from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.test_timers import BothClocks, ReminderColumns, Reminders
+from integration.savepoints.test_rescale import move
 from pyspark_ckpt import operators as ckpt
-from pyspark_ckpt.savepoints import rescale
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.clipping import DigestTask
 from pyspark_ckpt.state_store.digests import combined
@@ -90,9 +90,7 @@ def _played(spark: SparkSession, case: Case, folder: Path, numbers: Sequence[int
     for number, (before, partitions) in enumerate(pairwise((0, *numbers))):
         write_inputs(case, folder, number, number + 1)
         if number and before != partitions:
-            old = folder / f"before-{number}"
-            (folder / "checkpoint").rename(old)
-            rescale(str(old), str(folder / "checkpoint"), partitions)
+            move(folder, f"before-{number}", partitions, (None, None, "native", "canonical")[number])
         run(OURS.session(spark, **{SHUFFLE_PARTITIONS: str(partitions)}), case, folder, collect_into(batches))
     return batches
 
