@@ -2,11 +2,14 @@
 
 A run is a list of table files whose keys rise from file to file. They lie below the target until they are joined::
 
-    <target>/_ckpt/restore/runs/<operator>-<store>/<new partition>/<old partition>-<number>.sst
+    <target>/_ckpt/restore/runs/<operator>-<store>/<new partition>/<old partition>-<number>-<8 hex digits>.sst
+
+The digits keep attempts apart: what one has left that was killed is in nobody's way.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +22,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.database import Database, TableWriter, Tuning, failures
 from pyspark_ckpt.state_store.digests import Digest, digest, sum_of
 from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
 from pyspark_ckpt.state_store.meta import State
 from pyspark_ckpt.state_store.redistribution import hash_at
@@ -41,7 +45,7 @@ class RunFile(msgspec.Struct, frozen=True):
     """A table file of a run: its object below the target."""
 
     name: str
-    size_bytes: int
+    size_bytes: Count
     xxh3: str
 
 
@@ -99,12 +103,12 @@ class SplitTask:
         return digest(count, total)
 
     def _sent(self, files: Mapping[int, list[Path]]) -> dict[int, list[RunFile]]:
-        place, identity = self.workplace.place(self.target), self.source.identity
+        place, identity, attempt = self.workplace.place(self.target), self.source.identity, uuid.uuid4().hex[:8]
         return {
             partition: [
                 send(
                     place,
-                    f"{run_folder(identity.operator, identity.name, partition)}/{identity.partition}-{n}.sst",
+                    f"{run_folder(identity.operator, identity.name, partition)}/{identity.partition}-{n}-{attempt}.sst",
                     path,
                 )
                 for n, path in enumerate(paths)
