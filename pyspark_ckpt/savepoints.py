@@ -121,7 +121,11 @@ def rescale(
 
 def _restored(source: Checkpoint, version: int, target: str, request: Request, given: Options) -> Restored:
     operators = inventory(source, version)
-    restoration = Restoration(source, version, operators, target, request, given)
+    files = None
+    if isinstance(source, Savepoint):
+        source.require_all(operators)
+        files = source.info.files
+    restoration = Restoration(source, version, operators, target, request, given, files)
     size = sum(operator.size_bytes for operator in operators)
     with _job(f"restore to {target}", size) as (runner, progress):
         return restoration.run(runner, progress)
