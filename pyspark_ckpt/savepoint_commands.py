@@ -78,7 +78,14 @@ def restore(given: argparse.Namespace) -> int:
         saved = Savepoint(given.savepoint, _options(given))
         request = Request(given.parallelism, given.query_id, uid_map, given.allow_non_restored_state)
         plan = Restoration(
-            saved, saved.info.version, saved.versions(), given.target, request, _options(given), saved.info.rows
+            saved,
+            saved.info.version,
+            saved.versions(),
+            given.target,
+            request,
+            _options(given),
+            saved.info.files,
+            saved.info.rows,
         )
         return _explain(plan, given)
     done = savepoints.restore(

@@ -110,7 +110,14 @@ def restore(
     source = Savepoint(savepoint_or_checkpoint, given)
     request = Request(parallelism, query_id, dict(uid_map or {}), allow_non_restored_state)
     restoration = Restoration(
-        source, source.info.version, source.versions(), checkpoint_location, request, given, source.info.rows
+        source,
+        source.info.version,
+        source.versions(),
+        checkpoint_location,
+        request,
+        given,
+        source.info.files,
+        source.info.rows,
     )
     done = _run(restoration, checkpoint_location)
     if claim == "claim":

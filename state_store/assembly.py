@@ -15,10 +15,13 @@ from pyspark_ckpt.state_store.database import Database, write_table_file
 from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.errors import InternalError
 from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.keys import MARKER_KEY
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.manifest import decode
 from pyspark_ckpt.state_store.meta import StoreMeta, is_keyed
+from pyspark_ckpt.state_store.names import snapshot_name
 from pyspark_ckpt.state_store.redistribution import Merged
 from pyspark_ckpt.state_store.routes import joined_times, route_key
 from pyspark_ckpt.state_store.rows import digests_of
@@ -34,8 +37,8 @@ class Assembled(msgspec.Struct, frozen=True):
     """A new store: digests of its states, and how much of it was written and not copied."""
 
     digests: dict[str, Digest]
-    rewritten_bytes: int
-    copied_bytes: int
+    rewritten_bytes: Count
+    copied_bytes: Count
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,8 @@ def publish(
 ) -> Assembled:
     """Make what ``database``, in ``folder/copy/db``, holds the first version of a new store. The database is closed.
 
-    Raises StorageError, InternalError.
+    What another attempt has published stands: nothing that it may rely on is deleted. Objects that one has left which
+    was killed are in no manifest, and go with the clean-up of the query. Raises StorageError, InternalError.
     """
     identity = new.identity
     digests = digests_of(database, new.merged.states)
@@ -119,18 +123,20 @@ def publish(
     database.ingest([marker])
     database.close()
     place, log = workplace.place(new.url), StoreLog(f"offline.{identity.short}", identity.short)
-    clean(place)
     writer = SnapshotWriter(place, identity.partition, workplace.tuning(), FailPoints(""), log, full=False)
-    published = writer.publish(LocalCopy(folder / "copy", meta), Lineage(), lambda: False, origins)
+    published = writer.publish(LocalCopy(folder / "copy", meta), Lineage.read(place), lambda: False, origins)
     if published is None:
-        raise InternalError(f"{identity}: {place.url} was changed by somebody else while the store was made.")
+        return Assembled(digests, _standing_bytes(place, meta), 0)
     return Assembled(digests, published.uploaded_bytes, published.copied_bytes)
 
 
-def clean(place: BlobPlace) -> None:
-    """Delete what an attempt that did not finish has left in the folder of a store. Raises StorageError."""
-    for blob in place.walk():
-        place.delete(blob.name)
+def _standing_bytes(place: BlobPlace, meta: StoreMeta) -> int:
+    """Bytes of the snapshot that another attempt has published of the same rows."""
+    name = snapshot_name(meta.marker)
+    manifest = decode(place.get(name), f"{place.url}/{name}")
+    if manifest.store != meta:
+        raise InternalError(f"{place.url}/{name} was made of other rows than those that it should hold.")
+    return sum(file.size_bytes for file in manifest.objects().values())
 
 
 def run_files(runs: Sequence[Mapping[int, Sequence[RunFile]]], partition: int) -> tuple[tuple[RunFile, ...], ...]:

@@ -47,6 +47,7 @@ MOST_PARTITIONS = 1 << 20
 """Each is looked for: a number beyond all that a query can have is damage."""
 
 _BATCH = re.compile(r"[0-9]{1,19}")
+_OPERATOR_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,11 @@ class Checkpoint:
         batches = (int(name) for name in names if _BATCH.fullmatch(name) is not None)
         return max((batch + 1 for batch in batches if batch < MAX_LONG), default=0)
 
+    def look_again(self) -> None:
+        """Ask anew which version is the newest, and what its commits are."""
+        for known in ("newest_version", "_ids"):
+            self.__dict__.pop(known, None)
+
     def operators(self) -> list[Operator]:
         """All stateful operators, by their number."""
         found: list[Operator] = []
@@ -146,6 +152,10 @@ class Checkpoint:
     def ids(self, operator: int) -> list[list[str]]:
         """The ids of the newest version that the commit log names for an operator: by partition and store, or none."""
         return self._ids.get(str(operator), [])
+
+    def logged_operators(self) -> set[int]:
+        """Operators whose state the commit log names for the newest version; none in checkpoint format 1."""
+        return {int(number) for number in self._ids if _OPERATOR_NUMBER.fullmatch(number)}
 
     @cached_property
     def _ids(self) -> dict[str, list[list[str]]]:
@@ -240,8 +250,9 @@ class Checkpoint:
 
     def commit_of(self, identity: Identity, version: int) -> Marker:
         """Which commit of a store stands. Raises NotFoundError, ConflictError, InvalidInputError, StorageError."""
-        place = self.place_of(identity)
-        return resolve(place, self.place, version, identity.operator, identity.partition, str(identity))
+        place, ids = self.place_of(identity), self.ids(identity.operator) if version == self.newest_version else []
+        named = ids[identity.partition] if identity.partition < len(ids) else []
+        return resolve(place, self.place, version, identity.operator, identity.partition, str(identity), named)
 
 
 class _Problems(logging.Handler):

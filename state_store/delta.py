@@ -15,7 +15,7 @@ import io
 import struct
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -116,6 +116,15 @@ def read_delta(place: BlobPlace, name: DeltaName, size_bytes: int, folder: Path)
     return Delta(meta.store, files, size_bytes)
 
 
+def download_delta(place: BlobPlace, name: DeltaName, size_bytes: int, path: Path) -> None:
+    """Bring a delta here as the file ``path``, and verify it whole. Raises as ``read_delta``."""
+    path.unlink(missing_ok=True)
+    place.download(str(name), path)
+    with path.open("rb") as source, _naming(place, name), zipfile.ZipFile(source) as archive:
+        for file in _checked_meta(archive, name, size_bytes).files:
+            _pour(archive, file, lambda _chunk: None)
+
+
 def read_meta(place: BlobPlace, name: DeltaName, size_bytes: int) -> StoreMeta:
     """What a delta says of its store, by a few ranges of it. Raises NotFoundError, FormatError, StorageError."""
     source = io.BufferedReader(_Ranges(place, str(name), size_bytes), RANGE_BYTES)
@@ -133,14 +142,20 @@ def _add(archive: zipfile.ZipFile, name: str, file: Path) -> DeltaFile:
 
 
 def _extract(archive: zipfile.ZipFile, file: DeltaFile, folder: Path) -> Path:
-    path, xxh3 = folder / file.name, xxhash.xxh3_128()
-    with archive.open(file.name) as source, path.open("xb") as target:  # buffered: a write is never cut short
+    path = folder / file.name
+    with path.open("xb") as target:  # buffered: a write is never cut short
+        _pour(archive, file, target.write)
+    return path
+
+
+def _pour(archive: zipfile.ZipFile, file: DeltaFile, write: Callable[[bytes], object]) -> None:
+    xxh3 = xxhash.xxh3_128()
+    with archive.open(file.name) as source:
         while chunk := source.read(CHUNK_BYTES):
             xxh3.update(chunk)
-            target.write(chunk)
+            write(chunk)
     if xxh3.hexdigest() != file.xxh3:
         raise _Damage(f"the checksum of {file.name} is wrong")
-    return path
 
 
 def _read_meta(place: BlobPlace, name: DeltaName, source: BinaryIO, size_bytes: int) -> DeltaMeta:

@@ -8,11 +8,13 @@ the order of rows, and it cannot be told from the whole which part of it is wher
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated
 
 import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.keys import STATE_BYTES
 
 _MODULUS = 1 << 128
@@ -22,8 +24,8 @@ _HEX_DIGITS = 32
 class Digest(msgspec.Struct, frozen=True):
     """Rows of one state: their number, and the sum of what each hashes to, in hexadecimal digits; None: not read."""
 
-    rows: int = 0
-    sum: str | None = "0" * _HEX_DIGITS
+    rows: Count = 0
+    sum: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{32}\Z")] | None = "0" * _HEX_DIGITS
 
     def __add__(self, other: Digest) -> Digest:
         """Of both together."""

@@ -9,7 +9,8 @@ from functools import cached_property
 
 from pyspark_ckpt.state_store.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.context import Identity
-from pyspark_ckpt.state_store.keys import EMPTY
+from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
+from pyspark_ckpt.state_store.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.meta import StoreMeta
 from pyspark_ckpt.state_store.redistribution import Layout, layout_of, uid_of
@@ -75,6 +76,7 @@ def inventory(
     Raises NotFoundError (a store has no such version), FormatError, StorageError.
     """
     stores = list(checkpoint.stores())
+    _refuse_unnamed(checkpoint, len({operator.number for operator, _ in stores}))
     found: dict[int, dict[str, list[StoreVersion]]] = {}
     with ThreadPoolExecutor(THREADS) as pool:
         for done, each in enumerate(pool.map(lambda pair: _version_of(checkpoint, pair[1], version), stores), 1):
@@ -87,16 +89,44 @@ def inventory(
     ]
 
 
+def _refuse_unnamed(checkpoint: Checkpoint, operators: int) -> None:
+    """Raise FormatError if there is state behind that of so many operators: who has no metadata is not found."""
+    logged = sorted(number for number in checkpoint.logged_operators() if number >= operators)
+    if logged or checkpoint.place.walk(f"state/{operators}"):
+        number = (logged or [operators])[0]
+        raise FormatError(
+            f"{checkpoint.place.url}/state/{operators}/_metadata does not say what operator {operators} is, "
+            f"and there is state of operator {number}.",
+            hint="Restore what Spark has written there from a backup of the checkpoint.",
+        )
+
+
 def _version_of(checkpoint: Checkpoint, identity: Identity, version: int) -> StoreVersion:
     place = checkpoint.place_of(identity)
     lineage = Lineage.read(place)
     commit = checkpoint.commit_of(identity, version)
     lineage.require(commit, str(identity))
     meta = checkpoint.meta_of(identity, commit, lineage)
-    base, steps = lineage.chain(commit, lambda marker: marker in lineage.snapshots)
-    sizes = [lineage.deltas[step.commit][1].size_bytes for step in steps]
-    if base != EMPTY:
-        manifest = checkpoint.manifest_of(identity, base)
-        sizes += [file.size_bytes for file in manifest.objects().values()]
-        sizes.append(lineage.snapshots[base].size_bytes)
+    sizes = _sizes(checkpoint, identity, commit, lineage)
     return StoreVersion(identity, place.url, meta, len(sizes), sum(sizes))
+
+
+def _sizes(checkpoint: Checkpoint, identity: Identity, commit: Marker, lineage: Lineage) -> list[int]:
+    """Of all objects that a restore fetches: an older snapshot and more deltas, where the newest one is damaged."""
+    bases, damage = set(lineage.snapshots), None
+    while True:
+        try:
+            base, steps = lineage.chain(commit, lambda marker: marker in bases)
+        except NotFoundError as problem:
+            raise damage or problem from problem
+        sizes = [lineage.deltas[step.commit][1].size_bytes for step in steps]
+        if base == EMPTY:
+            return sizes
+        try:
+            manifest = checkpoint.manifest_of(identity, base)
+        except FormatError as problem:
+            damage = problem
+            bases.discard(base)
+            continue
+        tables = [file.size_bytes for file in manifest.objects().values()]
+        return [*sizes, *tables, lineage.snapshots[base].size_bytes]

@@ -17,13 +17,15 @@ not committed runs again with its offsets, so that a sink that has seen a part o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
+from pyspark_ckpt.state_store.json_objects import Count
 
 QUERY = "metadata"
 PARTITIONS_CONF = "spark.sql.shuffle.partitions"
@@ -31,24 +33,47 @@ PARTITIONS_CONF = "spark.sql.shuffle.partitions"
 
 _STATE_ROWS = re.compile(r"state/[0-9]+/[0-9]+/(?!(?:[^/]+/)?_metadata/)")
 _OPERATOR = re.compile(r"state/([0-9]+)/_metadata/(?:metadata|v2/[0-9]+)")
-_LOG = re.compile(r"(?:offsets|commits)/([0-9]{1,19})")
+_PARTITIONS = re.compile(r"[0-9]{1,9}")
 
 Ids = Mapping[str, Sequence[Sequence[str]]]
 """The ids of state that a commit names: by operator, partition and store."""
 
 
-def names_of(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
-    """Names of everything but state that a query needs to go on behind ``batch``. One listing. Raises StorageError."""
-    for blob in checkpoint.walk():
-        logged = _LOG.fullmatch(blob.name)
-        if logged is not None:
-            is_needed = int(logged[1]) in (batch - 1, batch) or blob.name == f"offsets/{batch + 1}"
-        else:
-            is_needed = blob.name.startswith("sources/") or (
-                blob.name.startswith("state/") and not _STATE_ROWS.match(blob.name)
-            )
-        if is_needed or blob.name == QUERY:
-            yield blob.name
+class QueryFile(msgspec.Struct, frozen=True):
+    """One of these objects, as it was copied."""
+
+    name: str
+    size_bytes: Count
+    xxh3: str
+
+    @classmethod
+    def of(cls, name: str, content: bytes) -> QueryFile:
+        """An object with this content."""
+        return cls(name, len(content), xxhash.xxh3_128_hexdigest(content))
+
+
+def log_names(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
+    """Names of what the query has logged that it needs to go on behind ``batch``, and of what its sources remember.
+
+    In this order: a source knows what a batch is to read before its offsets are logged. Raises NotFoundError if the
+    query has deleted logs of the batch, StorageError.
+    """
+    wanted = {f"offsets/{each}" for each in (batch - 1, batch) if each >= 0} | {f"commits/{batch}"}
+    found = {blob.name for folder in ("offsets", "commits") for blob in checkpoint.list(folder)}
+    missing = sorted(wanted - found)
+    if missing:
+        raise NotFoundError(
+            f"{checkpoint.url}/{missing[0]} is missing, without which no query goes on behind batch {batch}.",
+            hint="A query that runs keeps the logs of spark.sql.streaming.minBatchesToRetain batches: raise it. "
+            "If it has stopped, restore the file from a backup.",
+        )
+    yield from sorted(found & (wanted | {f"commits/{batch - 1}", f"offsets/{batch + 1}"}))
+    yield from (blob.name for blob in checkpoint.walk("sources"))
+
+
+def operator_names(checkpoint: BlobPlace) -> Iterator[str]:
+    """Names of what says which operators, stores and types there are. Raises StorageError."""
+    return (blob.name for blob in checkpoint.walk("state") if not _STATE_ROWS.match(blob.name))
 
 
 def partitions_of(checkpoint: BlobPlace, batch: int) -> int:
@@ -56,7 +81,7 @@ def partitions_of(checkpoint: BlobPlace, batch: int) -> int:
     name = f"offsets/{batch}"
     where = f"{checkpoint.url}/{name}"
     found = _confs(_lines(checkpoint.get(name), where)[1], where)[PARTITIONS_CONF]
-    if not str(found).isdigit():
+    if _PARTITIONS.fullmatch(str(found)) is None:
         raise FormatError(f"{where} has {found!r} as {PARTITIONS_CONF}.")
     return int(found)
 
@@ -138,21 +163,71 @@ def _confs_in(entry: dict[str, Any], where: str) -> dict[str, Any]:
 Change = Callable[[str, bytes, str], bytes]
 
 
-def copy_query(source: BlobPlace, batch: int, target: BlobPlace, change: Change | None = None) -> None:
-    """Copy all but the state of a query as of ``batch``; ``metadata``, which makes it one, last.
+class Proof:
+    """Lets through what a savepoint says that it has, as it was when the savepoint was taken, and nothing else."""
 
-    ``change``, if given, makes the new content of an object from its name, its content and where that is. A running
-    query may clean up what sources remember while they are copied: then what is there now is copied. Raises
-    NotFoundError, FormatError, StorageError.
+    def __init__(self, files: Iterable[QueryFile], change: Change) -> None:
+        """Change objects by ``change`` that are what one of the ``files`` says."""
+        self._files = {file.name: file for file in files}
+        self._left = set(self._files)
+        self._change = change
+
+    def __call__(self, name: str, content: bytes, where: str) -> bytes:
+        """See Change. Raises FormatError."""
+        if self._files.get(name) != QueryFile.of(name, content):
+            raise FormatError(
+                f"{where} is damaged: it is not what the savepoint was taken with.",
+                hint="Copy the savepoint again from where it was taken, or take another.",
+            )
+        self._left.discard(name)
+        return self._change(name, content, where)
+
+    def require_all(self, place: BlobPlace) -> None:
+        """Raise NotFoundError if an object of ``place`` has not come by."""
+        if self._left:
+            raise NotFoundError(
+                f"{place.url}/{min(self._left)} is missing, which the savepoint was taken with.",
+                hint="Copy the savepoint again from where it was taken, or take another.",
+            )
+
+
+def _unchanged(_name: str, content: bytes, _where: str) -> bytes:
+    return content
+
+
+def copy_logs(source: BlobPlace, batch: int, target: BlobPlace, change: Change = _unchanged) -> list[QueryFile]:
+    """Copy what a query has logged as of ``batch``, and what its sources remember.
+
+    A query that runs deletes its logs soon: this is the first thing to be done. ``change`` makes the new content of an
+    object from its name, its content and where that is. Raises NotFoundError, FormatError, StorageError.
     """
+    return _copied(lambda: log_names(source, batch), source, target, change)
+
+
+def copy_operators(source: BlobPlace, target: BlobPlace, change: Change = _unchanged) -> list[QueryFile]:
+    """Copy what is known of operators beside their state. Raises as ``copy_logs``."""
+    return _copied(lambda: operator_names(source), source, target, change)
+
+
+def copy_id(source: BlobPlace, target: BlobPlace, change: Change = _unchanged) -> list[QueryFile]:
+    """Copy ``metadata``, which makes a checkpoint of the target. Raises as ``copy_logs``."""
+    return _copied(lambda: iter([QUERY]), source, target, change)
+
+
+def _copied(
+    names: Callable[[], Iterator[str]], source: BlobPlace, target: BlobPlace, change: Change
+) -> list[QueryFile]:
+    """Copy objects, also while a query deletes some for others that say the same: then those are copied."""
     while True:
-        names = set(names_of(source, batch))
+        wanted = list(names())
         try:
-            for name in sorted(names, key=lambda name: (name == QUERY, name)):
-                content = source.get(name)
-                target.put(name, content if change is None else change(name, content, f"{source.url}/{name}"))
+            return [_copied_object(name, source, target, change) for name in wanted]
         except NotFoundError:
-            if names <= set(names_of(source, batch)):
+            if set(wanted) <= set(names()):
                 raise
-            continue
-        return
+
+
+def _copied_object(name: str, source: BlobPlace, target: BlobPlace, change: Change) -> QueryFile:
+    content = change(name, source.get(name), f"{source.url}/{name}")
+    target.put(name, content)
+    return QueryFile.of(name, content)

@@ -22,6 +22,8 @@ DEFAULT_STORE = "default"
 
 _QUERY_ID = r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z"
 _STORE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
+StoreName = Annotated[str, msgspec.Meta(pattern=rf"\A{_STORE_NAME.pattern}\Z")]
+"""See ``is_store_name``."""
 
 
 class _QueryMetadata(msgspec.Struct):

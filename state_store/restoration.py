@@ -23,7 +23,7 @@ import xxhash
 from pyspark_ckpt.state_store.assembly import Assembled, JoinTask, NewStore, run_files
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.canonical import ImportTask, SavedRows
-from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoint import MOST_PARTITIONS, Checkpoint
 from pyspark_ckpt.state_store.clipping import ClipTask, DigestTask, Part
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.digests import Digest, combined, require_equal
@@ -34,7 +34,17 @@ from pyspark_ckpt.state_store.json_objects import Count, read_sealed, seal
 from pyspark_ckpt.state_store.meta import is_keyed
 from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 from pyspark_ckpt.state_store.options import Options
-from pyspark_ckpt.state_store.query_log import QUERY, Rewriting, copy_query, partitions_of
+from pyspark_ckpt.state_store.query_log import (
+    QUERY,
+    Ids,
+    Proof,
+    QueryFile,
+    Rewriting,
+    copy_id,
+    copy_logs,
+    copy_operators,
+    partitions_of,
+)
 from pyspark_ckpt.state_store.redistribution import (
     Layout,
     Merged,
@@ -51,6 +61,8 @@ from pyspark_ckpt.state_store.transfers import Copied, CopyTask
 
 WORK_FOLDER = "_ckpt/restore"
 REQUEST_NAME = f"{WORK_FOLDER}/request.json"
+RESULT_NAME = f"{WORK_FOLDER}/result.json"
+MOST_RESULT_BYTES = 64 << 20
 LEAST_PARTITIONS = 1
 COPIED, SPLIT, CLIPPED = "objects are copied", "rows are split and joined", "stores are clipped"
 ROW_S, COPY_BYTES_PER_S = 3e-6, 200e6
@@ -79,6 +91,7 @@ class _Recorded(msgspec.Struct, frozen=True):
     uid_map: dict[str, str]
     query_id: str
     keeps_id: bool
+    remote: str
 
 
 @dataclass(frozen=True)
@@ -102,6 +115,13 @@ class Restored:
     states: tuple[ProvenState, ...]
     copied_bytes: int
     rewritten_bytes: int
+
+
+class _Finished(msgspec.Struct, frozen=True):
+    """A restore of which nothing is left to be done but to say so."""
+
+    request: _Recorded
+    result: Restored
 
 
 @dataclass(frozen=True)
@@ -140,14 +160,16 @@ class Restoration:
         target: str,
         request: Request,
         options: Options,
+        files: Sequence[QueryFile] | None = None,
         saved: Sequence[SavedRows] = (),
     ) -> None:
-        """Plan the restore of ``operators``, all at ``version``, whose rows are ``saved`` if that is canonical.
+        """Plan the restore of ``operators``, all at ``version``; ``files``: what Spark's own must be, if that is known.
 
-        Raises InvalidInputError, FormatError.
+        ``saved``: rows of the operators, if the source is a canonical savepoint. Raises InvalidInputError, FormatError.
         """
         self._saved = {(rows.operator, rows.name): rows for rows in saved}
         self._source, self._version = source, version
+        self._files = files
         self._operators = operators
         self._request = request
         self._options = options
@@ -230,7 +252,17 @@ class Restoration:
         Raises InvalidInputError (the target is in use), NotFoundError, FormatError (damage, or a digest that differs),
         StorageError (the same call may be repeated).
         """
-        recorded = self._begin()
+        recorded, done = self._begin()
+        if done is None:
+            done = self._restored(recorded, runner, progress)
+            self._place.put(RESULT_NAME, seal(_Finished(recorded, done)))
+        if self._place.get(QUERY) == _not_finished(recorded):
+            copy_id(self._source.place, self._place, self._rewriting(recorded, {}))
+        for blob in sorted(self._place.walk(WORK_FOLDER), key=lambda blob: (blob.name == RESULT_NAME, blob.name)):
+            self._place.delete(blob.name)  # the result last: who finds it need not, and must not, do anything again
+        return done
+
+    def _restored(self, recorded: _Recorded, runner: Runner, progress: Progress) -> Restored:
         work = _Work(self, recorded, runner, progress)
         proven: list[ProvenState] = []
         ids: dict[str, list[list[str]]] = {}
@@ -238,14 +270,16 @@ class Restoration:
             states, made = work.redistribute(operator)
             proven += states
             ids[str(operator.operator.number)] = self._ids(operator, made)
-        change = Rewriting(self._version - 1, self.partitions, ids, recorded.query_id)
         for identity, url in work.pointers:
             point_to(self._workplace.place(url), self._place, identity)
         if self._request.allow_non_restored_state:
             self._place.put(f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}", b"")
-        copy_query(self._source.place, self._version - 1, self._place, change)
-        for blob in self._place.walk(WORK_FOLDER):
-            self._place.delete(blob.name)
+        rewriting = self._rewriting(recorded, ids)
+        change = rewriting if self._files is None else Proof(self._files, rewriting)
+        copy_logs(self._source.place, self._version - 1, self._place, change)
+        copy_operators(self._source.place, self._place, change)
+        if isinstance(change, Proof):
+            change.require_all(self._source.place)
         return Restored(
             self._place.url,
             recorded.query_id,
@@ -256,11 +290,21 @@ class Restoration:
             work.rewritten_bytes,
         )
 
+    def _rewriting(self, recorded: _Recorded, ids: Ids) -> Rewriting:
+        return Rewriting(self._version - 1, self.partitions, ids, recorded.query_id)
+
     def _check(self) -> None:
+        if self._place.url.startswith(f"{self._source.place.url}/"):
+            raise InvalidInputError(
+                f"{self._place.url} is inside of {self._source.place.url}, which is to stay as it is.",
+                hint="Name a new folder elsewhere.",
+            )
         if self._request.query_id not in ("keep", "new"):
             raise InvalidInputError(f"query_id is {self._request.query_id!r}, not 'keep' or 'new'.")
         if self.partitions < LEAST_PARTITIONS:
             raise InvalidInputError(f"{self.partitions} partitions are too few: at least {LEAST_PARTITIONS}.")
+        if self.partitions > MOST_PARTITIONS:
+            raise InvalidInputError(f"{self.partitions} partitions are too many: at most {MOST_PARTITIONS}.")
         known = sorted({uid for operator in self._operators for uid in operator.uids})
         unknown = sorted(set(self._request.uid_map) - set(known))
         if unknown and not self._request.allow_non_restored_state:
@@ -276,8 +320,8 @@ class Restoration:
                     hint=f"Restore it with at most {most}; max_parallelism is fixed with the first batch.",
                 )
 
-    def _begin(self) -> _Recorded:
-        """Take the target: an empty one, or what an earlier run of this restore has left."""
+    def _begin(self) -> tuple[_Recorded, Restored | None]:
+        """Take the target: an empty one, or what an earlier run of this restore has left, perhaps with its result."""
         keeps_id = self._request.query_id == "keep"
         recorded = _Recorded(
             self._source.place.url,
@@ -287,21 +331,54 @@ class Restoration:
             dict(self._request.uid_map),
             self._source.query_id if keeps_id else str(uuid.uuid4()),
             keeps_id,
+            self._options.remote,
         )
-        try:
-            before = read_sealed(self._place, REQUEST_NAME, _Recorded)
-        except NotFoundError:
+        before, done = self._before()
+        if before is None:
             refuse_unless_empty(self._place, "a checkpoint")
-            self._place.put(QUERY, _not_finished(recorded))
+            self._refuse_state_of_others(recorded)
             self._place.put(REQUEST_NAME, seal(recorded))
-            return recorded
+            before = recorded
         if msgspec.structs.replace(before, query_id=recorded.query_id) != recorded:
             raise InvalidInputError(
                 f"{self._place.url} has a restore of {before.source}, version {before.version}, to {before.partitions} "
                 "partitions that did not finish, and this is another.",
                 hint="Run that one again, or delete the folder.",
             )
-        return before
+        if not self._place.put_if_absent(QUERY, _not_finished(before)) and done is None:
+            self._refuse_query(before)
+        return before, done
+
+    def _before(self) -> tuple[_Recorded | None, Restored | None]:
+        """What an earlier run of a restore was to do, and what came of it, as far as there was one that got there."""
+        try:
+            finished = read_sealed(self._place, RESULT_NAME, _Finished, MOST_RESULT_BYTES)
+        except NotFoundError:
+            pass
+        else:
+            return finished.request, finished.result
+        try:
+            return read_sealed(self._place, REQUEST_NAME, _Recorded), None
+        except NotFoundError:
+            return None, None
+
+    def _refuse_state_of_others(self, recorded: _Recorded) -> None:
+        """With the option ``remote``, state goes into a folder of the query's id, which another may use."""
+        if not self._options.remote:
+            return
+        place = self._workplace.place(f"{self._options.remote.rstrip('/')}/{recorded.query_id}")
+        if place.walk():
+            raise InvalidInputError(
+                f"{place.url} has the state of a query of that id already.",
+                hint="Restore with query_id 'new', or name another folder in the option remote.",
+            )
+
+    def _refuse_query(self, recorded: _Recorded) -> None:
+        if self._place.get(QUERY) != _not_finished(recorded):
+            raise InvalidInputError(
+                f"{self._place.url} is the checkpoint of another query by now: its metadata is not the restore's.",
+                hint="Restore into a new folder.",
+            )
 
     def _ids(self, operator: OperatorVersion, made: Mapping[Identity, str]) -> list[list[str]]:
         """The ids that the commit log is to name: in the order of stores in which it has named the old ones."""

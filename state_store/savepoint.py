@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Event, Thread
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -28,12 +28,13 @@ from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotF
 from pyspark_ckpt.state_store.inventory import OperatorVersion, inventory
 from pyspark_ckpt.state_store.jobs import Progress, Runner
 from pyspark_ckpt.state_store.json_objects import Count, check_format, read_sealed, seal
+from pyspark_ckpt.state_store.keys import CommitId
 from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.pins import Pin, Pins
-from pyspark_ckpt.state_store.query_log import copy_query, partitions_of
+from pyspark_ckpt.state_store.query_log import QueryFile, copy_id, copy_logs, copy_operators, partitions_of
 from pyspark_ckpt.state_store.redistribution import Layout
-from pyspark_ckpt.state_store.remote import store_folder
+from pyspark_ckpt.state_store.remote import StoreName, store_folder
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 from pyspark_ckpt.state_store.transfers import Copied, CopyTask
 
@@ -43,14 +44,18 @@ SAVEPOINT_FORMAT = 1
 Kind: TypeAlias = Literal["native", "canonical"]
 """Files as they are, or rows sorted by hash in Parquet files."""
 MOST_BYTES = 64 << 20
+LAST_MS = 253_402_300_799_000
+"""The end of the year 9999."""
 PIN_S = 600.0
 """A version that is copied is held for so long, and again before that is over."""
+LOG_ATTEMPTS = 5
+"""How often a newer batch is taken because the query has deleted the logs of the one before."""
 
 
 class SavedState(msgspec.Struct, frozen=True):
     """A state of an operator: its rows, its types as stored, and of expiry indexes that nobody counts them."""
 
-    store: str
+    store: StoreName
     name: str
     rows: Count
     is_counted: bool
@@ -64,7 +69,7 @@ class SavedOperator(msgspec.Struct, frozen=True):
 
     number: Count
     name: str
-    stores: tuple[str, ...]
+    stores: tuple[StoreName, ...]
     partitions: Count
     layout: str
     uids: tuple[str, ...]
@@ -76,18 +81,18 @@ class SavedStore(msgspec.Struct, frozen=True):
 
     operator: Count
     partition: Count
-    name: str
-    commit_id: str
+    name: StoreName
+    commit_id: CommitId
     objects: Count
     size_bytes: Count
 
 
 class SavepointInfo(msgspec.Struct, frozen=True):
-    """Content of ``savepoint.json``."""
+    """Content of ``savepoint.json``. ``files``: all that Spark has written, with checksums, for it has none itself."""
 
     format: int
     kind: str
-    created_ms: Count
+    created_ms: Annotated[int, msgspec.Meta(ge=0, le=LAST_MS)]
     written_by: str
     query_id: str
     checkpoint: str
@@ -95,6 +100,7 @@ class SavepointInfo(msgspec.Struct, frozen=True):
     partitions: Count
     operators: tuple[SavedOperator, ...]
     stores: tuple[SavedStore, ...]
+    files: tuple[QueryFile, ...]
     rows: tuple[SavedRows, ...] = ()
 
     @property
@@ -124,7 +130,9 @@ class Savepoint(Checkpoint):
         Raises NotFoundError, FormatError, StorageError.
         """
         if self.info.kind == "native":
-            return inventory(self, self.info.version, progress)
+            operators = inventory(self, self.info.version, progress)
+            self._require_all(operators)
+            return operators
         saved = {(rows.operator, rows.name): rows for rows in self.info.rows}
         return [
             OperatorVersion(
@@ -160,6 +168,23 @@ class Savepoint(Checkpoint):
             except FormatError as problem:
                 problems.append(problem.message)
         return problems
+
+    def _require_all(self, operators: Sequence[OperatorVersion]) -> None:
+        """Raise FormatError unless these are all operators and stores that the savepoint was taken with."""
+        saved = {Identity(each.operator, each.partition, each.name): each.commit_id for each in self.info.stores}
+        found = {
+            each.identity: each.meta.id
+            for operator in operators
+            for stores in operator.stores.values()
+            for each in stores
+        }
+        for identity in sorted({*saved, *found}, key=lambda each: (each.operator, each.partition, each.name)):
+            if saved.get(identity) != found.get(identity):
+                raise FormatError(
+                    f"{self.place.url} is damaged: it was taken with the commit {saved.get(identity)} of {identity}, "
+                    f"and has {found.get(identity)}.",
+                    hint="Copy the savepoint again from where it was taken, or take another.",
+                )
 
 
 def read_info(place: BlobPlace) -> SavepointInfo:
@@ -197,7 +222,7 @@ def create(
     place = workplace.place(target)
     refuse_unless_empty(place, "a savepoint")
     place.put(UNFINISHED, b"")
-    with pinned(checkpoint) as version:
+    with _logs_held(checkpoint, place) as (version, logs):
         operators = inventory(checkpoint, version)
         stores: list[SavedStore] = []
         rows: list[SavedRows] = []
@@ -207,7 +232,7 @@ def create(
                 place.delete(blob.name)
         else:
             stores = _copied(workplace, operators, place.url, runner, progress)
-        copy_query(checkpoint.place, version - 1, place)
+        files = [*logs, *copy_operators(checkpoint.place, place), *copy_id(checkpoint.place, place)]
         info = SavepointInfo(
             format=SAVEPOINT_FORMAT,
             kind=kind,
@@ -216,9 +241,10 @@ def create(
             query_id=checkpoint.query_id,
             checkpoint=checkpoint.place.url,
             version=version,
-            partitions=partitions_of(checkpoint.place, version - 1),
+            partitions=partitions_of(place, version - 1),
             operators=tuple(map(_saved, operators)),
             stores=tuple(stores),
+            files=tuple(files),
             rows=tuple(rows),
         )
     place.put(NAME, seal(info))
@@ -247,6 +273,25 @@ def _copied(
         )
         for task, each in zip(tasks, copied, strict=True)
     ]
+
+
+@contextmanager
+def _logs_held(checkpoint: Checkpoint, place: BlobPlace) -> Iterator[tuple[int, list[QueryFile]]]:
+    """A version that is held, and the logs of its batch, which are copied: the query deletes its own any time."""
+    for attempt in range(LOG_ATTEMPTS):
+        with pinned(checkpoint) as version:
+            try:
+                logs = copy_logs(checkpoint.place, version - 1, place)
+            except NotFoundError:
+                checkpoint.look_again()
+                if checkpoint.newest_version == version or attempt == LOG_ATTEMPTS - 1:
+                    raise
+                for blob in place.walk():
+                    if blob.name != UNFINISHED:
+                        place.delete(blob.name)
+                continue
+            yield version, logs
+            return
 
 
 def delete(location: str, options: Options) -> int:
@@ -300,14 +345,16 @@ def _renew(pins: Pins, held: list[Pin], ended: Event) -> None:
 def saved_below(place: BlobPlace) -> list[tuple[str, SavepointInfo | None]]:
     """Savepoints in a place and below it, by their folders; None for one that did not finish. Raises StorageError."""
     found: list[tuple[str, SavepointInfo | None]] = []
+    unfinished: list[str] = []
     for blob in place.walk():
         folder, _, name = blob.name.rpartition("/")
         if name == NAME:
             info = read_sealed(place, blob.name, SavepointInfo, MOST_BYTES)
             found.append((folder or ".", info))
         elif name == UNFINISHED:
-            found.append((folder or ".", None))
-    return found
+            unfinished.append(folder or ".")
+    known = dict(found)
+    return found + [(folder, None) for folder in unfinished if folder not in known]
 
 
 def place_of_savepoint(target: str, options: Options) -> BlobPlace:

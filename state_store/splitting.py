@@ -2,11 +2,14 @@
 
 A run is a list of table files whose keys rise from file to file. They lie below the target until they are joined::
 
-    <target>/_ckpt/restore/runs/<operator>-<store>/<new partition>/<old partition>-<number>.sst
+    <target>/_ckpt/restore/runs/<operator>-<store>/<new partition>/<old partition>-<number>-<8 hex digits>.sst
+
+The digits keep attempts apart: what one has left that was killed is in nobody's way.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -20,6 +23,7 @@ from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Database, TableWriter, Tuning, failures
 from pyspark_ckpt.state_store.digests import Digest, digest, sum_of
 from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
 from pyspark_ckpt.state_store.meta import State, is_keyed
 from pyspark_ckpt.state_store.redistribution import hash_at
@@ -43,7 +47,7 @@ class RunFile(msgspec.Struct, frozen=True):
     """A table file of a run: its object below the target."""
 
     name: str
-    size_bytes: int
+    size_bytes: Count
     xxh3: str
 
 
@@ -185,10 +189,10 @@ def run_folder(operator: int, store: str, partition: int) -> str:
 
 def send_all(place: BlobPlace, source: Identity, files: Mapping[int, list[Path]]) -> dict[int, list[RunFile]]:
     """Put the runs that were made of one store where the tasks that join them look. Raises StorageError."""
-    sent = {}
+    sent, attempt = {}, uuid.uuid4().hex[:8]
     for partition, paths in files.items():
-        folder = run_folder(source.operator, source.name, partition)
-        sent[partition] = [send(place, f"{folder}/{source.partition}-{n}.sst", path) for n, path in enumerate(paths)]
+        begin = f"{run_folder(source.operator, source.name, partition)}/{source.partition}"
+        sent[partition] = [send(place, f"{begin}-{n}-{attempt}.sst", path) for n, path in enumerate(paths)]
     return sent
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
-from pyspark_ckpt.state_store.assembly import clean
-from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.blobs.copying import copy_object
-from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
+from pyspark_ckpt.state_store.blobs import BlobPlace, LocalPlace
+from pyspark_ckpt.state_store.blobs.copying import checksum_of, copy_object
+from pyspark_ckpt.state_store.delta import download_delta
+from pyspark_ckpt.state_store.errors import ConflictError, FormatError, NotFoundError
+from pyspark_ckpt.state_store.json_objects import Count, read_again
 from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.manifest import Manifest, decode
-from pyspark_ckpt.state_store.names import snapshot_name
+from pyspark_ckpt.state_store.manifest import Manifest, ManifestFile, decode
+from pyspark_ckpt.state_store.names import DeltaName, snapshot_name
+from pyspark_ckpt.state_store.splitting import send
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
 THREADS = 8
@@ -25,7 +29,7 @@ class CopiedObject(msgspec.Struct, frozen=True):
     """An object of a store: its name in the store's folder, and its size."""
 
     name: str
-    size_bytes: int
+    size_bytes: Count
 
 
 class Copied(msgspec.Struct, frozen=True):
@@ -41,7 +45,7 @@ class Copied(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class CopyTask:
-    """Copies one store into the folder at the URL ``target``, which is emptied first."""
+    """Copies one store into the folder at the URL ``target``; what another attempt has copied there stands."""
 
     workplace: Workplace
     source: StoreVersion
@@ -56,42 +60,78 @@ class CopyTask:
     def __call__(self) -> Copied:
         """Copy; an older snapshot and more deltas are taken where the newest snapshot is damaged.
 
-        Raises NotFoundError, FormatError (damage without a way round it), StorageError.
+        Every checksum is compared on the way. Raises NotFoundError, FormatError (damage without a way round it),
+        StorageError.
         """
         source, target = self.workplace.place(self.source.url), self.workplace.place(self.target)
         log = StoreLog(f"offline.{self.source.identity.short}", self.source.identity.short)
         lineage = Lineage.read(source)
-        bases = set(lineage.snapshots)
+        bases, troubles = set(lineage.snapshots), list[str]()
         while True:
-            base, steps = lineage.chain(self.source.meta.marker, lambda marker: marker in bases)
-            clean(target)
-            deltas = [(str(step), lineage.deltas[step.commit][1].size_bytes) for step in steps]
+            try:
+                base, steps = lineage.chain(self.source.meta.marker, lambda marker: marker in bases)
+            except NotFoundError as problem:
+                if not troubles:
+                    raise
+                reasons = "; ".join((*troubles, str(problem)))
+                raise FormatError(f"{self.source.identity} cannot be copied: {reasons}", hint=problem.hint) from problem
             try:
                 copied = self._snapshot(source, target, base) if base in bases else []
             except (FormatError, NotFoundError) as problem:
                 log.warning("%s; an older snapshot and more deltas are copied instead", problem)
+                troubles.append(str(problem))
                 bases.discard(base)
                 continue
-            with ThreadPoolExecutor(THREADS) as pool:
-                copied += pool.map(lambda each: _copied(source, each[0], each[1], target), deltas)
-            return Copied(copied)
+            return Copied([*copied, *self._deltas(source, target, lineage, steps)])
 
     def _snapshot(self, source: BlobPlace, target: BlobPlace, base: Marker) -> list[CopiedObject]:
         """The table files, and then the manifest, without which they are nothing."""
         name = snapshot_name(base)
-        content = source.get(name)
-        manifest: Manifest = decode(content, f"{source.url}/{name}")
+        content, manifest = read_again(lambda: _manifest(source, name, base))
         with ThreadPoolExecutor(THREADS) as pool:
-            tables = manifest.objects().items()
-            copied = list(
-                pool.map(lambda each: _copied(source, each[0], each[1].size_bytes, target, each[1].xxh3), tables)
-            )
+            copied = list(pool.map(lambda file: _copied_table(source, file, target), manifest.objects().values()))
         target.put(name, content)
         return [*copied, CopiedObject(name, len(content))]
 
+    def _deltas(
+        self, source: BlobPlace, target: BlobPlace, lineage: Lineage, steps: Sequence[DeltaName]
+    ) -> list[CopiedObject]:
+        with self.workplace.folder() as folder, ThreadPoolExecutor(THREADS) as pool:
+            sizes = [lineage.deltas[step.commit][1].size_bytes for step in steps]
+            return list(pool.map(lambda step, size: _copied_delta(source, step, size, target, folder), steps, sizes))
 
-def _copied(source: BlobPlace, name: str, size_bytes: int, target: BlobPlace, xxh3: str | None = None) -> CopiedObject:
-    found = copy_object(source, name, size_bytes, target, name)
-    if xxh3 is not None and found not in (None, xxh3):
-        raise FormatError(f"{source.url}/{name} is damaged: its checksum is wrong.")
-    return CopiedObject(name, size_bytes)
+
+def _manifest(source: BlobPlace, name: str, base: Marker) -> tuple[bytes, Manifest]:
+    content = source.get(name)
+    manifest = decode(content, f"{source.url}/{name}")
+    if manifest.store.marker != base:
+        raise FormatError(f"{source.url}/{name} is damaged: it holds {manifest.store.marker}.")
+    return content, manifest
+
+
+def _copied_table(source: BlobPlace, file: ManifestFile, target: BlobPlace) -> CopiedObject:
+    name = str(file.object_name)
+
+    def copy() -> None:
+        try:
+            found = copy_object(source, name, file.size_bytes, target, name)
+        except ConflictError:  # another attempt was here
+            found = checksum_of(target, name, file.size_bytes)
+        if found not in (None, file.xxh3):
+            target.delete(name)
+            raise FormatError(f"{source.url}/{name} is damaged: its checksum is wrong.")
+
+    read_again(copy)
+    return CopiedObject(name, file.size_bytes)
+
+
+def _copied_delta(source: BlobPlace, name: DeltaName, size_bytes: int, target: BlobPlace, folder: Path) -> CopiedObject:
+    """A delta has no checksum as a whole: it is verified here, and what was verified is sent."""
+    path = folder / str(name)
+    read_again(lambda: download_delta(source, name, size_bytes, path))
+    try:
+        send(target, str(name), path)
+    except ConflictError:  # another attempt was here
+        if checksum_of(target, str(name), size_bytes) != checksum_of(LocalPlace(folder), str(name), size_bytes):
+            raise
+    return CopiedObject(str(name), size_bytes)

@@ -16,6 +16,7 @@ Who asks for a version without an id gets, in this order: the commit that Spark'
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 
 import msgspec
 
@@ -113,8 +114,18 @@ def declare_winner(place: BlobPlace, commit: Marker, epoch: int, run_id: str) ->
     return commit if place.put_if_absent(str(name), content) else _read_winner(place, name)
 
 
-def resolve(place: BlobPlace, checkpoint: BlobPlace, version: int, operator: int, partition: int, store: str) -> Marker:
+def resolve(
+    place: BlobPlace,
+    checkpoint: BlobPlace,
+    version: int,
+    operator: int,
+    partition: int,
+    store: str,
+    named: Collection[str] = (),
+) -> Marker:
     """Find the commit of ``version`` that stands, when nobody names its id; see the module for the rules.
+
+    ``named``: the ids of the commit log, if they are known already.
 
     Raises NotFoundError (never committed, or retired), InvalidInputError (the commit log names an id that
     is not there), ConflictError (several commits and nothing that decides), FormatError, StorageError.
@@ -123,7 +134,7 @@ def resolve(place: BlobPlace, checkpoint: BlobPlace, version: int, operator: int
     candidates = lineage.commits_of(version)
     if not candidates:
         lineage.require(Marker(version, "?"), store)
-    named = committed_ids(checkpoint, version, operator, partition)
+    named = named or committed_ids(checkpoint, version, operator, partition)
     if named:
         found = [candidate for candidate in candidates if candidate.id in named]
         if len(found) == 1:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import xxhash
 
 from pyspark_ckpt.state_store.blobs.place import BlobPlace
@@ -21,11 +23,24 @@ def copy_object(source: BlobPlace, name: str, size_bytes: int, target: BlobPlace
         return None
     xxh3 = xxhash.xxh3_128()
     with target.create(new_name) as sink:
-        for begin in range(0, size_bytes, PIECE_BYTES):
-            end = min(begin + PIECE_BYTES, size_bytes)
-            piece = source.get(name, begin, end)
-            if len(piece) != end - begin:
-                raise FormatError(f"{source.url}/{name} is damaged: it ends before {size_bytes} bytes.")
+        for piece in _pieces(source, name, size_bytes):
             xxh3.update(piece)
             sink.write(piece)
     return xxh3.hexdigest()
+
+
+def checksum_of(place: BlobPlace, name: str, size_bytes: int) -> str:
+    """The xxh3 (128 bits) of so many bytes of an object. Raises NotFoundError, FormatError (shorter), StorageError."""
+    xxh3 = xxhash.xxh3_128()
+    for piece in _pieces(place, name, size_bytes):
+        xxh3.update(piece)
+    return xxh3.hexdigest()
+
+
+def _pieces(place: BlobPlace, name: str, size_bytes: int) -> Iterator[bytes]:
+    for begin in range(0, size_bytes, PIECE_BYTES):
+        end = min(begin + PIECE_BYTES, size_bytes)
+        piece = place.get(name, begin, end)
+        if len(piece) != end - begin:
+            raise FormatError(f"{place.url}/{name} is damaged: it ends before {size_bytes} bytes.")
+        yield piece

@@ -1,0 +1,207 @@
+"""A savepoint or a restore whose process is killed at any write: nothing looks complete, and a second run finishes."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from pyspark_ckpt import savepoints
+from pyspark_ckpt.state_store.blobs import LocalPlace
+from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.savepoint import Savepoint, delete
+from tests.saved_query import stored, written
+
+OPERATORS = {"remainders": (0,), "one partition": (1,), "key groups": (2,)}
+
+
+Step: TypeAlias = tuple[str, str]
+"""A kind of write, and the name of its object."""
+
+
+class KilledError(BaseException):
+    """The end of a process, which nothing in it handles."""
+
+
+class Mortal:
+    """Kills at a write below one folder: before it happens, or after. What is dead writes no more."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Look at the writes of all local places."""
+        self.folder, self.left, self.is_after, self.is_dead = Path(), -1, False, False
+        self.step: Step | None = None
+        self._inside = threading.local()
+        for name in ("create", "put", "put_if_absent", "delete"):
+            monkeypatch.setattr(LocalPlace, name, self._deadly(getattr(LocalPlace, name)))
+
+    def kill_at(self, folder: Path, write: int | Step, *, is_after: bool) -> None:
+        """Kill at this write below ``folder``, by its number from 0 on, or what it is; never if it is negative."""
+        self.folder, self.is_after, self.is_dead = folder, is_after, False
+        self.left, self.step = (write, None) if isinstance(write, int) else (-1, write)
+
+    def _deadly(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def write(place: LocalPlace, name: str, *rest: Any) -> Any:  # noqa: ANN401
+            if getattr(self._inside, "is_inside", False) or not Path(place.url, name).is_relative_to(self.folder):
+                return method(place, name, *rest)
+            self._inside.is_inside = True
+            try:
+                is_last = self._is_last((method.__name__, name))
+                if is_last and not self.is_after:
+                    raise KilledError
+                result = method(place, name, *rest)
+            finally:
+                self._inside.is_inside = False
+            if is_last and method.__name__ != "create":
+                raise KilledError(name)
+            return result
+
+        return write
+
+    def _is_last(self, step: Step) -> bool:
+        if self.is_dead:
+            raise KilledError
+        self.left -= 1
+        self.is_dead = self.left == -1 or step == self.step
+        return self.is_dead
+
+
+@pytest.fixture
+def mortal(monkeypatch: pytest.MonkeyPatch) -> Mortal:
+    return Mortal(monkeypatch)
+
+
+def left_behind(folder: Path) -> list[Path]:
+    """What a restore needs as long as it is not through."""
+    return [path for path in folder.glob("_ckpt/restore/**/*") if path.is_file()]
+
+
+def is_checkpoint(folder: Path) -> bool:
+    try:
+        Checkpoint(str(folder), parse({}))
+    except InvalidInputError:
+        return False
+    return True
+
+
+def survives(mortal: Mortal, target: Path, write: int | Step, *, is_after: bool, act: Callable[[], Any]) -> bool:
+    """Whether ``act`` came to its end."""
+    mortal.kill_at(target, write, is_after=is_after)
+    try:
+        act()
+    except KilledError:
+        return False
+    finally:
+        mortal.kill_at(target, -1, is_after=False)
+    return True
+
+
+@pytest.mark.parametrize("layout", OPERATORS)
+def test_a_restore_is_finished_by_the_same_call_however_often_it_is_killed(
+    layout: str, mortal: Mortal, tmp_path: Path
+) -> None:
+    query = written(tmp_path / "old", 2, batches=2, operators=OPERATORS[layout])
+    target, draw, runs = tmp_path / "new", random.Random(7), 0
+
+    def act() -> Any:  # noqa: ANN401
+        return savepoints.rescale(query.location, str(target), 3)
+
+    while not survives(mortal, target, draw.randrange(12), is_after=draw.random() < 0.5, act=act):
+        runs += 1
+        assert runs < 100
+        if is_checkpoint(target):
+            assert stored(str(target)) == (query.version, 3, query.rows), "it stands"
+            if not left_behind(target):
+                break
+        else:
+            with pytest.raises(InvalidInputError, match=r"is not empty|did not finish"):
+                savepoints.rescale(query.location, str(target), 4)
+    assert runs > 2
+    assert stored(str(target)) == (query.version, 3, query.rows)
+    assert left_behind(target) == []
+
+
+STEPS = (
+    ("put", "_ckpt/restore/request.json"),
+    ("put_if_absent", "metadata"),
+    ("put", "_ckpt/restore/done/digest-0-0-default.json"),
+    ("put", "_ckpt/restore/done/make-0-1-default.json"),
+    ("put", "commits/0"),
+    ("put", "state/0/_metadata/metadata"),
+    ("put", "_ckpt/restore/result.json"),
+    ("put", "metadata"),
+    ("delete", "_ckpt/restore/done/make-0-0-default.json"),
+    ("delete", "_ckpt/restore/request.json"),
+    ("delete", "_ckpt/restore/result.json"),
+)
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+def test_a_restore_is_finished_by_the_same_call_when_it_is_killed_at_a_step(
+    is_after: bool,  # noqa: FBT001
+    mortal: Mortal,
+    tmp_path: Path,
+) -> None:
+    query = written(tmp_path / "old", 1, batches=1, operators=(2,))
+    for number, step in enumerate(STEPS):
+        target = tmp_path / f"{number}"
+        act = partial(savepoints.rescale, query.location, str(target), 2)
+        assert not survives(mortal, target, step, is_after=is_after, act=act), step
+        stands = number > STEPS.index(("put", "metadata")) - is_after
+        assert is_checkpoint(target) == stands, step
+        if not stands:
+            assert act().version == query.version
+        elif left_behind(target):
+            query_goes_on(target)
+            assert act().version == query.version
+            query_went_on(target)
+        else:
+            with pytest.raises(InvalidInputError, match="is not empty"):
+                act()
+        assert stored(str(target)) == (query.version, 2, query.rows), step
+        assert left_behind(target) == [], step
+
+
+def query_goes_on(checkpoint: Path) -> None:
+    """Leave something in the checkpoint that a query has written which was started on it."""
+    (checkpoint / "state" / "0" / "0" / "of-the-query").write_bytes(b"")
+
+
+def query_went_on(checkpoint: Path) -> None:
+    """Nothing of that was touched."""
+    assert (checkpoint / "state" / "0" / "0" / "of-the-query").exists()
+
+
+def test_a_savepoint_that_was_killed_is_none_and_can_be_deleted(mortal: Mortal, tmp_path: Path) -> None:
+    query = written(tmp_path / "old", 2, batches=2)
+    write = 0
+    while True:
+        target = tmp_path / f"{write}"
+        if survives(
+            mortal,
+            target,
+            write,
+            is_after=bool(write % 2),
+            act=partial(savepoints.savepoint, query.location, str(target)),
+        ):
+            break
+        if list(target.glob("savepoint.json")):
+            assert stored(str(target)) == (query.version, 2, query.rows), "all of it is there before it says so"
+            Savepoint(str(target), parse({}))
+        elif target.exists() and any(path.is_file() for path in target.rglob("*")):
+            with pytest.raises(InvalidInputError, match=r"is no (savepoint|checkpoint)"):
+                savepoints.restore(str(target), str(tmp_path / "never"))
+            with pytest.raises(InvalidInputError, match="is not empty"):
+                savepoints.savepoint(query.location, str(target))
+            delete(str(target), parse({}))
+            savepoints.savepoint(query.location, str(target))
+            assert stored(str(target)) == (query.version, 2, query.rows)
+        write += 1 if write < 3 else 9
+    assert not (tmp_path / "never").exists()
+    assert stored(str(target)) == (query.version, 2, query.rows)
