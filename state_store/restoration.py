@@ -217,13 +217,13 @@ class Restoration:
         how, expected = COPIED, []
         if not self.is_copied(operator):
             how, expected = SPLIT, [rows // number] * number
-        if not self.is_copied(operator) and operator.layout is Layout.KEY_GROUPS:
+        if how == SPLIT and operator.layout is Layout.KEY_GROUPS and not self._saved:
             how, expected = CLIPPED, [round(each) for each in self._shares(operator, number)]
         return PlannedOperator(
             operator.operator.number,
             operator.operator.name,
             operator.layout.value,
-            operator.partitions,
+            self.old_partitions if self._saved and operator.layout is not Layout.SINGLE else operator.partitions,
             number,
             rows,
             operator.objects,
@@ -279,6 +279,7 @@ class Restoration:
         copy_logs(self._source.place, self._version - 1, self._place, change)
         copy_operators(self._source.place, self._place, change)
         if isinstance(change, Proof):
+            change(QUERY, self._source.place.get(QUERY), f"{self.source_url}/{QUERY}")  # it is written last
             change.require_all(self._source.place)
         return Restored(
             self._place.url,

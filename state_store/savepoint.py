@@ -115,9 +115,9 @@ class Savepoint(Checkpoint):
 
     def __init__(self, location: str, options: Options) -> None:
         """Look at ``location``. Raises InvalidInputError if no savepoint is there; FormatError, StorageError."""
-        super().__init__(location, options)
+        self.info = read_info(Workplace(options).place(location))
         self.options = options
-        self.info = read_info(self.place)
+        super().__init__(location, options)
 
     @property
     def newest_version(self) -> int:
