@@ -29,7 +29,15 @@ from pyspark_ckpt.state_store.json_objects import Count, check_format, read_seal
 from pyspark_ckpt.state_store.keys import CommitId
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.pins import Pin, Pins
-from pyspark_ckpt.state_store.query_log import QueryFile, copy_id, copy_logs, copy_operators, partitions_of
+from pyspark_ckpt.state_store.query_log import (
+    QUERY,
+    Proof,
+    QueryFile,
+    copy_id,
+    copy_logs,
+    copy_operators,
+    partitions_of,
+)
 from pyspark_ckpt.state_store.remote import StoreName, store_folder
 from pyspark_ckpt.state_store.store_version import Workplace
 from pyspark_ckpt.state_store.transfers import Copied, CopyTask
@@ -116,7 +124,9 @@ class Savepoint(Checkpoint):
         return self.info.version
 
     def require_all(self, operators: Sequence[OperatorVersion]) -> None:
-        """Raise FormatError unless these are all operators and stores that the savepoint was taken with."""
+        """Raise FormatError unless query and stores are those that the savepoint was taken with; StorageError."""
+        named = (file for file in self.info.files if file.name == QUERY)
+        Proof(named)(QUERY, self.place.get(QUERY), f"{self.place.url}/{QUERY}")
         saved = {Identity(each.operator, each.partition, each.name): each.commit_id for each in self.info.stores}
         found = {
             each.identity: each.meta.id
