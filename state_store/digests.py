@@ -66,5 +66,5 @@ def require_equal(before: Digests, after: Digests, what: str) -> None:
             raise FormatError(
                 f"{what}: state {name!r} had {old.rows} rows with the digest {old.sum}, "
                 f"and what was made of it has {new.rows} with {new.sum}.",
-                hint="The target is not usable. Verify the source, and run the operation again.",
+                hint="The target is not usable: delete it, verify the source, and run the operation again.",
             )

@@ -118,7 +118,7 @@ def _sizes(checkpoint: Checkpoint, identity: Identity, commit: Marker, lineage: 
         try:
             base, steps = lineage.chain(commit, lambda marker: marker in bases)
         except NotFoundError as problem:
-            raise damage or problem from problem
+            raise damage or NotFoundError(f"{identity}: {problem}", hint=problem.hint) from problem
         sizes = [lineage.deltas[step.commit][1].size_bytes for step in steps]
         if base == EMPTY:
             return sizes

@@ -163,10 +163,19 @@ def _confs_in(entry: dict[str, Any], where: str) -> dict[str, Any]:
 Change = Callable[[str, bytes, str], bytes]
 
 
+def _checked(name: str, content: bytes, where: str) -> bytes:
+    """The same, if that is what it is. Raises FormatError: a copy of a log that is cut would be found out too late."""
+    if name == QUERY:
+        _json(content, where)
+    elif name.startswith(("offsets/", "commits/")):
+        _json(_lines(content, where)[1], where)
+    return content
+
+
 class Proof:
     """Lets through what a savepoint says that it has, as it was when the savepoint was taken, and nothing else."""
 
-    def __init__(self, files: Iterable[QueryFile], change: Change) -> None:
+    def __init__(self, files: Iterable[QueryFile], change: Change = _checked) -> None:
         """Change objects by ``change`` that are what one of the ``files`` says."""
         self._files = {file.name: file for file in files}
         self._left = set(self._files)
@@ -191,11 +200,7 @@ class Proof:
             )
 
 
-def _unchanged(_name: str, content: bytes, _where: str) -> bytes:
-    return content
-
-
-def copy_logs(source: BlobPlace, batch: int, target: BlobPlace, change: Change = _unchanged) -> list[QueryFile]:
+def copy_logs(source: BlobPlace, batch: int, target: BlobPlace, change: Change = _checked) -> list[QueryFile]:
     """Copy what a query has logged as of ``batch``, and what its sources remember.
 
     A query that runs deletes its logs soon: this is the first thing to be done. ``change`` makes the new content of an
@@ -204,12 +209,12 @@ def copy_logs(source: BlobPlace, batch: int, target: BlobPlace, change: Change =
     return _copied(lambda: log_names(source, batch), source, target, change)
 
 
-def copy_operators(source: BlobPlace, target: BlobPlace, change: Change = _unchanged) -> list[QueryFile]:
+def copy_operators(source: BlobPlace, target: BlobPlace, change: Change = _checked) -> list[QueryFile]:
     """Copy what is known of operators beside their state. Raises as ``copy_logs``."""
     return _copied(lambda: operator_names(source), source, target, change)
 
 
-def copy_id(source: BlobPlace, target: BlobPlace, change: Change = _unchanged) -> list[QueryFile]:
+def copy_id(source: BlobPlace, target: BlobPlace, change: Change = _checked) -> list[QueryFile]:
     """Copy ``metadata``, which makes a checkpoint of the target. Raises as ``copy_logs``."""
     return _copied(lambda: iter([QUERY]), source, target, change)
 

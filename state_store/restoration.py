@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -163,7 +163,9 @@ class Restoration:
         files: Sequence[QueryFile] | None = None,
         saved: Sequence[SavedRows] = (),
     ) -> None:
-        """Plan the restore of ``operators``, all at ``version``; ``files``: what Spark's own must be, if that is known.
+        """Plan the restore of ``operators``, all at ``version``; ``files``: what Spark's must be, if that is known.
+
+        But for ``metadata``, which has been looked at.
 
         ``saved``: rows of the operators, if the source is a canonical savepoint. Raises InvalidInputError, FormatError.
         """
@@ -275,11 +277,10 @@ class Restoration:
         if self._request.allow_non_restored_state:
             self._place.put(f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}", b"")
         rewriting = self._rewriting(recorded, ids)
-        change = rewriting if self._files is None else Proof(self._files, rewriting)
+        change = rewriting if self._files is None else Proof(_but_the_id(self._files), rewriting)
         copy_logs(self._source.place, self._version - 1, self._place, change)
         copy_operators(self._source.place, self._place, change)
         if isinstance(change, Proof):
-            change(QUERY, self._source.place.get(QUERY), f"{self.source_url}/{QUERY}")  # it is written last
             change.require_all(self._source.place)
         return Restored(
             self._place.url,
@@ -532,6 +533,10 @@ class _Work:
     def _run(self, tasks: Sequence[Task], kind: object) -> list:  # type: ignore[type-arg]  # as the tasks say
         recorded = [RecordedTask(self._workplace, task, self._place.url, kind) for task in tasks]
         return self._runner(recorded, self._progress)
+
+
+def _but_the_id(files: Iterable[QueryFile]) -> Iterator[QueryFile]:
+    return (file for file in files if file.name != QUERY)
 
 
 def _not_finished(recorded: _Recorded) -> bytes:

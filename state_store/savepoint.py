@@ -32,7 +32,15 @@ from pyspark_ckpt.state_store.keys import CommitId
 from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.pins import Pin, Pins
-from pyspark_ckpt.state_store.query_log import QueryFile, copy_id, copy_logs, copy_operators, partitions_of
+from pyspark_ckpt.state_store.query_log import (
+    QUERY,
+    Proof,
+    QueryFile,
+    copy_id,
+    copy_logs,
+    copy_operators,
+    partitions_of,
+)
 from pyspark_ckpt.state_store.redistribution import Layout
 from pyspark_ckpt.state_store.remote import StoreName, store_folder
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
@@ -129,9 +137,11 @@ class Savepoint(Checkpoint):
 
         Raises NotFoundError, FormatError, StorageError.
         """
+        named = (file for file in self.info.files if file.name == QUERY)
+        Proof(named)(QUERY, self.place.get(QUERY), f"{self.place.url}/{QUERY}")
         if self.info.kind == "native":
             operators = inventory(self, self.info.version, progress)
-            self._require_all(operators)
+            self.require_all(operators)
             return operators
         saved = {(rows.operator, rows.name): rows for rows in self.info.rows}
         return [
@@ -169,7 +179,7 @@ class Savepoint(Checkpoint):
                 problems.append(problem.message)
         return problems
 
-    def _require_all(self, operators: Sequence[OperatorVersion]) -> None:
+    def require_all(self, operators: Sequence[OperatorVersion]) -> None:
         """Raise FormatError unless these are all operators and stores that the savepoint was taken with."""
         saved = {Identity(each.operator, each.partition, each.name): each.commit_id for each in self.info.stores}
         found = {

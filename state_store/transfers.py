@@ -72,7 +72,7 @@ class CopyTask:
                 base, steps = lineage.chain(self.source.meta.marker, lambda marker: marker in bases)
             except NotFoundError as problem:
                 if not troubles:
-                    raise
+                    raise NotFoundError(f"{self.source.identity}: {problem}", hint=problem.hint) from problem
                 reasons = "; ".join((*troubles, str(problem)))
                 raise FormatError(f"{self.source.identity} cannot be copied: {reasons}", hint=problem.hint) from problem
             try:

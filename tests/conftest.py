@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hypothesis import settings
 from tests.hdfs_service import hdfs
 from tests.lab import Lab
 from tests.s3_server import s3
+from tests.stateful.schedules import IN_MEMORY
 
 __all__ = ["hdfs", "s3"]
 
@@ -18,6 +20,16 @@ MakeLab = Callable[..., Lab]
 
 settings.register_profile("ckpt", deadline=None)  # a machine may be busy
 settings.load_profile("ckpt")
+
+
+@pytest.fixture
+def quick_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder, and one for temporary files, where RocksDB need not wait for a disk."""
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.exists() else None) as folder:
+        (Path(folder) / "temporary").mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(Path(folder) / "temporary"))
+        (Path(folder) / "here").mkdir()
+        yield Path(folder) / "here"
 
 
 @pytest.fixture

@@ -83,6 +83,7 @@ class Query:
     seed: int = 0
     options: Options = field(default_factory=lambda: parse({}))
     operators: tuple[int, ...] = tuple(NAMES)
+    format: int = 2
     rows: Logical = field(default_factory=dict)
     metas: dict[Identity, StoreMeta] = field(default_factory=dict)
     version: int = 0
@@ -147,9 +148,15 @@ class Query:
                     self.snapshot(identity)
                 ids.setdefault(str(identity.operator), {}).setdefault(identity.partition, []).append(meta.id)
             named = {operator: list(each.values()) for operator, each in ids.items()}
-            entry = {"nextBatchWatermarkMs": 1000 * batch, "stateUniqueIds": named}
-            self.place.put(f"commits/{batch}", b"v2\n" + json.dumps(entry).encode())
+            entry = {"nextBatchWatermarkMs": 1000 * batch, **({"stateUniqueIds": named} if self.format > 1 else {})}
+            self.place.put(f"commits/{batch}", b"v%d\n%s" % (self.format, json.dumps(entry).encode()))
             self.version += 1
+
+    def purge(self, keep: int) -> None:
+        """Delete the logs of all batches but so many, as Spark does."""
+        for batch in range(self.version - keep):
+            self.place.delete(f"offsets/{batch}")
+            self.place.delete(f"commits/{batch}")
 
     def _changes(self, number: int) -> Changes:
         draw, changes = self.random, Changes()
@@ -200,8 +207,8 @@ class Query:
         with Workplace(self.options).folder() as folder:
             rows = {MARKER_KEY: after.marker.encode(), **written}
             write_table_file(folder / "0.sst", sorted(rows.items()), TUNING)
-            name = DeltaName(after.marker, Marker(before.version, before.id if before.version else EMPTY_ID))
-            write_delta(place, name, after, [folder / "0.sst"])
+            delta = DeltaName(after.marker, Marker(before.version, before.id if before.version else EMPTY_ID))
+            write_delta(place, delta, after, [folder / "0.sst"])
         self.metas[identity] = after
         return after
 
@@ -293,10 +300,11 @@ def written(
     seed: int = 0,
     batches: int = 3,
     operators: tuple[int, ...] = tuple(NAMES),
+    checkpoint_format: int = 2,
     **options: str,
 ) -> Query:
     """A query of a few batches with snapshots and deltas behind them, whose checkpoint is at ``location``."""
-    query = Query(str(location), partitions, seed, parse(options), operators)
+    query = Query(str(location), partitions, seed, parse(options), operators, checkpoint_format)
     query.run(batches - 1, snapshots=True)
     query.run()
     return query

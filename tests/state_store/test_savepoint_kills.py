@@ -104,10 +104,10 @@ def survives(mortal: Mortal, target: Path, write: int | Step, *, is_after: bool,
 
 @pytest.mark.parametrize("layout", OPERATORS)
 def test_a_restore_is_finished_by_the_same_call_however_often_it_is_killed(
-    layout: str, mortal: Mortal, tmp_path: Path
+    layout: str, mortal: Mortal, quick_path: Path
 ) -> None:
-    query = written(tmp_path / "old", 2, batches=2, operators=OPERATORS[layout])
-    target, draw, runs = tmp_path / "new", random.Random(7), 0
+    query = written(quick_path / "old", 2, batches=2, operators=OPERATORS[layout])
+    target, draw, runs = quick_path / "new", random.Random(7), 0
 
     def act() -> Any:  # noqa: ANN401
         return savepoints.rescale(query.location, str(target), 3)
@@ -146,11 +146,11 @@ STEPS = (
 def test_a_restore_is_finished_by_the_same_call_when_it_is_killed_at_a_step(
     is_after: bool,  # noqa: FBT001
     mortal: Mortal,
-    tmp_path: Path,
+    quick_path: Path,
 ) -> None:
-    query = written(tmp_path / "old", 1, batches=1, operators=(2,))
+    query = written(quick_path / "old", 1, batches=1, operators=(2,))
     for number, step in enumerate(STEPS):
-        target = tmp_path / f"{number}"
+        target = quick_path / f"{number}"
         act = partial(savepoints.rescale, query.location, str(target), 2)
         assert not survives(mortal, target, step, is_after=is_after, act=act), step
         stands = number > STEPS.index(("put", "metadata")) - is_after
@@ -178,11 +178,11 @@ def query_went_on(checkpoint: Path) -> None:
     assert (checkpoint / "state" / "0" / "0" / "of-the-query").exists()
 
 
-def test_a_savepoint_that_was_killed_is_none_and_can_be_deleted(mortal: Mortal, tmp_path: Path) -> None:
-    query = written(tmp_path / "old", 2, batches=2)
+def test_a_savepoint_that_was_killed_is_none_and_can_be_deleted(mortal: Mortal, quick_path: Path) -> None:
+    query = written(quick_path / "old", 2, batches=2)
     write = 0
     while True:
-        target = tmp_path / f"{write}"
+        target = quick_path / f"{write}"
         if survives(
             mortal,
             target,
@@ -196,12 +196,12 @@ def test_a_savepoint_that_was_killed_is_none_and_can_be_deleted(mortal: Mortal, 
             Savepoint(str(target), parse({}))
         elif target.exists() and any(path.is_file() for path in target.rglob("*")):
             with pytest.raises(InvalidInputError, match=r"is no (savepoint|checkpoint)"):
-                savepoints.restore(str(target), str(tmp_path / "never"))
+                savepoints.restore(str(target), str(quick_path / "never"))
             with pytest.raises(InvalidInputError, match="is not empty"):
                 savepoints.savepoint(query.location, str(target))
             delete(str(target), parse({}))
             savepoints.savepoint(query.location, str(target))
             assert stored(str(target)) == (query.version, 2, query.rows)
         write += 1 if write < 3 else 9
-    assert not (tmp_path / "never").exists()
+    assert not (quick_path / "never").exists()
     assert stored(str(target)) == (query.version, 2, query.rows)

@@ -1,25 +1,435 @@
-"""Savepoints, restores and rescaling without Spark: rows stay what they are, wherever they go."""
+"""Savepoints, restores and rescaling without Spark: rows stay what they are, wherever they go, or nothing is made."""
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pyspark_ckpt import savepoints
-from tests.saved_query import stored, written
+from pyspark_ckpt.cli import main
+from pyspark_ckpt.state_store import savepoint as engine
+from pyspark_ckpt.state_store.blobs import LocalPlace
+from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.context import Identity
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.inventory import inventory
+from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
+from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.pins import Pins
+from pyspark_ckpt.state_store.redistribution import merged
+from pyspark_ckpt.state_store.savepoint import Savepoint
+from pyspark_ckpt.state_store.splitting import RunWriters
+from pyspark_ckpt.state_store.store_version import Workplace
+from pyspark_ckpt.state_store.transfers import CopyTask
+from tests.fuzz.mutations import EXAMPLES
+from tests.lab import QUERY
+from tests.saved_query import MAX_PARALLELISM, UID, Logical, Query, stored, written
 
 NUMBERS = (1, 2, 3, 4, 7, 8, 16)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_every_row_is_in_its_partition_when_a_query_is_rescaled_again_and_again(seed: int, tmp_path: Path) -> None:
-    draw = random.Random(seed)
-    walk = [draw.choice(NUMBERS), *draw.sample(NUMBERS, 4)]
-    walk = [number for number, after in pairwise((*walk, walk[0])) if number != after] + [walk[0]]
-    query = written(tmp_path / "0", walk[0], seed=seed)
-    for step, partitions in enumerate(walk[1:], 1):
-        savepoints.rescale(str(tmp_path / f"{step - 1}"), str(tmp_path / str(step)), partitions)
-        assert stored(str(tmp_path / str(step))) == (query.version, partitions, query.rows), f"{seed}: {walk}"
+def files(folder: Path) -> dict[str, bytes]:
+    """All of a folder, by name."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("seed", range(EXAMPLES // 20))
+def test_every_row_is_in_its_partition_when_a_query_is_rescaled_again_and_again(seed: int, quick_path: Path) -> None:
+    walk = random.Random(seed).sample(NUMBERS, 4)
+    query = written(quick_path / "0", walk[0], seed=seed, checkpoint_format=2 - seed % 2)
+    for step, (_, partitions) in enumerate(pairwise((*walk, walk[0])), 1):
+        savepoints.rescale(str(quick_path / f"{step - 1}"), str(quick_path / str(step)), partitions)
+        assert stored(str(quick_path / str(step))) == (query.version, partitions, query.rows), f"{seed}: {walk}"
+
+
+@pytest.mark.parametrize("partitions", [2, 3])
+def test_a_savepoint_is_all_that_is_left_of_a_query(partitions: int, quick_path: Path) -> None:
+    query = written(quick_path / "query", 2)
+    savepoints.savepoint(query.location, str(quick_path / "taken"))
+    shutil.rmtree(query.location)
+    (quick_path / "taken").rename(quick_path / "moved")
+    before = files(quick_path / "moved")
+    savepoints.restore(str(quick_path / "moved"), str(quick_path / "restored"), parallelism=partitions)
+    assert files(quick_path / "moved") == before, "nothing is ever added to a savepoint"
+    shutil.rmtree(quick_path / "moved")
+    assert stored(str(quick_path / "restored")) == (query.version, partitions, query.rows)
+
+
+def test_no_clean_up_touches_a_savepoint(quick_path: Path) -> None:
+    query = written(quick_path / "query", 2, operators=(0,))
+    target = quick_path / "taken"
+    savepoints.savepoint(query.location, str(target))
+    before, version, rows = files(target), query.version, dict(query.rows)
+    query.run(2, snapshots=True)
+    savepoints.restore(str(target), str(quick_path / "restored"))
+    for location in (query.location, str(quick_path / "restored")):
+        assert main(["checkpoint", "gc", location, "--keep", "1", "-o", "retentionGracePeriod=0"]) == 0
+    assert files(target) == before
+    assert stored(str(target)) == stored(str(quick_path / "restored")) == (version, 2, rows)
+    assert main(["savepoint", "verify", str(target)]) == 0
+
+
+def test_a_batch_that_was_planned_runs_again_with_its_offsets(quick_path: Path) -> None:
+    query = written(quick_path / "query", 2, operators=(0,))
+    batch = query.plan()
+    savepoints.savepoint(query.location, str(quick_path / "taken"))
+    done = savepoints.restore(str(quick_path / "taken"), str(quick_path / "restored"), parallelism=3, query_id="new")
+    assert done.query_id != QUERY
+    for each in range(batch - 2, batch + 1):
+        old, new = ((quick_path / where / "offsets" / f"{each}").read_text() for where in ("query", "restored"))
+        assert new.splitlines()[2] == old.splitlines()[2]
+        conf = {"spark.sql.shuffle.partitions": "3", "spark.sql.session.timeZone": "UTC"}
+        assert json.loads(new.splitlines()[1]) == {**json.loads(old.splitlines()[1]), "conf": conf}
+    sources = [files(quick_path / where / "sources") for where in ("query", "restored")]
+    assert sources[0] == sources[1]
+    assert sorted(path.name for path in (quick_path / "restored" / "commits").iterdir()) == [
+        f"{batch - 2}",
+        f"{batch - 1}",
+    ]
+
+
+def test_a_savepoint_has_its_logs_when_the_query_has_deleted_them_meanwhile(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = written(quick_path / "query", 2, operators=(0,))
+    taken: dict[str, Any] = {"version": query.version, "rows": dict(query.rows)}
+
+    def slow(checkpoint: Checkpoint, version: int) -> Any:  # noqa: ANN401
+        query.run(3)
+        query.purge(2)
+        return inventory(checkpoint, version)
+
+    monkeypatch.setattr(engine, "inventory", slow)
+    info = savepoints.savepoint(query.location, str(quick_path / "taken"))
+    assert info.version == taken["version"] < query.version
+    savepoints.restore(str(quick_path / "taken"), str(quick_path / "restored"), parallelism=3)
+    assert stored(str(quick_path / "restored")) == (info.version, 3, taken["rows"])
+
+
+def test_a_savepoint_is_of_a_newer_batch_when_the_logs_of_the_first_are_gone(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, add = written(quick_path / "query", 1, operators=(0,)), Pins.add
+
+    def late(pins: Pins, version: int, for_s: float) -> Any:  # noqa: ANN401
+        if query.version == version == 3:
+            query.run(3)
+            query.purge(2)
+        return add(pins, version, for_s)
+
+    monkeypatch.setattr(Pins, "add", late)
+    info = savepoints.savepoint(query.location, str(quick_path / "taken"))
+    assert info.version == query.version == 6
+    assert sorted(path.name for path in (quick_path / "taken" / "offsets").iterdir()) == ["4", "5"]
+    savepoints.restore(str(quick_path / "taken"), str(quick_path / "restored"))
+    assert stored(str(quick_path / "restored")) == (6, 1, query.rows)
+
+
+def test_sources_know_every_batch_whose_offsets_a_savepoint_has(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, walk, listing = written(quick_path / "query", 1, operators=(1,)), LocalPlace.walk, LocalPlace.list
+    planned = iter([1])
+
+    def plan(place: LocalPlace) -> None:
+        if place.url == query.location and next(planned, None):
+            query.plan()
+
+    def walked(place: LocalPlace, folder: str = "") -> Any:  # noqa: ANN401
+        found = walk(place, folder)
+        if folder in ("", "sources"):
+            plan(place)  # type: ignore[arg-type]  # it is one of the files of the test
+        return found
+
+    monkeypatch.setattr(LocalPlace, "walk", walked)
+    savepoints.savepoint(query.location, str(quick_path / "taken"))
+    assert listing(query.place, "offsets")[-1].name == "offsets/3"
+    offsets, known = (
+        {path.name for path in (quick_path / "taken" / each).rglob("*")} for each in ("offsets", "sources")
+    )
+    assert offsets <= known
+
+
+def test_a_claimed_savepoint_goes_when_the_checkpoint_stands_and_not_before(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = written(quick_path / "query", 2, operators=(0,))
+    saved = quick_path / "taken"
+    savepoints.savepoint(query.location, str(saved))
+    before = files(saved)
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.Savepoint, "require_all", lambda *_: (_ for _ in ()).throw(FormatError("made up")))
+        with pytest.raises(FormatError, match="made up"):
+            savepoints.restore(str(saved), str(quick_path / "restored"), claim="claim")
+    with pytest.raises(InvalidInputError, match="inside of"):
+        savepoints.restore(str(saved), str(saved / "restored"), claim="claim")
+    with pytest.raises(InvalidInputError, match="claim is 'steal'"):
+        savepoints.restore(str(saved), str(quick_path / "restored"), claim="steal")  # type: ignore[arg-type]
+    assert files(saved) == before
+    savepoints.restore(str(saved), str(quick_path / "restored"), claim="claim")
+    assert files(saved) == {}
+    assert stored(str(quick_path / "restored")) == (query.version, 2, query.rows)
+
+
+def renamed(rows: Logical, uid: str) -> Logical:
+    return {(kind, store, state.replace(f"{UID}/", f"{uid}/")): each for (kind, store, state), each in rows.items()}
+
+
+@pytest.mark.parametrize("partitions", [2, 4])
+def test_a_keyed_operator_is_found_under_its_new_uid(partitions: int, quick_path: Path) -> None:
+    query = written(quick_path / "query", 2, operators=(2,))
+    savepoints.savepoint(query.location, str(quick_path / "taken"))
+    savepoints.restore(
+        str(quick_path / "taken"), str(quick_path / "restored"), parallelism=partitions, uid_map={UID: "guests"}
+    )
+    assert stored(str(quick_path / "restored")) == (query.version, partitions, renamed(query.rows, "guests"))
+    checkpoint = Checkpoint(str(quick_path / "restored"), parse({}))
+    assert [operator.uids for operator in inventory(checkpoint, query.version)] == [["guests"]]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"uid_map": {"unknown": "new"}}, rf"renames \['unknown'\].*{UID}"),
+        ({"parallelism": MAX_PARALLELISM + 1}, f"max_parallelism {MAX_PARALLELISM}: it cannot have"),
+        ({"parallelism": 0}, "too few"),
+        ({"parallelism": 1 << 30}, "too many"),
+        ({"query_id": "another"}, "not 'keep' or 'new'"),
+    ],
+)
+def test_nothing_is_written_when_a_restore_is_refused(more: dict[str, Any], words: str, quick_path: Path) -> None:
+    query = written(quick_path / "query", 2, operators=(2,), batches=1)
+    savepoints.savepoint(query.location, str(quick_path / "taken"))
+    with pytest.raises(InvalidInputError, match=words):
+        savepoints.restore(str(quick_path / "taken"), str(quick_path / "restored"), **more)
+    assert files(quick_path / "restored") == {}
+
+
+def test_a_target_that_is_not_empty_stays_as_it_is(quick_path: Path) -> None:
+    query = written(quick_path / "query", 2, operators=(2,), batches=1)
+    savepoints.savepoint(query.location, str(quick_path / "taken"))
+    target = quick_path / "used"
+    (target / "deep").mkdir(parents=True)
+    (target / "deep" / "file").write_text("mine")
+    for act in (
+        lambda: savepoints.savepoint(query.location, str(target)),
+        lambda: savepoints.restore(str(quick_path / "taken"), str(target)),
+        lambda: savepoints.rescale(query.location, str(target), 3),
+    ):
+        with pytest.raises(InvalidInputError, match="is not empty: it has deep/file"):
+            act()
+    assert files(target) == {"deep/file": b"mine"}
+
+
+def test_a_restore_never_goes_on_where_another_query_has_begun(quick_path: Path) -> None:
+    query = written(quick_path / "query", 2, operators=(2,), batches=1)
+    target = quick_path / "restored"
+    LocalPlace(target).put("_ckpt/restore/request.json", b"")
+    with pytest.raises(FormatError, match=r"request\.json is damaged"):
+        savepoints.rescale(query.location, str(target), 3)
+    shutil.rmtree(target)
+    Path.unlink(Path(query.location, "commits", "0"))
+    with pytest.raises(InvalidInputError, match="no batch of the query has been committed"):
+        savepoints.rescale(query.location, str(target), 3)
+    assert files(target) == {}
+
+
+def test_a_digest_that_differs_fails_the_restore_for_good(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = written(quick_path / "query", 2, operators=(0,))
+    target, write = quick_path / "restored", RunWriters.write
+
+    def lossy(writers: RunWriters, rows: Any, *, is_ordered: bool) -> None:  # noqa: ANN401
+        write(writers, list(rows)[1:], is_ordered=is_ordered)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunWriters, "write", lossy)
+        with pytest.raises(
+            FormatError, match=r"operator 0, store 'left': state 'by time' had \d+ rows with the digest"
+        ):
+            savepoints.rescale(query.location, str(target), 3)
+    with pytest.raises(InvalidInputError, match="is no checkpoint"):
+        Checkpoint(str(target), parse({}))
+
+
+def history(*types: str) -> Descriptor:
+    return Descriptor(value_schema={"value": {"schemas": list(types), "current": len(types)}})
+
+
+def meta_with(**states: Descriptor) -> StoreMeta:
+    empty = StoreMeta(version=1, id="a", parent="0", num_partitions=2, counter=0, states=())
+    for name, descriptor in states.items():
+        empty, _ = empty.with_state(name, descriptor)
+    return empty
+
+
+def test_the_longest_history_of_types_reads_the_rows_of_all_partitions() -> None:
+    short, long = meta_with(a=history("int"), b=history("x")), meta_with(b=history("x"), a=history("int", "long"))
+    for metas in ((short, long), (long, short)):
+        whole = merged(metas, "operator 0")
+        assert {state.name: state.descriptor for state in whole.states} == {
+            "a": history("int", "long"),
+            "b": history("x"),
+        }
+        numbers = {state.name: state.number for state in whole.states}
+        for meta, became in zip(metas, whole.numbers, strict=True):
+            assert {state.name: became[state.number] for state in meta.states} == numbers
+    with pytest.raises(InvalidInputError, match="state 'a' did not change in the same order"):
+        merged((long, meta_with(a=history("int", "string"))), "operator 0")
+
+
+def test_attempts_at_one_copy_leave_each_other_alone(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = written(quick_path / "query", 1, operators=(0,))
+    checkpoint = Checkpoint(query.location, parse({}))
+    (operator,) = inventory(checkpoint, query.version)
+    (store,) = operator.stores["left"]
+    task = CopyTask(Workplace(parse({})), store, str(quick_path / "copy"))
+    first, before = task(), files(quick_path / "copy")
+    monkeypatch.setattr(LocalPlace, "delete", lambda _place, name: pytest.fail(f"{name} was deleted"))
+    assert task() == first
+    assert files(quick_path / "copy") == before
+
+
+def objects_of(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file() and "_ckpt" not in path.parts)
+
+
+def damages(path: Path) -> Iterator[str]:
+    """Have a file damaged in each way, and mended in the end."""
+    whole = path.read_bytes()
+    changed = bytearray(whole)
+    changed[len(whole) // 2] ^= 1
+    for how, content in (("flipped", bytes(changed)), ("cut", whole[: len(whole) * 2 // 3]), ("lost", None)):
+        if content is None:
+            path.unlink()
+        else:
+            path.write_bytes(content)
+        yield how
+    path.write_bytes(whole)
+
+
+def names(path: Path, told: str) -> bool:
+    """Whether an error says which object it is about: by its name, or the store and the version that it is of."""
+    if path.suffix in (".delta", ".snapshot"):
+        return path.name in told or (f"version {int(path.name[:20])} " in told and "operator " in told)
+    if path.parent.name == "commits" and "the commit log names" in told:
+        return True
+    alone = ("metadata", "savepoint.json")
+    return f"{path.parent.name}/{path.name}" in told or (path.name in alone and path.name in told)
+
+
+def test_no_checkpoint_is_made_of_a_savepoint_with_any_damage(quick_path: Path) -> None:
+    query = written(quick_path / "query", 1, operators=(0, 1), batches=2)
+    query.plan()
+    saved = quick_path / "taken"
+    savepoints.savepoint(query.location, str(saved))
+    for number, path in enumerate(objects_of(saved)):
+        for how in damages(path):
+            for partitions in (1, 2):
+                target = quick_path / f"{number}-{how}-{partitions}"
+                with pytest.raises((FormatError, InvalidInputError, NotFoundError)) as refused:
+                    savepoints.restore(str(saved), str(target), parallelism=partitions)
+                assert names(path, refused.value.message), f"{how} {path}: {refused.value.message}"
+                with pytest.raises(InvalidInputError, match="is no checkpoint"):
+                    Checkpoint(str(target), parse({}))
+    savepoints.restore(str(saved), str(quick_path / "restored"), parallelism=2)
+    assert stored(str(quick_path / "restored")) == (query.version, 2, query.rows)
+
+
+def test_a_savepoint_of_a_damaged_checkpoint_holds_all_or_is_none(quick_path: Path) -> None:
+    query = Query(str(quick_path / "query"), 1, operators=(1,))
+    for each in range(3):
+        query.run()
+        if each < 2:
+            query.snapshot(Identity(0, 0, "default"))
+    refused, survived = [], []
+    for number, path in enumerate(objects_of(Path(query.location))):
+        for how in damages(path):
+            if how == ("cut" if "state" in path.parts else "flipped"):  # Spark's files have no checksums
+                continue
+            target = quick_path / f"{number}-{how}"
+            try:
+                savepoints.savepoint(query.location, str(target))
+            except (FormatError, InvalidInputError, NotFoundError) as problem:
+                refused.append((how, path, problem.message))
+                with pytest.raises(InvalidInputError):
+                    Savepoint(str(target), parse({}))
+                continue
+            if (how, path.parent.name, path.name) == ("lost", "commits", "2"):
+                assert stored(str(target))[0] == 2, "Spark itself would do the last batch again"
+                continue
+            survived.append((how, path.suffix))
+            assert stored(str(target)) == (query.version, 1, query.rows), f"{how} {path}"
+    assert {path.suffix for _, path, _ in refused} >= {".delta", ""}
+    assert {how for how, suffix in survived if suffix == ".snapshot"} == {"flipped", "lost"}, "older ones do"
+    assert {how for how, suffix in survived if suffix == ".sst"} == {"flipped", "lost"}
+    for how, path, told in refused:
+        assert names(path, told), f"{how} {path}: {told}"
+
+
+@pytest.mark.parametrize("lost", ["state/0/_metadata/metadata", "state/1/_metadata/metadata"])
+@pytest.mark.parametrize("checkpoint_format", [1, 2])
+def test_an_operator_whose_metadata_is_lost_is_not_left_out(
+    lost: str, checkpoint_format: int, quick_path: Path
+) -> None:
+    query = written(quick_path / "query", 1, operators=(0, 1), batches=1, checkpoint_format=checkpoint_format)
+    Path(query.location, lost).unlink()
+    with pytest.raises(FormatError, match=f"{lost.removesuffix('/metadata')} does not say"):
+        savepoints.savepoint(query.location, str(quick_path / "taken"))
+    with pytest.raises(FormatError, match=f"{lost.removesuffix('/metadata')} does not say"):
+        savepoints.rescale(query.location, str(quick_path / "restored"), 2)
+
+
+def test_state_apart_from_its_checkpoint_is_taken_and_put_apart_again(quick_path: Path) -> None:
+    old, new = str(quick_path / "state-old"), str(quick_path / "state-new")
+    query = written(quick_path / "query", 2, remote=old)
+    before = files(Path(old))
+    with pytest.raises(InvalidInputError, match="has the state of a query of that id already"):
+        savepoints.rescale(query.location, str(quick_path / "refused"), 3, options={"remote": old})
+    assert files(quick_path / "refused") == {}
+    savepoints.rescale(query.location, str(quick_path / "rescaled"), 3, options={"remote": new})
+    assert files(Path(old)) == before
+    savepoints.savepoint(query.location, str(quick_path / "taken"), options={"remote": old})
+    done = savepoints.restore(
+        str(quick_path / "taken"), str(quick_path / "restored"), query_id="new", options={"remote": old}
+    )
+    assert {name: content for name, content in files(Path(old)).items() if done.query_id not in name} == before
+    shutil.rmtree(Path(old, QUERY))
+    assert stored(str(quick_path / "taken")) == (query.version, 2, query.rows), "a savepoint is whole in its folder"
+    for name, partitions in (("rescaled", 3), ("restored", 2)):
+        kept = files(quick_path / name)
+        assert not [each for each in kept if each.endswith((".sst", ".delta", ".snapshot"))]
+        assert stored(str(quick_path / name)) == (query.version, partitions, query.rows)
+
+
+def test_a_restore_is_another_when_its_state_is_to_lie_elsewhere(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = written(quick_path / "query", 1, operators=(2,), batches=1)
+    target, options = str(quick_path / "restored"), {"remote": str(quick_path / "apart")}
+    with monkeypatch.context() as patched:
+        patched.setattr("pyspark_ckpt.state_store.restoration.copy_logs", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            savepoints.rescale(query.location, target, 2, options=options)
+    with pytest.raises(InvalidInputError, match="did not finish, and this is another"):
+        savepoints.rescale(query.location, target, 2)
+    savepoints.rescale(query.location, target, 2, options=options)
+    assert stored(target) == (query.version, 2, query.rows)
+
+
+def test_the_list_tells_what_did_not_finish(quick_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    query: Query = written(quick_path / "query", 1, operators=(1,), batches=1)
+    savepoints.savepoint(query.location, str(quick_path / "all" / "whole"))
+    shutil.copytree(quick_path / "all" / "whole", quick_path / "all" / "nearly")
+    (quick_path / "all" / "nearly" / "savepoint.unfinished").touch()
+    (quick_path / "all" / "half").mkdir()
+    (quick_path / "all" / "half" / "savepoint.unfinished").touch()
+    assert main(["savepoint", "list", str(quick_path / "all"), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert {each["name"]: "version" in each for each in listed} == {"whole": True, "nearly": True, "half": False}
