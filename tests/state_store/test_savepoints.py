@@ -101,10 +101,10 @@ def test_a_savepoint_has_its_logs_when_the_query_has_deleted_them_meanwhile(
     query = written(quick_path / "query", 2, operators=(0,))
     taken: dict[str, Any] = {"version": query.version, "rows": dict(query.rows)}
 
-    def slow(checkpoint: Checkpoint, version: int) -> Any:  # noqa: ANN401
+    def slow(checkpoint: Checkpoint, version: int, *more: Any) -> Any:  # noqa: ANN401
         query.run(3)
         query.purge(2)
-        return inventory(checkpoint, version)
+        return inventory(checkpoint, version, *more)
 
     monkeypatch.setattr(engine, "inventory", slow)
     info = savepoints.savepoint(query.location, str(quick_path / "taken"))
@@ -135,7 +135,7 @@ def test_a_savepoint_is_of_a_newer_batch_when_the_logs_of_the_first_are_gone(
 def test_sources_know_every_batch_whose_offsets_a_savepoint_has(
     quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    query, walk, listing = written(quick_path / "query", 1, operators=(1,)), LocalPlace.walk, LocalPlace.list
+    query, walk = written(quick_path / "query", 1, operators=(1,)), LocalPlace.walk
     planned = iter([1])
 
     def plan(place: LocalPlace) -> None:
@@ -145,12 +145,12 @@ def test_sources_know_every_batch_whose_offsets_a_savepoint_has(
     def walked(place: LocalPlace, folder: str = "") -> Any:  # noqa: ANN401
         found = walk(place, folder)
         if folder in ("", "sources"):
-            plan(place)  # type: ignore[arg-type]  # it is one of the files of the test
+            plan(place)
         return found
 
     monkeypatch.setattr(LocalPlace, "walk", walked)
     savepoints.savepoint(query.location, str(quick_path / "taken"))
-    assert listing(query.place, "offsets")[-1].name == "offsets/3"
+    assert query.place.list("offsets")[-1].name == "offsets/3"
     offsets, known = (
         {path.name for path in (quick_path / "taken" / each).rglob("*")} for each in ("offsets", "sources")
     )
