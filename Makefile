@@ -60,6 +60,7 @@ bench: $(VENV)/.ready $(JAR) $(S3_READY) ## ours against Spark's own providers: 
 
 soak: $(VENV)/.ready $(JAR) $(S3_READY) $(HDFS_READY) ## random kills and faults on real Spark; ARGS="--minutes 60 --seed 1"
 	@$(PY) -m integration.soak $(ARGS)
+	@CKPT_RESCALE=soak $(PY) -m pytest integration/savepoints
 
 lint: types $(SBT_READY) ## ruff, mypy and scalafmt
 	@$(PY) -m ruff check .

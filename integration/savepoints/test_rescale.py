@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, permutations
 from typing import TYPE_CHECKING, Literal
 
 import pytest
@@ -25,7 +26,7 @@ from integration.operators.replay import collect_into, read_state, replay, run, 
 from pyspark_ckpt.savepoints import rescale, restore, savepoint
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -53,9 +54,22 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_query_goes_on_as_if_it_had_never_been_rescaled(name: str, spark: SparkSession, tmp_path: Path) -> None:
-    case, numbers = CASES[name]
+SOAK = os.environ.get("CKPT_RESCALE") == "soak"
+ALL_NUMBERS = (1, 2, 3, 4, 7, 8, 16, 200)
+
+
+def sampled(numbers: Mapping[str, tuple[int, ...]]) -> list[tuple[str, tuple[int, ...]]]:
+    """Each case once, with its own numbers; with ``CKPT_RESCALE=soak`` from all numbers to all, and back."""
+    if not SOAK:
+        return list(numbers.items())
+    return [(name, (n, m, n, m)[: len(own)]) for name, own in numbers.items() for n, m in permutations(ALL_NUMBERS, 2)]
+
+
+@pytest.mark.parametrize(("name", "numbers"), sampled({name: numbers for name, (_, numbers) in CASES.items()}))
+def test_a_query_goes_on_as_if_it_had_never_been_rescaled(
+    name: str, numbers: tuple[int, ...], spark: SparkSession, tmp_path: Path
+) -> None:
+    case, _ = CASES[name]
     case = replace(case, runs=(2, 1, 1))
     expected = replay(spark, case, _reference(name), tmp_path / "expected")
     batches: dict[int, Lines] = {}
