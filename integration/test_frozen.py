@@ -1,12 +1,15 @@
-"""Queries go on from the checkpoints of earlier releases, and show what the release itself showed next."""
+"""Queries go on from checkpoints and savepoints of earlier releases, and show what the release itself showed next."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pyspark_ckpt.savepoints import restore
 from tests.compat.frozen import VERSIONS, expected, unpack
+from tests.compat.frozen_savepoints import QUERIES as SAVED
 from tests.compat.queries import CASES, run_batch
 
 if TYPE_CHECKING:
@@ -23,3 +26,14 @@ def test_a_query_goes_on_from_a_checkpoint_of_an_earlier_release(
 ) -> None:
     checkpoint = unpack(version, name, tmp_path / "checkpoint")
     assert run_batch(spark, CASES[name], str(checkpoint)) == expected(version)["queries"][name]["goes on"]
+
+
+@pytest.mark.parametrize("partitions", [2, 3])
+@pytest.mark.parametrize("name", SAVED)
+def test_a_query_goes_on_from_a_savepoint_of_an_earlier_release(
+    name: str, partitions: int, spark: SparkSession, tmp_path: Path
+) -> None:
+    saved = unpack("savepoints/v1", name, tmp_path / "saved")
+    restore(str(saved), str(tmp_path / "checkpoint"), parallelism=partitions)
+    case = replace(CASES[name], partitions=partitions)
+    assert run_batch(spark, case, str(tmp_path / "checkpoint")) == expected("v1")["queries"][name]["goes on"]

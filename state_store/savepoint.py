@@ -202,9 +202,14 @@ def read_info(place: BlobPlace) -> SavepointInfo:
     try:
         written_as = read_sealed(place, NAME, _FormatOnly, MOST_BYTES).format
     except NotFoundError as problem:
+        if _is_unfinished(place):
+            hint = (
+                "It did not finish, and is of no use: delete it (pyspark-ckpt savepoint delete), and take another one."
+            )
+        else:
+            hint = "Name a savepoint; of the checkpoint of a stopped query, rescale makes another one."
         raise InvalidInputError(
-            f"{place.url} is no savepoint: it has no {NAME}, which is written last.",
-            hint="A savepoint that did not finish is of no use: delete the folder, and take another one.",
+            f"{place.url} is no savepoint: it has no {NAME}, which is written last.", hint=hint
         ) from problem
     check_format(written_as, SAVEPOINT_FORMAT, f"{place.url}/{NAME}")
     return read_sealed(place, NAME, SavepointInfo, MOST_BYTES)

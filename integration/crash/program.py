@@ -21,6 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import pyspark_ckpt
 from integration.crash import workload
 from integration.operators.placement import stored_rows
+from pyspark_ckpt import savepoints
 
 HOLD_LIMIT_S = 150.0
 END = "all batches are done"
@@ -33,7 +34,7 @@ def main() -> int:
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     _answer({"ok": "ready"})
-    orders: Mapping[str, Callable[..., Any]] = {"run": run, "state": state}
+    orders: Mapping[str, Callable[..., Any]] = {"run": run, "state": state, "savepoint": savepoint, "restore": restore}
     for line in sys.stdin:
         order = json.loads(line)
         try:
@@ -114,6 +115,16 @@ def state(
         sorted(map(repr, session.read.format("statestore").options(**view).load(checkpoint).collect()))
         for view in workload.state_views(name)
     ]
+
+
+def savepoint(_spark: SparkSession, checkpoint: str, target: str) -> int:
+    """Take a savepoint; its version."""
+    return savepoints.savepoint(checkpoint, target).version
+
+
+def restore(_spark: SparkSession, saved: str, target: str, parallelism: int) -> int:
+    """Make a checkpoint of a savepoint; its version."""
+    return savepoints.restore(saved, target, parallelism=parallelism).version
 
 
 def _session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:

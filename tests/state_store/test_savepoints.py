@@ -228,6 +228,13 @@ def test_a_target_that_is_not_empty_stays_as_it_is(quick_path: Path) -> None:
     assert files(target) == {"deep/file": b"mine"}
 
 
+def test_nobody_is_told_to_delete_a_checkpoint(quick_path: Path) -> None:
+    query = written(quick_path / "query", 1, operators=(1,), batches=1)
+    with pytest.raises(InvalidInputError, match="is no savepoint") as refused:
+        savepoints.restore(query.location, str(quick_path / "restored"))
+    assert "delete" not in refused.value.hint
+
+
 def test_a_restore_never_goes_on_where_another_query_has_begun(quick_path: Path) -> None:
     query = written(quick_path / "query", 2, operators=(2,), batches=1)
     target = quick_path / "restored"
