@@ -207,8 +207,8 @@ class Query:
         with Workplace(self.options).folder() as folder:
             rows = {MARKER_KEY: after.marker.encode(), **written}
             write_table_file(folder / "0.sst", sorted(rows.items()), TUNING)
-            name = DeltaName(after.marker, Marker(before.version, before.id if before.version else EMPTY_ID))
-            write_delta(place, name, after, [folder / "0.sst"])
+            delta = DeltaName(after.marker, Marker(before.version, before.id if before.version else EMPTY_ID))
+            write_delta(place, delta, after, [folder / "0.sst"])
         self.metas[identity] = after
         return after
 

@@ -18,7 +18,7 @@ from pyspark_ckpt.state_store import savepoint as engine
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.context import Identity
-from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.inventory import inventory
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
 from pyspark_ckpt.state_store.options import parse
@@ -135,7 +135,7 @@ def test_a_savepoint_is_of_a_newer_batch_when_the_logs_of_the_first_are_gone(
 def test_sources_know_every_batch_whose_offsets_a_savepoint_has(
     quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    query, walk, listing = written(quick_path / "query", 1, operators=(1,)), LocalPlace.walk, LocalPlace.list
+    query, walk = written(quick_path / "query", 1, operators=(1,)), LocalPlace.walk
     planned = iter([1])
 
     def plan(place: LocalPlace) -> None:
@@ -150,7 +150,7 @@ def test_sources_know_every_batch_whose_offsets_a_savepoint_has(
 
     monkeypatch.setattr(LocalPlace, "walk", walked)
     savepoints.savepoint(query.location, str(quick_path / "taken"))
-    assert listing(query.place, "offsets")[-1].name == "offsets/3"
+    assert LocalPlace(Path(query.location)).list("offsets")[-1].name == "offsets/3"
     offsets, known = (
         {path.name for path in (quick_path / "taken" / each).rglob("*")} for each in ("offsets", "sources")
     )
@@ -340,7 +340,7 @@ def test_no_checkpoint_is_made_of_a_savepoint_with_any_damage(quick_path: Path) 
         for how in damages(path):
             for partitions in (1, 2):
                 target = quick_path / f"{number}-{how}-{partitions}"
-                with pytest.raises((FormatError, InvalidInputError, engine.NotFoundError)) as refused:
+                with pytest.raises((FormatError, InvalidInputError, NotFoundError)) as refused:
                     savepoints.restore(str(saved), str(target), parallelism=partitions)
                 assert names(path, refused.value.message), f"{how} {path}: {refused.value.message}"
                 with pytest.raises(InvalidInputError, match="is no checkpoint"):
@@ -363,7 +363,7 @@ def test_a_savepoint_of_a_damaged_checkpoint_holds_all_or_is_none(quick_path: Pa
             target = quick_path / f"{number}-{how}"
             try:
                 savepoints.savepoint(query.location, str(target))
-            except (FormatError, InvalidInputError, engine.NotFoundError) as problem:
+            except (FormatError, InvalidInputError, NotFoundError) as problem:
                 refused.append((how, path, problem.message))
                 with pytest.raises(InvalidInputError):
                     Savepoint(str(target), parse({}))
