@@ -11,7 +11,7 @@ from pyspark_ckpt import savepoints
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoint import delete
-from tests.saved_query import stored, written
+from tests.saved_query import Query, stored, written
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +51,8 @@ def test_a_savepoint_in_s3_is_copied_by_the_service_and_restored_anywhere(
 
 def test_state_in_s3_is_apart_from_its_checkpoint_before_and_after(s3: S3Service, quick_path: Path) -> None:
     old, new = ({"remote": s3.new_folder(), **s3.options} for _ in range(2))
-    query = written(quick_path / "query", 2, operators=(0, 2), batches=2, **old)  # type: ignore[arg-type]  # all are options
+    query = Query(str(quick_path / "query"), 2, options=parse(old), operators=(0, 2))
+    query.run(2, snapshots=True)
     savepoints.savepoint(query.location, str(quick_path / "taken"), options=old)
     before = s3.files(old["remote"])
     with pytest.raises(InvalidInputError, match="has the state of a query of that id already"):

@@ -150,7 +150,7 @@ def test_sources_know_every_batch_whose_offsets_a_savepoint_has(
 
     monkeypatch.setattr(LocalPlace, "walk", walked)
     savepoints.savepoint(query.location, str(quick_path / "taken"))
-    assert query.place.list("offsets")[-1].name == "offsets/3"
+    assert LocalPlace(Path(query.location)).list("offsets")[-1].name == "offsets/3"
     offsets, known = (
         {path.name for path in (quick_path / "taken" / each).rglob("*")} for each in ("offsets", "sources")
     )
