@@ -217,7 +217,8 @@ class Database:
         read.fill_cache(False)  # type: ignore[call-arg]  # the stub forgets it
         read.set_readahead_size(READAHEAD_BYTES)
         read.set_iterate_upper_bound(end)
-        return cast("Iterator[tuple[bytes, bytes]]", self._open.items(from_key=begin, read_opt=read))
+        # In a frame that lives as long as the iterator: this one reads the bound where the options have it.
+        yield from cast("Iterator[tuple[bytes, bytes]]", self._open.items(from_key=begin, read_opt=read))
 
     def hide(self, begin: bytes, end: bytes) -> None:
         """Remove the rows from key ``begin`` up to ``end`` by a mark of some bytes; for offline work.
