@@ -73,7 +73,7 @@ endif
 # mypy sees the packages under the names they are installed by; from inside the repository it would check a part only.
 types: $(VENV)/.ready
 	@rm -rf .tools/typed && mkdir -p .tools/typed/pyspark_ckpt
-	@ln -s $(CURDIR)/pyspark_ckpt/*.py $(CURDIR)/pyspark_ckpt/py.typed $(CURDIR)/state_store $(CURDIR)/operators \
+	@ln -s $(CURDIR)/pyspark_ckpt/*.py $(CURDIR)/pyspark_ckpt/py.typed $(CURDIR)/state_store $(CURDIR)/operators $(CURDIR)/reading \
 		.tools/typed/pyspark_ckpt/
 	@cd .tools/typed && MYPYPATH=. ../../$(PY) -m mypy --config-file ../../pyproject.toml -p pyspark_ckpt
 	@MYPYPATH=.tools/typed $(PY) -m mypy --explicit-package-bases tests integration

@@ -1,7 +1,8 @@
 """A checkpoint as a whole, read without Spark: its operators, their stores, and what is stored of them.
 
 Spark writes ``metadata`` (the query's id), ``commits/<batch>`` and, for each operator,
-``state/<id>/_metadata/metadata`` (name, stores, number of partitions); batch N makes version N + 1.
+``state/<id>/_metadata/metadata`` (name, stores, number of partitions), or ``_metadata/v2/<batch>`` of one with column
+families; batch N makes version N + 1.
 """
 
 from __future__ import annotations
@@ -112,22 +113,29 @@ class Checkpoint:
         """All stateful operators, by their number."""
         found: list[Operator] = []
         for number in count():
-            name = f"state/{number}/_metadata/metadata"
-            try:
-                content = self.place.get(name)
-            except NotFoundError:
+            name = self._metadata_of(number)
+            if name is None:
                 return found
-            found.append(_operator(content, number, f"{self.place.url}/{name}"))
+            found.append(_operator(self.place.get(name), number, f"{self.place.url}/{name}"))
         raise AssertionError("not reached")
+
+    def _metadata_of(self, number: int) -> str | None:
+        """The newest object in which Spark says what an operator is; None if there is no such operator."""
+        folder = f"state/{number}/_metadata"
+        if any(blob.name.rpartition("/")[2] == "metadata" for blob in self.place.list(folder, "metadata")):
+            return f"{folder}/metadata"
+        names = (blob.name.rpartition("/")[2] for blob in self.place.list(f"{folder}/v2"))
+        newest = max((name for name in names if _BATCH.fullmatch(name)), key=int, default=None)
+        return None if newest is None else f"{folder}/v2/{newest}"
 
     def stores(self) -> Iterator[tuple[Operator, Identity]]:
         """Every store in use, operator by operator and partition by partition."""
         for operator in self.operators():
-            for partition in range(self._partitions_in_use(operator)):
+            for partition in range(self.partitions_in_use(operator)):
                 for store in operator.stores:
                     yield operator, Identity(operator.number, partition, store)
 
-    def _partitions_in_use(self, operator: Operator) -> int:
+    def partitions_in_use(self, operator: Operator) -> int:
         """One for an operator that needs all rows in one place, whatever its number of partitions is said to be."""
         ids = self.ids(operator.number)
         if ids:

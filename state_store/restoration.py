@@ -30,13 +30,14 @@ from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.inventory import OperatorVersion
 from pyspark_ckpt.state_store.jobs import Progress, RecordedTask, Runner, Task
 from pyspark_ckpt.state_store.json_objects import Count, read_sealed, seal
+from pyspark_ckpt.state_store.meta import is_keyed
+from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.query_log import QUERY, Rewriting, copy_query, partitions_of
 from pyspark_ckpt.state_store.redistribution import (
     Layout,
     Merged,
     hash_ranges,
-    is_kept_by_spark,
     max_parallelism_of,
     merged,
     overlaps,
@@ -225,6 +226,8 @@ class Restoration:
         change = Rewriting(self._version - 1, self.partitions, ids, recorded.query_id)
         for identity, url in work.pointers:
             point_to(self._workplace.place(url), self._place, identity)
+        if self._request.allow_non_restored_state:
+            self._place.put(f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}", b"")
         copy_query(self._source.place, self._version - 1, self._place, change)
         for blob in self._place.walk(WORK_FOLDER):
             self._place.delete(blob.name)
@@ -344,9 +347,7 @@ class _Work:
         else:
             before, results = self._split(stores, new)
         digests = {whole.names.get(state, state): each for state, each in combined(before).items()}
-        spark = {
-            state.name for state in whole.states if operator.layout is Layout.KEY_GROUPS and is_kept_by_spark(state)
-        }
+        spark = {state.name for state in whole.states if operator.layout is Layout.KEY_GROUPS and not is_keyed(state)}
         after = {
             state: each for state, each in combined(each.digests for each in results).items() if state not in spark
         }

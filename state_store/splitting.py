@@ -22,7 +22,7 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
 from pyspark_ckpt.state_store.meta import State
 from pyspark_ckpt.state_store.redistribution import hash_at
-from pyspark_ckpt.state_store.rows import Row, portions, rows_of, stray_keys
+from pyspark_ckpt.state_store.rows import Row, portions_of, stray_keys
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
 RUNS_FOLDER = "_ckpt/restore/runs"
@@ -86,7 +86,7 @@ class SplitTask:
         is_ordered, number = bool(state.number & ORDERED_BIT), self.numbers[state.number]
         if number != state.number:
             writers.roll_over_all()  # keys would not rise any more
-        for portion in portions(rows_of(database, state)):
+        for portion in portions_of(database, state):
             count += len(portion)
             total += sum_of(portion)
             rows = portion

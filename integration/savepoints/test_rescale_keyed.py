@@ -1,0 +1,103 @@
+"""Keyed operators from n partitions to m: values, lists, maps, TTL and timers go on as if nothing had happened."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from integration.conftest import SHUFFLE_PARTITIONS
+from integration.operators import inputs
+from integration.operators.keyed import keyed
+from integration.operators.providers import OURS
+from integration.operators.replay import Case, collect_into, run, write_inputs
+from integration.operators.test_timers import BothClocks, ReminderColumns, Reminders
+from pyspark_ckpt import operators as ckpt
+from pyspark_ckpt.savepoints import rescale
+from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.clipping import DigestTask
+from pyspark_ckpt.state_store.digests import combined
+from pyspark_ckpt.state_store.inventory import inventory
+from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.store_version import Workplace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from integration.operators.replay import Lines
+    from pyspark_ckpt.state_store.digests import Digest
+
+_EVENTS = inputs.events(seed=61, rows=80)
+_REMINDERS = "what string, user int, rows bigint, at timestamp, watermark_ms bigint"
+
+
+class Habits(ckpt.KeyedProcessor):
+    """Every kind of state, with times to live in event time."""
+
+    rows = ckpt.ValueState("rows", "bigint", default=0)
+    recent = ckpt.ListState("recent", "bigint", ttl=ckpt.Ttl("40 minutes", clock="event"))
+    words = ckpt.MapState("words", "string", "bigint", ttl=ckpt.Ttl("15 minutes", clock="event"))
+    most = ckpt.ReducingState("most", "double", "max")
+
+    def process(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Sequence[Any]]:  # noqa: ANN401
+        self.rows.update(self.rows.value() + len(rows))
+        self.recent.add_all([row.id for row in rows])
+        for row in rows:
+            self.words.put(row.word or "", row.id)
+            self.most.add(row.amount)
+        yield key.user, self.rows.value(), sorted(self.recent.get()), sorted(self.words.keys()), self.most.get()
+
+
+CASES = {
+    "every kind of state": (Habits(), "user int, n bigint, recent array<bigint>, words array<string>, most double"),
+    "timers of event time": (Reminders(), _REMINDERS),
+    "timers of both clocks": (BothClocks(), _REMINDERS),
+    "timers in columns": (ReminderColumns(), _REMINDERS),
+}
+
+
+NUMBERS = {
+    "every kind of state": (2, 7, 3, 1),
+    "timers of event time": (1, 4, 16, 3),
+    "timers of both clocks": (3, 2, 5, 4),
+    "timers in columns": (4, 2, 8, 1),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_keyed_operator_goes_on_as_if_it_had_never_been_rescaled(
+    name: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    processor, output = CASES[name]
+    case = Case(
+        lambda frames: keyed(processor, output)([frames[0].withWatermark("at", "5 minutes")]),
+        (_EVENTS,),
+        output_mode="update",
+    )
+    expected = _played(spark, case, tmp_path / "expected", (2, 2, 2, 2))
+    assert any(expected.values()), "a case without output proves nothing"
+    assert _played(spark, case, tmp_path / "actual", NUMBERS[name]) == expected
+    assert _digests(tmp_path / "actual") == _digests(tmp_path / "expected")
+
+
+def _played(spark: SparkSession, case: Case, folder: Path, numbers: Sequence[int]) -> Mapping[int, Lines]:
+    """The rows of every batch of a query that has another number of partitions after each restart."""
+    batches: dict[int, Lines] = {}
+    for number, (before, partitions) in enumerate(pairwise((0, *numbers))):
+        write_inputs(case, folder, number, number + 1)
+        if number and before != partitions:
+            old = folder / f"before-{number}"
+            (folder / "checkpoint").rename(old)
+            rescale(str(old), str(folder / "checkpoint"), partitions)
+        run(OURS.session(spark, **{SHUFFLE_PARTITIONS: str(partitions)}), case, folder, collect_into(batches))
+    return batches
+
+
+def _digests(folder: Path) -> Mapping[str, Digest]:
+    checkpoint = Checkpoint(str(folder / "checkpoint"), parse({}))
+    (operator,) = inventory(checkpoint, checkpoint.newest_version)
+    return combined(DigestTask(Workplace(parse({})), store)() for store in operator.stores["default"])
