@@ -8,9 +8,11 @@ A run is a list of table files whose keys rise from file to file. They lie below
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from struct import unpack
 
 import msgspec
 import xxhash
@@ -21,7 +23,6 @@ from pyspark_ckpt.state_store.digests import Digest, digest, sum_of
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
 from pyspark_ckpt.state_store.meta import State
-from pyspark_ckpt.state_store.redistribution import hash_at
 from pyspark_ckpt.state_store.rows import Row, portions_of, stray_keys
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
@@ -121,20 +122,17 @@ class _Writers:
         self._most_bytes = max(LEAST_FILE_BYTES, min(ROLL_OVER_BYTES, ALL_WRITERS_BYTES // partitions))
         self._files: dict[int, list[Path]] = defaultdict(list)
         self._open: dict[int, TableWriter] = {}
-        self._put: dict[int, Put] = {}
+        self._put: list[Put] = [partial(self._begin, partition) for partition in range(partitions)]
         self._portions = 0
 
-    def write(self, rows: Iterable[Row], *, is_ordered: bool) -> None:
+    def write(self, rows: Sequence[Row], *, is_ordered: bool) -> None:
         """Write rows whose keys rise, each to the file of its partition."""
-        partitions, writers, hash_of = self._partitions, self._put, hash_at.unpack_from
+        partitions, put = self._partitions, self._put
+        at = slice(-HASH_BYTES, None) if is_ordered else slice(STATE_BYTES, STATE_BYTES + HASH_BYTES)
+        hashes = unpack(f">{len(rows)}i", b"".join([key[at] for key, _ in rows]))  # with a sign, as Spark has them
         with failures(f"write table files in {self._folder}"):
-            for key, value in rows:
-                at = len(key) - HASH_BYTES if is_ordered else STATE_BYTES
-                partition = hash_of(key, at)[0] % partitions
-                if partition in writers:
-                    writers[partition](key, value)
-                else:
-                    self._begin(partition)(key, value)
+            for (key, value), row_hash in zip(rows, hashes, strict=True):
+                put[row_hash % partitions](key, value)
         self._portions += 1
         if self._portions % LOOK_EVERY == 0:
             for partition in [each for each, writer in self._open.items() if writer.size_bytes > self._most_bytes]:
@@ -151,15 +149,16 @@ class _Writers:
         return self._files
 
     def _roll_over(self, partition: int) -> None:
-        del self._put[partition]
+        self._put[partition] = partial(self._begin, partition)
         self._open.pop(partition).finish()
 
-    def _begin(self, partition: int) -> Put:
+    def _begin(self, partition: int, key: bytes, value: bytes) -> None:
+        """Begin a file of the partition with its first row."""
         path = self._folder / f"{partition}-{len(self._files[partition])}.sst"
         self._files[partition].append(path)
         self._open[partition] = writer = TableWriter(path, self._tuning)
         self._put[partition] = writer.put
-        return writer.put
+        writer.put(key, value)
 
 
 def run_folder(operator: int, store: str, partition: int) -> str:
