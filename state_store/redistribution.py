@@ -12,7 +12,6 @@ partition first needs it: so states are matched by name.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -26,8 +25,6 @@ from pyspark_ckpt.state_store.keys import EMPTY_ID
 from pyspark_ckpt.state_store.meta import Descriptor, State, StoreMeta, is_keyed
 
 SINGLE_OPERATORS = frozenset({"globalLimit", "streamingGlobalLimit"})
-hash_at = struct.Struct(">i")
-"""The hash of a row as Spark has it, with its sign."""
 _U32 = 1 << 32
 
 

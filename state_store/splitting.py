@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from struct import unpack
 
 import msgspec
 import xxhash
@@ -26,7 +28,6 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
 from pyspark_ckpt.state_store.meta import State, is_keyed
-from pyspark_ckpt.state_store.redistribution import hash_at
 from pyspark_ckpt.state_store.rows import Row, portions_of, stray_keys
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
@@ -125,40 +126,25 @@ class RunWriters:
         self._most_bytes = max(LEAST_FILE_BYTES, min(ROLL_OVER_BYTES, ALL_WRITERS_BYTES // partitions))
         self._files: dict[int, list[Path]] = defaultdict(list)
         self._open: dict[int, TableWriter] = {}
-        self._put: dict[int, Put] = {}
+        self._put: list[Put] = [partial(self._begin, partition) for partition in range(partitions)]
         self._portions = 0
 
-    def write(self, rows: Iterable[Row], *, is_ordered: bool) -> None:
+    def write(self, rows: Sequence[Row], *, is_ordered: bool) -> None:
         """Write rows whose keys rise, each to the file of its partition."""
+        partitions, groups, put = self._partitions, self._key_groups, self._put
+        at = slice(-HASH_BYTES, None) if is_ordered else slice(STATE_BYTES, STATE_BYTES + HASH_BYTES)
+        hashes = unpack(f">{len(rows)}i", b"".join([key[at] for key, _ in rows]))  # with a sign, as Spark has them
+        if groups:
+            places = [((row_hash & _U32) * groups >> 32) * partitions // groups for row_hash in hashes]
+        else:
+            places = [row_hash % partitions for row_hash in hashes]
         with failures(f"write table files in {self._folder}"):
-            if self._key_groups:
-                self._by_key_groups(rows, is_ordered=is_ordered)
-            else:
-                self._by_remainders(rows, is_ordered=is_ordered)
+            for (key, value), place in zip(rows, places, strict=True):
+                put[place](key, value)
         self._portions += 1
         if self._portions % LOOK_EVERY == 0:
             for partition in [each for each, writer in self._open.items() if writer.size_bytes > self._most_bytes]:
                 self._roll_over(partition)
-
-    def _by_remainders(self, rows: Iterable[Row], *, is_ordered: bool) -> None:
-        partitions, writers, hash_of = self._partitions, self._put, hash_at.unpack_from
-        for key, value in rows:
-            at = len(key) - HASH_BYTES if is_ordered else STATE_BYTES
-            partition = hash_of(key, at)[0] % partitions
-            if partition in writers:
-                writers[partition](key, value)
-            else:
-                self._begin(partition)(key, value)
-
-    def _by_key_groups(self, rows: Iterable[Row], *, is_ordered: bool) -> None:
-        partitions, groups, writers, hash_of = self._partitions, self._key_groups, self._put, hash_at.unpack_from
-        for key, value in rows:
-            at = len(key) - HASH_BYTES if is_ordered else STATE_BYTES
-            partition = ((hash_of(key, at)[0] & _U32) * groups >> 32) * partitions // groups
-            if partition in writers:
-                writers[partition](key, value)
-            else:
-                self._begin(partition)(key, value)
 
     def roll_over_all(self) -> None:
         """Have what follows in other files than what was written."""
@@ -171,15 +157,16 @@ class RunWriters:
         return self._files
 
     def _roll_over(self, partition: int) -> None:
-        del self._put[partition]
+        self._put[partition] = partial(self._begin, partition)
         self._open.pop(partition).finish()
 
-    def _begin(self, partition: int) -> Put:
+    def _begin(self, partition: int, key: bytes, value: bytes) -> None:
+        """Begin a file of the partition with its first row."""
         path = self._folder / f"{partition}-{len(self._files[partition])}.sst"
         self._files[partition].append(path)
         self._open[partition] = writer = TableWriter(path, self._tuning)
         self._put[partition] = writer.put
-        return writer.put
+        writer.put(key, value)
 
 
 def run_folder(operator: int, store: str, partition: int) -> str:
