@@ -12,10 +12,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 from pyspark_ckpt.state_store import savepoint as engine
+from pyspark_ckpt.state_store.blobs import S3aSettings
+from pyspark_ckpt.state_store.blobs.s3a import PREFIX as S3A
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.inventory import inventory
@@ -52,7 +56,7 @@ def savepoint(
     if kind not in ("native", "canonical"):
         raise InvalidInputError(f"kind is {kind!r}, not 'native' or 'canonical'.")
     location = _checkpoint_of(query_or_checkpoint)
-    given = _options(options)
+    given = _options(options, location, target)
     with _job(f"savepoint to {target}") as (runner, progress):
         return engine.create(location, target, given, runner, progress, written_by=_version(), kind=kind)
 
@@ -76,7 +80,7 @@ def stop_with_savepoint(
             f"Query {query.id} does not run any more.", hint="Take a savepoint of its checkpointLocation."
         )
     location = _checkpoint_of(query)
-    engine.refuse_unless_empty(engine.place_of_savepoint(target, _options(options)), "a savepoint")
+    engine.refuse_unless_empty(engine.place_of_savepoint(target, _options(options, location, target)), "a savepoint")
     _finish(query, timeout_s)
     return savepoint(location, target, kind=kind, options=options)
 
@@ -106,7 +110,7 @@ def restore(
     """
     if claim not in ("no_claim", "claim"):
         raise InvalidInputError(f"claim is {claim!r}, not 'no_claim' or 'claim'.")
-    given = _options(options)
+    given = _options(options, savepoint_or_checkpoint, checkpoint_location)
     source = Savepoint(savepoint_or_checkpoint, given)
     request = Request(parallelism, query_id, dict(uid_map or {}), allow_non_restored_state)
     restoration = Restoration(
@@ -132,12 +136,12 @@ def rescale(
 
     As ``restore``, without a savepoint; the old checkpoint stays as it is. Raises as ``restore``.
     """
-    given = _options(options)
+    given = _options(options, checkpoint, new_checkpoint)
     source = Checkpoint(checkpoint, given)
-    with engine.pinned(source) as version:
-        operators = inventory(source, version)
+    with engine.pinned(source) as newest:
+        operators = inventory(source, newest)
         return _run(
-            Restoration(source, version, operators, new_checkpoint, Request(parallelism), given), new_checkpoint
+            Restoration(source, newest, operators, new_checkpoint, Request(parallelism), given), new_checkpoint
         )
 
 
@@ -221,11 +225,18 @@ def _active_session() -> SparkSession | None:
     return SparkSession.getActiveSession()
 
 
-def _options(given: Mapping[str, str] | None) -> Options:
+def _options(given: Mapping[str, str] | None, *locations: str) -> Options:
+    """Those of the session and the ``given`` ones; in a session, places of ``s3a:`` are reached as S3A reaches them."""
     session, found = _active_session(), {}
     if session is not None:
         found = {name: value for name in table() if (value := session.conf.get(PREFIX + name, None)) is not None}
-    return parse({**found, **(given or {})})
+    options = parse({**found, **(given or {})})
+    bucket = next((urlsplit(each).netloc for each in locations if each.startswith(("s3a://", "s3n://"))), "")
+    if session is None or not bucket:
+        return options
+    conf = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
+    settings = S3aSettings({f"{S3A}{name}": value for name, value in conf.getPropsWithPrefix(S3A).items()})
+    return replace(options, s3=settings.complete(options.s3, bucket))
 
 
 def _checkpoint_of(query: StreamingQuery | str) -> str:
@@ -261,6 +272,4 @@ def _finish(query: StreamingQuery, timeout_s: float) -> None:
 
 
 def _version() -> str:
-    from pyspark_ckpt import __version__  # noqa: PLC0415 - which imports this module
-
-    return f"pyspark-ckpt {__version__}"
+    return ", ".join(f"{name} {version(name)}" for name in ("pyspark-ckpt", "pyspark"))

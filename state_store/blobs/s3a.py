@@ -54,7 +54,7 @@ class S3aSettings:
             addressing=addressing,
             encryption=encryption,
             kms_key_id=kms_key_id,
-            credentials=self._credentials(bucket),
+            credentials=self._credentials(bucket) or own.credentials,
         )
 
     def _endpoint(self, bucket: str) -> str:

@@ -1,0 +1,53 @@
+"""A query whose checkpoint is in s3a:, that goes on from a savepoint with other partitions; prints its last output.
+
+``python -m integration.s3a.rescaled ROOT FOLDER SETTINGS``: ``SETTINGS`` is a JSON object of the session's confs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+import pyspark_ckpt as ckpt
+
+
+def main(root: str, folder: Path, settings: dict[str, str]) -> None:
+    """Count to a savepoint, and on behind it."""
+    builder = ckpt.configure(SparkSession.builder.master("local[2]"))
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    rows: dict[int, int] = {}
+
+    def keep(frame: DataFrame, _batch: int) -> None:
+        rows.update({row.key: row["count"] for row in frame.collect()})
+
+    for number, (name, partitions) in enumerate((("old", 2), ("new", 3))):
+        (folder / "input").mkdir(exist_ok=True)
+        pq.write_table(pa.table({"key": list(range(20))}), folder / "input" / f"{number}.parquet")
+        spark.conf.set("spark.sql.shuffle.partitions", partitions)
+        if number:
+            ckpt.savepoint(f"{root}/old", f"{root}/saved")
+            ckpt.restore(f"{root}/saved", f"{root}/new", parallelism=partitions)
+        stream = spark.readStream.schema("key bigint").parquet(str(folder / "input"))
+        query = (
+            stream.groupBy("key")
+            .count()
+            .writeStream.outputMode("update")
+            .option("checkpointLocation", f"{root}/{name}")
+            .foreachBatch(keep)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    print(json.dumps(sorted(rows.items())))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))
