@@ -60,6 +60,7 @@ bench: $(VENV)/.ready $(JAR) $(S3_READY) ## ours against Spark's own providers: 
 
 soak: $(VENV)/.ready $(JAR) $(S3_READY) $(HDFS_READY) ## random kills and faults on real Spark; ARGS="--minutes 60 --seed 1"
 	@$(PY) -m integration.soak $(ARGS)
+	@CKPT_RESCALE=soak $(PY) -m pytest integration/savepoints
 
 lint: types $(SBT_READY) ## ruff, mypy and scalafmt
 	@$(PY) -m ruff check .
@@ -73,7 +74,7 @@ endif
 # mypy sees the packages under the names they are installed by; from inside the repository it would check a part only.
 types: $(VENV)/.ready
 	@rm -rf .tools/typed && mkdir -p .tools/typed/pyspark_ckpt
-	@ln -s $(CURDIR)/pyspark_ckpt/*.py $(CURDIR)/pyspark_ckpt/py.typed $(CURDIR)/state_store $(CURDIR)/operators \
+	@ln -s $(CURDIR)/pyspark_ckpt/*.py $(CURDIR)/pyspark_ckpt/py.typed $(CURDIR)/state_store $(CURDIR)/operators $(CURDIR)/reading \
 		.tools/typed/pyspark_ckpt/
 	@cd .tools/typed && MYPYPATH=. ../../$(PY) -m mypy --config-file ../../pyproject.toml -p pyspark_ckpt
 	@MYPYPATH=.tools/typed $(PY) -m mypy --explicit-package-bases tests integration

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from msgspec import UNSET
 from msgspec.structs import asdict
 
 from pyspark_ckpt.operators.binding import bind, kind_of
@@ -21,7 +22,9 @@ from pyspark_ckpt.operators.timers import Timers
 from pyspark_ckpt.operators.value_types import resolved
 from pyspark_ckpt.operators.worker_session import WorkerSession
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
+from pyspark_ckpt.state_store.meta import Descriptor, is_keyed
+from pyspark_ckpt.state_store.options import PREFIX
+from pyspark_ckpt.state_store.ticket import Ticket
 
 Holder = TypeVar("Holder")
 
@@ -51,16 +54,18 @@ class DeclaredStates:
 
     uid: str
     states: tuple[ProcessorState, ...]
+    allow_non_restored_state: bool = False
 
     def descriptors(
-        self, meta: StoreMeta, key_schema: Mapping[str, str], placement: Mapping[str, Any]
+        self, ticket: Ticket, key_schema: Mapping[str, str], placement: Mapping[str, Any]
     ) -> list[tuple[str, Descriptor]]:
-        """How a store that holds ``meta`` now is to describe them. ``placement``: what decides where a key lives."""
+        """How the store is to describe them. ``placement``: what places keys. Raises InvalidInputError."""
+        self._require_all(ticket)
         encoder = {"keyed": self.uid, **placement}
         declared = []
         for each in self._kept():
             name = self._name(each)
-            known = meta.state(name)
+            known = ticket.meta.state(name)
             descriptor = None if known is None else known.descriptor
             values = {
                 what: asdict(evolved(schemas_of(descriptor, what, f"state {name!r}"), kind.schema))
@@ -71,7 +76,14 @@ class DeclaredStates:
             if timers is not None:
                 kind["clock"] = timers.clock
             ordered = timers is not None
-            descriptor = Descriptor(ordered=ordered, key_schema=key_schema, value_schema=values, key_encoder=kind)
+            descriptor = Descriptor(
+                ordered=ordered,
+                key_schema=key_schema,
+                value_schema=values,
+                key_encoder=kind,
+                ttl=UNSET if each.state.ttl is None else each.state.ttl.stored(),
+                aliases=each.state.aliases or UNSET,
+            )
             declared.append((name, descriptor))
             if each.state.ttl is not None:
                 index = Descriptor(
@@ -96,6 +108,21 @@ class DeclaredStates:
             setattr(holder, each.attribute, state)
             bound.append(state)
         return holder, bound
+
+    def _require_all(self, ticket: Ticket) -> None:
+        """Raise InvalidInputError if the store has state of keyed operators that this one does not declare.
+
+        So nothing is left behind by accident when the program has changed: a new name begins with no state.
+        """
+        names = {self._name(each) for each in self._kept()}
+        known = names | {index_name(name) for name in names}
+        left = [state.name for state in ticket.meta.states if is_keyed(state) and state.name not in known]
+        if left and not (self.allow_non_restored_state or ticket.allow_non_restored_state):
+            raise InvalidInputError(
+                f"Keyed operator {self.uid!r} declares {sorted(names)}, and the checkpoint has state {sorted(left)}.",
+                hint="Declare them, restore a savepoint with uid_map if the uid has changed, or set "
+                f"{PREFIX}allowNonRestoredState to true to leave that state alone.",
+            )
 
     def _kept(self) -> list[ProcessorState]:
         """What has rows in the store: all but counters."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -96,7 +96,7 @@ class _GroupsTask:
         self._read, kinds = row_reader(schema), list(schema.types)
         self._codec, self._hash = KeyCodec(kinds, "a key of the group"), SparkHash(kinds)
         key_schema = {field.name: str(field.type) for field in schema}
-        declared = called.declared.descriptors(ticket.meta, key_schema, PLACEMENT)
+        declared = called.declared.descriptors(ticket, key_schema, PLACEMENT)
         watermark_ms = state.getCurrentWatermarkMs() if state._watermark_present else NO_WATERMARK  # noqa: SLF001 - or it raises
         now_ms: Mapping[Clock, int] = {"processing": state.getCurrentProcessingTimeMs(), "event": watermark_ms}
         self._session = GroupSession(ticket, declared, self._codec, now_ms)
@@ -137,6 +137,8 @@ def _task(called: GroupFunctionWithStates, state: GroupState) -> _GroupsTask:
             _current.close()
             _current = None
         local_dir = context.getLocalProperty(f"{PREFIX}localDir") or ""
+        if context.getLocalProperty(f"{PREFIX}allowNonRestoredState") == "true":
+            called = replace(called, declared=replace(called.declared, allow_non_restored_state=True))
         _current = _GroupsTask(called, place[0], local_dir, state)
     return _current
 

@@ -154,6 +154,7 @@ class KeyedStream:
             has_watermark=has_watermark,
             memory_bytes=options.worker_memory_bytes,
             order_by=self.order_by,
+            allow_non_restored_state=options.allow_non_restored_state,
         )
         if "event" in operator.clocks and not has_watermark:
             raise InvalidInputError(

@@ -70,9 +70,9 @@ class PartitionTask:
         import pandas as pd
 
         codec = KeyCodec(self.operator.key_types)
-        states = DeclaredStates(self.operator.uid, self.operator.states)
+        states = DeclaredStates(self.operator.uid, self.operator.states, self.operator.allow_non_restored_state)
         key_schema = {name: str(kind) for name, kind in zip(self.operator.by, self.operator.key_types, strict=True)}
-        declared = states.descriptors(ticket.meta, key_schema, {"max_parallelism": self.operator.max_parallelism})
+        declared = states.descriptors(ticket, key_schema, {"max_parallelism": self.operator.max_parallelism})
         session = WorkerSession(ticket, declared, self.operator.partitions, codec, times.now_ms, times.fired_ms)
         processor, bound = states.bound(self.processor, session)
         timers = [each for each in bound if isinstance(each, BoundTimers)]

@@ -47,6 +47,7 @@ class Operator:
     memory_bytes: int
     order_by: tuple[str, ...]
     keeps_late_rows: bool = False
+    allow_non_restored_state: bool = False
 
     @property
     def clocks(self) -> set[Clock]:

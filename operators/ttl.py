@@ -16,6 +16,7 @@ import numpy as np
 
 from pyspark_ckpt.operators.durations import milliseconds
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.meta import TimeToLive
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,6 +59,10 @@ class Ttl:
     def duration_ms(self) -> int:
         """The duration in milliseconds."""
         return milliseconds(self.duration)
+
+    def stored(self) -> TimeToLive:
+        """What a state's descriptor says of it."""
+        return TimeToLive(self.duration_ms, self.refresh, self.clock)
 
 
 class Life:
@@ -108,6 +113,11 @@ class Life:
     def is_dead(self, stored: bytes) -> bool:
         """Whether a row has expired."""
         return _is_stamped(stored) and int(_STAMP.unpack_from(stored)[2]) <= self.dead_ms
+
+
+def unstamped(stored: bytes) -> tuple[int | None, bytes]:
+    """When a row was last written or read, None for one without a time to live, and its value. Raises FormatError."""
+    return (int(_STAMP.unpack_from(stored)[2]), stored[_STAMP.size :]) if _is_stamped(stored) else (None, stored)
 
 
 def index_instant(stored: bytes | None) -> int | None:

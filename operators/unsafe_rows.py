@@ -47,7 +47,11 @@ def portions(rows: Sequence[bytes]) -> Iterator[tuple[int, int]]:
 
 
 def read_rows(rows: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of ``rows``, whose fields have the types of ``schema``. Raises InvalidInputError for other types."""
+    """The columns of ``rows``, whose fields have the types of ``schema``.
+
+    What damaged rows say of their sizes takes no memory beyond a multiple of theirs. Raises InvalidInputError for other
+    types, ValueError or IndexError for rows that are none of the schema.
+    """
     sizes = np.fromiter(map(len, rows), np.int64, len(rows))
     if int(sizes.sum()) > MOST_BYTES:
         raise InvalidInputError(f"{len(rows)} rows of together {int(sizes.sum())} bytes are too many for one batch.")
@@ -117,6 +121,7 @@ class _Memory:
         if _fixed_width(kind):
             return _fixed(kind, content, valid)
         starts, sizes = begins + (content >> 32), content & 0xFFFFFFFF
+        self._check(starts, sizes)
         if pa.types.is_decimal(kind):
             return self._long_decimals(kind, starts, sizes, valid)
         if pa.types.is_string(kind) or pa.types.is_binary(kind):
@@ -133,8 +138,19 @@ class _Memory:
             return _array(kind, valid, [offsets.astype(np.int32)], [elements])
         raise InvalidInputError(f"Values of type {kind} cannot be handed to Python.")
 
+    def _check(self, starts: Words, sizes: Words) -> None:
+        """Raise ValueError for values that are not in this memory, or are together more than it has."""
+        if len(starts) and (starts.min() < 0 or int((starts + sizes).max()) > len(self._bytes)):
+            raise ValueError("a value is said to be outside of its rows")
+        self._check_sum(sizes, len(self._bytes))
+
+    def _check_sum(self, sizes: Words, most: int) -> None:
+        if len(sizes) and (sizes.min() < 0 or sizes.max() > most or int(sizes.sum()) > most):
+            raise ValueError(f"values of {len(self._bytes)} bytes are said to be larger")
+
     def _maps(self, kind: pa.MapType, starts: Words, valid: Mask) -> pa.Array:
         key_bytes = np.where(valid, self._words[starts // WORD], 0)
+        self._check_sum(key_bytes, len(self._bytes))
         offsets, keys = self._elements(kind.key_type, np.where(valid, starts + WORD, 0), valid)
         _, items = self._elements(kind.item_type, np.where(valid, starts + WORD + key_bytes, 0), valid)
         entries = pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])
@@ -143,6 +159,7 @@ class _Memory:
     def _elements(self, kind: pa.DataType, starts: Words, valid: Mask) -> tuple[Words, pa.Array]:
         """Where each array's elements begin and end, and all elements."""
         counts = np.where(valid, self._words[starts // WORD], 0)
+        self._check_sum(counts, 8 * len(self._bytes) if pa.types.is_null(kind) else len(self._bytes))
         offsets = _offsets(counts)
         position = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
         begins = np.repeat(starts, counts)

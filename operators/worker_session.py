@@ -73,7 +73,8 @@ class WorkerSession:
         if partitions is not None and recorded not in (None, partitions):
             raise LifecycleError(
                 f"The query was planned for {partitions} partitions, and its checkpoint has {recorded}.",
-                hint=f"Set spark.sql.shuffle.partitions to {recorded} before the query is built.",
+                hint=f"Set spark.sql.shuffle.partitions to {recorded} before the query is built, or make a checkpoint "
+                f"for {partitions} partitions of this one: pyspark-ckpt rescale.",
             )
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:

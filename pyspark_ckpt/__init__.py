@@ -7,12 +7,15 @@
 
     spark = pyspark_ckpt.configure(SparkSession.builder).getOrCreate()
 
-Importing this package does not import PySpark: the state server, a process of its own, must start quickly.
+Importing this package does not import PySpark: the state server, a process of its own, must start quickly. What needs
+it, and the rest of what users call (keyed operators, savepoints), is imported when it is first asked for.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 # In a checkout, also one that is installed with `pip install -e`, the sub-packages stand beside this folder.
 _HERE = Path(__file__).resolve().parent
@@ -33,18 +36,106 @@ from pyspark_ckpt.state_store.errors import (  # noqa: E402
 
 __version__ = "0.1.0"
 
+if TYPE_CHECKING:
+    from pyspark_ckpt.operators import (
+        AggregatingState,
+        Context,
+        Counter,
+        KeyedProcessor,
+        KeyedStream,
+        Keys,
+        ListState,
+        MapState,
+        ReducingState,
+        Timer,
+        Timers,
+        Ttl,
+        ValueState,
+        VectorContext,
+        VectorProcessor,
+        keyed,
+        with_states,
+    )
+    from pyspark_ckpt.reading import StateReader, StoredState, open_state
+    from pyspark_ckpt.savepoints import rescale, restore, savepoint, stop_with_savepoint
+    from pyspark_ckpt.state_source import register_state_source
+    from pyspark_ckpt.state_store.savepoint import SavepointInfo
+
+_LATER = {
+    **dict.fromkeys(("StateReader", "StoredState", "open_state"), "pyspark_ckpt.reading"),
+    # Spark looks for data sources in packages whose names begin with pyspark_, under the second name.
+    **dict.fromkeys(("register_state_source", "DefaultSource"), "pyspark_ckpt.state_source"),
+    **dict.fromkeys(("SavepointInfo",), "pyspark_ckpt.state_store.savepoint"),
+    **dict.fromkeys(("savepoint", "stop_with_savepoint", "restore", "rescale"), "pyspark_ckpt.savepoints"),
+    **dict.fromkeys(
+        (
+            *(
+                "AggregatingState",
+                "Context",
+                "Counter",
+                "KeyedProcessor",
+                "KeyedStream",
+                "Keys",
+                "ListState",
+                "MapState",
+            ),
+            *("ReducingState", "Timer", "Timers", "Ttl", "ValueState", "VectorContext", "VectorProcessor"),
+            *("keyed", "with_states"),
+        ),
+        "pyspark_ckpt.operators",
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - each name is what its module has
+    """What is imported when it is first asked for."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LATER[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
+
+
 __all__ = [
     "PROVIDER_CLASS",
+    "AggregatingState",
     "CkptError",
     "ConflictError",
+    "Context",
+    "Counter",
     "FormatError",
     "InternalError",
     "InvalidInputError",
+    "KeyedProcessor",
+    "KeyedStream",
+    "Keys",
     "LifecycleError",
+    "ListState",
+    "MapState",
     "NotFoundError",
+    "ReducingState",
+    "SavepointInfo",
+    "StateReader",
     "StorageError",
+    "StoredState",
+    "Timer",
+    "Timers",
+    "Ttl",
+    "ValueState",
+    "VectorContext",
+    "VectorProcessor",
     "__version__",
     "configure",
     "jar_path",
+    "keyed",
+    "open_state",
+    "register_state_source",
+    "rescale",
+    "restore",
+    "savepoint",
     "spark_conf",
+    "stop_with_savepoint",
+    "with_states",
 ]

@@ -1,4 +1,4 @@
-"""The command line: ``pyspark-ckpt checkpoint | savepoint | rescale``, also as ``python -m pyspark_ckpt``.
+"""The command line: ``pyspark-ckpt checkpoint | savepoint | rescale | state``, also as ``python -m pyspark_ckpt``.
 
 Needs neither Spark nor a JVM. Exit codes: 0 all is well, 1 something is wrong and was named, 2 the call was.
 """
@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pyspark_ckpt import savepoint_commands
+from pyspark_ckpt.state_commands import add_state_commands
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.collector import Collector
 from pyspark_ckpt.state_store.context import Identity
@@ -216,7 +217,6 @@ def _type(schema: Any) -> str:  # noqa: ANN401 - JSON
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pyspark-ckpt", description="Look after the state of streaming queries.")
-    common = _common()
     subjects = parser.add_subparsers(required=True, metavar="SUBJECT")
     commands = subjects.add_parser("checkpoint", help="the checkpoint of a query").add_subparsers(
         required=True, metavar="COMMAND"
@@ -227,10 +227,9 @@ def _parser() -> argparse.ArgumentParser:
         ("verify", verify, "read every object that a version needs; exit code 1 names what is wrong"),
         ("gc", collect, "delete what nobody can ask for any more; --dry-run prints it"),
     ):
-        each = commands.add_parser(name, help=what, description=what, parents=[common])
-        each.add_argument(
-            "checkpoint", metavar="CHECKPOINT", help="checkpointLocation: a path, file: or s3://bucket/path"
-        )
+        each = commands.add_parser(name, help=what, description=what)
+        _add_checkpoint(each)
+        each.add_argument("--json", action="store_true", help="for programs")
         if command is collect:
             each.add_argument("--dry-run", action="store_true", help="delete nothing, print what would go")
             each.add_argument(
@@ -246,15 +245,29 @@ def _parser() -> argparse.ArgumentParser:
         if command in {inspect, verify}:
             each.add_argument("--version", type=int, help="of the state; default: the newest committed one")
         each.set_defaults(run=_on_checkpoint(command))
-    savepoint_commands.add_to(subjects, common)
+    savepoint_commands.add_to(subjects, _common())
+    add_state_commands(subjects, _add_checkpoint, _on_checkpoint)
     return parser
 
 
 def _common() -> argparse.ArgumentParser:
-    """What all commands take."""
+    """What all commands of savepoints take."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--json", action="store_true", help="for programs")
-    common.add_argument(
+    _add_options(common)
+    return common
+
+
+def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say where the checkpoint is."""
+    parser.add_argument(
+        "checkpoint", metavar="CHECKPOINT", help="checkpointLocation: a path, file: or s3://bucket/path"
+    )
+    _add_options(parser)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "-o",
         "--option",
         action="append",
@@ -263,7 +276,6 @@ def _common() -> argparse.ArgumentParser:
         type=_pair,
         help="an option such as s3Endpoint=http://host:9000; may be repeated",
     )
-    return common
 
 
 def _count(text: str) -> int:

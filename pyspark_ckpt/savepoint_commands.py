@@ -18,14 +18,14 @@ from pyspark_ckpt.state_store.inventory import inventory
 from pyspark_ckpt.state_store.options import Options, parse
 from pyspark_ckpt.state_store.restoration import Request, Restoration, Restored
 from pyspark_ckpt.state_store.savepoint import Savepoint, SavepointInfo, delete, place_of_savepoint, saved_below
-from pyspark_ckpt.terminal import print_bars, print_json, print_table, size_text, with_progress
+from pyspark_ckpt.terminal import print_bars, print_json, print_table, progress_bar, size_text, with_progress
 
 Command: TypeAlias = Callable[[argparse.Namespace], int]
 
 
 def create(given: argparse.Namespace) -> int:
     """Take a savepoint of a checkpoint; its query may run."""
-    info = savepoints.savepoint(given.checkpoint, given.target, options=_pairs(given))
+    info = savepoints.savepoint(given.checkpoint, given.target, kind=given.kind, options=_pairs(given))
     return _print_info(info, given.target, as_json=given.json)
 
 
@@ -52,14 +52,16 @@ def verify(given: argparse.Namespace) -> int:
     stores = [Identity(store.operator, store.partition, store.name) for store in saved.info.stores]
     found = [saved.verify(identity, saved.info.version) for identity in with_progress(stores, str)]
     problems = [problem for each in found for problem in each.problems]
+    with progress_bar(given.savepoint) as progress:
+        problems += saved.verify_rows(progress)
     if given.json:
-        print_json({"version": saved.info.version, "stores": [asdict(each) for each in found]})
+        print_json({"problems": problems, "version": saved.info.version, "stores": [asdict(each) for each in found]})
         return int(bool(problems))
     for problem in problems:
         print(f"WRONG: {problem}")
-    rows, size = sum(each.rows for each in found), sum(each.bytes_read for each in found)
+    rows = sum(state.rows for operator in saved.info.operators for state in operator.states)
     outcome = f"{len(problems)} problems" if problems else "all right"
-    print(f"version {saved.info.version}: {len(found)} stores, {rows:,} rows, {size_text(size)} read: {outcome}")
+    print(f"version {saved.info.version}: {rows:,} rows, {size_text(saved.info.size_bytes)}: {outcome}")
     return int(bool(problems))
 
 
@@ -75,7 +77,17 @@ def restore(given: argparse.Namespace) -> int:
     if given.explain:
         saved = Savepoint(given.savepoint, _options(given))
         request = Request(given.parallelism, given.query_id, uid_map, given.allow_non_restored_state)
-        return _explain(saved, saved.info.version, given, request)
+        plan = Restoration(
+            saved,
+            saved.info.version,
+            saved.versions(),
+            given.target,
+            request,
+            _options(given),
+            saved.info.files,
+            saved.info.rows,
+        )
+        return _explain(plan, given)
     done = savepoints.restore(
         given.savepoint,
         given.target,
@@ -93,19 +105,20 @@ def rescale(given: argparse.Namespace) -> int:
     """Make a checkpoint for another number of partitions of that of a stopped query."""
     if given.explain:
         checkpoint = Checkpoint(given.checkpoint, _options(given))
-        return _explain(checkpoint, checkpoint.newest_version, given, Request(given.parallelism))
+        version = checkpoint.newest_version
+        if version == 0:
+            raise InvalidInputError(f"{checkpoint.place.url}: no batch of the query has been committed yet.")
+        request, operators = Request(given.parallelism), inventory(checkpoint, version)
+        return _explain(Restoration(checkpoint, version, operators, given.target, request, _options(given)), given)
     done = savepoints.rescale(given.checkpoint, given.target, given.parallelism, options=_pairs(given))
     return _print_restored(done, as_json=given.json)
 
 
-def _explain(source: Checkpoint, version: int, given: argparse.Namespace, request: Request) -> int:
-    if version == 0:
-        raise InvalidInputError(f"{source.place.url}: no batch of the query has been committed yet.")
-    restoration = Restoration(source, version, inventory(source, version), given.target, request, _options(given))
+def _explain(restoration: Restoration, given: argparse.Namespace) -> int:
     plan = restoration.explain()
     if given.json:
         return print_json(plan, asdict)
-    print(f"{source.place.url}, version {version}: {restoration.old_partitions} to {restoration.partitions} partitions")
+    print(f"{restoration.source_url}: {restoration.old_partitions} to {restoration.partitions} partitions")
     print_table(
         ("operator", "layout", "partitions", "rows", "objects", "bytes", "how"),
         [
@@ -202,6 +215,10 @@ def add_to(subjects: Any, common: argparse.ArgumentParser) -> None:  # noqa: ANN
         ("restore", restore, "make a checkpoint of one, for any number of partitions", ("savepoint", "target")),
     ):
         _add(commands, name, command, what, places, common)
+    kinds = commands.choices["create"]
+    kinds.add_argument(
+        "--kind", choices=("native", "canonical"), default="native", help="canonical: sorted rows in Parquet"
+    )
     again = commands.choices["restore"]
     again.add_argument("--claim", choices=("no_claim", "claim"), default="no_claim", help="claim: delete the savepoint")
     again.add_argument("--query-id", choices=("keep", "new"), default="keep", help="of the checkpoint; default: keep")

@@ -37,24 +37,33 @@ def savepoint(
     query_or_checkpoint: StreamingQuery | str,
     target: str,
     *,
+    kind: engine.Kind = "native",
     options: Mapping[str, str] | None = None,
 ) -> SavepointInfo:
     """Take a savepoint of the last committed batch of a query, running or stopped, in the empty folder ``target``.
 
     After return it is complete, durable and self-contained: the folder may be moved, and neither the query nor its
-    clean-up touches it. A query goes on meanwhile. After an error there is none. ``options``: those of
-    docs/options.md without their prefix, beside those of the active session.
+    clean-up touches it. A query goes on meanwhile. After an error there is none. ``kind``: "native" copies files as
+    they are; "canonical" writes the rows, sorted by hash, into Parquet files, whatever the number of partitions.
+    ``options``: those of docs/options.md without their prefix, beside those of the active session.
 
     Raises InvalidInputError (no checkpoint, no committed batch, a target that is not empty), StorageError, FormatError.
     """
+    if kind not in ("native", "canonical"):
+        raise InvalidInputError(f"kind is {kind!r}, not 'native' or 'canonical'.")
     location = _checkpoint_of(query_or_checkpoint)
     given = _options(options)
     with _job(f"savepoint to {target}") as (runner, progress):
-        return engine.create(location, target, given, runner, progress, written_by=_version())
+        return engine.create(location, target, given, runner, progress, written_by=_version(), kind=kind)
 
 
 def stop_with_savepoint(
-    query: StreamingQuery, target: str, *, timeout_s: float = STOP_TIMEOUT_S, options: Mapping[str, str] | None = None
+    query: StreamingQuery,
+    target: str,
+    *,
+    kind: engine.Kind = "native",
+    timeout_s: float = STOP_TIMEOUT_S,
+    options: Mapping[str, str] | None = None,
 ) -> SavepointInfo:
     """Let the batch that runs end, start no other, stop the query, and take a savepoint.
 
@@ -69,7 +78,7 @@ def stop_with_savepoint(
     location = _checkpoint_of(query)
     engine.refuse_unless_empty(engine.place_of_savepoint(target, _options(options)), "a savepoint")
     _finish(query, timeout_s)
-    return savepoint(location, target, options=options)
+    return savepoint(location, target, kind=kind, options=options)
 
 
 def restore(
@@ -100,7 +109,17 @@ def restore(
     given = _options(options)
     source = Savepoint(savepoint_or_checkpoint, given)
     request = Request(parallelism, query_id, dict(uid_map or {}), allow_non_restored_state)
-    done = _restored(source, source.info.version, checkpoint_location, request, given)
+    restoration = Restoration(
+        source,
+        source.info.version,
+        source.versions(),
+        checkpoint_location,
+        request,
+        given,
+        source.info.files,
+        source.info.rows,
+    )
+    done = _run(restoration, checkpoint_location)
     if claim == "claim":
         engine.delete(savepoint_or_checkpoint, given)
     return done
@@ -116,17 +135,14 @@ def rescale(
     given = _options(options)
     source = Checkpoint(checkpoint, given)
     with engine.pinned(source) as version:
-        return _restored(source, version, new_checkpoint, Request(parallelism), given)
+        operators = inventory(source, version)
+        return _run(
+            Restoration(source, version, operators, new_checkpoint, Request(parallelism), given), new_checkpoint
+        )
 
 
-def _restored(source: Checkpoint, version: int, target: str, request: Request, given: Options) -> Restored:
-    operators = inventory(source, version)
-    files = None
-    if isinstance(source, Savepoint):
-        source.require_all(operators)
-        files = source.info.files
-    restoration = Restoration(source, version, operators, target, request, given, files)
-    size = sum(operator.size_bytes for operator in operators)
+def _run(restoration: Restoration, target: str) -> Restored:
+    size = sum(operator.size_bytes for operator in restoration.operators)
     with _job(f"restore to {target}", size) as (runner, progress):
         return restoration.run(runner, progress)
 

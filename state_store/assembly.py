@@ -20,9 +20,10 @@ from pyspark_ckpt.state_store.keys import MARKER_KEY
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.manifest import decode
-from pyspark_ckpt.state_store.meta import StoreMeta
+from pyspark_ckpt.state_store.meta import StoreMeta, is_keyed
 from pyspark_ckpt.state_store.names import snapshot_name
 from pyspark_ckpt.state_store.redistribution import Merged
+from pyspark_ckpt.state_store.routes import joined_times, route_key
 from pyspark_ckpt.state_store.rows import digests_of
 from pyspark_ckpt.state_store.snapshot import Origins, SnapshotWriter
 from pyspark_ckpt.state_store.splitting import RunFile, fetch
@@ -65,12 +66,13 @@ class NewStore:
 
 @dataclass(frozen=True)
 class JoinTask:
-    """Joins the runs of one new partition."""
+    """Joins the runs of one new partition. ``spark_rows``: see ``Split``; they become one."""
 
     workplace: Workplace
     new: NewStore
     target: str
     runs: tuple[tuple[RunFile, ...], ...]
+    spark_rows: tuple[bytes, ...] = ()
 
     @property
     def key(self) -> str:
@@ -88,11 +90,21 @@ class JoinTask:
             try:
                 if paths:
                     database.ingest(paths)
+                if self.spark_rows:
+                    database.ingest([self._row_of_spark(folder / "spark.sst")])
                 if len(self.runs) >= LEAST_COMPACTED:
                     database.compact()
                 return publish(self.workplace, self.new, database, folder)
             finally:
                 database.close()
+
+    def _row_of_spark(self, path: Path) -> Path:
+        """The row that Spark keeps of the partition of a keyed operator."""
+        (state,) = (state for state in self.new.merged.states if not is_keyed(state))
+        key = route_key(state.number, self.new.identity.partition, self.new.partitions)
+        row = key, joined_times(self.spark_rows, f"{self.new.identity}, state {state.name!r}")
+        write_table_file(path, [row], self.workplace.tuning())
+        return path
 
 
 def publish(

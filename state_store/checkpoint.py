@@ -137,11 +137,11 @@ class Checkpoint:
     def stores(self) -> Iterator[tuple[Operator, Identity]]:
         """Every store in use, operator by operator and partition by partition."""
         for operator in self.operators():
-            for partition in range(self._partitions_in_use(operator)):
+            for partition in range(self.partitions_in_use(operator)):
                 for store in operator.stores:
                     yield operator, Identity(operator.number, partition, store)
 
-    def _partitions_in_use(self, operator: Operator) -> int:
+    def partitions_in_use(self, operator: Operator) -> int:
         """One for an operator that needs all rows in one place, whatever its number of partitions is said to be."""
         ids = self.ids(operator.number)
         if ids:

@@ -20,10 +20,9 @@ from pyspark_ckpt.state_store.database import Database, write_table_file
 from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head, state_range
-from pyspark_ckpt.state_store.meta import State
-from pyspark_ckpt.state_store.redistribution import is_kept_by_spark
+from pyspark_ckpt.state_store.meta import State, is_keyed
 from pyspark_ckpt.state_store.routes import joined_times, route_key
-from pyspark_ckpt.state_store.rows import Row, digests_of, stray_keys
+from pyspark_ckpt.state_store.rows import Row, digests_of, rows_between, stray_keys
 from pyspark_ckpt.state_store.snapshot import Origins
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
@@ -53,7 +52,7 @@ class DigestTask:
             stray = stray_keys(restored.database, restored.meta)
             if stray:
                 raise FormatError(f"{self.source.identity} has rows of states that it does not know: {stray}.")
-            kept = [state for state in restored.meta.states if not is_kept_by_spark(state)]
+            kept = [state for state in restored.meta.states if is_keyed(state)]
             return digests_of(restored.database, kept)
 
 
@@ -124,7 +123,7 @@ class ClipTask:
         written = []
         for state in self.new.merged.states:  # all is read before anything is hidden
             rows: Iterator[Row]
-            if is_kept_by_spark(state):
+            if not is_keyed(state):
                 rows = iter(self._row_of_spark(state, sources))
             elif state.number & ORDERED_BIT:
                 wanted = others if is_whole else sources
@@ -154,7 +153,7 @@ class ClipTask:
             value
             for part, source in sources.items()
             if (old := part.number_of(state)) is not None
-            for _, value in source.scan(*state_range(old))
+            for _, value in rows_between(source, *state_range(old))
         ]
         if not values:
             return []
@@ -165,22 +164,23 @@ class ClipTask:
         old = part.number_of(state)
         if old is None:
             return iter(())
-        return _renumbered(source.scan(*(_bound(old, at) for at in self.hashes)), old, state.number)
+        begin, end = (_bound(old, at) for at in self.hashes)
+        return _renumbered(rows_between(source, begin, end), old, state.number)
 
     def _of_ordered(self, state: State, part: Part, source: Database) -> Iterator[Row]:
         old = part.number_of(state)
         if old is None:
             return iter(())
         first, end = (at.to_bytes(HASH_BYTES + 1, "big") for at in self.hashes)
-        rows = source.scan(*state_range(old))
-        inside = ((key, value) for key, value in rows if first <= b"\0" + key[-HASH_BYTES:] < end)
+        found = rows_between(source, *state_range(old))
+        inside = ((key, value) for key, value in found if first <= b"\0" + key[-HASH_BYTES:] < end)
         return _renumbered(inside, old, state.number)
 
     def _hidden(self, *, is_whole: bool) -> Iterator[tuple[bytes, bytes]]:
         """What must not be seen of the store that is clipped."""
         for state in self.new.merged.states:
             begin, end = state_range(state.number)
-            if is_kept_by_spark(state) or (state.number & ORDERED_BIT and not is_whole):
+            if not is_keyed(state) or (state.number & ORDERED_BIT and not is_whole):
                 yield begin, end
             elif not state.number & ORDERED_BIT and not is_whole:
                 inside = [_bound(state.number, at) for at in self.hashes]

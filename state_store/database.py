@@ -41,13 +41,14 @@ _COMPRESSION = {
 
 @dataclass(frozen=True)
 class TableFile:
-    """One SST of a database: its file name, key range and number of rows (a deletion counts as one)."""
+    """One SST of a database: its file name, key range, number of rows (a deletion counts as one) and level."""
 
     name: str
     size_bytes: int
     first_key: bytes
     last_key: bytes
     rows: int
+    level: int
 
 
 @dataclass(frozen=True)
@@ -140,14 +141,19 @@ class Tuning:
 class Database:
     """One open RocksDB primary: the only writer of its folder."""
 
-    def __init__(self, folder: Path, tuning: Tuning, *, read_only: bool = False) -> None:
-        """Open ``folder``, creating it if it is not there; read-only changes no file. Raises StorageError."""
+    def __init__(self, folder: Path, tuning: Tuning, *, read_only: bool = False, may_lack_tables: bool = False) -> None:
+        """Open ``folder``, creating it if it is not there; read-only changes no file. Raises StorageError.
+
+        One that ``may_lack_tables`` opens without some of its table files; a read that needs one raises StorageError.
+        """
         self.folder = folder
+        options = tuning.options()
+        options.set_paranoid_checks(not may_lack_tables)
         self._closing = threading.Lock()
         self._bounds: list[rocksdict.ReadOptions] = []
         mode = rocksdict.AccessType.read_only(False) if read_only else rocksdict.AccessType.read_write()
         with failures(f"open the database {folder}"):
-            self._db: rocksdict.Rdict | None = rocksdict.Rdict(str(folder), tuning.options(), access_type=mode)
+            self._db: rocksdict.Rdict | None = rocksdict.Rdict(str(folder), options, access_type=mode)
 
     @property
     def _open(self) -> rocksdict.Rdict:
@@ -195,6 +201,7 @@ class Database:
                     first_key=bytes(file["start_key"] or b""),
                     last_key=bytes(file["end_key"] or b""),
                     rows=int(file["num_entries"]),
+                    level=int(file["level"]),
                 )
                 for file in self._open.live_files()
             ]
@@ -236,6 +243,19 @@ class Database:
         """Take what is hidden between two keys out of the files; for offline work. Raises StorageError."""
         with failures(f"compact {self.folder}"):
             self._open.compact_range(begin, end)
+
+    def rows_in(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Rows whose keys are from ``begin`` up to ``end`` (exclusive), in order. Raises StorageError, FormatError."""
+        within = rocksdict.ReadOptions()
+        within.set_total_order_seek(True)
+        within.set_iterate_upper_bound(end)
+        with failures(f"read the database {self.folder}"):
+            rows = self._open.iter(within)
+            rows.seek(begin)
+            while (key := rows.key()) is not None:
+                yield key, rows.value()
+                rows.next()
+            rows.status()  # an iterator that fails says only here that it has not come to the end
 
     def compact(self) -> None:
         """Merge everything into the fewest files; for offline work and tests."""

@@ -38,7 +38,7 @@ class Decisions:
         if version < 0 or (commit_id is not None and not is_id(commit_id)):
             raise InvalidInputError(f"{self._identity}: version {version} with id {commit_id!r} cannot exist.")
         if caller.format == 1:
-            self._epochs.of(caller.run_id, version)  # number the run before it commits anything
+            self._epochs.of(caller.run_id)  # number the run before it commits anything
         if version == 0:
             return EMPTY
         if commit_id is not None:
@@ -46,6 +46,9 @@ class Decisions:
         decided = self._decided.get((caller.run_id, version))
         if decided is not None:
             return decided
+        return self._resolved(version)
+
+    def _resolved(self, version: int) -> Marker:
         who = self._identity
         return resolve(self._place, self._checkpoint, version, who.operator, who.partition, str(who))
 
@@ -61,9 +64,10 @@ class Decisions:
     def settle(self, caller: Caller, delta: DeltaName) -> Marker:
         """Declare a format 1 commit the winner, unless another was first; a loser's traces go. Raises StorageError."""
         commit = delta.commit
-        stands = declare_winner(
-            self._place, commit, self._epochs.of(caller.run_id, delta.parent.version), caller.run_id
-        )
+        if self._epochs.is_over(caller.run_id, commit.version):
+            stands = self._resolved(commit.version)
+        else:
+            stands = declare_winner(self._place, commit, self._epochs.of(caller.run_id), caller.run_id)
         self.decide(caller, stands)
         if stands != commit:
             self._log.info("%s was committed as %s first; %s is dropped", self._identity, stands, commit)

@@ -1,8 +1,8 @@
 """Proof that rows have been moved and not changed: how many there are of a state, and a digest of them in any order.
 
-The digest of a state is the sum, modulo 2^128, of the xxh3 (128 bits) of each row: of its key without the state's
-number, and its value, with the length of the key as the seed. So it does not depend on partitions, on files, or on
-the order of rows, and it cannot be told from the whole which part of it is where.
+The digest of a state is the sum of the xxh3 (64 bits) of each row: of its key without the state's number, and its
+value, with the length of the key as the seed. So it does not depend on partitions, on files, or on the order of rows,
+and it cannot be told from the whole which part of it is where. The sum does not wrap round: it has 128 bits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.keys import STATE_BYTES
 
-_MODULUS = 1 << 128
 _HEX_DIGITS = 32
 
 
@@ -40,12 +39,12 @@ Digests = Mapping[str, Digest]
 
 def digest(rows: int, total: int) -> Digest:
     """Of so many rows whose hashes add up to ``total``."""
-    return Digest(rows, f"{total % _MODULUS:0{_HEX_DIGITS}x}")
+    return Digest(rows, f"{total:0{_HEX_DIGITS}x}")
 
 
 def sum_of(rows: Sequence[tuple[bytes, bytes]]) -> int:
     """What the rows, by their stored keys, hash to, added up."""
-    row_hash = xxhash.xxh3_128_intdigest
+    row_hash = xxhash.xxh3_64_intdigest
     return sum([row_hash(key[STATE_BYTES:] + value, len(key)) for key, value in rows])
 
 

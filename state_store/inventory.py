@@ -25,6 +25,8 @@ class OperatorVersion:
 
     operator: Operator
     stores: dict[str, tuple[StoreVersion, ...]]
+    saved_layout: Layout | None = None
+    """What a savepoint says of it, which does not have the stores themselves."""
 
     @cached_property
     def metas(self) -> list[StoreMeta]:
@@ -39,7 +41,7 @@ class OperatorVersion:
     @cached_property
     def layout(self) -> Layout:
         """How rows are spread over its partitions."""
-        return layout_of(self.operator.name, self.operator.partitions, self.partitions, self.metas)
+        return self.saved_layout or layout_of(self.operator.name, self.operator.partitions, self.partitions, self.metas)
 
     @property
     def size_bytes(self) -> int:

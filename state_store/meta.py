@@ -6,7 +6,7 @@ It travels in every delta (``meta.json``), in every snapshot manifest, and lies 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -27,8 +27,20 @@ from pyspark_ckpt.state_store.keys import (
 FORMAT_VERSION = 1
 
 
+class TimeToLive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long the rows of a keyed state live, for who reads them without the program; see operators/ttl.py."""
+
+    duration_ms: Annotated[int, msgspec.Meta(ge=1)]
+    refresh: str
+    clock: str
+
+
 class Descriptor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the rows of one state are laid out; schemas and encoder are kept as the shim gave them."""
+    """How the rows of one state are laid out; schemas and encoder are kept as the shim gave them.
+
+    ``ttl`` and ``aliases`` are what the program of a keyed operator said last: they may change, and are not stored of
+    states that have none.
+    """
 
     ordered: bool = False
     multiple_values: bool = False
@@ -36,6 +48,8 @@ class Descriptor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key_schema: Any = None
     value_schema: Any = None
     key_encoder: Any = None
+    ttl: TimeToLive | msgspec.UnsetType = msgspec.UNSET
+    aliases: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,6 +65,11 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether ``rows`` says how many there are: nobody counts those of an expiry index."""
         encoder = self.descriptor.key_encoder
         return not (isinstance(encoder, dict) and encoder.get("kind") == "expiry")
+
+
+def is_keyed(state: State) -> bool:
+    """Whether it is a state of a keyed operator, and not Spark's own."""
+    return state.number & ~ORDERED_BIT >= FIRST_KEYED_COUNTER
 
 
 class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,6 +7,7 @@
     <version:020d>-<epoch:010d>.winner       checkpoint format 1 only: which commit of a run stands
     sst/<sha256>-<8 hex digits>.sst          one table file of one or more snapshots
     _ckpt/runs/<epoch:010d>.run              checkpoint format 1 only, in the folder of the checkpoint
+    _ckpt/non-restored-state.allowed         there as well, if a restore was to allow that
 
 Versions have 20 digits so that the order of names is the order of versions. What has no such name is
 not ours (Spark keeps ``_metadata`` there) and is neither read nor deleted.
@@ -22,7 +23,10 @@ from pyspark_ckpt.state_store.json_objects import MAX_LONG
 from pyspark_ckpt.state_store.keys import Marker
 
 META_NAME = "meta.json"
-RUNS_FOLDER = "_ckpt/runs"
+CHECKPOINT_FOLDER = "_ckpt"
+RUNS_FOLDER = f"{CHECKPOINT_FOLDER}/runs"
+NON_RESTORED_STATE_NAME = "non-restored-state.allowed"
+"""In the folder of the checkpoint: states that no operator declares are left alone."""
 LAST_EPOCH = 10**10 - 1
 TABLE_FOLDER = "sst"
 

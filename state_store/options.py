@@ -58,6 +58,7 @@ class Options:
     start_timeout_s: float
     log_level: str
     retention_grace_period_s: float
+    allow_non_restored_state: bool
     fail_points: str
 
 
@@ -107,6 +108,7 @@ def parse(settings: Mapping[str, str]) -> Options:
         start_timeout_s=cast("float", values["startTimeout"]),
         log_level=cast("str", values["logLevel"]),
         retention_grace_period_s=cast("float", values["retentionGracePeriod"]),
+        allow_non_restored_state=values["allowNonRestoredState"] == "true",
         fail_points=cast("str", values["failPoints"]),
     )
 

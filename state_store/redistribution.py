@@ -12,7 +12,6 @@ partition first needs it: so states are matched by name.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -22,12 +21,10 @@ import msgspec
 
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.key_groups import owned_groups
-from pyspark_ckpt.state_store.keys import EMPTY_ID, FIRST_KEYED_COUNTER, ORDERED_BIT
-from pyspark_ckpt.state_store.meta import Descriptor, State, StoreMeta
+from pyspark_ckpt.state_store.keys import EMPTY_ID
+from pyspark_ckpt.state_store.meta import Descriptor, State, StoreMeta, is_keyed
 
 SINGLE_OPERATORS = frozenset({"globalLimit", "streamingGlobalLimit"})
-hash_at = struct.Struct(">i")
-"""The hash of a row as Spark has it, with its sign."""
 _U32 = 1 << 32
 
 
@@ -64,11 +61,6 @@ def _max_parallelism(state: State) -> int:
 def _has_no_key(state: State) -> bool:
     schema = state.descriptor.key_schema
     return isinstance(schema, dict) and schema.get("fields") == []
-
-
-def is_kept_by_spark(state: State) -> bool:
-    """Whether a state of a keyed operator is Spark's own, of one row for each partition."""
-    return state.number & ~ORDERED_BIT < FIRST_KEYED_COUNTER
 
 
 def hash_ranges(partition: int, partitions: int, max_parallelism: int) -> tuple[int, int]:
@@ -131,7 +123,7 @@ def merged(metas: Sequence[StoreMeta], what: str) -> Merged:
         for state in meta.states:
             known = whole.state(state.name)
             descriptor = state.descriptor if known is None else _one(known, state, what)
-            whole, _ = whole.with_state(state.name, descriptor, keyed=not is_kept_by_spark(state))
+            whole, _ = whole.with_state(state.name, descriptor, keyed=is_keyed(state))
     number_of = {state.name: state.number for state in whole.states}
     numbers = tuple({state.number: number_of[state.name] for state in meta.states} for meta in metas)
     return Merged(whole.states, whole.counter, whole.keyed_counter, numbers)
@@ -169,7 +161,8 @@ def _one(known: State, other: State, what: str) -> Descriptor:
             f"{what}: the types of state {known.name!r} did not change in the same order in all partitions.",
             hint="Give the state another name in the program, or redistribute an older version.",
         )
-    return msgspec.structs.replace(known.descriptor, value_schema=longer)
+    newer = other.descriptor if longer == values[1] and longer != values[0] else known.descriptor
+    return msgspec.structs.replace(newer, value_schema=longer)
 
 
 def _longer(first: Any, second: Any) -> Any:  # noqa: ANN401 - JSON

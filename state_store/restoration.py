@@ -22,6 +22,7 @@ import xxhash
 
 from pyspark_ckpt.state_store.assembly import Assembled, JoinTask, NewStore, run_files
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.canonical import ImportTask, SavedRows
 from pyspark_ckpt.state_store.checkpoint import MOST_PARTITIONS, Checkpoint
 from pyspark_ckpt.state_store.clipping import ClipTask, DigestTask, Part
 from pyspark_ckpt.state_store.context import Identity
@@ -30,6 +31,8 @@ from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.inventory import OperatorVersion
 from pyspark_ckpt.state_store.jobs import Progress, RecordedTask, Runner, Task
 from pyspark_ckpt.state_store.json_objects import Count, read_sealed, seal
+from pyspark_ckpt.state_store.meta import is_keyed
+from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.query_log import (
     QUERY,
@@ -46,7 +49,6 @@ from pyspark_ckpt.state_store.redistribution import (
     Layout,
     Merged,
     hash_ranges,
-    is_kept_by_spark,
     max_parallelism_of,
     merged,
     overlaps,
@@ -159,13 +161,15 @@ class Restoration:
         request: Request,
         options: Options,
         files: Sequence[QueryFile] | None = None,
+        saved: Sequence[SavedRows] = (),
     ) -> None:
         """Plan the restore of ``operators``, all at ``version``; ``files``: what Spark's must be, if that is known.
 
         But for ``metadata``, which has been looked at.
 
-        Raises InvalidInputError, FormatError.
+        ``saved``: rows of the operators, if the source is a canonical savepoint. Raises InvalidInputError, FormatError.
         """
+        self._saved = {(rows.operator, rows.name): rows for rows in saved}
         self._source, self._version = source, version
         self._files = files
         self._operators = operators
@@ -182,6 +186,15 @@ class Restoration:
         """All that have state."""
         return self._operators
 
+    @property
+    def source_url(self) -> str:
+        """Where it is restored from."""
+        return self._source.place.url
+
+    def saved(self, operator: OperatorVersion, name: str) -> SavedRows | None:
+        """The rows of a store, if the source is a canonical savepoint."""
+        return self._saved.get((operator.operator.number, name))
+
     def partitions_of(self, operator: OperatorVersion) -> int:
         """How many partitions of the operator will have state."""
         return 1 if operator.layout is Layout.SINGLE else self.partitions
@@ -189,7 +202,7 @@ class Restoration:
     def is_copied(self, operator: OperatorVersion) -> bool:
         """Whether its stores stay as they are."""
         is_renamed = any(uid in self._request.uid_map for uid in operator.uids)
-        return self.partitions == self.old_partitions and not is_renamed
+        return self.partitions == self.old_partitions and not is_renamed and not self._saved
 
     def explain(self) -> Plan:
         """What ``run`` would do, and how long that may take."""
@@ -206,13 +219,13 @@ class Restoration:
         how, expected = COPIED, []
         if not self.is_copied(operator):
             how, expected = SPLIT, [rows // number] * number
-        if not self.is_copied(operator) and operator.layout is Layout.KEY_GROUPS:
+        if how == SPLIT and operator.layout is Layout.KEY_GROUPS and not self._saved:
             how, expected = CLIPPED, [round(each) for each in self._shares(operator, number)]
         return PlannedOperator(
             operator.operator.number,
             operator.operator.name,
             operator.layout.value,
-            operator.partitions,
+            self.old_partitions if self._saved and operator.layout is not Layout.SINGLE else operator.partitions,
             number,
             rows,
             operator.objects,
@@ -261,6 +274,8 @@ class Restoration:
             ids[str(operator.operator.number)] = self._ids(operator, made)
         for identity, url in work.pointers:
             point_to(self._workplace.place(url), self._place, identity)
+        if self._request.allow_non_restored_state:
+            self._place.put(f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}", b"")
         rewriting = self._rewriting(recorded, ids)
         change = rewriting if self._files is None else Proof(_but_the_id(self._files), rewriting)
         copy_logs(self._source.place, self._version - 1, self._place, change)
@@ -421,14 +436,15 @@ class _Work:
         what = f"operator {operator.operator.number}, store {name!r}"
         whole = merged([store.meta for store in stores], what).renamed(self._recorded.uid_map)
         new = list(self._new_stores(operator, name, whole))
-        if operator.layout is Layout.KEY_GROUPS:
+        saved = self._of.saved(operator, name)
+        if saved is not None:
+            before, results = self._imported(operator, saved, new)
+        elif operator.layout is Layout.KEY_GROUPS:
             before, results = self._clipped(operator, stores, new)
         else:
             before, results = self._split(stores, new)
         digests = {whole.names.get(state, state): each for state, each in combined(before).items()}
-        spark = {
-            state.name for state in whole.states if operator.layout is Layout.KEY_GROUPS and is_kept_by_spark(state)
-        }
+        spark = {state.name for state in whole.states if operator.layout is Layout.KEY_GROUPS and not is_keyed(state)}
         after = {
             state: each for state, each in combined(each.digests for each in results).items() if state not in spark
         }
@@ -454,6 +470,27 @@ class _Work:
             for each in new
         ]
         return [split.digests for split in splits], self._run(joins, Assembled)
+
+    def _imported(
+        self, operator: OperatorVersion, saved: SavedRows, new: Sequence[NewStore]
+    ) -> tuple[list[dict[str, Digest]], list[Assembled]]:
+        source, url = self._of.source_url, self._place.url
+        groups = max_parallelism_of(operator.metas) if operator.layout is Layout.KEY_GROUPS else 0
+        splits: list[Split] = self._run(
+            [
+                ImportTask(self._workplace, source, saved, number, url, len(new), groups)
+                for number in range(len(saved.files))
+            ],
+            Split,
+        )
+        before = combined(split.digests for split in splits)
+        require_equal(saved.digests, before, f"{source}, operator {saved.operator}, store {saved.name!r}")
+        runs = [split.runs for split in splits]
+        joins = [
+            JoinTask(self._workplace, each, url, run_files(runs, each.identity.partition), saved.spark_rows)
+            for each in new
+        ]
+        return [before], self._run(joins, Assembled)
 
     def _clipped(
         self, operator: OperatorVersion, stores: Sequence[StoreVersion], new: Sequence[NewStore]

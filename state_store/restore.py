@@ -54,7 +54,7 @@ class Restored:
     """Those that came with the snapshot, by their names; some may have been compacted away since."""
 
 
-class _UnusableBaseError(Exception):
+class UnusableBaseError(Exception):
     """The base that was picked cannot be used; the next older one may."""
 
 
@@ -115,7 +115,7 @@ class Restorer:
             kind = next((kind for kind, markers in sources.items() if base in markers), EMPTY_STORE)
             try:
                 return self._build(base, kind, steps, lineage, folder, link)
-            except _UnusableBaseError as problem:
+            except UnusableBaseError as problem:
                 troubles.append(problem)
                 # A network or a disk that failed: but a local copy that cannot be opened does not mend itself.
                 may_pass |= kind != LOCAL_COPY and isinstance(problem.__cause__, StorageError)
@@ -138,7 +138,7 @@ class Restorer:
             raise self._no_snapshot(commit, start, start_id, lineage)
         try:
             return self._build(base, SNAPSHOT, steps, lineage, folder, lambda _commit, _folder: None)
-        except _UnusableBaseError as problem:
+        except UnusableBaseError as problem:
             raise FormatError(
                 f"{self._store}: {commit} cannot be replayed: {problem}",
                 hint="Restore the named file from a backup of the checkpoint, or begin with another snapshot.",
@@ -150,11 +150,11 @@ class Restorer:
         started = time.monotonic()
         manifest = self._manifest(base) if kind == SNAPSHOT else None
         self._failpoints.hit("restore.before_download")
-        tables = {file.name: file for file in manifest.files} if manifest is not None else {}
+        files = () if manifest is None else self._wanted(manifest)
         (folder / "db").mkdir(mode=0o700)
         placing = {
             self._pool.submit(self._place_file, file, folder / "db"): 0 if file.data is not None else file.size_bytes
-            for file in tables.values()
+            for file in files
         }
         sizes = [lineage.deltas[name.commit][1].size_bytes for name in steps]
         fetching = {
@@ -166,7 +166,7 @@ class Restorer:
         placed, deltas = _all(placing), _all(fetching)  # every thread has ended before anything is raised
         downloaded_s = time.monotonic() - started
         if isinstance(placed, CkptError):
-            raise _UnusableBaseError(f"the {kind} of {base} is not usable: {placed}") from placed
+            raise UnusableBaseError(f"the {kind} of {base} is not usable: {placed}") from placed
         if isinstance(deltas, CkptError):
             raise deltas
         meta = manifest.store if manifest is not None else EMPTY_META
@@ -191,7 +191,7 @@ class Restorer:
                 "replayed_deltas": len(deltas),
                 "downloaded_bytes": downloaded_bytes,
             },
-            {name: file for name, file in tables.items() if file.object_name is not None},
+            {file.name: file for file in files if file.object_name is not None},
         )
 
     def _watch(self, downloads: Mapping[Future[Any], int]) -> None:
@@ -204,14 +204,18 @@ class Restorer:
                 left = len(downloads) - len(pending)
                 self._log.info("%d of %d bytes are here, %d of %d objects", here, total, left, len(downloads))
 
+    def _wanted(self, manifest: Manifest) -> Sequence[ManifestFile]:
+        """The files of a snapshot that are fetched."""
+        return manifest.files
+
     def _manifest(self, base: Marker) -> Manifest:
         name = snapshot_name(base)
         try:
             manifest = read_again(lambda: decode(self._place.get(name), f"{self._place.url}/{name}"))
         except CkptError as problem:
-            raise _UnusableBaseError(f"the snapshot of {base} is not usable: {problem}") from problem
+            raise UnusableBaseError(f"the snapshot of {base} is not usable: {problem}") from problem
         if manifest.store.marker != base:
-            raise _UnusableBaseError(f"{self._place.url}/{name} is damaged: it holds {manifest.store.marker}")
+            raise UnusableBaseError(f"{self._place.url}/{name} is damaged: it holds {manifest.store.marker}")
         return manifest
 
     def _place_file(self, file: ManifestFile, folder: Path) -> int:
@@ -240,11 +244,11 @@ class Restorer:
         try:
             database = Database(folder, self._tuning)
         except CkptError as problem:
-            raise _UnusableBaseError(f"the {kind} of {base} cannot be opened: {problem}") from problem
+            raise UnusableBaseError(f"the {kind} of {base} cannot be opened: {problem}") from problem
         held = _marker_of(database)
         if held != base:
             database.close()
-            raise _UnusableBaseError(f"the {kind} of {base} holds {held}")
+            raise UnusableBaseError(f"the {kind} of {base} holds {held}")
         return database
 
     def _replay(self, database: Database, deltas: list[Delta]) -> None:
@@ -310,9 +314,9 @@ def _linked(link: LinkLocal, base: Marker, folder: Path) -> StoreMeta:
     try:
         meta = link(base, folder)
     except (CkptError, OSError) as problem:
-        raise _UnusableBaseError(f"the local copy of {base} is not usable: {problem}") from problem
+        raise UnusableBaseError(f"the local copy of {base} is not usable: {problem}") from problem
     if meta is None:
-        raise _UnusableBaseError(f"the local copy of {base} is gone")
+        raise UnusableBaseError(f"the local copy of {base} is gone")
     return meta
 
 

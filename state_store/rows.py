@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.digests import Digest, digest, sum_of
+from pyspark_ckpt.state_store.errors import StorageError
 from pyspark_ckpt.state_store.keys import MARKER_KEY, state_range
 from pyspark_ckpt.state_store.meta import State, StoreMeta
 
@@ -15,16 +16,29 @@ PORTION = 4096
 Row = tuple[bytes, bytes]
 
 
-def portions(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """The rows in lists of ``PORTION``."""
-    remaining = iter(rows)
+def portions(database: Database, begin: bytes, end: bytes) -> Iterator[list[Row]]:
+    """The rows from key ``begin`` up to ``end``, in lists of ``PORTION``. Raises StorageError, FormatError.
+
+    An iterator of the binding that has met an error just ends: so it is asked what follows the last row.
+    """
+    remaining = iter(database.scan(begin, end))
+    last = begin
     while portion := list(islice(remaining, PORTION)):
         yield portion
+        last = portion[-1][0]
+    for key, _ in islice(database.rows_in(last, end), 2):
+        if key != last:
+            raise StorageError(f"The rows of {database.folder} behind {last.hex()} could not be read.")
 
 
-def rows_of(database: Database, state: State) -> Iterator[Row]:
-    """All rows of a state, in key order."""
-    return database.scan(*state_range(state.number))
+def rows_between(database: Database, begin: bytes, end: bytes) -> Iterator[Row]:
+    """The rows from key ``begin`` up to ``end``. Raises as ``portions``."""
+    return chain.from_iterable(portions(database, begin, end))
+
+
+def portions_of(database: Database, state: State) -> Iterator[list[Row]]:
+    """All rows of a state, in key order. Raises as ``portions``."""
+    return portions(database, *state_range(state.number))
 
 
 def digests_of(database: Database, states: Sequence[State]) -> dict[str, Digest]:
@@ -32,7 +46,7 @@ def digests_of(database: Database, states: Sequence[State]) -> dict[str, Digest]
     found = {}
     for state in states:
         count, total = 0, 0
-        for portion in portions(rows_of(database, state)):
+        for portion in portions_of(database, state):
             count += len(portion)
             total += sum_of(portion)
         found[state.name] = digest(count, total)
@@ -47,6 +61,6 @@ def stray_keys(database: Database, meta: StoreMeta) -> list[bytes]:
         key
         for begin, end in gaps
         if begin < end
-        for key, _ in islice(database.scan(begin, end), PORTION)
+        for key, _ in islice(database.rows_in(begin, end), PORTION)
         if key != MARKER_KEY
     ][:3]

@@ -11,22 +11,25 @@ No path in it leads out of it. Nothing ever adds to it, and nothing but its owne
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Event, Thread
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.canonical import SavedRows, digests_of_file, export
+from pyspark_ckpt.state_store.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.context import Identity
+from pyspark_ckpt.state_store.digests import Digest, combined, require_equal
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.inventory import OperatorVersion, inventory
 from pyspark_ckpt.state_store.jobs import Progress, Runner
 from pyspark_ckpt.state_store.json_objects import Count, check_format, read_sealed, seal
 from pyspark_ckpt.state_store.keys import CommitId
+from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.pins import Pin, Pins
 from pyspark_ckpt.state_store.query_log import (
@@ -38,13 +41,16 @@ from pyspark_ckpt.state_store.query_log import (
     copy_operators,
     partitions_of,
 )
+from pyspark_ckpt.state_store.redistribution import Layout
 from pyspark_ckpt.state_store.remote import StoreName, store_folder
-from pyspark_ckpt.state_store.store_version import Workplace
+from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 from pyspark_ckpt.state_store.transfers import Copied, CopyTask
 
 NAME = "savepoint.json"
 UNFINISHED = "savepoint.unfinished"
 SAVEPOINT_FORMAT = 1
+Kind: TypeAlias = Literal["native", "canonical"]
+"""Files as they are, or rows sorted by hash in Parquet files."""
 MOST_BYTES = 64 << 20
 LAST_MS = 253_402_300_799_000
 """The end of the year 9999."""
@@ -103,11 +109,13 @@ class SavepointInfo(msgspec.Struct, frozen=True):
     operators: tuple[SavedOperator, ...]
     stores: tuple[SavedStore, ...]
     files: tuple[QueryFile, ...]
+    rows: tuple[SavedRows, ...] = ()
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all state."""
-        return sum(store.size_bytes for store in self.stores)
+        files = sum(file.size_bytes for rows in self.rows for file in rows.files)
+        return files + sum(store.size_bytes for store in self.stores)
 
 
 class Savepoint(Checkpoint):
@@ -116,6 +124,7 @@ class Savepoint(Checkpoint):
     def __init__(self, location: str, options: Options) -> None:
         """Look at ``location``. Raises InvalidInputError if no savepoint is there; FormatError, StorageError."""
         self.info = read_info(Workplace(options).place(location))
+        self.options = options
         super().__init__(location, options)
 
     @property
@@ -123,10 +132,55 @@ class Savepoint(Checkpoint):
         """The only version there is."""
         return self.info.version
 
-    def require_all(self, operators: Sequence[OperatorVersion]) -> None:
-        """Raise FormatError unless query and stores are those that the savepoint was taken with; StorageError."""
+    def versions(self, progress: Progress = lambda _done, _all: None) -> list[OperatorVersion]:
+        """All operators with their stores; of a canonical savepoint with what it says of partition 0 alone.
+
+        Raises NotFoundError, FormatError, StorageError.
+        """
         named = (file for file in self.info.files if file.name == QUERY)
         Proof(named)(QUERY, self.place.get(QUERY), f"{self.place.url}/{QUERY}")
+        if self.info.kind == "native":
+            operators = inventory(self, self.info.version, progress)
+            self.require_all(operators)
+            return operators
+        saved = {(rows.operator, rows.name): rows for rows in self.info.rows}
+        return [
+            OperatorVersion(
+                Operator(each.number, each.name, each.stores, self.info.partitions),
+                {name: (self._version_of(saved[each.number, name]),) for name in each.stores},
+                Layout(each.layout),
+            )
+            for each in self.info.operators
+        ]
+
+    def _version_of(self, rows: SavedRows) -> StoreVersion:
+        identity = Identity(rows.operator, 0, rows.name)
+        size_bytes = sum(file.size_bytes for file in rows.files)
+        return StoreVersion(identity, self.place.url, rows.meta, len(rows.files), size_bytes)
+
+    def verify_rows(self, progress: Progress = lambda _done, _all: None) -> list[str]:
+        """Read all files of a canonical savepoint; what is wrong with them. Raises StorageError."""
+        problems = []
+        files = [(rows, number) for rows in self.info.rows for number in range(len(rows.files))]
+        found: dict[tuple[int, str], list[Mapping[str, Digest]]] = {}
+        workplace = Workplace(self.options)
+        for done, (rows, number) in enumerate(files, 1):
+            try:
+                each = digests_of_file(workplace, self.place.url, rows, number)
+                found.setdefault((rows.operator, rows.name), []).append(each)
+            except (FormatError, NotFoundError) as problem:
+                problems.append(problem.message)
+            progress(done, len(files))
+        for rows in self.info.rows:
+            try:
+                what = f"operator {rows.operator}, store {rows.name!r}"
+                require_equal(rows.digests, combined(found.get((rows.operator, rows.name), [])), what)
+            except FormatError as problem:
+                problems.append(problem.message)
+        return problems
+
+    def require_all(self, operators: Sequence[OperatorVersion]) -> None:
+        """Raise FormatError unless these are all operators and stores that the savepoint was taken with."""
         saved = {Identity(each.operator, each.partition, each.name): each.commit_id for each in self.info.stores}
         found = {
             each.identity: each.meta.id
@@ -171,7 +225,7 @@ def is_savepoint(place: BlobPlace) -> bool:
 
 
 def create(
-    location: str, target: str, options: Options, runner: Runner, progress: Progress, *, written_by: str
+    location: str, target: str, options: Options, runner: Runner, progress: Progress, *, written_by: str, kind: Kind
 ) -> SavepointInfo:
     """Take a savepoint of the last committed batch of a query, which may be running, into the empty place ``target``.
 
@@ -185,17 +239,18 @@ def create(
     place.put(UNFINISHED, b"")
     with _logs_held(checkpoint, place) as (version, logs):
         operators = inventory(checkpoint, version)
-        tasks = [
-            CopyTask(workplace, store, f"{place.url}/{store_folder(store.identity)}")
-            for operator in operators
-            for stores in operator.stores.values()
-            for store in stores
-        ]
-        copied: list[Copied] = runner(tasks, progress)
+        stores: list[SavedStore] = []
+        rows: list[SavedRows] = []
+        if kind == "canonical":
+            rows = export(workplace, operators, place.url, runner, progress)
+            for blob in place.walk(CHECKPOINT_FOLDER):
+                place.delete(blob.name)
+        else:
+            stores = _copied(workplace, operators, place.url, runner, progress)
         files = [*logs, *copy_operators(checkpoint.place, place), *copy_id(checkpoint.place, place)]
         info = SavepointInfo(
             format=SAVEPOINT_FORMAT,
-            kind="native",
+            kind=kind,
             created_ms=round(time.time() * 1000),
             written_by=written_by,
             query_id=checkpoint.query_id,
@@ -203,22 +258,36 @@ def create(
             version=version,
             partitions=partitions_of(place, version - 1),
             operators=tuple(map(_saved, operators)),
-            stores=tuple(
-                SavedStore(
-                    task.source.identity.operator,
-                    task.source.identity.partition,
-                    task.source.identity.name,
-                    task.source.meta.id,
-                    len(each.objects),
-                    each.size_bytes,
-                )
-                for task, each in zip(tasks, copied, strict=True)
-            ),
+            stores=tuple(stores),
             files=tuple(files),
+            rows=tuple(rows),
         )
     place.put(NAME, seal(info))
     place.delete(UNFINISHED)
     return info
+
+
+def _copied(
+    workplace: Workplace, operators: Sequence[OperatorVersion], target: str, runner: Runner, progress: Progress
+) -> list[SavedStore]:
+    tasks = [
+        CopyTask(workplace, store, f"{target}/{store_folder(store.identity)}")
+        for operator in operators
+        for stores in operator.stores.values()
+        for store in stores
+    ]
+    copied: list[Copied] = runner(tasks, progress)
+    return [
+        SavedStore(
+            task.source.identity.operator,
+            task.source.identity.partition,
+            task.source.identity.name,
+            task.source.meta.id,
+            len(each.objects),
+            each.size_bytes,
+        )
+        for task, each in zip(tasks, copied, strict=True)
+    ]
 
 
 @contextmanager

@@ -11,22 +11,24 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from struct import unpack
 
 import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Database, TableWriter, Tuning, failures
 from pyspark_ckpt.state_store.digests import Digest, digest, sum_of
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
-from pyspark_ckpt.state_store.meta import State
-from pyspark_ckpt.state_store.redistribution import hash_at
-from pyspark_ckpt.state_store.rows import Row, portions, rows_of, stray_keys
+from pyspark_ckpt.state_store.meta import State, is_keyed
+from pyspark_ckpt.state_store.rows import Row, portions_of, stray_keys
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
 RUNS_FOLDER = "_ckpt/restore/runs"
@@ -37,6 +39,7 @@ LEAST_FILE_BYTES = 2 << 20
 LOOK_EVERY = 16
 """Portions of rows between two looks at the sizes of the files."""
 CHUNK_BYTES = 8 << 20
+_U32 = 0xFFFFFFFF
 
 Put = Callable[[bytes, bytes], None]
 
@@ -54,17 +57,24 @@ class Split(msgspec.Struct, frozen=True):
 
     digests: dict[str, Digest]
     runs: dict[int, list[RunFile]]
+    spark_rows: list[bytes] = []
+    """Values of the rows that Spark keeps for each partition of a keyed operator, which are no rows of keys."""
 
 
 @dataclass(frozen=True)
 class SplitTask:
-    """Splits one store for so many ``partitions``. ``numbers``: what the numbers of its states become."""
+    """Splits one store for so many ``partitions``. ``numbers``: what the numbers of its states become.
+
+    By remainders of the hash or, with ``key_groups``, by ranges of so many of them.
+    """
 
     workplace: Workplace
     source: StoreVersion
     target: str
     partitions: int
     numbers: Mapping[int, int]
+    key_groups: int = 0
+    is_keyed: bool = False
 
     @property
     def key(self) -> str:
@@ -79,18 +89,21 @@ class SplitTask:
             stray = stray_keys(restored.database, restored.meta)
             if stray:
                 raise FormatError(f"{identity} has rows of states that it does not know: {stray}.")
-            writers = _Writers(folder, self.workplace.tuning(), self.partitions)
-            digests = {}
+            writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups)
+            digests, spark_rows = {}, []
             for state in sorted(restored.meta.states, key=lambda state: state.number):
-                digests[state.name] = self._split(restored.database, state, writers)
-            return Split(digests, self._sent(writers.finish()))
+                if self.is_keyed and not is_keyed(state):
+                    spark_rows += [value for rows in portions_of(restored.database, state) for _, value in rows]
+                else:
+                    digests[state.name] = self._split(restored.database, state, writers)
+            return Split(digests, send_all(self.workplace.place(self.target), identity, writers.finish()), spark_rows)
 
-    def _split(self, database: Database, state: State, writers: _Writers) -> Digest:
+    def _split(self, database: Database, state: State, writers: RunWriters) -> Digest:
         count, total = 0, 0
         is_ordered, number = bool(state.number & ORDERED_BIT), self.numbers[state.number]
         if number != state.number:
             writers.roll_over_all()  # keys would not rise any more
-        for portion in portions(rows_of(database, state)):
+        for portion in portions_of(database, state):
             count += len(portion)
             total += sum_of(portion)
             rows = portion
@@ -102,43 +115,32 @@ class SplitTask:
             writers.roll_over_all()
         return digest(count, total)
 
-    def _sent(self, files: Mapping[int, list[Path]]) -> dict[int, list[RunFile]]:
-        place, identity, attempt = self.workplace.place(self.target), self.source.identity, uuid.uuid4().hex[:8]
-        return {
-            partition: [
-                send(
-                    place,
-                    f"{run_folder(identity.operator, identity.name, partition)}/{identity.partition}-{n}-{attempt}.sst",
-                    path,
-                )
-                for n, path in enumerate(paths)
-            ]
-            for partition, paths in files.items()
-        }
 
-
-class _Writers:
+class RunWriters:
     """One file that is being written for each new partition that has rows."""
 
-    def __init__(self, folder: Path, tuning: Tuning, partitions: int) -> None:
+    def __init__(self, folder: Path, tuning: Tuning, partitions: int, key_groups: int = 0) -> None:
+        """Write to ``folder``, for partitions by remainders of hashes or, if there are any, by ``key_groups``."""
         self._folder, self._tuning, self._partitions = folder, tuning, partitions
+        self._key_groups = key_groups
         self._most_bytes = max(LEAST_FILE_BYTES, min(ROLL_OVER_BYTES, ALL_WRITERS_BYTES // partitions))
         self._files: dict[int, list[Path]] = defaultdict(list)
         self._open: dict[int, TableWriter] = {}
-        self._put: dict[int, Put] = {}
+        self._put: list[Put] = [partial(self._begin, partition) for partition in range(partitions)]
         self._portions = 0
 
-    def write(self, rows: Iterable[Row], *, is_ordered: bool) -> None:
+    def write(self, rows: Sequence[Row], *, is_ordered: bool) -> None:
         """Write rows whose keys rise, each to the file of its partition."""
-        partitions, writers, hash_of = self._partitions, self._put, hash_at.unpack_from
+        partitions, groups, put = self._partitions, self._key_groups, self._put
+        at = slice(-HASH_BYTES, None) if is_ordered else slice(STATE_BYTES, STATE_BYTES + HASH_BYTES)
+        hashes = unpack(f">{len(rows)}i", b"".join([key[at] for key, _ in rows]))  # with a sign, as Spark has them
+        if groups:
+            places = [((row_hash & _U32) * groups >> 32) * partitions // groups for row_hash in hashes]
+        else:
+            places = [row_hash % partitions for row_hash in hashes]
         with failures(f"write table files in {self._folder}"):
-            for key, value in rows:
-                at = len(key) - HASH_BYTES if is_ordered else STATE_BYTES
-                partition = hash_of(key, at)[0] % partitions
-                if partition in writers:
-                    writers[partition](key, value)
-                else:
-                    self._begin(partition)(key, value)
+            for (key, value), place in zip(rows, places, strict=True):
+                put[place](key, value)
         self._portions += 1
         if self._portions % LOOK_EVERY == 0:
             for partition in [each for each, writer in self._open.items() if writer.size_bytes > self._most_bytes]:
@@ -155,20 +157,30 @@ class _Writers:
         return self._files
 
     def _roll_over(self, partition: int) -> None:
-        del self._put[partition]
+        self._put[partition] = partial(self._begin, partition)
         self._open.pop(partition).finish()
 
-    def _begin(self, partition: int) -> Put:
+    def _begin(self, partition: int, key: bytes, value: bytes) -> None:
+        """Begin a file of the partition with its first row."""
         path = self._folder / f"{partition}-{len(self._files[partition])}.sst"
         self._files[partition].append(path)
         self._open[partition] = writer = TableWriter(path, self._tuning)
         self._put[partition] = writer.put
-        return writer.put
+        writer.put(key, value)
 
 
 def run_folder(operator: int, store: str, partition: int) -> str:
     """Where the runs of a new partition lie, below the target."""
     return f"{RUNS_FOLDER}/{operator}-{store}/{partition}"
+
+
+def send_all(place: BlobPlace, source: Identity, files: Mapping[int, list[Path]]) -> dict[int, list[RunFile]]:
+    """Put the runs that were made of one store where the tasks that join them look. Raises StorageError."""
+    sent, attempt = {}, uuid.uuid4().hex[:8]
+    for partition, paths in files.items():
+        begin = f"{run_folder(source.operator, source.name, partition)}/{source.partition}"
+        sent[partition] = [send(place, f"{begin}-{n}-{attempt}.sst", path) for n, path in enumerate(paths)]
+    return sent
 
 
 def send(place: BlobPlace, name: str, path: Path) -> RunFile:

@@ -23,8 +23,8 @@ from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, S
 from pyspark_ckpt.state_store.keys import EMPTY, MARKER_KEY, Marker
 from pyspark_ckpt.state_store.local_versions import LocalVersions
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
-from pyspark_ckpt.state_store.names import DeltaName, new_commit_id
+from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta, is_keyed
+from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME, DeltaName, new_commit_id
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.parts import close_log, join, read_parts
 from pyspark_ckpt.state_store.remote import point_to
@@ -72,6 +72,7 @@ class Store:
         )
         self._versions = LocalVersions(self._copies, restorer, self.lag, self._lock, self._require_usable, self.log)
         self.decisions = Decisions(identity, place, checkpoint, epochs, self.log)
+        self._is_state_left: bool | None = None
         self.newest: Marker | None = None
         """The last commit a transaction of a query began on: Spark is known to have committed it."""
 
@@ -247,7 +248,8 @@ class Store:
             raise InvalidInputError(
                 f"{self.identity}: the state was written with {meta.num_partitions} partitions, "
                 f"the query now runs with {num_partitions}.",
-                hint=f"Set spark.sql.shuffle.partitions to {meta.num_partitions} for this checkpoint.",
+                hint=f"Set spark.sql.shuffle.partitions to {meta.num_partitions} for this checkpoint, or make one for "
+                f"{num_partitions} partitions of it: pyspark-ckpt rescale.",
             )
 
     def _opened(self, caller: Caller, base: Marker, copy: LocalCopy, worker: WorkerTask | None) -> Transaction:
@@ -284,8 +286,15 @@ class Store:
                 self.options.compression,
                 copy.meta,
                 worker.key_schema,
+                self._allows_non_restored_state(copy.meta),
             ),
         )
+
+    def _allows_non_restored_state(self, meta: StoreMeta) -> bool:
+        """Whether the restore that made the checkpoint says so; one request for a store."""
+        if self._is_state_left is None and any(map(is_keyed, meta.states)):
+            self._is_state_left = bool(self.checkpoint.list(CHECKPOINT_FOLDER, prefix=NON_RESTORED_STATE_NAME))
+        return bool(self._is_state_left)
 
     def _make_durable(
         self,

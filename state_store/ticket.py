@@ -35,7 +35,8 @@ class WorkerTask:
 class Ticket(msgspec.Struct, frozen=True):
     """Content of a ticket. ``meta`` is the store at the base version: its states and their numbers.
 
-    ``compression``: of the database, and of what the worker writes.
+    ``compression``: of the database, and of what the worker writes. ``allow_non_restored_state``: states that the
+    worker's operator does not declare are no error.
     """
 
     operator: Count
@@ -50,6 +51,7 @@ class Ticket(msgspec.Struct, frozen=True):
     compression: Annotated[str, msgspec.Meta(pattern=r"\A(lz4|zstd|none)\Z")]
     meta: StoreMeta
     key_schema: str = ""
+    allow_non_restored_state: bool = False
 
 
 def ticket_path(local_dir: Path, attempt: int, operator: int, name: str) -> Path:

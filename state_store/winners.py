@@ -6,7 +6,8 @@ newer run has a higher epoch. A commit of version v in epoch e is made final by 
 ``<v:020d>-<e:010d>.winner``, only if absent, which holds the commit's id:
 
 - within a run the first to create it wins; the loser's task succeeds and its commit is dropped;
-- of several runs the highest epoch wins: a fixed program that re-runs an uncommitted batch is right.
+- of several runs the highest epoch wins: a fixed program that re-runs an uncommitted batch is right;
+- a run whose first commit in a process is of a batch that Spark has committed is over, and drops it.
 
 Who asks for a version without an id gets, in this order: the commit that Spark's commit log names (format
 2 wrote it), the winner of the highest epoch, the only commit there is.
@@ -21,7 +22,7 @@ import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.commit_log import committed_ids, is_committed
-from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, LifecycleError, NotFoundError
+from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.json_objects import check_format, read_sealed, seal
 from pyspark_ckpt.state_store.keys import CommitId, Marker
 from pyspark_ckpt.state_store.lineage import Lineage
@@ -57,31 +58,40 @@ class Epochs:
         self._place = checkpoint
         self._lock = threading.Lock()
         self._known: dict[str, int] = {"": NO_RUN_EPOCH}
+        self._committing: set[str] = set()
 
-    def of(self, run_id: str, version: int) -> int:
-        """Epoch of a run that works on ``version``; the first call of a run anywhere gives it the next number.
+    def of(self, run_id: str) -> int:
+        """Epoch of a run; the first call of a run anywhere gives it the next number. Raises StorageError.
 
-        A run without an id (a batch reader) has epoch 0, below every run of a query. Raises LifecycleError for a run
-        whose first work of all is a batch that another has committed: it has ended, and would have the last word.
-        StorageError.
+        A run without an id (a batch reader) has epoch 0, below every run of a query.
         """
         with self._lock:
             if run_id not in self._known:
-                self._known[run_id] = self._find(run_id, version)
+                self._known[run_id] = self._find(run_id)
             return self._known[run_id]
 
-    def _find(self, run_id: str, version: int) -> int:
+    def is_over(self, run_id: str, version: int) -> bool:
+        """Whether the first commit of a run that this process sees is of a ``version`` that Spark has committed.
+
+        A run that is over, and does its first work of all only now, has a higher epoch than the run that came after
+        it: what it makes must not count. One request for a run. Raises StorageError.
+        """
+        with self._lock:
+            if run_id in self._committing:
+                return False
+        if is_committed(self._place, version):
+            return True
+        with self._lock:
+            self._committing.add(run_id)
+        return False
+
+    def _find(self, run_id: str) -> int:
         while True:
             known = [epoch_of(blob.name) for blob in self._place.list(RUNS_FOLDER)]
             epochs = [epoch for epoch in known if epoch is not None]
             for epoch in reversed(epochs[-RUNS_SEARCHED:]):
                 if self._read(epoch).run_id == run_id:
                     return epoch
-            if epochs and is_committed(self._place, version + 1):
-                raise LifecycleError(
-                    f"{self._place.url}: run {run_id} begins with batch {version}, which another run has committed.",
-                    hint="A task of a query that has ended goes on somewhere: end its executor.",
-                )
             epoch = epochs[-1] + 1 if epochs else 1
             if epoch > LAST_EPOCH:
                 raise FormatError(f"{self._place.url}/{run_name(epoch - 1)} leaves no number for another run.")

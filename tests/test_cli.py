@@ -79,6 +79,19 @@ def test_inspect_shows_lineage_and_key_groups(lab: Lab, capsys: pytest.CaptureFi
     assert store["lineage"][0].startswith("snapshot 4")
 
 
+def test_an_operator_with_column_families_is_found_by_its_newest_metadata(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = lab.checkpoint / "state" / "0" / "_metadata" / "metadata"
+    content = first.read_text().replace("v1", "v2", 1)
+    first.unlink()
+    (first.parent / "v2").mkdir()
+    for batch in (9, 10):
+        (first.parent / "v2" / str(batch)).write_text(content.replace("stateStoreSave", f"join {batch}"))
+    code, text = run(capsys, "list", str(lab.checkpoint))
+    assert (code, "0 join 10" in text) == (0, True), text
+
+
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = run(capsys, "list", str(tmp_path))
     assert code == 2

@@ -174,7 +174,7 @@ def test_every_package_on_disk_is_installed() -> None:
     root = Path(__file__).parent.parent
     declared = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     found = {"pyspark_ckpt"}
-    for folder in ("state_store", "operators"):
+    for folder in ("state_store", "operators", "reading"):
         for path in (root / folder).rglob("__init__.py"):
             found.add("pyspark_ckpt." + ".".join(path.parent.relative_to(root).parts))
     assert set(declared) == found

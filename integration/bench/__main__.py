@@ -8,6 +8,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from integration.bench import rescale
 from integration.bench import snapshots as engine
 from integration.bench.bars import judge
 from integration.bench.measure import Bench, Measured
@@ -18,6 +19,7 @@ OUT = Path("bench") / "out"
 QUICK_FACTOR = 20
 QUICK_ROUNDS = 3
 ENGINE = "engine"
+RESCALE = "rescale"
 
 
 def main() -> None:
@@ -29,10 +31,13 @@ def main() -> None:
     bench = Bench(scratch, OUT / "logs")
     results: dict[str, Measured] = {}
     run = Run(rounds, arguments.quick, results, [], [])
-    names = [name for name in arguments.only if name != ENGINE]
+    names = [name for name in arguments.only if name not in (ENGINE, RESCALE)]
+    factor = QUICK_FACTOR if arguments.quick else 1
     try:
         if ENGINE in arguments.only or not arguments.only:
-            run = replace(run, engine=engine.measure(rounds, QUICK_FACTOR if arguments.quick else 1, scratch))
+            run = replace(run, engine=engine.measure(rounds, factor, scratch))
+        if RESCALE in arguments.only or not arguments.only:
+            run = replace(run, engine=[*run.engine, *rescale.measure(rounds, factor, scratch, OUT / "logs")])
         for workload in named(names) if names or not arguments.only else ():
             print(f"{workload.name}: {workload.what}", flush=True)
             chosen = workload.smaller(QUICK_FACTOR) if arguments.quick else workload
@@ -52,7 +57,11 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m integration.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="less of everything: to see that it runs")
     parser.add_argument(
-        "--only", nargs="+", default=[], metavar="NAME", help=f"only these workloads; {ENGINE}: snapshots and restores"
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help=f"only these workloads; {ENGINE}: snapshots and restores, {RESCALE}: savepoints and rescaling",
     )
     parser.add_argument("--rounds", type=int, help="measured batches of every variant")
     return parser.parse_args()

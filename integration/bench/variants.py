@@ -71,6 +71,12 @@ ONE_PICKLE = Variant("one pickled state", _PEER, form="one pickled state", turns
 MANY_TIMERS = Variant("a million timers", {}, ours=True, form="many timers")
 NO_TIMERS = Variant("no timers", {}, ours=True, form="no timers")
 
+# A snapshot as soon as there is a delta, so that what is rescaled is table files and not the rows of one batch.
+_SNAPSHOTS = {_PREFIX + "maintenanceInterval": "1s", _PREFIX + "ckpt.snapshotEveryVersions": "1"}
+RESCALED = Variant("ckpt, rescaled", _SNAPSHOTS, ours=True)
+RESCALED_KEYED = Variant("vectorised, rescaled", {**_LARGE_BATCHES, **_SNAPSHOTS}, ours=True, form="vectorised")
+REPARTITIONED = replace(ROCKSDB, name="rocksdb, repartitioned")
+
 ALL: tuple[Variant, ...] = (
     OURS,
     SMALL_CACHE,
@@ -94,6 +100,9 @@ ALL: tuple[Variant, ...] = (
     ROCKSDB_CHANGELOG,
     HDFS_BACKED,
     NO_STATE,
+    RESCALED,
+    RESCALED_KEYED,
+    REPARTITIONED,
 )
 
 SESSION_SETTINGS: Mapping[str, str] = {

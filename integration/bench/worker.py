@@ -51,6 +51,15 @@ class Sample:
     custom: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Moved:
+    """How long a redistribution of state took, and of ours what became of its bytes."""
+
+    seconds: float
+    copied_bytes: int = 0
+    rewritten_bytes: int = 0
+
+
 class Worker:
     """The parent's handle of one process. Every call blocks until the process has done it."""
 
@@ -78,6 +87,24 @@ class Worker:
     def stop(self) -> None:
         """Stop the query."""
         self._call("stop")
+
+    def unload(self) -> None:
+        """Stop the query, and unload every store."""
+        self._call("unload")
+
+    def savepoint(self, checkpoint: Path, target: Path) -> float:
+        """Take a savepoint of a stopped query; returns the seconds it took."""
+        return float(self._call("savepoint", str(checkpoint), str(target)))
+
+    def rescale(self, checkpoint: Path, target: Path, partitions: int) -> Moved:
+        """Make ``target`` what the checkpoint of a stopped query is, with so many partitions."""
+        moved: Moved = self._call("rescale", str(checkpoint), str(target), partitions)
+        return moved
+
+    def repartition(self, checkpoint: Path, partitions: int) -> Moved:
+        """Have Spark repartition the state of a stopped query by a batch of its own."""
+        moved: Moved = self._call("repartition", str(checkpoint), partitions)
+        return moved
 
     def close(self) -> None:
         """End the process."""
@@ -189,8 +216,7 @@ class _Session:
         started_with = self._started_with
         if started_with is None:
             raise RuntimeError("no query was started")
-        self.stop()
-        _jvm(self._spark).org.apache.spark.sql.execution.streaming.state.StateStore.stop()
+        self.unload()
         self.start(*started_with)
 
     def stop(self) -> None:
@@ -199,6 +225,30 @@ class _Session:
         while query.isActive:
             time.sleep(0.01)
         self._query = None
+
+    def unload(self) -> None:
+        self.stop()
+        _jvm(self._spark).org.apache.spark.sql.execution.streaming.state.StateStore.stop()
+
+    def savepoint(self, checkpoint: str, target: str) -> float:
+        import pyspark_ckpt
+
+        started = time.perf_counter()
+        pyspark_ckpt.savepoint(checkpoint, target)
+        return time.perf_counter() - started
+
+    def rescale(self, checkpoint: str, target: str, partitions: int) -> Moved:
+        import pyspark_ckpt
+
+        started = time.perf_counter()
+        done = pyspark_ckpt.rescale(checkpoint, target, partitions)
+        return Moved(time.perf_counter() - started, done.copied_bytes, done.rewritten_bytes)
+
+    def repartition(self, checkpoint: str, partitions: int) -> Moved:
+        started = time.perf_counter()
+        # The batch that waited when the query was stopped is skipped: it is to be passed over by name.
+        self._spark._streamingCheckpointManager.repartition(checkpoint, partitions, enforce_exactly_once_sink=False)
+        return Moved(time.perf_counter() - started)
 
     def close(self) -> None:
         if self._query is not None:

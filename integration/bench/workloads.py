@@ -120,6 +120,8 @@ def _join(_spark: SparkSession, frames: Sequence[DataFrame]) -> DataFrame:
     return left.alias("l").join(right.alias("r"), f.expr(near)).selectExpr("l.key", "l.amount + r.amount as amount")
 
 
+RESCALE = Workload("rescale", "count and sum, 50k rows a batch on 5M keys", _aggregation, 5_000_000, 50_000)
+
 ALL: tuple[Workload, ...] = (
     Workload("aggregation", "count and sum, 500k rows a batch over 200k keys", _aggregation, 200_000, 500_000),
     Workload(

@@ -1,7 +1,8 @@
-"""``python -m integration.demo``: replay, kill, restart, finish, compare, print.
+"""``python -m integration.demo``: replay, kill, rescale, restart, finish, compare, print.
 
 The whole replay, its JVM and what that started, is killed with SIGKILL in the middle. The second run is the
-same program, started again. Ends with 1 when one row of the result differs from the batch computation.
+same program, started again, with another number of partitions. Ends with 1 when one row of the result differs from
+the batch computation.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+import pyspark_ckpt
 from integration.demo.flights import (
     MEASURES,
     STATISTICS,
@@ -37,6 +39,8 @@ from integration.demo.flights import (
 )
 from integration.demo.pauses import COLUMNS, NAME, pauses_in_one_go
 
+PARTITIONS = 2, 3
+"""Before the kill, and after it."""
 CONSOLE = Console(width=None if sys.stdout.isatty() else 110)
 
 
@@ -83,8 +87,10 @@ def replay(folder: Path, provider: str, total: int) -> None:
                     break
         before = len(done)
         progress.console.print(f"SIGKILL to the driver, its JVM and all they started, after {before} batches.")
+        if provider == "ckpt":
+            rescale(folder)
         progress.update(bar, description="restarted")
-        with child(folder, provider) as process:
+        with child(folder, provider, PARTITIONS[provider == "ckpt"]) as process:
             again = 0
             for batch in batches(process, folder):
                 again += batch in done
@@ -95,10 +101,25 @@ def replay(folder: Path, provider: str, total: int) -> None:
     CONSOLE.print(f"Restarted from the checkpoints: {before - again} batches kept, {again} run again.")
 
 
+def rescale(folder: Path) -> None:
+    """Give every query the other number of partitions: a new checkpoint is made of the one that the kill has left."""
+    old, new = PARTITIONS
+    began = time.monotonic()
+    (folder / "checkpoints").rename(folder / "before")
+    rows = 0
+    for checkpoint in sorted((folder / "before").iterdir()):
+        done = pyspark_ckpt.rescale(str(checkpoint), str(folder / "checkpoints" / checkpoint.name), new)
+        rows += sum(state.digest.rows for state in done.states)
+    CONSOLE.print(
+        f"Rescaled from {old} to {new} partitions in {time.monotonic() - began:.1f} s: "
+        f"{rows:,} rows of state, their digests equal before and after."
+    )
+
+
 @contextmanager
-def child(folder: Path, provider: str) -> Iterator[subprocess.Popen[str]]:
+def child(folder: Path, provider: str, partitions: int = PARTITIONS[0]) -> Iterator[subprocess.Popen[str]]:
     """The replay in a process group of its own, of which nothing is left afterwards."""
-    command = [sys.executable, "-m", "integration.demo.replay", str(folder), provider]
+    command = [sys.executable, "-m", "integration.demo.replay", str(folder), provider, str(partitions)]
     with (folder / "replay.log").open("a") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
     try:

@@ -1,6 +1,6 @@
 """The program that is killed and started again: running statistics over the stream of flights, and a keyed operator.
 
-``python -m integration.demo.replay FOLDER PROVIDER`` reads FOLDER/flights, keeps its checkpoints in
+``python -m integration.demo.replay FOLDER PROVIDER PARTITIONS`` reads FOLDER/flights, keeps its checkpoints in
 FOLDER/checkpoints, writes one file of changed rows for a statistic and batch into FOLDER/results and says so
 on stdout. It knows nothing of having run before: what it needs of the past is in the checkpoints.
 """
@@ -24,9 +24,9 @@ from integration.demo.flights import LATE_AFTER_MIN, STATISTICS, Statistic
 SPARK_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
-def main(folder: Path, provider: str) -> None:
+def main(folder: Path, provider: str, partitions: str) -> None:
     """Run all statistics until every file of the stream has been read."""
-    spark = open_session(folder, provider)
+    spark = open_session(folder, provider, partitions)
     flights = read_stream(spark, folder / "flights")
     streams = {statistic.name: running(flights, statistic).writeStream.outputMode("update") for statistic in STATISTICS}
     if provider == "ckpt":
@@ -44,7 +44,7 @@ def main(folder: Path, provider: str) -> None:
     spark.stop()
 
 
-def open_session(folder: Path, provider: str) -> SparkSession:
+def open_session(folder: Path, provider: str, partitions: str) -> SparkSession:
     """A local session of two cores on our state store, or on Spark's own."""
     builder = SparkSession.builder.master("local[2]").appName("flights")
     settings = {
@@ -53,7 +53,7 @@ def open_session(folder: Path, provider: str) -> SparkSession:
         "spark.local.dir": str(folder / "spark"),
         "spark.log.level": "WARN",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.shuffle.partitions": partitions,
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
     }
@@ -106,4 +106,4 @@ def writer(results: Path, name: str) -> Callable[[DataFrame, int], None]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])

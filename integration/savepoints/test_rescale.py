@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
-from itertools import accumulate
-from typing import TYPE_CHECKING
+from itertools import accumulate, permutations
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -22,10 +23,10 @@ from integration.operators import (
 from integration.operators.placement import partition_of, stored_rows
 from integration.operators.providers import HDFS_BACKED, OURS, ROCKSDB
 from integration.operators.replay import collect_into, read_state, replay, run, write_inputs
-from pyspark_ckpt.savepoints import rescale
+from pyspark_ckpt.savepoints import rescale, restore, savepoint
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -53,9 +54,22 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_query_goes_on_as_if_it_had_never_been_rescaled(name: str, spark: SparkSession, tmp_path: Path) -> None:
-    case, numbers = CASES[name]
+SOAK = os.environ.get("CKPT_RESCALE") == "soak"
+ALL_NUMBERS = (1, 2, 3, 4, 7, 8, 16, 200)
+
+
+def sampled(numbers: Mapping[str, tuple[int, ...]]) -> list[tuple[str, tuple[int, ...]]]:
+    """Each case once, with its own numbers; with ``CKPT_RESCALE=soak`` from all numbers to all, and back."""
+    if not SOAK:
+        return list(numbers.items())
+    return [(name, (n, m, n, m)[: len(own)]) for name, own in numbers.items() for n, m in permutations(ALL_NUMBERS, 2)]
+
+
+@pytest.mark.parametrize(("name", "numbers"), sampled({name: numbers for name, (_, numbers) in CASES.items()}))
+def test_a_query_goes_on_as_if_it_had_never_been_rescaled(
+    name: str, numbers: tuple[int, ...], spark: SparkSession, tmp_path: Path
+) -> None:
+    case, _ = CASES[name]
     case = replace(case, runs=(2, 1, 1))
     expected = replay(spark, case, _reference(name), tmp_path / "expected")
     batches: dict[int, Lines] = {}
@@ -64,9 +78,7 @@ def test_a_query_goes_on_as_if_it_had_never_been_rescaled(name: str, spark: Spar
     for first, last, partitions in zip((0, *ends), ends, numbers, strict=False):
         write_inputs(case, folder, first, last)
         if first:
-            (folder / "checkpoint").rename(folder / "before")
-            rescale(str(folder / "before"), str(folder / "checkpoint"), partitions)
-            (folder / "before").rename(folder / f"before-{partitions}")
+            move(folder, f"before-{partitions}", partitions, kind="canonical" if first == ends[1] else None)
         session = OURS.session(spark, **{**case.settings, SHUFFLE_PARTITIONS: str(partitions)})
         run(session, case, folder, collect_into(batches))
         rows = list(stored_rows(folder / "checkpoint", tmp_path / f"restored-{partitions}"))
@@ -74,6 +86,16 @@ def test_a_query_goes_on_as_if_it_had_never_been_rescaled(name: str, spark: Spar
     assert batches == expected.batches
     state = read_state(OURS.session(spark, **case.settings), case, folder)
     assert without_partitions(state) == without_partitions(expected.state)
+
+
+def move(folder: Path, name: str, partitions: int, kind: Literal["native", "canonical"] | None) -> None:
+    """Have the query in ``folder`` go on with another number of partitions: by a savepoint of a kind, or without."""
+    (folder / "checkpoint").rename(folder / name)
+    if kind is None:
+        rescale(str(folder / name), str(folder / "checkpoint"), partitions)
+    else:
+        savepoint(str(folder / name), str(folder / f"savepoint-{name}"), kind=kind)
+        restore(str(folder / f"savepoint-{name}"), str(folder / "checkpoint"), parallelism=partitions)
 
 
 def without_partitions(views: tuple[Lines, ...]) -> list[list[str]]:

@@ -13,8 +13,8 @@ from integration.operators.keyed import keyed
 from integration.operators.providers import OURS
 from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.test_timers import BothClocks, ReminderColumns, Reminders
+from integration.savepoints.test_rescale import move, sampled
 from pyspark_ckpt import operators as ckpt
-from pyspark_ckpt.savepoints import rescale
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.clipping import DigestTask
 from pyspark_ckpt.state_store.digests import combined
@@ -68,9 +68,9 @@ NUMBERS = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "numbers"), sampled(NUMBERS))
 def test_a_keyed_operator_goes_on_as_if_it_had_never_been_rescaled(
-    name: str, spark: SparkSession, tmp_path: Path
+    name: str, numbers: tuple[int, ...], spark: SparkSession, tmp_path: Path
 ) -> None:
     processor, output = CASES[name]
     case = Case(
@@ -80,7 +80,7 @@ def test_a_keyed_operator_goes_on_as_if_it_had_never_been_rescaled(
     )
     expected = _played(spark, case, tmp_path / "expected", (2, 2, 2, 2))
     assert any(expected.values()), "a case without output proves nothing"
-    assert _played(spark, case, tmp_path / "actual", NUMBERS[name]) == expected
+    assert _played(spark, case, tmp_path / "actual", numbers) == expected
     assert _digests(tmp_path / "actual") == _digests(tmp_path / "expected")
 
 
@@ -90,9 +90,7 @@ def _played(spark: SparkSession, case: Case, folder: Path, numbers: Sequence[int
     for number, (before, partitions) in enumerate(pairwise((0, *numbers))):
         write_inputs(case, folder, number, number + 1)
         if number and before != partitions:
-            old = folder / f"before-{number}"
-            (folder / "checkpoint").rename(old)
-            rescale(str(old), str(folder / "checkpoint"), partitions)
+            move(folder, f"before-{number}", partitions, (None, None, "native", "canonical")[number])
         run(OURS.session(spark, **{SHUFFLE_PARTITIONS: str(partitions)}), case, folder, collect_into(batches))
     return batches
 

@@ -153,7 +153,7 @@ def objects_in(checkpoint: Path) -> Iterator[tuple[str, bytes, Callable[[], obje
     yield "metadata", json.dumps({"id": "7f4a9a0e-0000-4000-8000-123456789abc"}).encode(), lambda: query_id(place)
     yield "state/0/0/remote.json", json.dumps(pointer).encode(), lambda: place_of(place, who, parse({}).s3)
     run = json.dumps({"format": 1, "run_id": "run"}).encode()
-    yield "_ckpt/runs/0000000001.run", sealed(run), lambda: Epochs(place).of("run", 0)
+    yield "_ckpt/runs/0000000001.run", sealed(run), lambda: Epochs(place).of("run")
     name = str(names.WinnerName(7, 1))
     yield f"state/0/0/{name}", sealed(json.dumps(winner).encode()), lambda: declare_winner(store, COMMIT, 1, "run")
     yield "commits/6", b"v2\n" + json.dumps(commit).encode(), lambda: ids_of(place, 7)
@@ -230,7 +230,7 @@ def test_files_of_other_names_are_no_runs_and_no_batches(tmp_path: Path) -> None
         place.put(name, b"")
     place.put("commits/3", b"v1\n{}")
     place.put("metadata", b'{"id": "q"}')
-    assert Epochs(place).of("run", 0) == 1
+    assert Epochs(place).of("run") == 1
     assert Checkpoint(str(tmp_path), parse({})).newest_version == 4
 
 

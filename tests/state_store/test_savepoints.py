@@ -25,7 +25,7 @@ from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.pins import Pins
 from pyspark_ckpt.state_store.redistribution import merged
 from pyspark_ckpt.state_store.savepoint import Savepoint
-from pyspark_ckpt.state_store.splitting import _Writers
+from pyspark_ckpt.state_store.splitting import RunWriters
 from pyspark_ckpt.state_store.store_version import Workplace
 from pyspark_ckpt.state_store.transfers import CopyTask
 from tests.fuzz.mutations import EXAMPLES
@@ -101,10 +101,10 @@ def test_a_savepoint_has_its_logs_when_the_query_has_deleted_them_meanwhile(
     query = written(quick_path / "query", 2, operators=(0,))
     taken: dict[str, Any] = {"version": query.version, "rows": dict(query.rows)}
 
-    def slow(checkpoint: Checkpoint, version: int) -> Any:  # noqa: ANN401
+    def slow(checkpoint: Checkpoint, version: int, *more: Any) -> Any:  # noqa: ANN401
         query.run(3)
         query.purge(2)
-        return inventory(checkpoint, version)
+        return inventory(checkpoint, version, *more)
 
     monkeypatch.setattr(engine, "inventory", slow)
     info = savepoints.savepoint(query.location, str(quick_path / "taken"))
@@ -250,13 +250,13 @@ def test_a_restore_never_goes_on_where_another_query_has_begun(quick_path: Path)
 
 def test_a_digest_that_differs_fails_the_restore_for_good(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     query = written(quick_path / "query", 2, operators=(0,))
-    target, write = quick_path / "restored", _Writers.write
+    target, write = quick_path / "restored", RunWriters.write
 
-    def lossy(writers: _Writers, rows: Any, *, is_ordered: bool) -> None:  # noqa: ANN401
+    def lossy(writers: RunWriters, rows: Any, *, is_ordered: bool) -> None:  # noqa: ANN401
         write(writers, list(rows)[1:], is_ordered=is_ordered)
 
     with monkeypatch.context() as patched:
-        patched.setattr(_Writers, "write", lossy)
+        patched.setattr(RunWriters, "write", lossy)
         with pytest.raises(
             FormatError, match=r"operator 0, store 'left': state 'by time' had \d+ rows with the digest"
         ):

@@ -312,7 +312,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
   private[ckpt] def checkPartitions(begun: Begun): Unit = begun.partitions.filter(_ != partitions).foreach { recorded =>
     throw CkptErrors.invalidInput(
       s"$label was written with $recorded partitions, the query runs with $partitions",
-      "state of one number of partitions cannot be continued with another; restart with the number of the checkpoint")
+      "restart with the number of the checkpoint, or make a checkpoint for another one of it: pyspark-ckpt rescale")
   }
 
   private[ckpt] def reportCommit(version: Long): Unit =

@@ -1,0 +1,118 @@
+"""``spark.read.format("ckpt_state")``: the state of a checkpoint as a frame, a task for each partition of its store.
+
+Spark finds it by itself in the Python path of the driver, as ``DefaultSource`` of a package whose name begins with
+``pyspark_``; ``register_state_source`` names it to a session that has looked already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from pyspark_ckpt.reading.catalog import Selection, StoredState
+from pyspark_ckpt.reading.reader import StateReader
+from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.options import PREFIX, parse, table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME = "ckpt_state"
+_TRUTH = {"true": True, "false": False}
+_OWN = ("path", "uid", "operator", "state", "store", "version", "includeExpired")
+
+
+def register_state_source(spark: SparkSession) -> None:
+    """Make ``spark.read.format("ckpt_state")`` known to a session that was started before this package was there."""
+    spark.dataSource.register(StateDataSource)
+
+
+class StateDataSource(DataSource):
+    """Options: ``path`` (or the argument of ``load``), ``uid``, ``operator``, ``state``, ``store``, ``version``,
+    ``includeExpired``, and those of the store, such as ``s3Endpoint``. See ``open_state``.
+    """  # noqa: D205
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``format`` takes."""
+        return NAME
+
+    def schema(self) -> StructType:
+        """The columns of the state that is meant. Raises as ``open_state`` does."""
+        with opened(self.options) as state:
+            return from_arrow_schema(state.schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Read with ``schema``."""
+        return _Reader(dict(self.options), schema)
+
+
+DefaultSource = StateDataSource
+
+
+@dataclass
+class StorePartition(InputPartition):
+    """A partition of the store."""
+
+    number: int
+
+
+class _Reader(DataSourceReader):
+    """The same version for all tasks, whatever is committed meanwhile."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        with opened(options) as state:
+            self._state = state.state  # so that no task looks into the stores of all others
+            self._partitions = state.partitions
+            self._options = {**_lowered(options), "version": str(state.version)}
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        return [StorePartition(number) for number in range(self._partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, StorePartition)  # noqa: S101 - one of those above
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        with opened(self._options, self._state) as state:
+            for batch in state.batches(partition.number):
+                yield batch if batch.schema.equals(schema) else batch.cast(schema)
+
+
+def opened(options: Mapping[str, str], known: StoredState | None = None) -> StateReader:
+    """The state that options mean; ``known``: see StateReader. Raises InvalidInputError as ``open_state`` does."""
+    given = _lowered(options)
+    own = {name: given.pop(name.lower(), None) for name in _OWN}
+    if not own["path"]:
+        raise InvalidInputError(f"{NAME} needs a path.", hint="Name the checkpointLocation in load().")
+    include_expired = str(own["includeExpired"] or "true").lower()
+    if include_expired not in _TRUTH:
+        raise InvalidInputError(f"Option includeExpired of {NAME} is {include_expired!r}, not true or false.")
+    wanted = Selection(own["uid"], _number("operator", own["operator"]), own["store"], own["state"])
+    version = _number("version", own["version"])
+    checkpoint = Checkpoint(own["path"], parse(_store_options(given)))
+    return StateReader(checkpoint, wanted, version, include_expired=_TRUTH[include_expired], known=known)
+
+
+def _lowered(options: Mapping[str, str]) -> dict[str, str]:
+    """Spark's options have no case."""
+    return {name.lower(): value for name, value in options.items()}
+
+
+def _store_options(given: Mapping[str, str]) -> dict[str, str]:
+    known = {name.lower(): name for name in table()}
+    return {known.get(name.removeprefix(PREFIX.lower()), name): value for name, value in given.items()}
+
+
+def _number(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isdigit():
+        raise InvalidInputError(f"Option {name} of {NAME} is {text!r}, which is no number.")
+    return int(text)

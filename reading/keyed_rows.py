@@ -1,0 +1,231 @@
+"""Rows of keyed operators, whose states users have declared: values, elements of lists, entries of maps, timers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ckpt.operators.bound import WRONG_VALUE
+from pyspark_ckpt.operators.columns import arrow_values, python_values
+from pyspark_ckpt.operators.evolution import EvolvedCodec, Schemas, schemas_of
+from pyspark_ckpt.operators.list_rows import SEQUENCE
+from pyspark_ckpt.operators.ordered_rows import INSTANT
+from pyspark_ckpt.operators.spark_hash import SparkHash
+from pyspark_ckpt.operators.stored_keys import KeyCodec
+from pyspark_ckpt.operators.stored_values import ValueCodec
+from pyspark_ckpt.operators.timers import Timer
+from pyspark_ckpt.operators.ttl import unstamped
+from pyspark_ckpt.operators.value_types import arrow_type
+from pyspark_ckpt.reading.decoded import Decoded, StateCodec, StoredRow, Wanted, struct_column
+from pyspark_ckpt.reading.type_names import arrow_type_named
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.meta import Descriptor
+
+INSTANTS = pa.timestamp("us", "UTC")
+LISTS, MAPS, TIMERS = "ListState", "MapState", "Timers"
+VALUES: Mapping[str, str] = {
+    "ValueState": "value",
+    "ReducingState": "value",
+    "AggregatingState": "accumulator",
+    LISTS: "element",
+    MAPS: "value",
+}
+"""What the descriptor calls the values of each kind of state."""
+_FIRST_INSTANT_MS = 1 << 63
+_LONGEST_MS = (1 << 63) // 1000
+
+
+class _KeyedRows:
+    """What all states of keyed operators have in common: their keys."""
+
+    is_one_to_one = True
+
+    def __init__(self, descriptor: Descriptor, whose: str) -> None:
+        self._whose = whose
+        schema = descriptor.key_schema
+        if not isinstance(schema, dict) or not all(isinstance(kind, str) for kind in schema.values()):
+            raise FormatError(f"The key of {whose} is stored as {str(schema)[:200]!r}, which is none.")
+        self.key_fields = [pa.field(name, arrow_type_named(kind)) for name, kind in schema.items()]
+        self._kinds = [field.type for field in self.key_fields]
+        self._keys = KeyCodec(self._kinds, f"a key of {whose}")
+
+    def wanted(self, key: Sequence[Any]) -> Wanted:
+        """See StateCodec."""
+        names = [field.name for field in self.key_fields]
+        if len(key) != len(names):
+            raise InvalidInputError(f"{self._whose} has keys of the columns {names}, and {len(key)} values are given.")
+        try:
+            return Wanted(SparkHash(self._kinds)(key), self._keys.encode(key), tuple(key))
+        except WRONG_VALUE as problem:
+            kinds = ", ".join(map(str, self._kinds))
+            raise InvalidInputError(
+                f"{self._whose} has keys of type {kinds}, and {key!r} is none: {problem}"
+            ) from problem
+
+    def has_key(self, row: Any, wanted: Wanted) -> bool:  # noqa: ANN401 - see StateCodec
+        """See StateCodec."""
+        return self._keys.encode(row) == wanted.prefix
+
+    def _key_column(self, keys: Sequence[tuple[Any, ...]]) -> pa.Array:
+        columns = [arrow_values([key[n] for key in keys], field.type) for n, field in enumerate(self.key_fields)]
+        return struct_column(self.key_fields, columns, len(keys))
+
+    @property
+    def _key_field(self) -> pa.Field:
+        return pa.field("key", pa.struct(self.key_fields))
+
+
+class KeyedValues(_KeyedRows):
+    """The rows of a state with values. See StateCodec."""
+
+    def __init__(self, descriptor: Descriptor, newest: Descriptor, whose: str, *, has_life: bool) -> None:
+        """``newest``: how the state is described where it was written last, perhaps in another partition.
+
+        Raises FormatError, InvalidInputError.
+        """
+        super().__init__(descriptor, whose)
+        self._kind: str = descriptor.key_encoder["kind"]
+        self._codec = _value_codec(descriptor, newest, VALUES[self._kind], whose)
+        self._map_kind = _map_kind(descriptor, whose) if self._kind == MAPS else None
+        self._map_keys = None if self._map_kind is None else KeyCodec([self._map_kind], f"a key of a map of {whose}")
+        self._has_life = has_life
+        self._life_ms = None if newest.ttl is msgspec.UNSET else newest.ttl.duration_ms
+        self.is_one_to_one = self._kind != LISTS
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        """See StateCodec."""
+        entry = [pa.field("index", pa.int64())] if self._kind == LISTS else []
+        if self._map_kind is not None:
+            entry = [pa.field("map_key", self._map_kind)]
+        life = [pa.field("written_at", INSTANTS), pa.field("expires_at", INSTANTS)] if self._has_life else []
+        return [self._key_field, *entry, pa.field("value", self._codec.kind), *life]
+
+    def decode(self, rows: Sequence[StoredRow]) -> Decoded:
+        """See StateCodec; the heads of lists are no rows."""
+        read = self._keys.read
+        keys, entries, positions = [], [], []
+        for position, row in enumerate(rows):
+            key, end = read(row.key)
+            if end == len(row.key) and self._kind == LISTS:
+                continue
+            keys.append(key)
+            entries.append(row.key[end:])
+            positions.append(position)
+        lives, values = _without_stamps([rows[position].value for position in positions])
+        columns = [self._key_column(keys), *self._entry_columns(entries), self._codec.decode_column(values)]
+        if self._has_life:
+            columns += [_instants(lives), _instants([_expiry(written, self._life_ms) for written in lives])]
+        return Decoded(columns, np.array(positions, np.int64))
+
+    def value_of(self, columns: pa.Table, _wanted: Wanted) -> Any:  # noqa: ANN401 - see StateCodec
+        """See StateCodec: a list of a list state, a dict of a map state."""
+        values = python_values(columns["value"].combine_chunks())
+        if self._kind == LISTS:
+            return values
+        if self._kind == MAPS:
+            return dict(zip(python_values(columns["map_key"].combine_chunks()), values, strict=True))
+        return values[0] if values else None
+
+    def _entry_columns(self, entries: Sequence[bytes]) -> list[pa.Array]:
+        if self._map_keys is not None:
+            return [arrow_values([self._map_keys.decode(entry)[0] for entry in entries], self._map_kind)]
+        size = SEQUENCE.size if self._kind == LISTS else 0
+        damaged = next((entry for entry in entries if len(entry) != size), None)
+        if damaged is not None:
+            raise FormatError(f"{self._whose} has {damaged[:32].hex()!r} behind a key, where {size} bytes must be.")
+        return [pa.array([SEQUENCE.unpack(entry)[0] for entry in entries], pa.int64())] if size else []
+
+
+class KeyedTimers(_KeyedRows):
+    """The rows of timers. See StateCodec."""
+
+    def __init__(self, descriptor: Descriptor, name: str, whose: str) -> None:
+        """``name``: of the declared Timers. Raises FormatError."""
+        super().__init__(descriptor, whose)
+        self._name = name
+        self._clock = str(descriptor.key_encoder.get("clock", ""))
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        """See StateCodec."""
+        return [
+            self._key_field,
+            pa.field("at", INSTANTS),
+            pa.field("at_ms", pa.int64()),
+            pa.field("namespace", pa.string()),
+            pa.field("clock", pa.string()),
+        ]
+
+    def decode(self, rows: Sequence[StoredRow]) -> Decoded:
+        """See StateCodec."""
+        keys, at_ms, namespaces = [], [], []
+        for row in rows:
+            if len(row.key) < INSTANT.size:
+                raise FormatError(f"{self._whose} has a timer under {row.key.hex()!r}.")
+            key, end = self._keys.read(row.key, INSTANT.size)
+            keys.append(key)
+            at_ms.append(INSTANT.unpack_from(row.key)[0] - _FIRST_INSTANT_MS)
+            try:
+                namespaces.append(row.key[end:].decode())
+            except UnicodeDecodeError as problem:
+                raise FormatError(f"{self._whose} has the namespace {row.key[end:][:32].hex()!r}.") from problem
+        columns = [self._key_column(keys), _instants(at_ms), pa.array(at_ms, pa.int64())]
+        texts = [pa.array(namespaces, pa.string()), pa.array([self._clock] * len(rows), pa.string())]
+        return Decoded([*columns, *texts], np.arange(len(rows)))
+
+    def value_of(self, columns: pa.Table, _wanted: Wanted) -> Any:  # noqa: ANN401 - see StateCodec
+        """See StateCodec: timers, by time."""
+        pairs = zip(columns["namespace"].to_pylist(), columns["at_ms"].to_pylist(), strict=True)
+        return [Timer(self._name, namespace, at_ms) for namespace, at_ms in pairs]
+
+
+def keyed_codec(own: Descriptor, newest: Descriptor, name: str, whose: str, *, has_life: bool) -> StateCodec:
+    """The codec of a state of a keyed operator that a store describes so. Raises FormatError, InvalidInputError."""
+    kind = own.key_encoder.get("kind")
+    if kind == TIMERS:
+        return KeyedTimers(own, name, whose)
+    if kind not in VALUES:
+        raise FormatError(f"{whose} is stored as a {kind!r}, which is no kind of state.")
+    return KeyedValues(own, newest, whose, has_life=has_life)
+
+
+def _value_codec(own: Descriptor, newest: Descriptor, what: str, whose: str) -> ValueCodec:
+    """Reads by the schemas that the store knows, as the type that the program had last."""
+    known, goal = _required(own, what, whose), _required(newest, what, whose)
+    schemas, target = list(known.schemas), goal.schemas[goal.current - 1]
+    if target not in schemas:
+        schemas.append(target)
+    aliases = {} if newest.aliases is msgspec.UNSET else newest.aliases
+    return EvolvedCodec([arrow_type(schema) for schema in schemas], schemas.index(target) + 1, aliases, whose)
+
+
+def _map_kind(descriptor: Descriptor, whose: str) -> pa.DataType:
+    keys = _required(descriptor, "key", whose)
+    return arrow_type(keys.schemas[keys.current - 1])
+
+
+def _required(descriptor: Descriptor, what: str, whose: str) -> Schemas:
+    found = schemas_of(descriptor, what, whose)
+    if found is None:
+        raise FormatError(f"{whose} does not say of which type its {what} is.")
+    return found
+
+
+def _without_stamps(stored: Sequence[bytes]) -> tuple[list[int | None], list[bytes]]:
+    pairs = list(map(unstamped, stored))
+    return [written for written, _ in pairs], [value for _, value in pairs]
+
+
+def _expiry(written_ms: int | None, life_ms: int | None) -> int | None:
+    return None if written_ms is None or life_ms is None else written_ms + life_ms
+
+
+def _instants(milliseconds: Sequence[int | None]) -> pa.Array:
+    """Milliseconds since 1970 as instants; null for those that no timestamp can hold."""
+    micros = [None if ms is None or abs(ms) > _LONGEST_MS else ms * 1000 for ms in milliseconds]
+    return pa.array(micros, pa.int64()).cast(INSTANTS)

@@ -1,0 +1,319 @@
+"""``open_state``: the state of a checkpoint as Arrow, without Spark.
+
+A row's way: catalog (which states there are) > restored_range (its table files) > StoredRow > a codec (columns) > what
+is said of its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import islice
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_ckpt.operators.bound import WRONG_VALUE
+from pyspark_ckpt.operators.columns import python_values
+from pyspark_ckpt.reading.batch_clocks import clock_ms
+from pyspark_ckpt.reading.catalog import Catalog, Selection, StoredState
+from pyspark_ckpt.reading.decoded import StateCodec, StoredRow, Wanted
+from pyspark_ckpt.reading.json_values import from_json
+from pyspark_ckpt.reading.keyed_rows import INSTANTS
+from pyspark_ckpt.reading.places import PLACE, partition_of, place_columns, range_of, stored_row
+from pyspark_ckpt.state_store.checkpoint import CACHE_BYTES, THREADS, Checkpoint
+from pyspark_ckpt.state_store.context import Identity
+from pyspark_ckpt.state_store.database import Database, Tuning
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.keys import hash_of, state_range
+from pyspark_ckpt.state_store.meta import State
+from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.range_restore import Range, restored_range
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Convert: TypeAlias = Callable[[Any, pa.DataType], Any]
+
+BATCH_ROWS = 8192
+BATCH_BYTES = 4 << 20
+
+
+def open_state(
+    path: str,
+    *,
+    uid: str | None = None,
+    operator: int | None = None,
+    state: str | None = None,
+    store: str | None = None,
+    version: int | None = None,
+    include_expired: bool = True,
+    options: Mapping[str, str] | None = None,
+) -> StateReader:
+    """The state of one version of a checkpoint; the newest committed one unless another is given.
+
+    ``path``: a checkpointLocation, wherever that is. ``uid`` and ``state`` name a keyed operator's state, ``operator``
+    (its number), ``store`` (of a join) and ``state`` one of Spark's; what is left open leaves several, of which
+    ``states`` tells. Nothing is written to the checkpoint, and a query may run on it. ``include_expired``: whether rows
+    are shown that have outlived their time to live and were not freed yet. ``options``: of the store, such as
+    ``s3Endpoint``.
+
+    Raises InvalidInputError if this is no checkpoint, or if the version is not there: it says which are; StorageError.
+    """
+    found = Checkpoint(path, parse(options or {}))
+    return StateReader(found, Selection(uid, operator, store, state), version, include_expired=include_expired)
+
+
+class StateReader:
+    """States of one version, and, if exactly one is meant, its rows. To be closed, or used in a ``with`` block.
+
+    Rows come as ``key`` (a struct), what tells rows of one key apart, ``value``, and ``partition``, ``key_group`` and
+    ``hash``. For one caller at a time.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        wanted: Selection,
+        version: int | None = None,
+        *,
+        include_expired: bool = True,
+        known: StoredState | None = None,
+    ) -> None:
+        """See ``open_state``. ``known``: the state that is meant, as another reader of this version has found it."""
+        self.checkpoint = checkpoint
+        self.version = checkpoint.newest_version if version is None else version
+        self._wanted = wanted
+        self._known = known
+        self._clocks_ms: dict[str, int] = {}
+        self._include_expired = include_expired
+        self._tuning = Tuning(CACHE_BYTES)
+        self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(THREADS)
+        try:
+            self._catalog = Catalog(checkpoint, self.version, self._pool)
+            if version is not None and known is None:
+                self._check_version(version)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> StateReader:  # noqa: PYI034 - Self is not in Python 3.10
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End its threads. May be called twice; temporary folders are gone when the call that needs them has ended."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=True)
+
+    @cached_property
+    def states(self) -> tuple[StoredState, ...]:
+        """All states that are meant, with their rows. Raises FormatError, StorageError."""
+        self._threads()
+        return tuple(self._catalog.all(self._wanted))
+
+    @cached_property
+    def state(self) -> StoredState:
+        """The one state that is meant. Raises InvalidInputError that names what is there, FormatError, StorageError."""
+        self._threads()
+        return self._known or self._catalog.one(self._wanted, of_all_partitions=True)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the state. Raises as ``state`` does."""
+        return pa.schema([*self.state.codec().fields, *PLACE])
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the state is in. Raises as ``state`` does."""
+        return self._catalog.partitions[self.state.operator.number]
+
+    def batches(self, partition: int | None = None) -> Generator[pa.RecordBatch, None, None]:
+        """The rows of all partitions, or of one, lazily and in a bounded amount of memory.
+
+        A partition is in a temporary folder, private to the user, while its rows are read: the next one is fetched when
+        it is reached; ``close()`` ends that earlier. Rows are in the order of their stored keys, so those of one key
+        stand together, but for timers. Raises as ``state`` does, NotFoundError.
+        """
+        state = self.state
+        if partition is not None and not 0 <= partition < self.partitions:
+            raise InvalidInputError(f"{state.whose} has the partitions 0 to {self.partitions - 1}, not {partition}.")
+        for each in range(self.partitions) if partition is None else [partition]:
+            own = self._own(state, each)
+            if own is not None and own.rows:
+                with self._reading(state, each, own, state_range(own.number)) as database:
+                    yield from self._batches(state, each, own, database.rows_in(*state_range(own.number)))
+
+    def to_arrow(self) -> pa.Table:
+        """All rows. Raises as ``batches`` does."""
+        return pa.Table.from_batches(self.batches(), self.schema)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """All rows. Raises as ``batches`` does."""
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+    def count(self) -> int:
+        """How many rows there are: without reading them, if what the stores say of themselves is enough."""
+        state = self.state
+        if state.codec().is_one_to_one and (self._include_expired or not state.has_life):
+            return state.rows
+        return sum(batch.num_rows for batch in self.batches())
+
+    def get(self, key: Any) -> Any:  # noqa: ANN401 - values of any type
+        """What the state has for one key, as the program has it: a value or None, a list, a dict, timers.
+
+        ``key`` is a value, or a tuple or a dict of the key's columns. Of Spark's own operators it may also be the
+        columns that rows are placed by (of a join its key without the index): then it is a list of values. Fetches only
+        the store of the key's partition, and of its snapshot the table files that can have the key.
+
+        Raises InvalidInputError for what cannot be a key, else as ``batches`` does.
+        """
+        found = self._find(key)
+        return found.codec.value_of(found.rows, found.wanted)
+
+    def rows_of(self, key: Any) -> pa.Table:  # noqa: ANN401 - as get
+        """The rows of one key, with all columns; see ``get``."""
+        return self._find(key).rows
+
+    def rows_of_json(self, key: Any) -> pa.Table:  # noqa: ANN401 - as get
+        """``rows_of`` a key whose values are as JSON has them: see ``json_values``."""
+        return self._find(key, from_json).rows
+
+    def _find(self, key: Any, convert: Convert | None = None) -> _Found:  # noqa: ANN401 - as get
+        self._threads()
+        state = self._catalog.one(self._wanted, of_all_partitions=False)
+        codec = state.codec()
+        wanted = _wanted(codec, key, state.whose, convert)
+        partition = partition_of(state, wanted.hash, self._catalog.partitions[state.operator.number])
+        state = self._catalog.in_partition(state, partition)
+        codec = state.codec()
+        schema = pa.schema([*codec.fields, *PLACE])
+        own = self._own(state, partition)
+        if own is None or not own.rows:
+            return _Found(codec, wanted, schema.empty_table())
+        with self._reading(state, partition, own, range_of(own, wanted)) as database:
+            rows = database.rows_in(*range_of(own, wanted))
+            of_hash = (row for row in rows if hash_of(row[0]) == wanted.hash)
+            found = [
+                batch.filter(pa.array([codec.has_key(row, wanted) for row in python_values(batch["key"])], pa.bool_()))
+                for batch in self._batches(state, partition, own, of_hash)
+            ]
+        return _Found(codec, wanted, pa.Table.from_batches(found, schema))
+
+    def _own(self, state: StoredState, partition: int) -> State | None:
+        """The state as a partition has it."""
+        self._threads()
+        identity = Identity(state.operator.number, partition, state.store)
+        return self._catalog.meta(identity).state(state.stored_name)
+
+    @contextmanager
+    def _reading(self, state: StoredState, partition: int, own: State, wanted: Range) -> Iterator[Database]:
+        """A database with the rows of a range; what is damaged in them is said of ``own`` state."""
+        identity = Identity(state.operator.number, partition, state.store)
+        place, commit = self.checkpoint.place_of(identity), self.checkpoint.commit_of(identity, self.version)
+        try:
+            with restored_range(place, commit, wanted, self._tuning, self._threads(), str(identity)) as database:
+                yield database
+        except FormatError as problem:
+            raise FormatError(
+                f"{own.name!r} in version {self.version} of {identity}: {problem.message}", hint=problem.hint
+            ) from problem
+
+    def _batches(
+        self, state: StoredState, partition: int, own: State, rows: Iterator[tuple[bytes, bytes]]
+    ) -> Iterator[pa.RecordBatch]:
+        codec = state.codec(own.descriptor)
+        schema = pa.schema([*codec.fields, *PLACE])
+        stored = (stored_row(key, value, is_ordered=own.descriptor.ordered) for key, value in rows)
+        while portion := _portion(stored):
+            decoded = codec.decode(portion)
+            place = place_columns(state, partition, [portion[position] for position in decoded.rows.tolist()])
+            batch = pa.RecordBatch.from_arrays([*decoded.columns, *place], schema=schema)
+            batch = batch if self._include_expired else self._without_expired(state, batch)
+            if batch.num_rows:
+                yield batch
+
+    def _without_expired(self, state: StoredState, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not state.has_life:
+            return batch
+        alive = pc.greater(batch["expires_at"], pa.scalar(self._now_ms(state) * 1000, pa.int64()).cast(INSTANTS))
+        return batch.filter(pc.fill_null(alive, True))
+
+    def _now_ms(self, state: StoredState) -> int:
+        """What the clock of the state's time to live said when the version was made."""
+        if state.ttl is None:
+            raise InvalidInputError(
+                f"{state.whose} has a time to live, and was written last by a release that does not say which.",
+                hint="Read expired rows as well, and compare written_at with a time of your own.",
+            )
+        if state.ttl.clock not in self._clocks_ms:
+            self._clocks_ms[state.ttl.clock] = clock_ms(self.checkpoint.place, self.version, state.ttl.clock)
+        return self._clocks_ms[state.ttl.clock]
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            raise LifecycleError("This reader of state is closed.", hint="Call open_state again.")
+        return self._pool
+
+    def _check_version(self, version: int) -> None:
+        """Raise InvalidInputError if the first store does not have the version, and say which ones there are."""
+        operators = self.checkpoint.operators()
+        if not operators:
+            return
+        stored = self.checkpoint.stored(Identity(operators[0].number, 0, operators[0].stores[0]))
+        if not stored.first_version <= version <= stored.last_version or version < 1:
+            there = (
+                f"there are {stored.first_version} to {stored.last_version}" if stored.last_version else "none is there"
+            )
+            raise InvalidInputError(
+                f"{self.checkpoint.place.url} has no version {version}: {there}. Batch N made version N + 1.",
+                hint="Retention keeps spark.sql.streaming.minBatchesToRetain versions.",
+            )
+
+
+class _Found(NamedTuple):
+    """What was looked for, and what was found."""
+
+    codec: StateCodec
+    wanted: Wanted
+    rows: pa.Table
+
+
+def _wanted(codec: StateCodec, key: Any, whose: str, convert: Convert | None) -> Wanted:  # noqa: ANN401 - any value
+    """What is looked for when a user gives ``key``. Raises InvalidInputError."""
+    names = [field.name for field in codec.key_fields]
+    if isinstance(key, Mapping):
+        unknown = [name for name in key if name not in names]
+        if unknown:
+            raise InvalidInputError(f"{whose} has keys of the columns {names}, and {unknown} are given.")
+        values: Sequence[Any] = [key[name] for name in names if name in key]
+    else:
+        values = key if isinstance(key, (tuple, list)) else (key,)
+    if convert is not None:
+        values = [convert(value, field.type) for value, field in zip(values, codec.key_fields, strict=False)]
+    try:
+        return codec.wanted(values)
+    except WRONG_VALUE as problem:
+        kinds = ", ".join(f"{field.name} {field.type}" for field in codec.key_fields)
+        raise InvalidInputError(f"{whose} has keys of {kinds}, and {key!r} is none: {problem}.") from problem
+
+
+def _portion(rows: Iterator[StoredRow]) -> list[StoredRow]:
+    """So many rows that their columns take little memory."""
+    taken, size = [], 0
+    for row in islice(rows, BATCH_ROWS):
+        taken.append(row)
+        size += len(row.key) + len(row.value)
+        if size >= BATCH_BYTES:
+            break
+    return taken

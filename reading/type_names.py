@@ -1,0 +1,91 @@
+"""Arrow types by their names: the types of a keyed operator's key columns are stored as Arrow writes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+
+from pyspark_ckpt.state_store.errors import FormatError
+
+_PLAIN: Mapping[str, pa.DataType] = {
+    str(kind): kind
+    for kind in (
+        pa.null(),
+        pa.bool_(),
+        pa.int8(),
+        pa.int16(),
+        pa.int32(),
+        pa.int64(),
+        pa.float32(),
+        pa.float64(),
+        pa.date32(),
+        pa.timestamp("us"),
+        pa.timestamp("us", "UTC"),
+        pa.duration("us"),
+        pa.string(),
+        pa.binary(),
+    )
+}
+_DECIMAL = re.compile(r"decimal(?:128)?\((\d{1,2}), (\d{1,2})\)")
+_PLAIN_NAME = re.compile(r"[a-z0-9]+(\[[A-Za-z, =]+\])?")
+_NOT_NULL = " not null"
+
+
+def arrow_type_named(name: str) -> pa.DataType:
+    """The type whose text is ``name``, of those that keys can have. Raises FormatError."""
+    try:
+        kind, end = _type_at(name, 0)
+    except (ValueError, LookupError, RecursionError, pa.ArrowException) as problem:
+        raise _unknown(name, problem) from problem
+    if end != len(name):
+        raise _unknown(name, f"it goes on with {name[end : end + 32]!r}")
+    return kind
+
+
+def _unknown(name: str, why: object) -> FormatError:
+    return FormatError(f"The stored type {name[:200]!r} is none of a key: {why}.")
+
+
+def _type_at(text: str, at: int) -> tuple[pa.DataType, int]:
+    """The type whose name begins at ``at``, and where that ends. Raises ValueError, LookupError."""
+    for head, read in _NESTED.items():
+        if text.startswith(head, at):
+            return read(text, at + len(head))
+    decimal = _DECIMAL.match(text, at)
+    if decimal is not None:
+        return pa.decimal128(int(decimal[1]), int(decimal[2])), decimal.end()
+    plain = _PLAIN_NAME.match(text, at)
+    if plain is None:
+        raise ValueError(f"there is no type at {text[at : at + 32]!r}")
+    return _PLAIN[plain[0]], plain.end()
+
+
+def _list_at(text: str, at: int) -> tuple[pa.DataType, int]:
+    field, at = _field_at(text, at)
+    return pa.list_(field), _after(text, at, ">")
+
+
+def _struct_at(text: str, at: int) -> tuple[pa.DataType, int]:
+    fields: list[pa.Field] = []
+    while not text.startswith(">", at):
+        field, at = _field_at(text, _after(text, at, ", ") if fields else at)
+        fields.append(field)
+    return pa.struct(fields), at + 1
+
+
+def _field_at(text: str, at: int) -> tuple[pa.Field, int]:
+    colon = text.index(": ", at)
+    kind, end = _type_at(text, colon + 2)
+    is_required = text.startswith(_NOT_NULL, end)
+    return pa.field(text[at:colon], kind, nullable=not is_required), end + len(_NOT_NULL) * is_required
+
+
+def _after(text: str, at: int, expected: str) -> int:
+    if not text.startswith(expected, at):
+        raise ValueError(f"{expected!r} is missing at {text[at : at + 32]!r}")
+    return at + len(expected)
+
+
+_NESTED: Mapping[str, Callable[[str, int], tuple[pa.DataType, int]]] = {"list<": _list_at, "struct<": _struct_at}

@@ -1,0 +1,269 @@
+"""Canonical savepoints: rows sorted by hash in Parquet files, whatever the number of partitions and the engine.
+
+::
+
+    <savepoint>/rows/<operator>/<store>/<range:05d>.parquet
+        state int32, hash uint32, key binary, value binary
+
+A file has the rows of one range of hashes; ranges are equal parts of the 32,768 key groups. Within it rows are in the
+order of states, and of a hashed state in the order of hash and key; of a state that is scanned in key order, in that.
+``key`` is what is behind the state's number and beside the hash in a stored key: see docs/stored-format.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pyspark_ckpt.state_store.assembly import run_files
+from pyspark_ckpt.state_store.context import Identity
+from pyspark_ckpt.state_store.database import Database
+from pyspark_ckpt.state_store.digests import Digest, combined, digest, require_equal, sum_of
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.inventory import OperatorVersion
+from pyspark_ckpt.state_store.jobs import Progress, Runner
+from pyspark_ckpt.state_store.json_objects import Count
+from pyspark_ckpt.state_store.key_groups import MAX_PARALLELISM
+from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
+from pyspark_ckpt.state_store.meta import State, StoreMeta
+from pyspark_ckpt.state_store.redistribution import Layout, merged
+from pyspark_ckpt.state_store.rows import Row, portions_of
+from pyspark_ckpt.state_store.splitting import RunFile, RunWriters, Split, SplitTask, fetch, send, send_all
+from pyspark_ckpt.state_store.store_version import Workplace
+
+FOLDER = "rows"
+RANGE_BYTES = 64 << 20
+"""About so much state goes into one file."""
+BATCH_ROWS = 16_384
+GROUP_ROWS = 65_536
+
+
+class SavedRows(msgspec.Struct, frozen=True):
+    """All rows of one store of an operator: its states as of partition 0, its files by range, digests of its states.
+
+    ``spark_rows``: see ``Split``.
+    """
+
+    operator: Count
+    name: str
+    layout: str
+    meta: StoreMeta
+    files: tuple[RunFile, ...]
+    digests: dict[str, Digest]
+    spark_rows: tuple[bytes, ...] = ()
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """One file, and digests of the states that have rows in it."""
+
+    file: RunFile
+    digests: dict[str, Digest]
+
+
+@dataclass(frozen=True)
+class ExportTask:
+    """Writes the file of one range, from the runs of all partitions."""
+
+    workplace: Workplace
+    identity: Identity
+    states: tuple[State, ...]
+    target: str
+    runs: tuple[tuple[RunFile, ...], ...]
+
+    @property
+    def key(self) -> str:
+        """Names the task among all of its job."""
+        return f"export-{self.identity.operator}-{self.identity.partition}-{self.identity.name}"
+
+    def __call__(self) -> Exported:
+        """Write it. Raises StorageError, FormatError, NotFoundError."""
+        place = self.workplace.place(self.target)
+        with self.workplace.folder() as folder:
+            files = [file for run in self.runs for file in run]
+            paths = [fetch(place, file, folder / f"{number}.sst") for number, file in enumerate(files)]
+            database = Database(folder / "db", self.workplace.tuning())
+            try:
+                if paths:
+                    database.ingest(paths)
+                digests = self._write(database, folder / "rows.parquet")
+            finally:
+                database.close()
+            name = f"{FOLDER}/{self.identity.operator}/{self.identity.name}/{self.identity.partition:05d}.parquet"
+            return Exported(send(place, name, folder / "rows.parquet"), digests)
+
+    def _write(self, database: Database, path: Path) -> dict[str, Digest]:
+        import pyarrow.parquet as pq  # noqa: PLC0415 - the state server never needs it, and it is slow to import
+
+        digests = {}
+        schema = _schema()
+        with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+            for state in sorted(self.states, key=lambda state: state.number):
+                count, total = 0, 0
+                for portion in portions_of(database, state):
+                    count += len(portion)
+                    total += sum_of(portion)
+                    writer.write_batch(_batch(portion, state, schema), row_group_size=GROUP_ROWS)
+                digests[state.name] = digest(count, total)
+        return digests
+
+
+@dataclass(frozen=True)
+class ImportTask:
+    """Splits the rows of one file for so many ``partitions``: see SplitTask."""
+
+    workplace: Workplace
+    source: str
+    rows: SavedRows
+    number: int
+    target: str
+    partitions: int
+    key_groups: int = 0
+
+    @property
+    def key(self) -> str:
+        """Names the task among all of its job."""
+        return f"import-{self.rows.operator}-{self.number}-{self.rows.name}"
+
+    def __call__(self) -> Split:
+        """Write the runs of all new partitions. Raises StorageError, FormatError, NotFoundError."""
+        with self.workplace.folder() as folder:
+            writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups)
+            parts = []
+            before = -1
+            for state, portion in rows_of(self.workplace, self.source, self.rows, self.number, folder):
+                if state.number < before:
+                    raise FormatError(f"{self.source}/{self.rows.files[self.number].name} is not in order.")
+                before = state.number
+                parts.append({state.name: digest(len(portion), sum_of(portion))})
+                writers.write(portion, is_ordered=bool(state.number & ORDERED_BIT))
+            place, identity = (
+                self.workplace.place(self.target),
+                Identity(self.rows.operator, self.number, self.rows.name),
+            )
+            return Split(combined(parts), send_all(place, identity, writers.finish()))
+
+
+def rows_of(
+    workplace: Workplace, source: str, saved: SavedRows, number: int, folder: Path
+) -> Iterator[tuple[State, list[Row]]]:
+    """The rows of one file by their stored keys, in portions of one state each. Raises FormatError, StorageError."""
+    import pyarrow as pa  # noqa: PLC0415 - see ExportTask
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    file = saved.files[number]
+    path = fetch(workplace.place(source), file, folder / "rows.parquet")
+    states = {state.number: state for state in saved.meta.states}
+    try:
+        with pq.ParquetFile(path) as parquet:
+            if not parquet.schema_arrow.equals(_schema()):
+                raise FormatError(f"{source}/{file.name} has other columns: {parquet.schema_arrow.names}.")
+            for batch in parquet.iter_batches(BATCH_ROWS):
+                for begin, end in _runs_of(batch.column("state").to_numpy()):
+                    part = batch.slice(begin, end - begin)
+                    state = states.get(part.column("state")[0].as_py())
+                    if state is None:
+                        raise FormatError(f"{source}/{file.name} has rows of a state that there is not.")
+                    yield state, _stored(part, state)
+    except (pa.ArrowInvalid, OSError) as problem:
+        raise FormatError(f"{source}/{file.name} is damaged: {problem}") from problem
+
+
+def digests_of_file(workplace: Workplace, source: str, saved: SavedRows, number: int) -> dict[str, Digest]:
+    """Digests of the states that have rows in a file. Raises FormatError, StorageError."""
+    with workplace.folder() as folder:
+        return combined(
+            {state.name: digest(len(rows), sum_of(rows))}
+            for state, rows in rows_of(workplace, source, saved, number, folder)
+        )
+
+
+def export(
+    workplace: Workplace, operators: list[OperatorVersion], target: str, runner: Runner, progress: Progress
+) -> list[SavedRows]:
+    """Write the rows of all stores below ``target``. Raises StorageError, FormatError (also: digests that differ)."""
+    return [
+        _exported(workplace, operator, name, target, runner, progress)
+        for operator in operators
+        for name in operator.stores
+    ]
+
+
+def _exported(
+    workplace: Workplace, operator: OperatorVersion, name: str, target: str, runner: Runner, progress: Progress
+) -> SavedRows:
+    stores, number = operator.stores[name], operator.operator.number
+    what = f"operator {number}, store {name!r}"
+    whole = merged([store.meta for store in stores], what)
+    is_keyed = operator.layout is Layout.KEY_GROUPS
+    ranges = max(1, min(MAX_PARALLELISM, sum(store.size_bytes for store in stores) // RANGE_BYTES))
+    splits: list[Split] = runner(
+        [
+            SplitTask(workplace, store, target, ranges, numbers, MAX_PARALLELISM, is_keyed)
+            for store, numbers in zip(stores, whole.numbers, strict=True)
+        ],
+        progress,
+    )
+    runs = [split.runs for split in splits]
+    tasks = [
+        ExportTask(workplace, Identity(number, each, name), whole.states, target, run_files(runs, each))
+        for each in range(ranges)
+    ]
+    exported: list[Exported] = runner(tasks, progress)
+    before, after = combined(split.digests for split in splits), combined(each.digests for each in exported)
+    require_equal(before, after, what)
+    rows = {state: each.rows for state, each in before.items()}
+    first = stores[0].meta
+    return SavedRows(
+        number,
+        name,
+        operator.layout.value,
+        whole.meta(first.version, first.id, len(stores), rows),
+        tuple(each.file for each in exported),
+        before,
+        tuple(value for split in splits for value in split.spark_rows),
+    )
+
+
+def _schema() -> Any:  # noqa: ANN401 - of Arrow, which is imported late
+    import pyarrow as pa  # noqa: PLC0415 - see ExportTask
+
+    return pa.schema(
+        [
+            pa.field("state", pa.int32(), nullable=False),
+            pa.field("hash", pa.uint32(), nullable=False),
+            pa.field("key", pa.binary(), nullable=False),
+            pa.field("value", pa.binary(), nullable=False),
+        ]
+    )
+
+
+def _batch(rows: list[Row], state: State, schema: Any) -> Any:  # noqa: ANN401 - see _schema
+    import pyarrow as pa  # noqa: PLC0415 - see ExportTask
+
+    if state.number & ORDERED_BIT:
+        hashes = [int.from_bytes(key[-HASH_BYTES:], "big") for key, _ in rows]
+        keys = [key[STATE_BYTES:-HASH_BYTES] for key, _ in rows]
+    else:
+        hashes = [int.from_bytes(key[STATE_BYTES : STATE_BYTES + HASH_BYTES], "big") for key, _ in rows]
+        keys = [key[STATE_BYTES + HASH_BYTES :] for key, _ in rows]
+    columns = [[state.number] * len(rows), hashes, keys, [value for _, value in rows]]
+    return pa.record_batch([pa.array(each, field.type) for each, field in zip(columns, schema, strict=True)], schema)
+
+
+def _stored(batch: Any, state: State) -> list[Row]:  # noqa: ANN401 - see _schema
+    head = state_head(state.number)
+    hashes = [each.to_bytes(HASH_BYTES, "big") for each in batch.column("hash").to_pylist()]
+    keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
+    if state.number & ORDERED_BIT:
+        return [(head + key + at, value) for at, key, value in zip(hashes, keys, values, strict=True)]
+    return [(head + at + key, value) for at, key, value in zip(hashes, keys, values, strict=True)]
+
+
+def _runs_of(numbers: Any) -> Iterable[tuple[int, int]]:  # noqa: ANN401 - an array of numpy
+    """Where runs of equal numbers begin and end."""
+    ends = [*((numbers[1:] != numbers[:-1]).nonzero()[0] + 1).tolist(), len(numbers)]
+    return zip([0, *ends[:-1]], ends, strict=True)
