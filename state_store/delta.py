@@ -25,7 +25,7 @@ import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, Sink
 from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatError, InvalidInputError
-from pyspark_ckpt.state_store.json_objects import Count
+from pyspark_ckpt.state_store.json_objects import Count, decoder
 from pyspark_ckpt.state_store.meta import FORMAT_VERSION, StoreMeta
 from pyspark_ckpt.state_store.names import META_NAME, DeltaName, is_delta_file
 
@@ -174,10 +174,10 @@ def _checked_meta(archive: zipfile.ZipFile, name: DeltaName, size_bytes: int) ->
         content = source.read(sizes[META_NAME])  # no more is inflated, whatever there is
         if len(content) != sizes[META_NAME] or source.read(1):
             raise _Damage(f"{META_NAME} is not as large as it says")
-    written_as = msgspec.json.decode(content, type=_FormatOnly).format
+    written_as = decoder(_FormatOnly).decode(content).format
     if written_as != FORMAT_VERSION:
         raise _Damage(f"its format is {written_as}, this release reads {FORMAT_VERSION}")
-    meta = msgspec.json.decode(content, type=DeltaMeta)
+    meta = decoder(DeltaMeta).decode(content)
     if (meta.store.marker, meta.store.parent) != (name.commit, name.parent.id):
         raise _Damage(f"it holds {meta.store.marker} on {meta.store.parent}, not what its name says")
     if not all(is_delta_file(file.name) for file in meta.files):

@@ -11,8 +11,9 @@ over other objects is believed if it was damaged in storage or on the way.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 import xxhash
@@ -34,6 +35,8 @@ Change = Annotated[int, msgspec.Meta(ge=-MAX_LONG, le=MAX_LONG)]
 DAMAGE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 """What msgspec raises for bytes that are not what they should be: text that is none, lists too deep in each other."""
 
+_KNOWN: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
+_LEARNING: Final = threading.Lock()
 _SEAL = re.compile(rb',"xxh3":"([0-9a-f]{32})"}\Z')
 
 
@@ -58,10 +61,22 @@ def unseal(content: bytes, where: str) -> bytes:
     return sealed
 
 
+def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    """Decodes a ``kind``, in any thread.
+
+    msgspec looks into a type when it is first decoded, and two threads that do so at the same time crash the process.
+    """
+    found = _KNOWN.get(kind)
+    if found is None:
+        with _LEARNING:
+            found = _KNOWN.setdefault(kind, msgspec.json.Decoder(kind))
+    return found
+
+
 def decoded(content: bytes | memoryview, kind: type[T], where: str) -> T:
     """``content`` as a ``kind``. Raises FormatError that names ``where`` it lies."""
     try:
-        return msgspec.json.decode(content, type=kind)
+        return decoder(kind).decode(content)
     except DAMAGE as problem:
         raise FormatError(f"{where} is damaged: {problem}.") from problem
 

@@ -33,6 +33,9 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     written: Count
 
 
+_FRAME = msgspec.msgpack.Decoder(Frame)  # made here and not by the first of several threads: see json_objects.decoder
+
+
 class StagedLog:
     """The log of one session, to be written."""
 
@@ -69,7 +72,7 @@ def read_frames(path: Path) -> list[Frame]:
             at = begin + int.from_bytes(content[at:begin], "little")
             if at > len(content):
                 raise FormatError(f"{path} is damaged: its last frame is cut off.")
-            frames.append(msgspec.msgpack.decode(content[begin:at], type=Frame))
+            frames.append(_FRAME.decode(content[begin:at]))
     except DAMAGE as problem:
         raise FormatError(f"{path} is damaged: {problem}.") from problem
     return frames

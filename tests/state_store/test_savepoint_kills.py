@@ -16,7 +16,7 @@ from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.savepoint import Savepoint, delete
+from pyspark_ckpt.state_store.savepoint import Kind, delete
 from tests.saved_query import stored, written
 
 OPERATORS = {"remainders": (0,), "one partition": (1,), "key groups": (2,)}
@@ -80,6 +80,11 @@ def mortal(monkeypatch: pytest.MonkeyPatch) -> Mortal:
 def left_behind(folder: Path) -> list[Path]:
     """What a restore needs as long as it is not through."""
     return [path for path in folder.glob("_ckpt/restore/**/*") if path.is_file()]
+
+
+def files_in(folder: Path) -> list[Path]:
+    """All files below a folder."""
+    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -178,30 +183,24 @@ def query_went_on(checkpoint: Path) -> None:
     assert (checkpoint / "state" / "0" / "0" / "of-the-query").exists()
 
 
-def test_a_savepoint_that_was_killed_is_none_and_can_be_deleted(mortal: Mortal, quick_path: Path) -> None:
-    query = written(quick_path / "old", 2, batches=2)
-    write = 0
-    while True:
+@pytest.mark.parametrize("kind", ["native", "canonical"])
+def test_a_savepoint_that_was_killed_is_none_and_can_be_deleted(kind: Kind, mortal: Mortal, quick_path: Path) -> None:
+    query = written(quick_path / "old", 1, batches=1, operators=(0, 1) if kind == "native" else (1,))
+    write, ended = 0, False
+    while not ended:
         target = quick_path / f"{write}"
-        if survives(
-            mortal,
-            target,
-            write,
-            is_after=bool(write % 2),
-            act=partial(savepoints.savepoint, query.location, str(target)),
-        ):
-            break
-        if list(target.glob("savepoint.json")):
-            assert stored(str(target)) == (query.version, 2, query.rows), "all of it is there before it says so"
-            Savepoint(str(target), parse({}))
-        elif target.exists() and any(path.is_file() for path in target.rglob("*")):
+        act = partial(savepoints.savepoint, query.location, str(target), kind=kind)
+        ended = survives(mortal, target, write, is_after=bool(write % 2), act=act)
+        if not (target / "savepoint.json").exists() and files_in(target):
             with pytest.raises(InvalidInputError, match="is no savepoint"):
                 savepoints.restore(str(target), str(quick_path / "never"))
             with pytest.raises(InvalidInputError, match="is not empty"):
-                savepoints.savepoint(query.location, str(target))
+                act()
             delete(str(target), parse({}))
-            savepoints.savepoint(query.location, str(target))
-            assert stored(str(target)) == (query.version, 2, query.rows)
-        write += 1 if write < 3 else 9
-    assert not (quick_path / "never").exists()
-    assert stored(str(target)) == (query.version, 2, query.rows)
+            act()
+        if files_in(target) and write % 2:
+            restored = quick_path / f"{write}-restored"
+            savepoints.restore(str(target), str(restored), parallelism=3)
+            assert stored(str(restored)) == (query.version, 3, query.rows)
+        write += 1 if write < 3 else 12
+    assert files_in(quick_path / "never") == []

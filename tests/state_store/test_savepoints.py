@@ -24,7 +24,7 @@ from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.pins import Pins
 from pyspark_ckpt.state_store.redistribution import merged
-from pyspark_ckpt.state_store.savepoint import Savepoint
+from pyspark_ckpt.state_store.savepoint import Kind, Savepoint
 from pyspark_ckpt.state_store.splitting import RunWriters
 from pyspark_ckpt.state_store.store_version import Workplace
 from pyspark_ckpt.state_store.transfers import CopyTask
@@ -33,6 +33,7 @@ from tests.lab import QUERY
 from tests.saved_query import MAX_PARALLELISM, UID, Logical, Query, stored, written
 
 NUMBERS = (1, 2, 3, 4, 7, 8, 16)
+KINDS: tuple[Kind, ...] = ("native", "canonical")
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -49,10 +50,10 @@ def test_every_row_is_in_its_partition_when_a_query_is_rescaled_again_and_again(
         assert stored(str(quick_path / str(step))) == (query.version, partitions, query.rows), f"{seed}: {walk}"
 
 
-@pytest.mark.parametrize("partitions", [2, 3])
-def test_a_savepoint_is_all_that_is_left_of_a_query(partitions: int, quick_path: Path) -> None:
+@pytest.mark.parametrize(("partitions", "kind"), [(2, "native"), (3, "native"), (3, "canonical")])
+def test_a_savepoint_is_all_that_is_left_of_a_query(partitions: int, kind: Kind, quick_path: Path) -> None:
     query = written(quick_path / "query", 2)
-    savepoints.savepoint(query.location, str(quick_path / "taken"))
+    savepoints.savepoint(query.location, str(quick_path / "taken"), kind=kind)
     shutil.rmtree(query.location)
     (quick_path / "taken").rename(quick_path / "moved")
     before = files(quick_path / "moved")
@@ -331,11 +332,12 @@ def names(path: Path, told: str) -> bool:
     return f"{path.parent.name}/{path.name}" in told or (path.name in alone and path.name in told)
 
 
-def test_no_checkpoint_is_made_of_a_savepoint_with_any_damage(quick_path: Path) -> None:
-    query = written(quick_path / "query", 1, operators=(0, 1), batches=2)
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_checkpoint_is_made_of_a_savepoint_with_any_damage(kind: Kind, quick_path: Path) -> None:
+    query = written(quick_path / "query", 1, operators=(0, 1) if kind == "native" else (1,), batches=2)
     query.plan()
     saved = quick_path / "taken"
-    savepoints.savepoint(query.location, str(saved))
+    savepoints.savepoint(query.location, str(saved), kind=kind)
     for number, path in enumerate(objects_of(saved)):
         for how in damages(path):
             for partitions in (1, 2):
