@@ -236,14 +236,30 @@ def test_nobody_is_told_to_delete_a_checkpoint(quick_path: Path) -> None:
     assert "delete" not in refused.value.hint
 
 
-def test_a_restore_never_goes_on_where_another_query_has_begun(quick_path: Path) -> None:
+def test_a_restore_never_goes_on_where_another_query_has_begun(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = written(quick_path / "query", 2, operators=(2,), batches=1)
+    target = quick_path / "restored"
+    with monkeypatch.context() as patched:
+        patched.setattr("pyspark_ckpt.state_store.restoration.copy_logs", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            savepoints.rescale(query.location, str(target), 3)
+    LocalPlace(target).put("metadata", b'{"id":"another"}')
+    before = files(target)
+    with pytest.raises(InvalidInputError, match="is the checkpoint of another query by now"):
+        savepoints.rescale(query.location, str(target), 3)
+    assert files(target) == before
+
+
+def test_a_restore_is_refused_when_nothing_has_been_committed_or_its_notes_are_damaged(quick_path: Path) -> None:
     query = written(quick_path / "query", 2, operators=(2,), batches=1)
     target = quick_path / "restored"
     LocalPlace(target).put("_ckpt/restore/request.json", b"")
     with pytest.raises(FormatError, match=r"request\.json is damaged"):
         savepoints.rescale(query.location, str(target), 3)
     shutil.rmtree(target)
-    Path.unlink(Path(query.location, "commits", "0"))
+    Path(query.location, "commits", "0").unlink()
     with pytest.raises(InvalidInputError, match="no batch of the query has been committed"):
         savepoints.rescale(query.location, str(target), 3)
     assert files(target) == {}
