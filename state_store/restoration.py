@@ -5,7 +5,8 @@ last thing that is written, and says until then that a restore has not finished.
 below ``_ckpt/restore``; a second run of the same restore goes on from there.
 
 Every state is read before and after: the digests must be equal, or the restore fails and the target stays unusable.
-Stores that keep their number of partitions are copied object by object, and every table file's checksum is compared.
+Stores that keep their number of partitions are copied object by object, and all checksums are compared; table files
+that S3 copies within itself are not read for that.
 """
 
 from __future__ import annotations

@@ -1,0 +1,109 @@
+"""Damage and losses, in savepoints and in checkpoints that they are taken of: all of it is named, none is passed on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyspark_ckpt import savepoints
+from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.context import Identity
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.savepoint import Kind, Savepoint
+from tests.saved_query import Query, stored, written
+
+KINDS: tuple[Kind, ...] = ("native", "canonical")
+
+
+def objects_of(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file() and "_ckpt" not in path.parts)
+
+
+def damages(path: Path) -> Iterator[str]:
+    """Have a file damaged in each way, and mended in the end."""
+    whole = path.read_bytes()
+    changed = bytearray(whole)
+    changed[len(whole) // 2] ^= 1
+    for how, content in (("flipped", bytes(changed)), ("cut", whole[: len(whole) * 2 // 3]), ("lost", None)):
+        if content is None:
+            path.unlink()
+        else:
+            path.write_bytes(content)
+        yield how
+    path.write_bytes(whole)
+
+
+def names(path: Path, told: str) -> bool:
+    """Whether an error says which object it is about: by its name, or the store and the version that it is of."""
+    if path.suffix in (".delta", ".snapshot"):
+        return path.name in told or (f"version {int(path.name[:20])} " in told and "operator " in told)
+    if path.parent.name == "commits" and "the commit log names" in told:
+        return True
+    alone = ("metadata", "savepoint.json")
+    return f"{path.parent.name}/{path.name}" in told or (path.name in alone and path.name in told)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_checkpoint_is_made_of_a_savepoint_with_any_damage(kind: Kind, quick_path: Path) -> None:
+    query = written(quick_path / "query", 1, operators=(0, 1) if kind == "native" else (1,), batches=2)
+    query.plan()
+    saved = quick_path / "taken"
+    savepoints.savepoint(query.location, str(saved), kind=kind)
+    for number, path in enumerate(objects_of(saved)):
+        for how in damages(path):
+            for partitions in (1, 2):
+                target = quick_path / f"{number}-{how}-{partitions}"
+                with pytest.raises((FormatError, InvalidInputError, NotFoundError)) as refused:
+                    savepoints.restore(str(saved), str(target), parallelism=partitions)
+                assert names(path, refused.value.message), f"{how} {path}: {refused.value.message}"
+                with pytest.raises(InvalidInputError, match="is no checkpoint"):
+                    Checkpoint(str(target), parse({}))
+    savepoints.restore(str(saved), str(quick_path / "restored"), parallelism=2)
+    assert stored(str(quick_path / "restored")) == (query.version, 2, query.rows)
+
+
+def test_a_savepoint_of_a_damaged_checkpoint_holds_all_or_is_none(quick_path: Path) -> None:
+    query = Query(str(quick_path / "query"), 1, operators=(1,))
+    for each in range(3):
+        query.run()
+        if each < 2:
+            query.snapshot(Identity(0, 0, "default"))
+    refused, survived = [], []
+    for number, path in enumerate(objects_of(Path(query.location))):
+        for how in damages(path):
+            if how == ("cut" if "state" in path.parts else "flipped"):  # Spark's files have no checksums
+                continue
+            target = quick_path / f"{number}-{how}"
+            try:
+                savepoints.savepoint(query.location, str(target))
+            except (FormatError, InvalidInputError, NotFoundError) as problem:
+                refused.append((how, path, problem.message))
+                with pytest.raises(InvalidInputError):
+                    Savepoint(str(target), parse({}))
+                continue
+            if (how, path.parent.name, path.name) == ("lost", "commits", "2"):
+                assert stored(str(target))[0] == 2, "Spark itself would do the last batch again"
+                continue
+            survived.append((how, path.suffix))
+            assert stored(str(target)) == (query.version, 1, query.rows), f"{how} {path}"
+    assert {path.suffix for _, path, _ in refused} >= {".delta", ""}
+    assert {how for how, suffix in survived if suffix == ".snapshot"} == {"flipped", "lost"}, "older ones do"
+    assert {how for how, suffix in survived if suffix == ".sst"} == {"flipped", "lost"}
+    for how, path, told in refused:
+        assert names(path, told), f"{how} {path}: {told}"
+
+
+@pytest.mark.parametrize("lost", ["state/0/_metadata/metadata", "state/1/_metadata/metadata"])
+@pytest.mark.parametrize("checkpoint_format", [1, 2])
+def test_an_operator_whose_metadata_is_lost_is_not_left_out(
+    lost: str, checkpoint_format: int, quick_path: Path
+) -> None:
+    query = written(quick_path / "query", 1, operators=(0, 1), batches=1, checkpoint_format=checkpoint_format)
+    Path(query.location, lost).unlink()
+    with pytest.raises(FormatError, match=f"{lost.removesuffix('/metadata')} does not say"):
+        savepoints.savepoint(query.location, str(quick_path / "taken"))
+    with pytest.raises(FormatError, match=f"{lost.removesuffix('/metadata')} does not say"):
+        savepoints.rescale(query.location, str(quick_path / "restored"), 2)
