@@ -108,9 +108,11 @@ def rescale(given: argparse.Namespace) -> int:
         version = checkpoint.newest_version
         if version == 0:
             raise InvalidInputError(f"{checkpoint.place.url}: no batch of the query has been committed yet.")
-        request, operators = Request(given.parallelism), inventory(checkpoint, version)
+        request, operators = Request(given.parallelism, given.query_id), inventory(checkpoint, version)
         return _explain(Restoration(checkpoint, version, operators, given.target, request, _options(given)), given)
-    done = savepoints.rescale(given.checkpoint, given.target, given.parallelism, options=_pairs(given))
+    done = savepoints.rescale(
+        given.checkpoint, given.target, given.parallelism, query_id=given.query_id, options=_pairs(given)
+    )
     return _print_restored(done, as_json=given.json)
 
 
@@ -221,7 +223,6 @@ def add_to(subjects: Any, common: argparse.ArgumentParser) -> None:  # noqa: ANN
     )
     again = commands.choices["restore"]
     again.add_argument("--claim", choices=("no_claim", "claim"), default="no_claim", help="claim: delete the savepoint")
-    again.add_argument("--query-id", choices=("keep", "new"), default="keep", help="of the checkpoint; default: keep")
     again.add_argument(
         "--uid", action="append", default=[], metavar="OLD=NEW", type=_pair, help="a keyed operator has another uid now"
     )
@@ -231,6 +232,7 @@ def add_to(subjects: Any, common: argparse.ArgumentParser) -> None:  # noqa: ANN
     what = "make a checkpoint for another number of partitions of that of a stopped query"
     scale = _add(subjects, "rescale", rescale, what, ("checkpoint", "target"), common)
     for each, is_needed in ((again, False), (scale, True)):
+        each.add_argument("--query-id", choices=("keep", "new"), default="keep", help="default: keep")
         each.add_argument(
             "-n", "--parallelism", type=int, required=is_needed, metavar="N", help="partitions from now on"
         )

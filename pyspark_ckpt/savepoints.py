@@ -130,18 +130,25 @@ def restore(
 
 
 def rescale(
-    checkpoint: str, new_checkpoint: str, parallelism: int, *, options: Mapping[str, str] | None = None
+    checkpoint: str,
+    new_checkpoint: str,
+    parallelism: int,
+    *,
+    query_id: QueryId = "keep",
+    options: Mapping[str, str] | None = None,
 ) -> Restored:
     """Make the empty ``new_checkpoint`` what the ``checkpoint`` of a stopped query is, with so many partitions.
 
-    As ``restore``, without a savepoint; the old checkpoint stays as it is. Raises as ``restore``.
+    As ``restore``, without a savepoint; the old checkpoint stays as it is. State that is apart from its checkpoint
+    (option ``remote``) is in a folder of the query's id: give another ``remote``, or a new id. Raises as ``restore``.
     """
     given = _options(options, checkpoint, new_checkpoint)
     source = Checkpoint(checkpoint, given)
     with engine.pinned(source) as newest:
         operators = inventory(source, newest)
         return _run(
-            Restoration(source, newest, operators, new_checkpoint, Request(parallelism), given), new_checkpoint
+            Restoration(source, newest, operators, new_checkpoint, Request(parallelism, query_id), given),
+            new_checkpoint,
         )
 
 
