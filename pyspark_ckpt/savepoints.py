@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 STOP_TIMEOUT_S = 600.0
 _LOOK_S = 0.05
+SLICES_A_CORE = 4
+"""Tasks of a Spark job for each core: a task in Python takes Spark 50 ms, and one that ends late keeps cores idle."""
 
 
 def savepoint(
@@ -171,7 +173,7 @@ def _job(what: str, size_bytes: int = SMALL_BYTES) -> Iterator[tuple[Runner, Pro
 
 @dataclass(frozen=True)
 class SparkJob:
-    """A runner: one task of a Spark job for each task."""
+    """A runner: the tasks of a Spark job take some of the tasks each, one after the other."""
 
     session: SparkSession
     description: str
@@ -181,6 +183,7 @@ class SparkJob:
         if not tasks:
             return []
         context = self.session.sparkContext
+        slices = min(len(tasks), context.defaultParallelism * SLICES_A_CORE)
         group = f"pyspark-ckpt-{time.monotonic_ns()}"
         outcomes: list[tuple[Any, CkptError | None]] = []
         problems: list[Exception] = []
@@ -188,7 +191,7 @@ class SparkJob:
         def run() -> None:
             context.setJobGroup(group, self.description)
             try:
-                outcomes.extend(context.parallelize(tasks, len(tasks)).map(_outcome).collect())
+                outcomes.extend(context.parallelize(tasks, slices).map(_outcome).collect())
             except Exception as problem:  # noqa: BLE001 - raised below, in the caller's thread
                 problems.append(problem)
 
@@ -198,7 +201,7 @@ class SparkJob:
         thread.start()
         while thread.is_alive():
             thread.join(_LOOK_S)
-            progress(_finished_tasks(context, group), len(tasks))
+            progress(_finished_tasks(context, group) * len(tasks) // slices, len(tasks))
         if problems:
             raise problems[0]
         for _, problem in outcomes:
