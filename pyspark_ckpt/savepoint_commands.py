@@ -16,7 +16,8 @@ from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.inventory import inventory
 from pyspark_ckpt.state_store.options import Options, parse
-from pyspark_ckpt.state_store.restoration import Request, Restoration, Restored
+from pyspark_ckpt.state_store.restoration import Restoration
+from pyspark_ckpt.state_store.restore_request import Request, Restored
 from pyspark_ckpt.state_store.savepoint import Savepoint, SavepointInfo, delete, place_of_savepoint, saved_below
 from pyspark_ckpt.terminal import print_bars, print_json, print_table, progress_bar, size_text, with_progress
 

@@ -25,7 +25,8 @@ from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, Lifecy
 from pyspark_ckpt.state_store.inventory import inventory
 from pyspark_ckpt.state_store.jobs import SMALL_BYTES, LocalProcesses, Progress, Runner, Task, run_here
 from pyspark_ckpt.state_store.options import PREFIX, Options, parse, table
-from pyspark_ckpt.state_store.restoration import QueryId, Request, Restoration, Restored
+from pyspark_ckpt.state_store.restoration import Restoration
+from pyspark_ckpt.state_store.restore_request import QueryId, Request, Restored
 from pyspark_ckpt.state_store.savepoint import Savepoint, SavepointInfo
 from pyspark_ckpt.terminal import progress_bar
 

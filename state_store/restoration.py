@@ -15,24 +15,18 @@ import os
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from dataclasses import replace
 
 import msgspec
-import xxhash
 
-from pyspark_ckpt.state_store.assembly import Assembled, JoinTask, NewStore, run_files
-from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.canonical import ImportTask, SavedRows
+from pyspark_ckpt.state_store.canonical import SavedRows
 from pyspark_ckpt.state_store.checkpoint import MOST_PARTITIONS, Checkpoint
-from pyspark_ckpt.state_store.clipping import ClipTask, DigestTask, Part
 from pyspark_ckpt.state_store.context import Identity
-from pyspark_ckpt.state_store.digests import Digest, combined, require_equal
 from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.inventory import OperatorVersion
-from pyspark_ckpt.state_store.jobs import Progress, RecordedTask, Runner, Task
-from pyspark_ckpt.state_store.json_objects import Count, read_sealed, seal
-from pyspark_ckpt.state_store.meta import is_keyed
+from pyspark_ckpt.state_store.jobs import Progress, Runner
+from pyspark_ckpt.state_store.json_objects import read_sealed, seal
+from pyspark_ckpt.state_store.movement import Movement
 from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.query_log import (
@@ -48,17 +42,22 @@ from pyspark_ckpt.state_store.query_log import (
 )
 from pyspark_ckpt.state_store.redistribution import (
     Layout,
-    Merged,
     hash_ranges,
     max_parallelism_of,
-    merged,
     overlaps,
 )
-from pyspark_ckpt.state_store.remote import folder_in, point_to, store_folder
+from pyspark_ckpt.state_store.remote import point_to
+from pyspark_ckpt.state_store.restore_request import (
+    FinishedRequest,
+    Plan,
+    PlannedOperator,
+    ProvenState,
+    RecordedRequest,
+    Request,
+    Restored,
+)
 from pyspark_ckpt.state_store.savepoint import refuse_unless_empty
-from pyspark_ckpt.state_store.splitting import Split, SplitTask
-from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
-from pyspark_ckpt.state_store.transfers import Copied, CopyTask
+from pyspark_ckpt.state_store.store_version import Workplace
 
 WORK_FOLDER = "_ckpt/restore"
 REQUEST_NAME = f"{WORK_FOLDER}/request.json"
@@ -68,86 +67,6 @@ LEAST_PARTITIONS = 1
 COPIED, SPLIT, CLIPPED = "objects are copied", "rows are split and joined", "stores are clipped"
 ROW_S, COPY_BYTES_PER_S = 3e-6, 200e6
 """What a row takes to be read, split, written and read again on one processor, and how fast objects are copied."""
-
-QueryId: TypeAlias = Literal["keep", "new"]
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is asked of a restore. ``partitions``: None keeps their number."""
-
-    partitions: int | None = None
-    query_id: QueryId = "keep"
-    uid_map: Mapping[str, str] = field(default_factory=dict)
-    allow_non_restored_state: bool = False
-
-
-class _Recorded(msgspec.Struct, frozen=True):
-    """The restore that a target is of: a second run must be of the same."""
-
-    source: str
-    source_query: str
-    version: Count
-    partitions: Count
-    uid_map: dict[str, str]
-    query_id: str
-    keeps_id: bool
-    remote: str
-
-
-@dataclass(frozen=True)
-class ProvenState:
-    """A state that was moved: its digest before, which is the one after; only its rows, if its files were copied."""
-
-    operator: int
-    store: str
-    name: str
-    digest: Digest
-
-
-@dataclass(frozen=True)
-class Restored:
-    """What came of a restore."""
-
-    checkpoint: str
-    query_id: str
-    version: int
-    partitions: int
-    states: tuple[ProvenState, ...]
-    copied_bytes: int
-    rewritten_bytes: int
-
-
-class _Finished(msgspec.Struct, frozen=True):
-    """A restore of which nothing is left to be done but to say so."""
-
-    request: _Recorded
-    result: Restored
-
-
-@dataclass(frozen=True)
-class PlannedOperator:
-    """What a restore does with one operator; ``expected_rows`` of each new partition, empty if stores are copied."""
-
-    number: int
-    name: str
-    layout: str
-    old_partitions: int
-    partitions: int
-    rows: int
-    objects: int
-    size_bytes: int
-    how: str
-    expected_rows: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a restore does, and about how many seconds that takes on the processors of this machine."""
-
-    operators: tuple[PlannedOperator, ...]
-    processors: int
-    seconds: float
 
 
 class Restoration:
@@ -175,9 +94,9 @@ class Restoration:
         self._files = files
         self._operators = operators
         self._request = request
-        self._options = options
-        self._workplace = Workplace(replace(options, remote=""))
-        self._place = self._workplace.place(target)
+        self.options = options
+        self.workplace = Workplace(replace(options, remote=""))
+        self.place = self.workplace.place(target)
         self.old_partitions = partitions_of(source.place, version - 1)
         self.partitions = self.old_partitions if request.partitions is None else request.partitions
         self._check()
@@ -258,15 +177,15 @@ class Restoration:
         recorded, done = self._begin()
         if done is None:
             done = self._restored(recorded, runner, progress)
-            self._place.put(RESULT_NAME, seal(_Finished(recorded, done)))
-        if self._place.get(QUERY) == _not_finished(recorded):
-            copy_id(self._source.place, self._place, self._rewriting(recorded, {}))
-        for blob in sorted(self._place.walk(WORK_FOLDER), key=lambda blob: (blob.name == RESULT_NAME, blob.name)):
-            self._place.delete(blob.name)  # the result last: who finds it need not, and must not, do anything again
+            self.place.put(RESULT_NAME, seal(FinishedRequest(recorded, done)))
+        if self.place.get(QUERY) == _not_finished(recorded):
+            copy_id(self._source.place, self.place, self._rewriting(recorded, {}))
+        for blob in sorted(self.place.walk(WORK_FOLDER), key=lambda blob: (blob.name == RESULT_NAME, blob.name)):
+            self.place.delete(blob.name)  # the result last: who finds it need not, and must not, do anything again
         return done
 
-    def _restored(self, recorded: _Recorded, runner: Runner, progress: Progress) -> Restored:
-        work = _Work(self, recorded, runner, progress)
+    def _restored(self, recorded: RecordedRequest, runner: Runner, progress: Progress) -> Restored:
+        work = Movement(self, recorded, runner, progress)
         proven: list[ProvenState] = []
         ids: dict[str, list[list[str]]] = {}
         for operator in self._operators:
@@ -274,17 +193,17 @@ class Restoration:
             proven += states
             ids[str(operator.operator.number)] = self._ids(operator, made)
         for identity, url in work.pointers:
-            point_to(self._workplace.place(url), self._place, identity)
+            point_to(self.workplace.place(url), self.place, identity)
         if self._request.allow_non_restored_state:
-            self._place.put(f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}", b"")
+            self.place.put(f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}", b"")
         rewriting = self._rewriting(recorded, ids)
         change = rewriting if self._files is None else Proof(_but_the_id(self._files), rewriting)
-        copy_logs(self._source.place, self._version - 1, self._place, change)
-        copy_operators(self._source.place, self._place, change)
+        copy_logs(self._source.place, self._version - 1, self.place, change)
+        copy_operators(self._source.place, self.place, change)
         if isinstance(change, Proof):
             change.require_all(self._source.place)
         return Restored(
-            self._place.url,
+            self.place.url,
             recorded.query_id,
             self._version,
             self.partitions,
@@ -293,13 +212,13 @@ class Restoration:
             work.rewritten_bytes,
         )
 
-    def _rewriting(self, recorded: _Recorded, ids: Ids) -> Rewriting:
+    def _rewriting(self, recorded: RecordedRequest, ids: Ids) -> Rewriting:
         return Rewriting(self._version - 1, self.partitions, ids, recorded.query_id)
 
     def _check(self) -> None:
-        if self._place.url.startswith(f"{self._source.place.url}/"):
+        if self.place.url.startswith(f"{self._source.place.url}/"):
             raise InvalidInputError(
-                f"{self._place.url} is inside of {self._source.place.url}, which is to stay as it is.",
+                f"{self.place.url} is inside of {self._source.place.url}, which is to stay as it is.",
                 hint="Name a new folder elsewhere.",
             )
         if self._request.query_id not in ("keep", "new"):
@@ -323,10 +242,10 @@ class Restoration:
                     hint=f"Restore it with at most {most}; max_parallelism is fixed with the first batch.",
                 )
 
-    def _begin(self) -> tuple[_Recorded, Restored | None]:
+    def _begin(self) -> tuple[RecordedRequest, Restored | None]:
         """Take the target: an empty one, or what an earlier run of this restore has left, perhaps with its result."""
         keeps_id = self._request.query_id == "keep"
-        recorded = _Recorded(
+        recorded = RecordedRequest(
             self._source.place.url,
             self._source.query_id,
             self._version,
@@ -334,52 +253,52 @@ class Restoration:
             dict(self._request.uid_map),
             self._source.query_id if keeps_id else str(uuid.uuid4()),
             keeps_id,
-            self._options.remote,
+            self.options.remote,
         )
         before, done = self._before()
         if before is None:
-            refuse_unless_empty(self._place, "a checkpoint")
+            refuse_unless_empty(self.place, "a checkpoint")
             self._refuse_state_of_others(recorded)
-            self._place.put(REQUEST_NAME, seal(recorded))
+            self.place.put(REQUEST_NAME, seal(recorded))
             before = recorded
         if msgspec.structs.replace(before, query_id=recorded.query_id) != recorded:
             raise InvalidInputError(
-                f"{self._place.url} has a restore of {before.source}, version {before.version}, to {before.partitions} "
+                f"{self.place.url} has a restore of {before.source}, version {before.version}, to {before.partitions} "
                 "partitions that did not finish, and this is another.",
                 hint="Run that one again, or delete the folder.",
             )
-        if not self._place.put_if_absent(QUERY, _not_finished(before)) and done is None:
+        if not self.place.put_if_absent(QUERY, _not_finished(before)) and done is None:
             self._refuse_query(before)
         return before, done
 
-    def _before(self) -> tuple[_Recorded | None, Restored | None]:
+    def _before(self) -> tuple[RecordedRequest | None, Restored | None]:
         """What an earlier run of a restore was to do, and what came of it, as far as there was one that got there."""
         try:
-            finished = read_sealed(self._place, RESULT_NAME, _Finished, MOST_RESULT_BYTES)
+            finished = read_sealed(self.place, RESULT_NAME, FinishedRequest, MOST_RESULT_BYTES)
         except NotFoundError:
             pass
         else:
             return finished.request, finished.result
         try:
-            return read_sealed(self._place, REQUEST_NAME, _Recorded), None
+            return read_sealed(self.place, REQUEST_NAME, RecordedRequest), None
         except NotFoundError:
             return None, None
 
-    def _refuse_state_of_others(self, recorded: _Recorded) -> None:
+    def _refuse_state_of_others(self, recorded: RecordedRequest) -> None:
         """With the option ``remote``, state goes into a folder of the query's id, which another may use."""
-        if not self._options.remote:
+        if not self.options.remote:
             return
-        place = self._workplace.place(f"{self._options.remote.rstrip('/')}/{recorded.query_id}")
+        place = self.workplace.place(f"{self.options.remote.rstrip('/')}/{recorded.query_id}")
         if place.walk():
             raise InvalidInputError(
                 f"{place.url} has the state of a query of that id already.",
                 hint="Restore with query_id 'new', or name another folder in the option remote.",
             )
 
-    def _refuse_query(self, recorded: _Recorded) -> None:
-        if self._place.get(QUERY) != _not_finished(recorded):
+    def _refuse_query(self, recorded: RecordedRequest) -> None:
+        if self.place.get(QUERY) != _not_finished(recorded):
             raise InvalidInputError(
-                f"{self._place.url} is the checkpoint of another query by now: its metadata is not the restore's.",
+                f"{self.place.url} is the checkpoint of another query by now: its metadata is not the restore's.",
                 hint="Restore into a new folder.",
             )
 
@@ -395,152 +314,11 @@ class Restoration:
         ]
 
 
-class _Work:
-    """The doing of one restore: its tasks, operator by operator."""
-
-    def __init__(self, restoration: Restoration, recorded: _Recorded, runner: Runner, progress: Progress) -> None:
-        self._of, self._recorded, self._runner, self._progress = restoration, recorded, runner, progress
-        self._options = restoration._options  # noqa: SLF001 - one thing in two classes: the plan, and its run
-        self._workplace = restoration._workplace  # noqa: SLF001
-        self._place: BlobPlace = restoration._place  # noqa: SLF001
-        self._seed = f"{recorded.query_id} {recorded.source} {recorded.version} {recorded.partitions}"
-        self.pointers: list[tuple[Identity, str]] = []
-        self.copied_bytes = self.rewritten_bytes = 0
-
-    def redistribute(self, operator: OperatorVersion) -> tuple[list[ProvenState], dict[Identity, str]]:
-        """Make the new stores of an operator; what is proven of its states, and the ids of the new commits."""
-        proven: list[ProvenState] = []
-        ids: dict[Identity, str] = {}
-        for name, stores in operator.stores.items():
-            if self._of.is_copied(operator):
-                before, made = self._copied(stores)
-            else:
-                before, made = self._made(operator, name, stores)
-            proven += [ProvenState(operator.operator.number, name, state, each) for state, each in before.items()]
-            ids |= made
-        return proven, ids
-
-    def _copied(self, stores: Sequence[StoreVersion]) -> tuple[dict[str, Digest], dict[Identity, str]]:
-        tasks = [CopyTask(self._workplace, store, self._target(store.identity)) for store in stores]
-        results: list[Copied] = self._run(tasks, Copied)
-        self.copied_bytes += sum(each.size_bytes for each in results)
-        rows = Counter[str]()
-        for store in stores:
-            rows.update({state.name: state.rows for state in store.meta.states})
-        return {name: Digest(count, None) for name, count in rows.items()}, {
-            store.identity: store.meta.id for store in stores
-        }
-
-    def _made(
-        self, operator: OperatorVersion, name: str, stores: Sequence[StoreVersion]
-    ) -> tuple[dict[str, Digest], dict[Identity, str]]:
-        what = f"operator {operator.operator.number}, store {name!r}"
-        whole = merged([store.meta for store in stores], what).renamed(self._recorded.uid_map)
-        new = list(self._new_stores(operator, name, whole))
-        saved = self._of.saved(operator, name)
-        if saved is not None:
-            before, results = self._imported(operator, saved, new)
-        elif operator.layout is Layout.KEY_GROUPS:
-            before, results = self._clipped(operator, stores, new)
-        else:
-            before, results = self._split(stores, new)
-        digests = {whole.names.get(state, state): each for state, each in combined(before).items()}
-        spark = {state.name for state in whole.states if operator.layout is Layout.KEY_GROUPS and not is_keyed(state)}
-        after = {
-            state: each for state, each in combined(each.digests for each in results).items() if state not in spark
-        }
-        require_equal(digests, after, what)
-        self.copied_bytes += sum(each.copied_bytes for each in results)
-        self.rewritten_bytes += sum(each.rewritten_bytes for each in results)
-        return digests, {each.identity: each.commit_id for each in new}
-
-    def _split(
-        self, stores: Sequence[StoreVersion], new: Sequence[NewStore]
-    ) -> tuple[list[dict[str, Digest]], list[Assembled]]:
-        numbers = new[0].merged.numbers
-        url = self._place.url
-        splits: list[Split] = self._run(
-            [
-                SplitTask(self._workplace, store, url, len(new), each)
-                for store, each in zip(stores, numbers, strict=True)
-            ],
-            Split,
-        )
-        joins = [
-            JoinTask(self._workplace, each, url, run_files([split.runs for split in splits], each.identity.partition))
-            for each in new
-        ]
-        return [split.digests for split in splits], self._run(joins, Assembled)
-
-    def _imported(
-        self, operator: OperatorVersion, saved: SavedRows, new: Sequence[NewStore]
-    ) -> tuple[list[dict[str, Digest]], list[Assembled]]:
-        source, url = self._of.source_url, self._place.url
-        groups = max_parallelism_of(operator.metas) if operator.layout is Layout.KEY_GROUPS else 0
-        splits: list[Split] = self._run(
-            [
-                ImportTask(self._workplace, source, saved, number, url, len(new), groups)
-                for number in range(len(saved.files))
-            ],
-            Split,
-        )
-        before = combined(split.digests for split in splits)
-        require_equal(saved.digests, before, f"{source}, operator {saved.operator}, store {saved.name!r}")
-        runs = [split.runs for split in splits]
-        joins = [
-            JoinTask(self._workplace, each, url, run_files(runs, each.identity.partition), saved.spark_rows)
-            for each in new
-        ]
-        return [before], self._run(joins, Assembled)
-
-    def _clipped(
-        self, operator: OperatorVersion, stores: Sequence[StoreVersion], new: Sequence[NewStore]
-    ) -> tuple[list[dict[str, Digest]], list[Assembled]]:
-        most, old, number = max_parallelism_of(operator.metas), len(stores), len(new)
-        parts = [
-            Part(store, hash_ranges(store.identity.partition, old, most), numbers)
-            for store, numbers in zip(stores, new[0].merged.numbers, strict=True)
-        ]
-        digests: list[dict[str, Digest]] = self._run(
-            [DigestTask(self._workplace, store) for store in stores], dict[str, Digest]
-        )
-        clips = [
-            ClipTask(
-                self._workplace,
-                each,
-                hash_ranges(partition, number, most),
-                tuple(parts[index] for index in overlaps(partition, number, old, most)),
-            )
-            for partition, each in enumerate(new)
-        ]
-        return digests, self._run(clips, Assembled)
-
-    def _new_stores(self, operator: OperatorVersion, name: str, whole: Merged) -> Iterator[NewStore]:
-        for partition in range(self._of.partitions_of(operator)):
-            identity = Identity(operator.operator.number, partition, name)
-            commit_id = xxhash.xxh3_128_hexdigest(f"{self._seed} {identity.short}".encode())  # of a second run as well
-            yield NewStore(
-                identity, self._target(identity), whole, self._recorded.version, commit_id, self._of.partitions
-            )
-
-    def _target(self, identity: Identity) -> str:
-        """The URL of the folder of a new store."""
-        if not self._options.remote:
-            return f"{self._place.url}/{store_folder(identity)}"
-        url = folder_in(self._options.remote, self._recorded.query_id, identity)
-        self.pointers.append((identity, url))
-        return url
-
-    def _run(self, tasks: Sequence[Task], kind: object) -> list:  # type: ignore[type-arg]  # as the tasks say
-        recorded = [RecordedTask(self._workplace, task, self._place.url, kind) for task in tasks]
-        return self._runner(recorded, self._progress)
-
-
 def _but_the_id(files: Iterable[QueryFile]) -> Iterator[QueryFile]:
     return (file for file in files if file.name != QUERY)
 
 
-def _not_finished(recorded: _Recorded) -> bytes:
+def _not_finished(recorded: RecordedRequest) -> bytes:
     """What a target has as its ``metadata`` until it is a checkpoint: Spark refuses to start a query on it."""
     explained = f"of {recorded.source} did not finish: run it again, or delete this folder"
     return msgspec.json.encode({"restore": explained})

@@ -23,7 +23,7 @@ from pyspark_ckpt.state_store.json_objects import read_sealed, seal, sealed
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.query_log import PARTITIONS_CONF, QueryFile, Rewriting, partitions_of
 from pyspark_ckpt.state_store.remote import store_folder
-from pyspark_ckpt.state_store.restoration import ProvenState, Restored, _Finished, _Recorded
+from pyspark_ckpt.state_store.restore_request import FinishedRequest, ProvenState, RecordedRequest, Restored
 from pyspark_ckpt.state_store.savepoint import (
     SavedOperator,
     SavedState,
@@ -52,7 +52,7 @@ INFO = SavepointInfo(
     (QueryFile("metadata", 9, HASH),),
 )
 RUN = RunFile("_ckpt/restore/runs/0-default/1/0-0-01234567.sst", 20, HASH)
-REQUEST = _Recorded("/saved", "q", 5, 2, {"a": "b"}, "q2", False, "")
+REQUEST = RecordedRequest("/saved", "q", 5, 2, {"a": "b"}, "q2", False, "")
 RESULT = Restored("/new", "q2", 5, 2, (ProvenState(0, "default", "s", DIGEST),), 10, 20)
 
 
@@ -131,7 +131,7 @@ def test_a_run_file_of_a_name_that_leads_out_of_the_target_is_refused(folder: Pa
 @fuzzed
 @given(data=st.data())
 def test_what_a_restore_has_noted_is_that_or_refused(number: int, data: st.DataObject, folder: Path) -> None:
-    value: Any = (REQUEST, _Finished(REQUEST, RESULT))[number]
+    value: Any = (REQUEST, FinishedRequest(REQUEST, RESULT))[number]
     content = data.draw(any_sealed(value))
     place = put(folder, "noted.json", content)
     read_or_refuse(lambda: read_sealed(place, "noted.json", type(value)), content, "noted.json")

@@ -1,0 +1,177 @@
+"""Move the rows of every operator into the stores of a new checkpoint, and prove that they are the same.
+
+Every state is read before and after. Stores that stay as they are are copied object by object.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from pyspark_ckpt.state_store.assembly import Assembled, JoinTask, NewStore, run_files
+from pyspark_ckpt.state_store.canonical import ImportTask, SavedRows
+from pyspark_ckpt.state_store.clipping import ClipTask, DigestTask, Part
+from pyspark_ckpt.state_store.context import Identity
+from pyspark_ckpt.state_store.digests import Digest, combined, require_equal
+from pyspark_ckpt.state_store.inventory import OperatorVersion
+from pyspark_ckpt.state_store.jobs import Progress, RecordedTask, Runner, Task
+from pyspark_ckpt.state_store.meta import is_keyed
+from pyspark_ckpt.state_store.redistribution import (
+    Layout,
+    Merged,
+    hash_ranges,
+    max_parallelism_of,
+    merged,
+    overlaps,
+)
+from pyspark_ckpt.state_store.remote import folder_in, store_folder
+from pyspark_ckpt.state_store.restore_request import ProvenState, RecordedRequest
+from pyspark_ckpt.state_store.splitting import Split, SplitTask
+from pyspark_ckpt.state_store.store_version import StoreVersion
+from pyspark_ckpt.state_store.transfers import Copied, CopyTask
+
+if TYPE_CHECKING:
+    from pyspark_ckpt.state_store.restoration import Restoration
+
+
+class Movement:
+    """The tasks of one restore, operator by operator."""
+
+    def __init__(self, restoration: Restoration, recorded: RecordedRequest, runner: Runner, progress: Progress) -> None:
+        """Do what ``restoration`` has planned, as is ``recorded`` in its target."""
+        self._of, self._recorded, self._runner, self._progress = restoration, recorded, runner, progress
+        self._options, self._workplace, self._place = restoration.options, restoration.workplace, restoration.place
+        self._seed = f"{recorded.query_id} {recorded.source} {recorded.version} {recorded.partitions}"
+        self.pointers: list[tuple[Identity, str]] = []
+        self.copied_bytes = self.rewritten_bytes = 0
+
+    def redistribute(self, operator: OperatorVersion) -> tuple[list[ProvenState], dict[Identity, str]]:
+        """Make the new stores of an operator; what is proven of its states, and the ids of the new commits."""
+        proven: list[ProvenState] = []
+        ids: dict[Identity, str] = {}
+        for name, stores in operator.stores.items():
+            if self._of.is_copied(operator):
+                before, made = self._copied(stores)
+            else:
+                before, made = self._made(operator, name, stores)
+            proven += [ProvenState(operator.operator.number, name, state, each) for state, each in before.items()]
+            ids |= made
+        return proven, ids
+
+    def _copied(self, stores: Sequence[StoreVersion]) -> tuple[dict[str, Digest], dict[Identity, str]]:
+        tasks = [CopyTask(self._workplace, store, self._target(store.identity)) for store in stores]
+        results: list[Copied] = self._run(tasks, Copied)
+        self.copied_bytes += sum(each.size_bytes for each in results)
+        rows = Counter[str]()
+        for store in stores:
+            rows.update({state.name: state.rows for state in store.meta.states})
+        return {name: Digest(count, None) for name, count in rows.items()}, {
+            store.identity: store.meta.id for store in stores
+        }
+
+    def _made(
+        self, operator: OperatorVersion, name: str, stores: Sequence[StoreVersion]
+    ) -> tuple[dict[str, Digest], dict[Identity, str]]:
+        what = f"operator {operator.operator.number}, store {name!r}"
+        whole = merged([store.meta for store in stores], what).renamed(self._recorded.uid_map)
+        new = list(self._new_stores(operator, name, whole))
+        saved = self._of.saved(operator, name)
+        if saved is not None:
+            before, results = self._imported(operator, saved, new)
+        elif operator.layout is Layout.KEY_GROUPS:
+            before, results = self._clipped(operator, stores, new)
+        else:
+            before, results = self._split(stores, new)
+        digests = {whole.names.get(state, state): each for state, each in combined(before).items()}
+        spark = {state.name for state in whole.states if operator.layout is Layout.KEY_GROUPS and not is_keyed(state)}
+        after = {
+            state: each for state, each in combined(each.digests for each in results).items() if state not in spark
+        }
+        require_equal(digests, after, what)
+        self.copied_bytes += sum(each.copied_bytes for each in results)
+        self.rewritten_bytes += sum(each.rewritten_bytes for each in results)
+        return digests, {each.identity: each.commit_id for each in new}
+
+    def _split(
+        self, stores: Sequence[StoreVersion], new: Sequence[NewStore]
+    ) -> tuple[list[dict[str, Digest]], list[Assembled]]:
+        numbers = new[0].merged.numbers
+        url = self._place.url
+        splits: list[Split] = self._run(
+            [
+                SplitTask(self._workplace, store, url, len(new), each)
+                for store, each in zip(stores, numbers, strict=True)
+            ],
+            Split,
+        )
+        joins = [
+            JoinTask(self._workplace, each, url, run_files([split.runs for split in splits], each.identity.partition))
+            for each in new
+        ]
+        return [split.digests for split in splits], self._run(joins, Assembled)
+
+    def _imported(
+        self, operator: OperatorVersion, saved: SavedRows, new: Sequence[NewStore]
+    ) -> tuple[list[dict[str, Digest]], list[Assembled]]:
+        source, url = self._of.source_url, self._place.url
+        groups = max_parallelism_of(operator.metas) if operator.layout is Layout.KEY_GROUPS else 0
+        splits: list[Split] = self._run(
+            [
+                ImportTask(self._workplace, source, saved, number, url, len(new), groups)
+                for number in range(len(saved.files))
+            ],
+            Split,
+        )
+        before = combined(split.digests for split in splits)
+        require_equal(saved.digests, before, f"{source}, operator {saved.operator}, store {saved.name!r}")
+        runs = [split.runs for split in splits]
+        joins = [
+            JoinTask(self._workplace, each, url, run_files(runs, each.identity.partition), saved.spark_rows)
+            for each in new
+        ]
+        return [before], self._run(joins, Assembled)
+
+    def _clipped(
+        self, operator: OperatorVersion, stores: Sequence[StoreVersion], new: Sequence[NewStore]
+    ) -> tuple[list[dict[str, Digest]], list[Assembled]]:
+        most, old, number = max_parallelism_of(operator.metas), len(stores), len(new)
+        parts = [
+            Part(store, hash_ranges(store.identity.partition, old, most), numbers)
+            for store, numbers in zip(stores, new[0].merged.numbers, strict=True)
+        ]
+        digests: list[dict[str, Digest]] = self._run(
+            [DigestTask(self._workplace, store) for store in stores], dict[str, Digest]
+        )
+        clips = [
+            ClipTask(
+                self._workplace,
+                each,
+                hash_ranges(partition, number, most),
+                tuple(parts[index] for index in overlaps(partition, number, old, most)),
+            )
+            for partition, each in enumerate(new)
+        ]
+        return digests, self._run(clips, Assembled)
+
+    def _new_stores(self, operator: OperatorVersion, name: str, whole: Merged) -> Iterator[NewStore]:
+        for partition in range(self._of.partitions_of(operator)):
+            identity = Identity(operator.operator.number, partition, name)
+            commit_id = xxhash.xxh3_128_hexdigest(f"{self._seed} {identity.short}".encode())  # of a second run as well
+            yield NewStore(
+                identity, self._target(identity), whole, self._recorded.version, commit_id, self._of.partitions
+            )
+
+    def _target(self, identity: Identity) -> str:
+        """The URL of the folder of a new store."""
+        if not self._options.remote:
+            return f"{self._place.url}/{store_folder(identity)}"
+        url = folder_in(self._options.remote, self._recorded.query_id, identity)
+        self.pointers.append((identity, url))
+        return url
+
+    def _run(self, tasks: Sequence[Task], kind: object) -> list:  # type: ignore[type-arg]  # as the tasks say
+        recorded = [RecordedTask(self._workplace, task, self._place.url, kind) for task in tasks]
+        return self._runner(recorded, self._progress)
