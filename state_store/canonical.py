@@ -30,12 +30,12 @@ from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
 from pyspark_ckpt.state_store.meta import State, StoreMeta
+from pyspark_ckpt.state_store.names import ROWS_FOLDER
 from pyspark_ckpt.state_store.redistribution import Layout, merged
 from pyspark_ckpt.state_store.rows import Row, portions_of
 from pyspark_ckpt.state_store.splitting import RunFile, RunWriters, Split, SplitTask, fetch, send, send_all
 from pyspark_ckpt.state_store.store_version import Workplace
 
-FOLDER = "rows"
 RANGE_BYTES = 64 << 20
 """About so much state goes into one file."""
 BATCH_ROWS = 16_384
@@ -92,7 +92,7 @@ class ExportTask:
                 digests = self._write(database, folder / "rows.parquet")
             finally:
                 database.close()
-            name = f"{FOLDER}/{self.identity.operator}/{self.identity.name}/{self.identity.partition:05d}.parquet"
+            name = f"{ROWS_FOLDER}/{self.identity.operator}/{self.identity.name}/{self.identity.partition:05d}.parquet"
             return Exported(send(place, name, folder / "rows.parquet"), digests)
 
     def _write(self, database: Database, path: Path) -> dict[str, Digest]:

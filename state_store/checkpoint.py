@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 
@@ -34,7 +35,7 @@ from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.manifest import Manifest, decode
 from pyspark_ckpt.state_store.meta import StoreMeta
-from pyspark_ckpt.state_store.names import TABLE_FOLDER, snapshot_name
+from pyspark_ckpt.state_store.names import ROWS_FOLDER, TABLE_FOLDER, snapshot_name
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.remote import is_store_name, place_of, query_id
 from pyspark_ckpt.state_store.restore import Restored, Restorer
@@ -90,6 +91,9 @@ class Verified:
 class Checkpoint:
     """A query's checkpoint, to be read only."""
 
+    has_stores: ClassVar[bool] = True
+    """Whether there must be stores: a canonical savepoint has none."""
+
     def __init__(self, location: str, options: Options) -> None:
         """Look at ``location``. Raises InvalidInputError if there is no checkpoint of a query, StorageError."""
         self._options = options
@@ -102,6 +106,11 @@ class Checkpoint:
                 f"{self.place.url} is no checkpoint of a query: it has no metadata with the query's id.",
                 hint="Name the checkpointLocation of the query.",
             ) from problem
+        if self.has_stores and self.place.walk(ROWS_FOLDER):
+            raise InvalidInputError(
+                f"{self.place.url} is a canonical savepoint: its rows are in the Parquet files below {ROWS_FOLDER}.",
+                hint="Restore it, and look at the checkpoint that comes of it; or see `savepoint inspect`.",
+            )
 
     @cached_property
     def newest_version(self) -> int:

@@ -29,6 +29,8 @@ NON_RESTORED_STATE_NAME = "non-restored-state.allowed"
 """In the folder of the checkpoint: states that no operator declares are left alone."""
 LAST_EPOCH = 10**10 - 1
 TABLE_FOLDER = "sst"
+ROWS_FOLDER = "rows"
+"""Of a canonical savepoint."""
 
 _DELTA = re.compile(r"([0-9]{20})-([A-Za-z0-9_.]{1,128})-([A-Za-z0-9_.]{1,128})\.delta")
 _SNAPSHOT = re.compile(r"([0-9]{20})-([A-Za-z0-9_.]{1,128})\.snapshot")

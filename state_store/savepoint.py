@@ -121,6 +121,8 @@ class SavepointInfo(msgspec.Struct, frozen=True):
 class Savepoint(Checkpoint):
     """A savepoint that did finish, to be read only."""
 
+    has_stores = False
+
     def __init__(self, location: str, options: Options) -> None:
         """Look at ``location``. Raises InvalidInputError if no savepoint is there; FormatError, StorageError."""
         self.info = read_info(Workplace(options).place(location))

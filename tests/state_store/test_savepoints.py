@@ -365,3 +365,10 @@ def test_the_list_tells_what_did_not_finish(quick_path: Path, capsys: pytest.Cap
     assert main(["savepoint", "list", str(quick_path / "all"), "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert {each["name"]: "version" in each for each in listed} == {"whole": True, "nearly": True, "half": False}
+
+
+def test_a_canonical_savepoint_is_named_when_it_is_taken_for_a_checkpoint(quick_path: Path) -> None:
+    query = written(quick_path / "query", 2, operators=(0,), batches=1)
+    savepoints.savepoint(query.location, str(quick_path / "taken"), kind="canonical")
+    with pytest.raises(InvalidInputError, match="is a canonical savepoint"):
+        Checkpoint(str(quick_path / "taken"), parse({}))
