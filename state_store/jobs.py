@@ -7,14 +7,15 @@ task that has run before is not run again: so a job that was interrupted is fini
 from __future__ import annotations
 
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import dataclass
-from typing import IO, Any, Generic, Protocol, TypeAlias, TypeVar
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -28,7 +29,6 @@ DONE_FOLDER = "_ckpt/restore/done"
 SMALL_BYTES = 16 << 20
 """A job that moves less is run in this process: to start others takes longer."""
 MOST_BYTES = 64 << 20
-_SIZE_BYTES = 8
 
 
 class Task(Protocol):
@@ -126,24 +126,21 @@ class _Worker:
     """A process that runs tasks: the program of the caller is not imported there, as multiprocessing would."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-m", "pyspark_ckpt.state_store.jobs"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._tasks, theirs = Pipe()
+        command = [sys.executable, "-m", "pyspark_ckpt.state_store.jobs", str(theirs.fileno())]
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+        theirs.close()
 
     def close(self) -> None:
         """Have the process end, which has nothing more to do."""
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
+        self._tasks.close()
         self._process.wait()
 
     def run(self, task: Task) -> Any:  # noqa: ANN401 - see Task
         """The result of a task; raises what it raised."""
-        source, sink = self._process.stdout, self._process.stdin
-        if source is None or sink is None:
-            raise AssertionError("the process has pipes")
         try:
-            _send(sink, task)
-            result, problem = _receive(source)
+            self._tasks.send(task)
+            result, problem = self._tasks.recv()
         except (OSError, EOFError) as gone:
             raise StorageError(
                 f"The process that ran {task.key} has ended (status {self._process.wait()}).",
@@ -154,32 +151,19 @@ class _Worker:
         return result
 
 
-def serve(source: IO[bytes], sink: IO[bytes]) -> None:
+def serve(tasks: Connection) -> None:
     """Run the tasks that come in, until there are no more."""
     while True:
         try:
-            task = _receive(source)
+            task = tasks.recv()
         except EOFError:
             return
         try:
             outcome: tuple[Any, Exception | None] = task(), None
         except CkptError as problem:
             outcome = None, problem
-        _send(sink, outcome)
-
-
-def _send(sink: IO[bytes], message: object) -> None:
-    content = pickle.dumps(message)  # between a process and its child: nothing that is read from a store
-    sink.write(len(content).to_bytes(_SIZE_BYTES, "big") + content)
-    sink.flush()
-
-
-def _receive(source: IO[bytes]) -> Any:  # noqa: ANN401 - any message
-    size = source.read(_SIZE_BYTES)
-    if len(size) < _SIZE_BYTES:
-        raise EOFError
-    return pickle.loads(source.read(int.from_bytes(size, "big")))  # noqa: S301 - see _send
+        tasks.send(outcome)
 
 
 if __name__ == "__main__":
-    serve(sys.stdin.buffer, sys.stdout.buffer)
+    serve(Connection(int(sys.argv[1])))

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import pyspark_ckpt.operators
+import pyspark_ckpt.reading
 import pyspark_ckpt.state_store
 from pyspark_ckpt.state_store import options
 from pyspark_ckpt.state_store.blobs import place_at
@@ -24,7 +25,7 @@ from tests.operators.session_lab import STATES, SessionLab
 from tests.s3_server import S3Service
 from tests.state_store.test_server import TOKEN, Connection, Process, opening
 
-PACKAGES = [pyspark_ckpt, pyspark_ckpt.state_store, pyspark_ckpt.operators]
+PACKAGES = [pyspark_ckpt, pyspark_ckpt.state_store, pyspark_ckpt.operators, pyspark_ckpt.reading]
 MODULES = sorted({path for package in PACKAGES for path in Path(str(package.__file__)).parent.rglob("*.py")})
 EXECUTES = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib", "yaml", "runpy", "code"}
 CALLS = {"eval", "exec", "compile", "__import__"}
