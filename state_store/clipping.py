@@ -22,7 +22,7 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head, state_range
 from pyspark_ckpt.state_store.meta import State, is_keyed
 from pyspark_ckpt.state_store.routes import joined_times, route_key
-from pyspark_ckpt.state_store.rows import Row, digests_of, rows_between, stray_keys
+from pyspark_ckpt.state_store.rows import Row, digests_of, require_counts, rows_between, stray_keys
 from pyspark_ckpt.state_store.snapshot import Origins
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
@@ -53,7 +53,9 @@ class DigestTask:
             if stray:
                 raise FormatError(f"{self.source.identity} has rows of states that it does not know: {stray}.")
             kept = [state for state in restored.meta.states if is_keyed(state)]
-            return digests_of(restored.database, kept)
+            digests = digests_of(restored.database, kept)
+            require_counts(restored.meta, digests, str(self.source.identity))
+            return digests
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.digests import Digest, digest, sum_of
-from pyspark_ckpt.state_store.errors import StorageError
+from pyspark_ckpt.state_store.errors import FormatError, StorageError
 from pyspark_ckpt.state_store.keys import MARKER_KEY, state_range
 from pyspark_ckpt.state_store.meta import State, StoreMeta
 
@@ -64,3 +64,13 @@ def stray_keys(database: Database, meta: StoreMeta) -> list[bytes]:
         for key, _ in islice(database.rows_in(begin, end), PORTION)
         if key != MARKER_KEY
     ][:3]
+
+
+def require_counts(meta: StoreMeta, digests: Mapping[str, Digest], what: str) -> None:
+    """Raise FormatError if ``what`` has not as many rows of a state as its commit says: none was passed over."""
+    for state in meta.states:
+        if state.is_counted and state.name in digests and digests[state.name].rows != state.rows:
+            raise FormatError(
+                f"{what}: state {state.name!r} has {digests[state.name].rows} rows, and its commit says {state.rows}.",
+                hint="Verify the source (pyspark-ckpt checkpoint verify).",
+            )

@@ -28,7 +28,7 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
 from pyspark_ckpt.state_store.meta import State, is_keyed
-from pyspark_ckpt.state_store.rows import Row, portions_of, stray_keys
+from pyspark_ckpt.state_store.rows import Row, portions_of, require_counts, stray_keys
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
 RUNS_FOLDER = "_ckpt/restore/runs"
@@ -96,6 +96,7 @@ class SplitTask:
                     spark_rows += [value for rows in portions_of(restored.database, state) for _, value in rows]
                 else:
                     digests[state.name] = self._split(restored.database, state, writers)
+            require_counts(restored.meta, digests, str(identity))
             return Split(digests, send_all(self.workplace.place(self.target), identity, writers.finish()), spark_rows)
 
     def _split(self, database: Database, state: State, writers: RunWriters) -> Digest:
