@@ -24,10 +24,12 @@ ifneq ($(shell command -v go),)
 S3_READY := .tools/bin/versitygw
 endif
 
-# For the tests, where there is Maven to fetch them: Hadoop's mini cluster, a real HDFS, and its connector to S3.
+# For the tests, where there is Maven to fetch them: Hadoop's mini cluster, a real HDFS, and its connector to S3; Kafka's
+# broker, and Spark's connector to it.
 ifneq ($(shell command -v mvn),)
 HDFS_READY := .tools/hadoop-client-minicluster-3.5.0.jar
 S3A_READY := .tools/s3a/.ready
+KAFKA_READY := .tools/kafka/.ready
 endif
 
 NO_SBT := needs sbt, or Maven to fetch it: neither is installed
@@ -45,7 +47,7 @@ help: ## print this list
 demo: $(VENV)/.ready $(JAR) ## a stream of 336,776 real flights, killed in the middle, compared with a batch result
 	@$(PY) -m integration.demo $(ARGS)
 
-test: lint $(JAR) test-scala $(S3_READY) $(HDFS_READY) $(S3A_READY) ## all checks and all tests: what CI runs
+test: lint $(JAR) test-scala $(S3_READY) $(HDFS_READY) $(S3A_READY) $(KAFKA_READY) ## all checks and all tests: what CI runs
 	@$(PY) -m pytest $(ARGS)
 
 test-scala: $(VENV)/.ready $(SBT_READY)
@@ -131,6 +133,14 @@ $(VENV)/.ready: pyproject.toml
 	@echo "Fetching S3A, Hadoop's connector to S3, for the tests"
 	@rm -rf .tools/s3a
 	@mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.tools/s3a
+	@touch $@
+
+.tools/kafka/.ready: integration/kafka/broker.xml integration/kafka/connector.xml
+	@echo "Fetching Kafka and Spark's connector to it, for the tests"
+	@rm -rf .tools/kafka
+	@for part in broker connector; do \
+		mvn -q -B -f integration/kafka/$$part.xml dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/.tools/kafka/$$part || exit 1; \
+	done
 	@touch $@
 
 $(SBT_LAUNCH):

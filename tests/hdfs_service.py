@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 
 import pyspark
 import pytest
 from hdfs_native import Client
 
+from tests import java_program
+from tests.java_program import next_line, tell
+
 ADDRESS = "PYSPARK_CKPT_TEST_HDFS"
 PROGRAM = Path(__file__).with_name("MiniHdfs.java")
 MINI_CLUSTER = Path(__file__).parents[1] / ".tools" / "hadoop-client-minicluster-3.5.0.jar"
 LIBRARIES = ("hadoop-client-api", "hadoop-client-runtime", "slf4j-api", "log4j", "jcl-over-slf4j")
-JAVA = (f"{os.environ['JAVA_HOME']}/bin/java" if os.environ.get("JAVA_HOME") else "java", "-Xmx320m")
-SHORT_LIFE = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-START_S = 180
 
 _RUNNING = pytest.StashKey["HdfsService"]()
 
@@ -69,8 +67,8 @@ class HdfsService:
     def _order(self, order: str) -> None:
         if self.orders is None:
             pytest.skip(f"NOT RUN: an order for the name node ({order}), which the HDFS of {ADDRESS} does not take.")
-        _tell(self.orders.stdin, order)
-        assert _line(self.orders) == order
+        tell(self.orders.stdin, order)
+        assert next_line(self.orders) == order
 
 
 @contextmanager
@@ -85,47 +83,17 @@ def running(folder: Path) -> Iterator[HdfsService]:
         finally:
             service.client.delete(service.folder, recursive=True)
     elif MINI_CLUSTER.exists():
-        with _mini_cluster(folder) as process:
-            address = _line(process)
+        log = folder.parent / f"{folder.name}.log"
+        with java_program.running(PROGRAM, _class_path(), folder, log) as process:
+            address = next_line(process)
             yield HdfsService(address, "/tests", Client(address), process)
     else:
         pytest.skip(f"NOT RUN: needs Maven (make fetches {MINI_CLUSTER.name}), or {ADDRESS}=hdfs://host:port/folder.")
 
 
-@contextmanager
-def _mini_cluster(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Hadoop's name node and a data node. The end of its stdin ends the process, also when this one is killed."""
+def _class_path() -> list[Path]:
     jars = Path(pyspark.__file__).parent / "jars"
-    libraries = [str(jar) for name in LIBRARIES for jar in jars.glob(f"{name}*.jar")]
-    path = os.pathsep.join([str(MINI_CLUSTER), *libraries])
-    with (folder.parent / f"{folder.name}.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*JAVA, *SHORT_LIFE, "-cp", path, str(PROGRAM), str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
-    try:
-        yield process
-    finally:
-        process.communicate()
-
-
-def _tell(stream: IO[Any] | None, order: str) -> None:
-    assert stream is not None
-    stream.write(f"{order}\n")
-    stream.flush()
-
-
-def _line(process: subprocess.Popen[str]) -> str:
-    """What the mini cluster says next."""
-    assert process.stdout is not None
-    if not select.select([process.stdout], [], [], START_S)[0]:
-        process.kill()
-    line = process.stdout.readline().rstrip("\n")
-    assert line, f"the mini cluster has ended: {' '.join(map(str, process.args))}"  # type: ignore[arg-type]
-    return line
+    return [MINI_CLUSTER, *(jar for name in LIBRARIES for jar in jars.glob(f"{name}*.jar"))]
 
 
 @pytest.fixture(scope="session")

@@ -47,11 +47,17 @@ class Driver:
     """A driver process and all that it starts, in a folder of its own. A context manager: nothing outlives it."""
 
     def __init__(
-        self, folder: Path, master: str = LOCAL, conf: Mapping[str, str] | None = None, mark: str | None = None
+        self,
+        folder: Path,
+        master: str = LOCAL,
+        conf: Mapping[str, str] | None = None,
+        mark: str | None = None,
+        program: str = "integration.crash.program",
     ) -> None:
         """Start the process; ``await_ready`` waits for its session.
 
         ``mark`` is in the environment of all its processes; a cluster started beforehand has to have it, too.
+        ``program``: the module that obeys the orders.
         """
         self.folder = folder / f"driver-{uuid.uuid4().hex[:8]}"
         self.mark = mark or uuid.uuid4().hex
@@ -59,7 +65,7 @@ class Driver:
         temporary.mkdir(parents=True)
         self._log = (self.folder / "driver.log").open("wb")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "integration.crash.program", json.dumps(self._settings(master, conf or {}))],
+            [sys.executable, "-m", program, json.dumps(self._settings(master, conf or {}))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -122,6 +128,11 @@ class Driver:
         """Wait for the next answer, or the driver's death, no longer than this; whether it is there."""
         assert self._process.stdout is not None
         return bool(select.select([self._process.stdout.fileno()], [], [], within_s)[0])
+
+    def order(self, order: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON
+        """Give an order and wait for the answer. Raises OrderFailedError, DriverDiedError."""
+        self.send(order, **arguments)
+        return self.receive()
 
     def run(self, *runs: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Run queries side by side to their end. Raises OrderFailedError."""

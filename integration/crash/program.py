@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -27,14 +27,21 @@ HOLD_LIMIT_S = 150.0
 END = "all batches are done"
 
 
+Orders: TypeAlias = Mapping[str, Callable[..., Any]]
+
+
 def main() -> int:
     """Serve until stdin ends."""
+    return serve({"run": run, "state": state, "savepoint": savepoint, "restore": restore})
+
+
+def serve(orders: Orders) -> int:
+    """Obey ``orders`` by their names, with the session as the first argument, until stdin ends."""
     builder = pyspark_ckpt.configure(SparkSession.builder)
     for key, value in json.loads(sys.argv[1]).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     _answer({"ok": "ready"})
-    orders: Mapping[str, Callable[..., Any]] = {"run": run, "state": state, "savepoint": savepoint, "restore": restore}
     for line in sys.stdin:
         order = json.loads(line)
         try:

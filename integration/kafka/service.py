@@ -1,0 +1,128 @@
+"""A real Kafka for tests: a given one, or a broker of its own in a JVM."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from integration.crash.driver import ROOT
+from tests import java_program
+
+ADDRESS = "PYSPARK_CKPT_TEST_KAFKA"
+PROGRAM = Path(__file__).with_name("KafkaBroker.java")
+BROKER = ROOT / ".tools" / "kafka" / "broker"
+CONNECTOR = ROOT / ".tools" / "kafka" / "connector"
+READY = ROOT / ".tools" / "kafka" / ".ready"
+PARTITIONS = 3
+ANSWER_S = 60
+
+_PROPERTIES = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+offsets.topic.replication.factor=1
+log.dirs={folder}
+"""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record as the broker has acknowledged it."""
+
+    user: str
+    amount: int
+    partition: int
+    offset: int
+
+
+@dataclass
+class Topic:
+    """A topic with records of users and amounts, and all that were acknowledged."""
+
+    servers: str
+    name: str
+    records: list[Record] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Connect."""
+        self._producer = Producer({"bootstrap.servers": self.servers, "enable.idempotence": True, "linger.ms": 0})
+        self._next = 0
+
+    def produce(self, count: int, users: int) -> None:
+        """Append so many records of as many users; they are acknowledged when this returns."""
+        for amount in range(self._next, self._next + count):
+            self._producer.produce(self.name, str(amount), f"user-{amount % users}", on_delivery=self._delivered)
+        self._next += count
+        assert self._producer.flush(ANSWER_S) == 0
+        assert len(self.records) == self._next
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._producer.close()
+
+    def _delivered(self, problem: KafkaError | None, message: Message) -> None:
+        assert problem is None, problem
+        key, value, partition, offset = message.key(), message.value(), message.partition(), message.offset()
+        assert isinstance(key, bytes)
+        assert value is not None
+        assert partition is not None
+        assert offset is not None
+        self.records.append(Record(key.decode(), int(value), partition, offset))
+
+
+@dataclass(frozen=True)
+class KafkaService:
+    """A running Kafka."""
+
+    servers: str
+
+    @contextmanager
+    def topic(self) -> Iterator[Topic]:
+        """A new topic of a few partitions, for as long as the block takes."""
+        admin, name = AdminClient({"bootstrap.servers": self.servers}), f"test-{uuid.uuid4().hex}"
+        admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(ANSWER_S)
+        try:
+            with closing(Topic(self.servers, name)) as topic:
+                yield topic
+        finally:
+            admin.delete_topics([name])[name].result(ANSWER_S)
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[KafkaService]:
+    """A service; ``folder`` is where the broker keeps it. Skips the test where there is none to be had."""
+    if not READY.exists():
+        pytest.skip("NOT RUN: needs Kafka and Spark's connector, which `make .tools/kafka/.ready` fetches by Maven.")
+    if given := os.environ.get(ADDRESS):
+        yield KafkaService(given)
+        return
+    folder.mkdir()
+    with socket.socket() as broker, socket.socket() as controller:
+        for free in (broker, controller):
+            free.bind(("127.0.0.1", 0))
+        ports = {"broker": broker.getsockname()[1], "controller": controller.getsockname()[1]}
+    properties = folder / "server.properties"
+    properties.write_text(_PROPERTIES.format(folder=folder / "logs", **ports), encoding="ascii")
+    jars = sorted(BROKER.glob("*.jar"))
+    with java_program.running(PROGRAM, jars, properties, folder / "broker.log") as process:
+        java_program.next_line(process)
+        yield KafkaService(f"127.0.0.1:{ports['broker']}")
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaService]:
+    """A real Kafka."""
+    with running(tmp_path_factory.mktemp("kafka") / "data") as service:
+        yield service
