@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import lt
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,10 @@ from pyspark_ckpt.state_store.jobs import Progress, Runner
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
-from pyspark_ckpt.state_store.meta import State, StoreMeta
+from pyspark_ckpt.state_store.meta import State, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.names import ROWS_FOLDER
 from pyspark_ckpt.state_store.redistribution import Layout, merged
+from pyspark_ckpt.state_store.remote import StoreName
 from pyspark_ckpt.state_store.rows import Row, portions_of
 from pyspark_ckpt.state_store.splitting import RunFile, RunWriters, Split, SplitTask, fetch, send, send_all
 from pyspark_ckpt.state_store.store_version import Workplace
@@ -49,12 +51,24 @@ class SavedRows(msgspec.Struct, frozen=True):
     """
 
     operator: Count
-    name: str
+    name: StoreName
     layout: str
     meta: StoreMeta
     files: tuple[RunFile, ...]
     digests: dict[str, Digest]
     spark_rows: tuple[bytes, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises ValueError when its parts do not belong together."""
+        what = f"operator {self.operator}, store {self.name!r}"
+        counted = {state.name: state.rows for state in self.meta.states if state.is_counted}
+        proven = {name: each.rows for name, each in self.digests.items() if each.sum is not None}
+        names = {state.name for state in self.meta.states}
+        if not self.digests.keys() <= names or any(rows != proven.get(name, 0) for name, rows in counted.items()):
+            raise ValueError(f"{what}: its digests are not of the states {sorted(names)} as they are counted")
+        spark_states = [state.name for state in self.meta.states if not is_keyed(state)]
+        if self.spark_rows and (self.layout != Layout.KEY_GROUPS.value or len(spark_states) != 1):
+            raise ValueError(f"{what}: rows of Spark's are of one state of a keyed operator, not {spark_states}")
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -133,11 +147,7 @@ class ImportTask:
         with self.workplace.folder() as folder:
             writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups)
             parts = []
-            before = -1
             for state, portion in rows_of(self.workplace, self.source, self.rows, self.number, folder):
-                if state.number < before:
-                    raise FormatError(f"{self.source}/{self.rows.files[self.number].name} is not in order.")
-                before = state.number
                 parts.append({state.name: digest(len(portion), sum_of(portion))})
                 writers.write(portion, is_ordered=bool(state.number & ORDERED_BIT))
             place, identity = (
@@ -150,13 +160,17 @@ class ImportTask:
 def rows_of(
     workplace: Workplace, source: str, saved: SavedRows, number: int, folder: Path
 ) -> Iterator[tuple[State, list[Row]]]:
-    """The rows of one file by their stored keys, in portions of one state each. Raises FormatError, StorageError."""
+    """The rows of one file by their stored keys, which rise, in portions of one state each.
+
+    Raises FormatError, NotFoundError, StorageError.
+    """
     import pyarrow as pa  # noqa: PLC0415 - see ExportTask
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     file = saved.files[number]
     path = fetch(workplace.place(source), file, folder / "rows.parquet")
     states = {state.number: state for state in saved.meta.states}
+    last = b""
     try:
         with pq.ParquetFile(path) as parquet:
             if not parquet.schema_arrow.equals(_schema()):
@@ -167,8 +181,13 @@ def rows_of(
                     state = states.get(part.column("state")[0].as_py())
                     if state is None:
                         raise FormatError(f"{source}/{file.name} has rows of a state that there is not.")
-                    yield state, _stored(part, state)
-    except (pa.ArrowInvalid, OSError) as problem:
+                    rows = _stored(part, state)
+                    keys = [last, *(key for key, _ in rows)]
+                    if not all(map(lt, keys, keys[1:])):
+                        raise FormatError(f"{source}/{file.name} is damaged: its rows are not in order.")
+                    last = keys[-1]
+                    yield state, rows
+    except (pa.ArrowException, OSError, UnicodeError) as problem:  # Parquet has a word of its own for each damage
         raise FormatError(f"{source}/{file.name} is damaged: {problem}") from problem
 
 

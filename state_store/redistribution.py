@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
-from pyspark_ckpt.state_store.key_groups import owned_groups
+from pyspark_ckpt.state_store.key_groups import MAX_PARALLELISM, owned_groups
 from pyspark_ckpt.state_store.keys import EMPTY_ID
 from pyspark_ckpt.state_store.meta import Descriptor, State, StoreMeta, is_keyed
 
@@ -55,7 +55,12 @@ def max_parallelism_of(metas: Sequence[StoreMeta]) -> int:
 
 def _max_parallelism(state: State) -> int:
     encoder = state.descriptor.key_encoder
-    return int(encoder["max_parallelism"]) if isinstance(encoder, dict) and "max_parallelism" in encoder else 0
+    if not isinstance(encoder, dict) or "max_parallelism" not in encoder:
+        return 0
+    found = encoder["max_parallelism"]
+    if not isinstance(found, int) or not 0 < found <= MAX_PARALLELISM:
+        raise FormatError(f"State {state.name!r} says that its operator has {found!r} key groups.")
+    return found
 
 
 def _has_no_key(state: State) -> bool:

@@ -22,7 +22,7 @@ import msgspec
 from pyspark_ckpt.state_store.canonical import SavedRows
 from pyspark_ckpt.state_store.checkpoint import MOST_PARTITIONS, Checkpoint
 from pyspark_ckpt.state_store.context import Identity
-from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.inventory import OperatorVersion
 from pyspark_ckpt.state_store.jobs import Progress, Runner
 from pyspark_ckpt.state_store.json_objects import read_sealed, seal
@@ -308,6 +308,11 @@ class Restoration:
         first = {name: stores[0].meta.id for name, stores in operator.stores.items()}
         order = [name for old in (of_partition or [[]])[0] for name, commit_id in first.items() if commit_id == old]
         number = operator.operator.number
+        if of_partition and sorted(order) != sorted(operator.stores):
+            raise FormatError(
+                f"{self._source.place.url}: the commit log names the stores {order} of operator {number}, "
+                f"which has {list(operator.stores)}."
+            )
         return [
             [made[Identity(number, partition, name)] for name in order]
             for partition in range(self.partitions_of(operator))

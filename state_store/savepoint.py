@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Event, Thread
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -110,6 +110,21 @@ class SavepointInfo(msgspec.Struct, frozen=True):
     stores: tuple[SavedStore, ...]
     files: tuple[QueryFile, ...]
     rows: tuple[SavedRows, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises ValueError when it is of no kind, or has not the rows of all stores and no others."""
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"kind is {self.kind!r}, not one of {get_args(Kind)}")
+        stores = [(each.number, name, each.layout) for each in self.operators for name in each.stores]
+        saved = [(each.operator, each.name, each.layout) for each in self.rows]
+        if self.kind == "canonical" and sorted(stores) != sorted(saved):
+            raise ValueError(f"it has the rows of {saved}, and the stores are {stores}")
+        if self.kind == "native" and self.rows:
+            raise ValueError("a native savepoint has no rows of its own")
+        if len({each.number for each in self.operators}) < len(self.operators):
+            raise ValueError("two of its operators have one number")
+        if any(each.layout not in {layout.value for layout in Layout} for each in self.operators):
+            raise ValueError("the layout of an operator is none")
 
     @property
     def size_bytes(self) -> int:
