@@ -8,6 +8,7 @@ import pytest
 from botocore.client import BaseClient
 
 from pyspark_ckpt import savepoints
+from pyspark_ckpt.cli import main
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoint import delete
@@ -47,6 +48,27 @@ def test_a_savepoint_in_s3_is_copied_by_the_service_and_restored_anywhere(
         savepoints.savepoint(query.location, taken, options=s3.options)
     assert delete(taken, parsed) > 0
     assert s3.files(taken) == []
+
+
+@pytest.mark.parametrize("service_name", ["s3", "hdfs"])
+def test_a_canonical_savepoint_is_taken_restored_and_deleted_there(
+    service_name: str, request: pytest.FixtureRequest, quick_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service: S3Service | HdfsService = request.getfixturevalue(service_name)
+    query, folder = written(quick_path / "query", 2, operators=(2,), batches=2), service.new_folder()
+    options, parsed = service.options, parse(service.options)
+    savepoints.savepoint(query.location, f"{folder}/taken", kind="canonical", options=options)
+    assert sum(path.endswith(".parquet") for path in service.files(folder)) == 1
+    assert not [path for path in service.files(folder) if path.endswith((".sst", ".snapshot", ".delta"))]
+    arguments = [argument for key, value in options.items() for argument in ("-o", f"{key}={value}")]
+    assert main(["savepoint", "verify", f"{folder}/taken", *arguments]) == 0
+    assert "all right" in capsys.readouterr().out
+    savepoints.restore(f"{folder}/taken", f"{folder}/there", parallelism=1, options=options)
+    savepoints.restore(f"{folder}/taken", str(quick_path / "here"), parallelism=3, options=options)
+    assert stored(f"{folder}/there", parsed) == (query.version, 1, query.rows)
+    assert stored(str(quick_path / "here")) == (query.version, 3, query.rows)
+    assert delete(f"{folder}/taken", parsed) > 0
+    assert [path for path in service.files(folder) if "/taken/" in path] == []
 
 
 def test_state_in_s3_is_apart_from_its_checkpoint_before_and_after(s3: S3Service, quick_path: Path) -> None:
