@@ -13,7 +13,7 @@ import msgspec
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.context import Identity
-from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.inventory import inventory
 from pyspark_ckpt.state_store.options import Options, parse
 from pyspark_ckpt.state_store.restoration import Restoration
@@ -31,15 +31,14 @@ def create(given: argparse.Namespace) -> int:
 
 
 def list_all(given: argparse.Namespace) -> int:
-    """Savepoints below a folder."""
+    """Savepoints below a folder; exit code 1 if one is damaged."""
     found = saved_below(place_of_savepoint(given.folder, _options(given)))
     if given.json:
-        return print_json(
-            [{"name": name, **msgspec.to_builtins(info)} if info else {"name": name} for name, info in found]
-        )
-    rows = [(name, *(_row(info) if info else ("did not finish",) + ("",) * 4)) for name, info in found]
-    print_table(("savepoint", "taken", "query", "batch", "partitions", "bytes"), rows)
-    return 0
+        print_json([{"name": name, **_as_json(info)} for name, info in found])
+    else:
+        rows = [(name, *(_row(info) if isinstance(info, SavepointInfo) else _no_row(info))) for name, info in found]
+        print_table(("savepoint", "taken", "query", "batch", "partitions", "bytes"), rows)
+    return int(any(isinstance(info, FormatError) for _, info in found))
 
 
 def inspect(given: argparse.Namespace) -> int:
@@ -196,6 +195,17 @@ def _row(info: SavepointInfo) -> tuple[str, str, int, int, str]:
     )
 
 
+def _no_row(problem: FormatError | None) -> tuple[str, ...]:
+    """The row of a savepoint that cannot be used."""
+    return "did not finish" if problem is None else f"DAMAGED: {problem.message}", "", "", "", ""
+
+
+def _as_json(info: SavepointInfo | FormatError | None) -> dict[str, Any]:
+    if isinstance(info, FormatError):
+        return {"damaged": info.message}
+    return msgspec.to_builtins(info) if info else {}
+
+
 def _pairs(given: argparse.Namespace) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in given.option)
 
@@ -211,7 +221,7 @@ def add_to(subjects: Any, common: argparse.ArgumentParser) -> None:  # noqa: ANN
     )
     for name, command, what, places in (
         ("create", create, "take one of the last committed batch of a query, which may run", ("checkpoint", "target")),
-        ("list", list_all, "those below a folder", ("folder",)),
+        ("list", list_all, "those below a folder; exit code 1 if one is damaged", ("folder",)),
         ("inspect", inspect, "what one holds", ("savepoint",)),
         ("verify", verify, "read everything of one; exit code 1 names what is wrong", ("savepoint",)),
         ("delete", remove, "delete one, or what is left of one that did not finish", ("savepoint",)),

@@ -341,6 +341,7 @@ def delete(location: str, options: Options) -> int:
         )
     for blob in sorted(blobs, key=lambda blob: blob.name != NAME):
         place.delete(blob.name)
+    place.remove_empty_folders()
     return len(blobs)
 
 
@@ -374,14 +375,20 @@ def _renew(pins: Pins, held: list[Pin], ended: Event) -> None:
             continue
 
 
-def saved_below(place: BlobPlace) -> list[tuple[str, SavepointInfo | None]]:
-    """Savepoints in a place and below it, by their folders; None for one that did not finish. Raises StorageError."""
-    found: list[tuple[str, SavepointInfo | None]] = []
+def saved_below(place: BlobPlace) -> list[tuple[str, SavepointInfo | FormatError | None]]:
+    """Savepoints in a place and below it, by their folders.
+
+    What is wrong with one that is damaged; None for one that did not finish. Raises StorageError.
+    """
+    found: list[tuple[str, SavepointInfo | FormatError | None]] = []
     unfinished: list[str] = []
     for blob in place.walk():
         folder, _, name = blob.name.rpartition("/")
         if name == NAME:
-            info = read_sealed(place, blob.name, SavepointInfo, MOST_BYTES)
+            try:
+                info: SavepointInfo | FormatError = read_sealed(place, blob.name, SavepointInfo, MOST_BYTES)
+            except FormatError as problem:
+                info = problem
             found.append((folder or ".", info))
         elif name == UNFINISHED:
             unfinished.append(folder or ".")

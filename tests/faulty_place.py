@@ -256,6 +256,11 @@ class FaultyPlace:
         """Remove the object; see the protocol."""
         self._write("delete", name, lambda: self._inner.delete(name), DELETE_FAULTS)
 
+    def remove_empty_folders(self) -> None:
+        """Remove the folders in which nothing is; see the protocol."""
+        self._link.meet("remove_empty_folders", "", READ_FAULTS)
+        self._inner.remove_empty_folders()
+
     def discard_unfinished(self, older_than_s: float) -> int:
         """Remove what writers left half-written; see the protocol."""
         self._link.meet("discard_unfinished", "", READ_FAULTS)

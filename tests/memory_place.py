@@ -113,6 +113,9 @@ class MemoryPlace:
         with self._service.lock:
             self._service.objects.pop(key, None)
 
+    def remove_empty_folders(self) -> None:
+        """Nothing; see the protocol."""
+
     def discard_unfinished(self, older_than_s: float) -> int:  # noqa: ARG002 - nothing is ever half-written here
         """Nothing; see the protocol."""
         return 0

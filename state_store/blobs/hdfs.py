@@ -137,6 +137,16 @@ class HdfsPlace:
         with failures("delete", self._where(name)):
             self.client.delete(path)
 
+    def remove_empty_folders(self) -> None:
+        """Remove the folders in which nothing is; see the protocol."""
+        folders = [""]
+        for here in folders:  # which grows meanwhile
+            inside = (_last_part(entry) for entry in self._entries(here) if entry.isdir)
+            folders += [f"{here}/{name}".lstrip("/") for name in inside if not name.startswith(".")]
+        for folder in reversed(folders[1:]):
+            with failures("delete", self._where(folder)):
+                self._remove_if_empty(self._path(folder))
+
     def discard_unfinished(self, older_than_s: float) -> int:
         """Remove temporary files of writers that died; see the protocol."""
         limit, count = (time.time() - older_than_s) * 1000, 0
@@ -148,6 +158,13 @@ class HdfsPlace:
                     with failures("delete", f"{self.url}/{folder}"):
                         count += self.client.delete(entry.path)
         return count
+
+    def _remove_if_empty(self, path: str) -> None:
+        try:
+            self.client.delete(path)
+        except RuntimeError as problem:
+            if "PathIsNotEmptyDirectoryException" not in str(problem):
+                raise
 
     def _entries(self, folder: str) -> Sequence[FileStatus]:
         path = self._path(folder) if folder else self._root or "/"

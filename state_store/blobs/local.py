@@ -8,6 +8,7 @@ whole content, also after a power failure.
 from __future__ import annotations
 
 import builtins
+import errno
 import os
 import shutil
 import time
@@ -138,6 +139,18 @@ class LocalPlace:
         except OSError as problem:
             _fail("delete", path, problem)
 
+    def remove_empty_folders(self) -> None:
+        """Remove the folders in which nothing is; see the protocol."""
+        folders: builtins.list[Path] = []
+        try:
+            for path, inside, _ in os.walk(self._root, onerror=_unless_missing):
+                inside[:] = [each for each in inside if not each.startswith(".")]
+                folders.append(Path(path))
+            for folder in reversed(folders[1:]):
+                _remove_if_empty(folder)
+        except OSError as problem:
+            _fail("tidy up", self._root, problem)
+
     def discard_unfinished(self, older_than_s: float) -> int:
         """Remove temporary files of writers that died; see the protocol."""
         limit = time.time() - older_than_s
@@ -232,6 +245,14 @@ def _discard_if_older(temporary: Path, limit_s: float) -> bool:
             temporary.unlink()
             return True
     return False
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError as problem:
+        if problem.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+            raise
 
 
 def _unless_missing(problem: OSError) -> None:

@@ -97,6 +97,11 @@ class MeteredPlace:
         self._traffic.count(**{DELETES: 1})
         self._place.delete(name)
 
+    def remove_empty_folders(self) -> None:
+        """Remove the folders in which nothing is; see the protocol."""
+        self._traffic.count(**{LISTS: 1})
+        self._place.remove_empty_folders()
+
     def discard_unfinished(self, older_than_s: float) -> int:
         """Remove what writers that died have left half-written; see the protocol."""
         self._traffic.count(**{LISTS: 1})

@@ -93,6 +93,13 @@ class BlobPlace(Protocol):
         """Remove the object; no error if it is not there. Raises StorageError."""
         ...
 
+    def remove_empty_folders(self) -> None:
+        """Remove the folders below this one in which nothing is, where a place has folders. Raises StorageError.
+
+        One that begins with a dot stays, as does what is in it.
+        """
+        ...
+
     def discard_unfinished(self, older_than_s: float) -> int:
         """Remove what writers that died ``older_than_s`` ago left half-written; returns how many.
 

@@ -187,6 +187,9 @@ class S3Place:
         with self.failures("delete", name):
             self.client.delete_object(Bucket=self.bucket, Key=self.key(name))
 
+    def remove_empty_folders(self) -> None:
+        """Nothing: there are no folders; see the protocol."""
+
     def discard_unfinished(self, older_than_s: float) -> int:
         """Abort uploads in parts that nobody has finished; see the protocol."""
         limit, count = time.time() - older_than_s, 0

@@ -133,6 +133,18 @@ class BlobPlaceContract:
         place.delete("a")
         assert place.list() == []
 
+    def test_remove_empty_folders_leaves_every_object(self, place: BlobPlace) -> None:
+        place.remove_empty_folders()
+        for name in ("kept", "x/kept", "x/y/z/gone", "gone/too"):
+            place.put(name, b"x")
+        place.delete("x/y/z/gone")
+        place.delete("gone/too")
+        for _ in range(2):
+            place.remove_empty_folders()
+            assert [blob.name for blob in place.walk()] == ["kept", "x/kept"]
+        place.put("x/y/z/again", b"x")
+        assert place.get("x/y/z/again") == b"x"
+
     def test_a_name_cannot_leave_the_place(self, place: BlobPlace) -> None:
         for name in ("../a", "a/../../b", "/etc/passwd", "", "a//b"):
             with pytest.raises(InvalidInputError):
@@ -152,6 +164,26 @@ class TestLocalPlace(BlobPlaceContract):
         assert place.discard_unfinished(0) == 2
         assert [blob.name for blob in place.list("sst")] == ["sst/kept"]
 
+    def test_remove_empty_folders_removes_what_is_empty_below_it_alone(self, place: BlobPlace, tmp_path: Path) -> None:
+        place.put("x/y/z/gone", b"x")
+        place.delete("x/y/z/gone")
+        root = Path(place.url)
+        (root / ".hidden" / "empty").mkdir(parents=True)
+        (root / "x" / ".temporary").touch()
+        (tmp_path / "elsewhere" / "empty").mkdir(parents=True)
+        (root / "link").symlink_to(tmp_path / "elsewhere")
+        place.remove_empty_folders()
+        left = {path.relative_to(root).as_posix() for path in root.rglob("*")}
+        assert left >= {".hidden", ".hidden/empty", "link", "x", "x/.temporary"}
+        assert "x/y" not in left
+        assert (tmp_path / "elsewhere" / "empty").is_dir()
+        (root / "x" / ".temporary").unlink()
+        (root / "link").unlink()
+        (root / ".hidden" / "empty").rmdir()
+        (root / ".hidden").rmdir()
+        place.remove_empty_folders()
+        assert list(root.iterdir()) == []
+
     def test_an_error_of_the_disk_is_a_storage_error(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("in the way")
         with pytest.raises(StorageError, match="file"):
@@ -167,7 +199,12 @@ class TestLocalPlace(BlobPlaceContract):
             lambda: place.download("sst/there", tmp_path / "copy"),
         ]
         if trouble is READ_ONLY:
-            writes += [lambda: place.delete("sst/there"), lambda: place.discard_unfinished(0)]
+            (Path(place.url) / "empty").mkdir()
+            writes += [
+                lambda: place.delete("sst/there"),
+                lambda: place.discard_unfinished(0),
+                place.remove_empty_folders,
+            ]
         for write in writes:
             with pytest.raises(StorageError), broken(tmp_path, trouble):
                 write()

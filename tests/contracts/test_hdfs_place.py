@@ -86,6 +86,15 @@ class TestHdfsPlace(BlobPlaceContract):
         assert place.discard_unfinished(-60) == 2
         assert [blob.name for blob in place.list("sst")] == ["sst/kept"]
 
+    def test_remove_empty_folders_removes_what_is_empty_below_it_alone(
+        self, place: BlobPlace, folder: str, hdfs: HdfsService
+    ) -> None:
+        for name in ("x/y/gone", "z/.hidden/kept"):
+            place.put(name, b"x")
+        place.delete("x/y/gone")
+        place.remove_empty_folders()
+        assert [entry.path for entry in hdfs.client.list_status(hdfs.path(folder))] == [f"{hdfs.path(folder)}/z"]
+
     def test_discard_unfinished_spares_a_long_write(
         self, place: BlobPlace, folder: str, hdfs: HdfsService, monkeypatch: pytest.MonkeyPatch
     ) -> None:

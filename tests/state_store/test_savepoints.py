@@ -367,6 +367,34 @@ def test_the_list_tells_what_did_not_finish(quick_path: Path, capsys: pytest.Cap
     assert {each["name"]: "version" in each for each in listed} == {"whole": True, "nearly": True, "half": False}
 
 
+def test_the_list_goes_on_behind_a_damaged_savepoint(quick_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    query: Query = written(quick_path / "query", 1, operators=(1,), batches=1)
+    savepoints.savepoint(query.location, str(quick_path / "all" / "whole"))
+    for name in ("a damaged one", "zero"):
+        shutil.copytree(quick_path / "all" / "whole", quick_path / "all" / name)
+    path = quick_path / "all" / "a damaged one" / "savepoint.json"
+    path.write_bytes(path.read_bytes().replace(b'"version":1', b'"version":2', 1))
+    (quick_path / "all" / "zero" / "savepoint.json").write_bytes(b"")
+    assert main(["savepoint", "list", str(quick_path / "all")]) == 1
+    rows = {line.partition("  ")[0].strip(): line for line in capsys.readouterr().out.splitlines()}
+    assert f"DAMAGED: {path} is damaged: its checksum is wrong" in rows["a damaged one"]
+    assert "does not end with its checksum" in rows["zero"]
+    assert " UTC" in rows["whole"]
+    assert main(["savepoint", "list", str(quick_path / "all"), "--json"]) == 1
+    listed = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
+    assert listed["a damaged one"] == {"name": "a damaged one", "damaged": f"{path} is damaged: its checksum is wrong."}
+    assert listed["whole"]["version"] == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_left_below_the_folder_of_a_savepoint_that_was_deleted(kind: Kind, quick_path: Path) -> None:
+    query = written(quick_path / "query", 2, operators=(0,), batches=1)
+    savepoints.savepoint(query.location, str(quick_path / "all" / "taken"), kind=kind)
+    (quick_path / "all" / "empty").mkdir()
+    assert main(["savepoint", "delete", str(quick_path / "all" / "taken")]) == 0
+    assert sorted(path.name for path in (quick_path / "all").rglob("*")) == ["empty", "taken"]
+
+
 def test_a_canonical_savepoint_is_named_when_it_is_taken_for_a_checkpoint(quick_path: Path) -> None:
     query = written(quick_path / "query", 2, operators=(0,), batches=1)
     savepoints.savepoint(query.location, str(quick_path / "taken"), kind="canonical")
