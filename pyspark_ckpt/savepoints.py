@@ -23,7 +23,7 @@ from pyspark_ckpt.state_store.blobs.s3a import PREFIX as S3A
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.inventory import inventory
-from pyspark_ckpt.state_store.jobs import SMALL_BYTES, LocalProcesses, Progress, Runner, Task, run_here
+from pyspark_ckpt.state_store.jobs import SMALL_BYTES, LocalProcesses, Progress, Runner, Task, copy_here, run_here
 from pyspark_ckpt.state_store.options import PREFIX, Options, parse, table
 from pyspark_ckpt.state_store.restoration import Restoration
 from pyspark_ckpt.state_store.restore_request import QueryId, Request, Restored
@@ -60,7 +60,7 @@ def savepoint(
         raise InvalidInputError(f"kind is {kind!r}, not 'native' or 'canonical'.")
     location = _checkpoint_of(query_or_checkpoint)
     given = _options(options, location, target)
-    with _job(f"savepoint to {target}") as (runner, progress):
+    with _job(f"savepoint to {target}", only_copies=kind == "native") as (runner, progress):
         return engine.create(location, target, given, runner, progress, written_by=_version(), kind=kind)
 
 
@@ -162,11 +162,13 @@ def _run(restoration: Restoration, target: str) -> Restored:
 
 
 @contextmanager
-def _job(what: str, size_bytes: int = SMALL_BYTES) -> Iterator[tuple[Runner, Progress]]:
+def _job(what: str, size_bytes: int = SMALL_BYTES, *, only_copies: bool = False) -> Iterator[tuple[Runner, Progress]]:
     """How the tasks of an operation run, and who is told how far they are."""
     session = _active_session()
     runner: Runner = run_here if size_bytes < SMALL_BYTES else LocalProcesses()
-    if session is not None:
+    if only_copies and (session is None or _runs_here(session)):
+        runner = copy_here
+    elif session is not None:
         runner = SparkJob(session, f"pyspark-ckpt: {what}")
     with progress_bar(what) as progress:
         yield runner, progress
@@ -225,6 +227,11 @@ def _finished_tasks(context: Any, group: str) -> int:  # noqa: ANN401 - a SparkC
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
     return sum(stage.numCompletedTasks for stage in stages if stage is not None)
+
+
+def _runs_here(session: SparkSession) -> bool:
+    """Whether this machine is all that there is of the cluster: copies need no other processes then."""
+    return session.sparkContext.master.startswith("local") and not session.sparkContext.master.startswith("local-")
 
 
 def _active_session() -> SparkSession | None:
