@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, 
 from pyspark_ckpt.state_store.meta import State, StoreMeta
 from pyspark_ckpt.state_store.names import ROWS_FOLDER
 from pyspark_ckpt.state_store.redistribution import Layout, merged
-from pyspark_ckpt.state_store.rows import Row, portions_of
+from pyspark_ckpt.state_store.rows import Row, digest_of
 from pyspark_ckpt.state_store.splitting import RunFile, RunWriters, Split, SplitTask, fetch, send, send_all
 from pyspark_ckpt.state_store.store_version import Workplace
 
@@ -101,13 +102,12 @@ class ExportTask:
         digests = {}
         schema = _schema()
         with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+
+            def write(state: State, rows: list[Row]) -> None:
+                writer.write_batch(_batch(rows, state, schema), row_group_size=GROUP_ROWS)
+
             for state in sorted(self.states, key=lambda state: state.number):
-                count, total = 0, 0
-                for portion in portions_of(database, state):
-                    count += len(portion)
-                    total += sum_of(portion)
-                    writer.write_batch(_batch(portion, state, schema), row_group_size=GROUP_ROWS)
-                digests[state.name] = digest(count, total)
+                digests[state.name] = digest_of(database, state, partial(write, state))
         return digests
 
 

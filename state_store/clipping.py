@@ -18,11 +18,10 @@ from pathlib import Path
 from pyspark_ckpt.state_store.assembly import Assembled, NewStore, publish
 from pyspark_ckpt.state_store.database import Database, write_table_file
 from pyspark_ckpt.state_store.digests import Digest
-from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head, state_range
 from pyspark_ckpt.state_store.meta import State, is_keyed
 from pyspark_ckpt.state_store.routes import joined_times, route_key
-from pyspark_ckpt.state_store.rows import Row, digests_of, require_counts, rows_between, stray_keys
+from pyspark_ckpt.state_store.rows import Row, digests_of, refuse_stray_rows, require_counts, rows_between
 from pyspark_ckpt.state_store.snapshot import Origins
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
@@ -49,9 +48,7 @@ class DigestTask:
     def __call__(self) -> dict[str, Digest]:
         """Digests of its states, but for Spark's own. Raises StorageError, FormatError, NotFoundError."""
         with self.workplace.folder() as folder, self.workplace.restored(self.source, folder / "old") as restored:
-            stray = stray_keys(restored.database, restored.meta)
-            if stray:
-                raise FormatError(f"{self.source.identity} has rows of states that it does not know: {stray}.")
+            refuse_stray_rows(restored.database, restored.meta, str(self.source.identity))
             kept = [state for state in restored.meta.states if is_keyed(state)]
             digests = digests_of(restored.database, kept)
             require_counts(restored.meta, digests, str(self.source.identity))

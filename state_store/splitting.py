@@ -23,12 +23,12 @@ import xxhash
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Database, TableWriter, Tuning, failures
-from pyspark_ckpt.state_store.digests import Digest, digest, sum_of
+from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
 from pyspark_ckpt.state_store.meta import State, is_keyed
-from pyspark_ckpt.state_store.rows import Row, portions_of, require_counts, stray_keys
+from pyspark_ckpt.state_store.rows import Row, digest_of, portions_of, refuse_stray_rows, require_counts
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
 RUNS_FOLDER = "_ckpt/restore/runs"
@@ -86,9 +86,7 @@ class SplitTask:
         """Write the runs of all new partitions. Raises StorageError, FormatError, NotFoundError."""
         identity = self.source.identity
         with self.workplace.folder() as folder, self.workplace.restored(self.source, folder / "old") as restored:
-            stray = stray_keys(restored.database, restored.meta)
-            if stray:
-                raise FormatError(f"{identity} has rows of states that it does not know: {stray}.")
+            refuse_stray_rows(restored.database, restored.meta, str(identity))
             writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups)
             digests, spark_rows = {}, []
             for state in sorted(restored.meta.states, key=lambda state: state.number):
@@ -100,21 +98,20 @@ class SplitTask:
             return Split(digests, send_all(self.workplace.place(self.target), identity, writers.finish()), spark_rows)
 
     def _split(self, database: Database, state: State, writers: RunWriters) -> Digest:
-        count, total = 0, 0
         is_ordered, number = bool(state.number & ORDERED_BIT), self.numbers[state.number]
-        if number != state.number:
-            writers.roll_over_all()  # keys would not rise any more
-        for portion in portions_of(database, state):
-            count += len(portion)
-            total += sum_of(portion)
-            rows = portion
+
+        def write(rows: list[Row]) -> None:
             if number != state.number:
                 head = state_head(number)
-                rows = [(head + key[STATE_BYTES:], value) for key, value in portion]
+                rows = [(head + key[STATE_BYTES:], value) for key, value in rows]
             writers.write(rows, is_ordered=is_ordered)
+
+        if number != state.number:
+            writers.roll_over_all()  # keys would not rise any more
+        found = digest_of(database, state, write)
         if number != state.number:
             writers.roll_over_all()
-        return digest(count, total)
+        return found
 
 
 class RunWriters:
