@@ -18,10 +18,10 @@ from pathlib import Path
 from pyspark_ckpt.state_store.assembly import Assembled, NewStore, publish
 from pyspark_ckpt.state_store.database import Database, write_table_file
 from pyspark_ckpt.state_store.digests import Digest
-from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head, state_range
+from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, state_head, state_range
 from pyspark_ckpt.state_store.meta import State, is_keyed
 from pyspark_ckpt.state_store.routes import joined_times, route_key
-from pyspark_ckpt.state_store.rows import Row, digests_of, refuse_stray_rows, require_counts, rows_between
+from pyspark_ckpt.state_store.rows import Row, digests_of, refuse_stray_rows, renumbered, require_counts, rows_between
 from pyspark_ckpt.state_store.snapshot import Origins
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
@@ -164,7 +164,8 @@ class ClipTask:
         if old is None:
             return iter(())
         begin, end = (_bound(old, at) for at in self.hashes)
-        return _renumbered(rows_between(source, begin, end), old, state.number)
+        rows = rows_between(source, begin, end)
+        return rows if old == state.number else renumbered(rows, state.number)
 
     def _of_ordered(self, state: State, part: Part, source: Database) -> Iterator[Row]:
         old = part.number_of(state)
@@ -173,7 +174,7 @@ class ClipTask:
         first, end = (at.to_bytes(HASH_BYTES + 1, "big") for at in self.hashes)
         found = rows_between(source, *state_range(old))
         inside = ((key, value) for key, value in found if first <= b"\0" + key[-HASH_BYTES:] < end)
-        return _renumbered(inside, old, state.number)
+        return inside if old == state.number else renumbered(inside, state.number)
 
     def _hidden(self, *, is_whole: bool) -> Iterator[tuple[bytes, bytes]]:
         """What must not be seen of the store that is clipped."""
@@ -202,10 +203,3 @@ def _bound(number: int, at: int) -> bytes:
     if at >= 1 << 8 * HASH_BYTES:
         return state_range(number)[1]
     return state_head(number) + at.to_bytes(HASH_BYTES, "big")
-
-
-def _renumbered(rows: Iterator[Row], old: int, new: int) -> Iterator[Row]:
-    if old == new:
-        return rows
-    head = state_head(new)
-    return ((head + key[STATE_BYTES:], value) for key, value in rows)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.digests import Digest, digest, sum_of
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
-from pyspark_ckpt.state_store.keys import MARKER_KEY, state_range
+from pyspark_ckpt.state_store.keys import MARKER_KEY, STATE_BYTES, state_head, state_range
 from pyspark_ckpt.state_store.meta import State, StoreMeta
 
 PORTION = 4096
@@ -54,6 +54,12 @@ def digest_of(database: Database, state: State, take: Callable[[list[Row]], None
         total += sum_of(portion)
         take(portion)
     return digest(count, total)
+
+
+def renumbered(rows: Iterable[Row], number: int) -> Iterator[Row]:
+    """Rows of one state as those of the state ``number``."""
+    head = state_head(number)
+    return ((head + key[STATE_BYTES:], value) for key, value in rows)
 
 
 def refuse_stray_rows(database: Database, meta: StoreMeta, what: str) -> None:

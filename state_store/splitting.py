@@ -26,9 +26,9 @@ from pyspark_ckpt.state_store.database import Database, TableWriter, Tuning, fai
 from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import Count
-from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
+from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES
 from pyspark_ckpt.state_store.meta import State, is_keyed
-from pyspark_ckpt.state_store.rows import Row, digest_of, portions_of, refuse_stray_rows, require_counts
+from pyspark_ckpt.state_store.rows import Row, digest_of, portions_of, refuse_stray_rows, renumbered, require_counts
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
 RUNS_FOLDER = "_ckpt/restore/runs"
@@ -98,19 +98,13 @@ class SplitTask:
             return Split(digests, send_all(self.workplace.place(self.target), identity, writers.finish()), spark_rows)
 
     def _split(self, database: Database, state: State, writers: RunWriters) -> Digest:
-        is_ordered, number = bool(state.number & ORDERED_BIT), self.numbers[state.number]
-
-        def write(rows: list[Row]) -> None:
-            if number != state.number:
-                head = state_head(number)
-                rows = [(head + key[STATE_BYTES:], value) for key, value in rows]
-            writers.write(rows, is_ordered=is_ordered)
-
-        if number != state.number:
-            writers.roll_over_all()  # keys would not rise any more
-        found = digest_of(database, state, write)
-        if number != state.number:
-            writers.roll_over_all()
+        write = partial(writers.write, is_ordered=bool(state.number & ORDERED_BIT))
+        number = self.numbers[state.number]
+        if number == state.number:
+            return digest_of(database, state, write)
+        writers.roll_over_all()  # keys would not rise any more
+        found = digest_of(database, state, lambda rows: write(list(renumbered(rows, number))))
+        writers.roll_over_all()
         return found
 
 
