@@ -13,7 +13,7 @@ from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 from pyspark_ckpt.state_store.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.meta import StoreMeta
-from pyspark_ckpt.state_store.redistribution import Layout, layout_of, uid_of
+from pyspark_ckpt.state_store.redistribution import Layout, layout_of
 from pyspark_ckpt.state_store.store_version import StoreVersion
 
 THREADS = 16
@@ -56,7 +56,7 @@ class OperatorVersion:
     @property
     def uids(self) -> list[str]:
         """The uids of keyed operators whose states it has."""
-        return sorted({uid for meta in self.metas for state in meta.states if (uid := uid_of(state))})
+        return sorted({uid for meta in self.metas for state in meta.states if (uid := state.uid)})
 
     def rows(self) -> dict[tuple[str, str], int]:
         """Rows of each state, by store and state."""

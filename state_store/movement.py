@@ -18,12 +18,12 @@ from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.digests import Digest, combined, require_equal
 from pyspark_ckpt.state_store.inventory import OperatorVersion
 from pyspark_ckpt.state_store.jobs import Progress, RecordedTask, Runner, Task
+from pyspark_ckpt.state_store.key_groups import owned_hashes
 from pyspark_ckpt.state_store.meta import is_keyed
 from pyspark_ckpt.state_store.redistribution import (
     Layout,
     Merged,
-    hash_ranges,
-    max_parallelism_of,
+    key_groups_of,
     merged,
     overlaps,
 )
@@ -117,7 +117,7 @@ class Movement:
         self, operator: OperatorVersion, saved: SavedRows, new: Sequence[NewStore]
     ) -> tuple[list[dict[str, Digest]], list[Assembled]]:
         source, url = self._of.source_url, self._place.url
-        groups = max_parallelism_of(operator.metas) if operator.layout is Layout.KEY_GROUPS else 0
+        groups = key_groups_of(operator.metas) if operator.layout is Layout.KEY_GROUPS else 0
         splits: list[Split] = self._run(
             [
                 ImportTask(self._workplace, source, saved, number, url, len(new), groups)
@@ -137,9 +137,9 @@ class Movement:
     def _clipped(
         self, operator: OperatorVersion, stores: Sequence[StoreVersion], new: Sequence[NewStore]
     ) -> tuple[list[dict[str, Digest]], list[Assembled]]:
-        most, old, number = max_parallelism_of(operator.metas), len(stores), len(new)
+        most, old, number = key_groups_of(operator.metas), len(stores), len(new)
         parts = [
-            Part(store, hash_ranges(store.identity.partition, old, most), numbers)
+            Part(store, owned_hashes(store.identity.partition, old, most), numbers)
             for store, numbers in zip(stores, new[0].merged.numbers, strict=True)
         ]
         digests: list[dict[str, Digest]] = self._run(
@@ -149,7 +149,7 @@ class Movement:
             ClipTask(
                 self._workplace,
                 each,
-                hash_ranges(partition, number, most),
+                owned_hashes(partition, number, most),
                 tuple(parts[index] for index in overlaps(partition, number, old, most)),
             )
             for partition, each in enumerate(new)

@@ -20,6 +20,7 @@ from pyspark_ckpt.state_store.assembly import JoinTask, NewStore, publish
 from pyspark_ckpt.state_store.clipping import ClipTask, DigestTask, Part
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Database, write_table_file
+from pyspark_ckpt.state_store.key_groups import HASHES
 from pyspark_ckpt.state_store.keys import FIRST_KEYED_COUNTER, hashed_key
 from pyspark_ckpt.state_store.meta import EMPTY_META, Descriptor, StoreMeta
 from pyspark_ckpt.state_store.options import parse
@@ -34,7 +35,6 @@ MOST_BYTES = 512 << 20
 MOST_GROWTH_BYTES = 96 << 20
 """A row is 46 bytes, and some 180 where it is an object of Python: all of them would take more."""
 PARTITIONS = 4
-HASHES = 1 << 32
 WORKPLACE = Workplace(parse({}))
 NUMBERS = {FIRST_KEYED_COUNTER: FIRST_KEYED_COUNTER}
 
