@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs.copying import StoredFile, fetch
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.copies import LocalCopy
 from pyspark_ckpt.state_store.database import Database, write_table_file
@@ -26,7 +27,6 @@ from pyspark_ckpt.state_store.redistribution import Merged
 from pyspark_ckpt.state_store.routes import joined_times, route_key
 from pyspark_ckpt.state_store.rows import digests_of
 from pyspark_ckpt.state_store.snapshot import Origins, SnapshotWriter
-from pyspark_ckpt.state_store.splitting import RunFile, fetch
 from pyspark_ckpt.state_store.store_version import Workplace
 
 LEAST_COMPACTED = 2
@@ -71,7 +71,7 @@ class JoinTask:
     workplace: Workplace
     new: NewStore
     target: str
-    runs: tuple[tuple[RunFile, ...], ...]
+    runs: tuple[tuple[StoredFile, ...], ...]
     spark_rows: tuple[bytes, ...] = ()
 
     @property
@@ -139,6 +139,6 @@ def _standing_bytes(place: BlobPlace, meta: StoreMeta) -> int:
     return sum(file.size_bytes for file in manifest.objects().values())
 
 
-def run_files(runs: Sequence[Mapping[int, Sequence[RunFile]]], partition: int) -> tuple[tuple[RunFile, ...], ...]:
+def run_files(runs: Sequence[Mapping[int, Sequence[StoredFile]]], partition: int) -> tuple[tuple[StoredFile, ...], ...]:
     """The runs of one new partition, of all old ones that have any."""
     return tuple(tuple(each[partition]) for each in runs if each.get(partition))

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from pyspark_ckpt.state_store.assembly import run_files
+from pyspark_ckpt.state_store.blobs.copying import StoredFile, fetch, send
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.digests import Digest, combined, digest, require_equal, sum_of
@@ -34,7 +35,7 @@ from pyspark_ckpt.state_store.meta import State, StoreMeta
 from pyspark_ckpt.state_store.names import ROWS_FOLDER
 from pyspark_ckpt.state_store.redistribution import Layout, merged
 from pyspark_ckpt.state_store.rows import Row, digest_of
-from pyspark_ckpt.state_store.splitting import RunFile, RunWriters, Split, SplitTask, fetch, send, send_all
+from pyspark_ckpt.state_store.splitting import RunWriters, Split, SplitTask, send_all
 from pyspark_ckpt.state_store.store_version import Workplace
 
 RANGE_BYTES = 64 << 20
@@ -53,7 +54,7 @@ class SavedRows(msgspec.Struct, frozen=True):
     name: str
     layout: str
     meta: StoreMeta
-    files: tuple[RunFile, ...]
+    files: tuple[StoredFile, ...]
     digests: dict[str, Digest]
     spark_rows: tuple[bytes, ...] = ()
 
@@ -61,7 +62,7 @@ class SavedRows(msgspec.Struct, frozen=True):
 class Exported(msgspec.Struct, frozen=True):
     """One file, and digests of the states that have rows in it."""
 
-    file: RunFile
+    file: StoredFile
     digests: dict[str, Digest]
 
 
@@ -73,7 +74,7 @@ class ExportTask:
     identity: Identity
     states: tuple[State, ...]
     target: str
-    runs: tuple[tuple[RunFile, ...], ...]
+    runs: tuple[tuple[StoredFile, ...], ...]
 
     @property
     def key(self) -> str:

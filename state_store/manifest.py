@@ -22,6 +22,7 @@ from typing import Final
 import msgspec
 import xxhash
 
+from pyspark_ckpt.state_store.blobs.copying import StoredFile
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import Count, check_format, decoded, seal, unseal
 from pyspark_ckpt.state_store.meta import FORMAT_VERSION, StoreMeta
@@ -52,6 +53,11 @@ class ManifestFile(
     first_key: bytes | None = None
     last_key: bytes | None = None
     rows: Count | None = None
+
+    @property
+    def stored(self) -> StoredFile:
+        """The object that holds it, for a file that is none inline."""
+        return StoredFile(str(self.object_name), self.size_bytes, self.xxh3)
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

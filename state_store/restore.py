@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import xxhash
-
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs.copying import fetch
 from pyspark_ckpt.state_store.copies import ingest_all
 from pyspark_ckpt.state_store.database import Database, Tuning
 from pyspark_ckpt.state_store.delta import Delta, read_delta
@@ -32,7 +31,6 @@ from pyspark_ckpt.state_store.meta import EMPTY_META, StoreMeta
 from pyspark_ckpt.state_store.names import DeltaName, snapshot_name
 from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
 
-CHUNK_BYTES = 1 << 20
 PROGRESS_S = 5.0
 LOCAL_COPY, SNAPSHOT, EMPTY_STORE = "local copy", "snapshot", "empty store"
 
@@ -224,14 +222,8 @@ class Restorer:
         if file.data is not None:
             path.write_bytes(file.data)
             return 0
-        read_again(lambda: self._download(file, path))
+        read_again(lambda: fetch(self._place, file.stored, path))
         return file.size_bytes
-
-    def _download(self, file: ManifestFile, path: Path) -> None:
-        name = str(file.object_name)
-        self._place.download(name, path)
-        if path.stat().st_size != file.size_bytes or _xxh3(path) != file.xxh3:
-            raise FormatError(f"{self._place.url}/{name} is damaged: size or checksum is wrong.")
 
     def _delta(self, name: DeltaName, size_bytes: int, folder: Path) -> Delta:
         def read() -> Delta:
@@ -318,14 +310,6 @@ def _linked(link: LinkLocal, base: Marker, folder: Path) -> StoreMeta:
     if meta is None:
         raise UnusableBaseError(f"the local copy of {base} is gone")
     return meta
-
-
-def _xxh3(path: Path) -> str:
-    digest = xxhash.xxh3_128()
-    with path.open("rb", buffering=0) as source:
-        while chunk := source.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _empty(folder: Path, keep: str = "") -> None:

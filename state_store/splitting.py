@@ -18,14 +18,12 @@ from pathlib import Path
 from struct import unpack
 
 import msgspec
-import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs.copying import StoredFile, send
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Database, TableWriter, Tuning, failures
 from pyspark_ckpt.state_store.digests import Digest
-from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES
 from pyspark_ckpt.state_store.meta import State, is_keyed
 from pyspark_ckpt.state_store.rows import Row, digest_of, portions_of, refuse_stray_rows, renumbered, require_counts
@@ -38,25 +36,16 @@ ALL_WRITERS_BYTES = 1 << 30
 LEAST_FILE_BYTES = 2 << 20
 LOOK_EVERY = 16
 """Portions of rows between two looks at the sizes of the files."""
-CHUNK_BYTES = 8 << 20
 _U32 = 0xFFFFFFFF
 
 Put = Callable[[bytes, bytes], None]
-
-
-class RunFile(msgspec.Struct, frozen=True):
-    """A table file of a run: its object below the target."""
-
-    name: str
-    size_bytes: Count
-    xxh3: str
 
 
 class Split(msgspec.Struct, frozen=True):
     """What was made of one store: digests of its states, and its run for each new partition that has any rows."""
 
     digests: dict[str, Digest]
-    runs: dict[int, list[RunFile]]
+    runs: dict[int, list[StoredFile]]
     spark_rows: list[bytes] = []
     """Values of the rows that Spark keeps for each partition of a keyed operator, which are no rows of keys."""
 
@@ -166,33 +155,10 @@ def run_folder(operator: int, store: str, partition: int) -> str:
     return f"{RUNS_FOLDER}/{operator}-{store}/{partition}"
 
 
-def send_all(place: BlobPlace, source: Identity, files: Mapping[int, list[Path]]) -> dict[int, list[RunFile]]:
+def send_all(place: BlobPlace, source: Identity, files: Mapping[int, list[Path]]) -> dict[int, list[StoredFile]]:
     """Put the runs that were made of one store where the tasks that join them look. Raises StorageError."""
     sent, attempt = {}, uuid.uuid4().hex[:8]
     for partition, paths in files.items():
         begin = f"{run_folder(source.operator, source.name, partition)}/{source.partition}"
         sent[partition] = [send(place, f"{begin}-{n}-{attempt}.sst", path) for n, path in enumerate(paths)]
     return sent
-
-
-def send(place: BlobPlace, name: str, path: Path) -> RunFile:
-    """Put a local file, which goes, under a name that has none. Raises StorageError, ConflictError."""
-    xxh3, size = xxhash.xxh3_128(), 0
-    with place.create(name) as sink, path.open("rb", buffering=0) as source:
-        while chunk := source.read(CHUNK_BYTES):
-            xxh3.update(chunk)
-            size += sink.write(chunk)
-    path.unlink()
-    return RunFile(name, size, xxh3.hexdigest())
-
-
-def fetch(place: BlobPlace, file: RunFile, path: Path) -> Path:
-    """Bring a file of a run here. Raises NotFoundError, StorageError, FormatError if it is damaged."""
-    place.download(file.name, path)
-    xxh3 = xxhash.xxh3_128()
-    with path.open("rb", buffering=0) as source:
-        while chunk := source.read(CHUNK_BYTES):
-            xxh3.update(chunk)
-    if path.stat().st_size != file.size_bytes or xxh3.hexdigest() != file.xxh3:
-        raise FormatError(f"{place.url}/{file.name} is damaged: size or checksum is wrong.")
-    return path

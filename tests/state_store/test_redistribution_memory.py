@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_ckpt.state_store.assembly import JoinTask, NewStore, publish
+from pyspark_ckpt.state_store.blobs.copying import StoredFile
 from pyspark_ckpt.state_store.clipping import ClipTask, DigestTask, Part
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Database, write_table_file
@@ -25,7 +26,7 @@ from pyspark_ckpt.state_store.keys import FIRST_KEYED_COUNTER, hashed_key
 from pyspark_ckpt.state_store.meta import EMPTY_META, Descriptor, StoreMeta
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution import merged
-from pyspark_ckpt.state_store.splitting import RunFile, SplitTask
+from pyspark_ckpt.state_store.splitting import SplitTask
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
 ROWS = int(os.environ.get("CKPT_REDISTRIBUTED_ROWS", "1000000"))
@@ -92,7 +93,7 @@ def _most_bytes() -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) << 10
 
 
-def _joined(store: StoreVersion, folder: Path, runs: list[tuple[RunFile, ...]]) -> int:
+def _joined(store: StoreVersion, folder: Path, runs: list[tuple[StoredFile, ...]]) -> int:
     new = _new_store(store.meta, folder / "joined")
     return JoinTask(WORKPLACE, new, str(folder / "new"), tuple(runs))().digests["rows"].rows
 
