@@ -9,26 +9,22 @@ from __future__ import annotations
 
 import logging
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
-from pathlib import Path
 from typing import ClassVar
 
 import msgspec
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, place_at
+from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.commit_log import ids_of
 from pyspark_ckpt.state_store.context import Identity
-from pyspark_ckpt.state_store.database import Database, Tuning
+from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.delta import read_meta
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, NotFoundError
-from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count, decoded, read_again
 from pyspark_ckpt.state_store.keys import MARKER_KEY, STATE_BYTES, Marker, hash_of
 from pyspark_ckpt.state_store.lineage import Lineage
@@ -38,12 +34,10 @@ from pyspark_ckpt.state_store.meta import StoreMeta
 from pyspark_ckpt.state_store.names import ROWS_FOLDER, TABLE_FOLDER, snapshot_name
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.remote import is_store_name, place_of, query_id
-from pyspark_ckpt.state_store.restore import Restored, Restorer
-from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
+from pyspark_ckpt.state_store.restore import Restored
+from pyspark_ckpt.state_store.store_version import Workplace
 from pyspark_ckpt.state_store.winners import resolve
 
-CACHE_BYTES = 16 << 20
-THREADS = 8
 MOST_PARTITIONS = 1 << 20
 """Each is looked for: a number beyond all that a query can have is damage."""
 
@@ -96,9 +90,9 @@ class Checkpoint:
 
     def __init__(self, location: str, options: Options) -> None:
         """Look at ``location``. Raises InvalidInputError if there is no checkpoint of a query, StorageError."""
-        self._options = options
+        self.workplace = Workplace(options)
         self._places: dict[Identity, BlobPlace] = {}
-        self.place = place_at(location, options.s3)
+        self.place = self.workplace.place(location)
         try:
             self.query_id = query_id(self.place)
         except (NotFoundError, FormatError) as problem:
@@ -173,7 +167,7 @@ class Checkpoint:
     def place_of(self, identity: Identity) -> BlobPlace:
         """Where the state of a store is. Raises StorageError."""
         if identity not in self._places:
-            self._places[identity] = place_of(self.place, identity, self._options.s3)
+            self._places[identity] = place_of(self.place, identity, self.workplace.options.s3)
         return self._places[identity]
 
     def stored(self, identity: Identity) -> Stored:
@@ -218,7 +212,7 @@ class Checkpoint:
         problems = _Problems(identity.short)
         try:
             commit = self.commit_of(identity, version)
-            with self._restored(identity, commit, problems.log) as restored:
+            with self.restored(identity, commit, problems.log) as restored:
                 rows = _counted(restored.database, restored.meta, commit, problems.log)
         except CkptError as problem:
             return Verified(identity, version, 0, 0, (*problems.found, str(problem)))
@@ -239,23 +233,18 @@ class Checkpoint:
         Raises NotFoundError, FormatError, StorageError.
         """
         log = StoreLog(f"inspect.{identity.short}", identity.short)
-        with self._restored(identity, self.commit_of(identity, version), log) as restored:
+        with self.restored(identity, self.commit_of(identity, version), log) as restored:
             return Counter(hash_of(key) * parts >> 32 for key, _ in restored.database.rows() if key != MARKER_KEY)
 
     @contextmanager
-    def _restored(self, identity: Identity, commit: Marker, log: StoreLog) -> Iterator[Restored]:
-        """A commit in a temporary folder."""
+    def restored(self, identity: Identity, commit: Marker, log: StoreLog) -> Iterator[Restored]:
+        """The database of a commit in a temporary folder, open. Raises as ``Workplace.restored``."""
+        place = self.place_of(identity)
         with (
-            tempfile.TemporaryDirectory(prefix="pyspark-ckpt-") as folder,
-            ThreadPoolExecutor(THREADS) as pool,
+            self.workplace.folder() as folder,
+            self.workplace.restored_from(place, identity, commit, folder / "copy", log) as restored,
         ):
-            place, tuning = self.place_of(identity), Tuning(CACHE_BYTES)
-            restorer = Restorer(place, tuning, pool, FailPoints(""), RestoreForecast(), log, str(identity))
-            restored = restorer.restore(commit, Path(folder), set(), lambda _commit, _folder: None)
-            try:
-                yield restored
-            finally:
-                restored.database.close()
+            yield restored
 
     def commit_of(self, identity: Identity, version: int) -> Marker:
         """Which commit of a store stands. Raises NotFoundError, ConflictError, InvalidInputError, StorageError."""

@@ -126,7 +126,6 @@ class Savepoint(Checkpoint):
     def __init__(self, location: str, options: Options) -> None:
         """Look at ``location``. Raises InvalidInputError if no savepoint is there; FormatError, StorageError."""
         self.info = read_info(Workplace(options).place(location))
-        self.options = options
         super().__init__(location, options)
 
     @property
@@ -165,10 +164,9 @@ class Savepoint(Checkpoint):
         problems = []
         files = [(rows, number) for rows in self.info.rows for number in range(len(rows.files))]
         found: dict[tuple[int, str], list[Mapping[str, Digest]]] = {}
-        workplace = Workplace(self.options)
         for done, (rows, number) in enumerate(files, 1):
             try:
-                each = digests_of_file(workplace, self.place.url, rows, number)
+                each = digests_of_file(self.workplace, self.place.url, rows, number)
                 found.setdefault((rows.operator, rows.name), []).append(each)
             except (FormatError, NotFoundError) as problem:
                 problems.append(problem.message)
