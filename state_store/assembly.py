@@ -21,11 +21,11 @@ from pyspark_ckpt.state_store.keys import MARKER_KEY
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.manifest import decode
-from pyspark_ckpt.state_store.meta import StoreMeta, is_keyed
+from pyspark_ckpt.state_store.meta import State, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.names import snapshot_name
 from pyspark_ckpt.state_store.redistribution import Merged
 from pyspark_ckpt.state_store.routes import joined_times, route_key
-from pyspark_ckpt.state_store.rows import digests_of
+from pyspark_ckpt.state_store.rows import Row, digests_of
 from pyspark_ckpt.state_store.snapshot import Origins, SnapshotWriter
 from pyspark_ckpt.state_store.store_version import Workplace
 
@@ -55,13 +55,17 @@ class NewStore:
     @property
     def key(self) -> str:
         """Names the task that makes it among all of its redistribution."""
-        identity = self.identity
-        return f"make-{identity.operator}-{identity.partition}-{identity.name}"
+        return f"make-{self.identity.key}"
 
     def meta(self, digests: Mapping[str, Digest]) -> StoreMeta:
         """What the store is with these rows."""
         rows = {name: each.rows for name, each in digests.items()}
         return self.merged.meta(self.version, self.commit_id, self.partitions, rows)
+
+    def row_of_spark(self, state: State, values: Sequence[bytes]) -> Row:
+        """The row that Spark keeps of the partition, in its own ``state``, after ``values``. Raises FormatError."""
+        key = route_key(state.number, self.identity.partition, self.partitions)
+        return key, joined_times(values, f"{self.identity}, state {state.name!r}")
 
 
 @dataclass(frozen=True)
@@ -101,9 +105,7 @@ class JoinTask:
     def _row_of_spark(self, path: Path) -> Path:
         """The row that Spark keeps of the partition of a keyed operator."""
         (state,) = (state for state in self.new.merged.states if not is_keyed(state))
-        key = route_key(state.number, self.new.identity.partition, self.new.partitions)
-        row = key, joined_times(self.spark_rows, f"{self.new.identity}, state {state.name!r}")
-        write_table_file(path, [row], self.workplace.tuning())
+        write_table_file(path, [self.new.row_of_spark(state, self.spark_rows)], self.workplace.tuning())
         return path
 
 

@@ -79,7 +79,7 @@ class ExportTask:
     @property
     def key(self) -> str:
         """Names the task among all of its job."""
-        return f"export-{self.identity.operator}-{self.identity.partition}-{self.identity.name}"
+        return f"export-{self.identity.key}"
 
     def __call__(self) -> Exported:
         """Write it. Raises StorageError, FormatError, NotFoundError."""
@@ -127,7 +127,12 @@ class ImportTask:
     @property
     def key(self) -> str:
         """Names the task among all of its job."""
-        return f"import-{self.rows.operator}-{self.number}-{self.rows.name}"
+        return f"import-{self.identity.key}"
+
+    @property
+    def identity(self) -> Identity:
+        """The file as a store of its own, whose partition is the range."""
+        return Identity(self.rows.operator, self.number, self.rows.name)
 
     def __call__(self) -> Split:
         """Write the runs of all new partitions. Raises StorageError, FormatError, NotFoundError."""
@@ -141,11 +146,8 @@ class ImportTask:
                 before = state.number
                 parts.append({state.name: digest(len(portion), sum_of(portion))})
                 writers.write(portion, is_ordered=bool(state.number & ORDERED_BIT))
-            place, identity = (
-                self.workplace.place(self.target),
-                Identity(self.rows.operator, self.number, self.rows.name),
-            )
-            return Split(combined(parts), send_all(place, identity, writers.finish()))
+            place = self.workplace.place(self.target)
+            return Split(combined(parts), send_all(place, self.identity, writers.finish()))
 
 
 def rows_of(

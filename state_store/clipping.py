@@ -20,7 +20,6 @@ from pyspark_ckpt.state_store.database import Database, write_table_file
 from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, state_head, state_range
 from pyspark_ckpt.state_store.meta import State, is_keyed
-from pyspark_ckpt.state_store.routes import joined_times, route_key
 from pyspark_ckpt.state_store.rows import Row, digests_of, refuse_stray_rows, renumbered, require_counts, rows_between
 from pyspark_ckpt.state_store.snapshot import Origins
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
@@ -42,8 +41,7 @@ class DigestTask:
     @property
     def key(self) -> str:
         """Names the task among all of its redistribution."""
-        identity = self.source.identity
-        return f"digest-{identity.operator}-{identity.partition}-{identity.name}"
+        return f"digest-{self.source.identity.key}"
 
     def __call__(self) -> dict[str, Digest]:
         """Digests of its states, but for Spark's own. Raises StorageError, FormatError, NotFoundError."""
@@ -147,17 +145,13 @@ class ClipTask:
         return [path]
 
     def _row_of_spark(self, state: State, sources: Mapping[Part, Database]) -> list[Row]:
-        identity = self.new.identity
         values = [
             value
             for part, source in sources.items()
             if (old := part.number_of(state)) is not None
             for _, value in rows_between(source, *state_range(old))
         ]
-        if not values:
-            return []
-        key = route_key(state.number, identity.partition, self.new.partitions)
-        return [(key, joined_times(values, f"{identity}, state {state.name!r}"))]
+        return [self.new.row_of_spark(state, values)] if values else []
 
     def _of_hashed(self, state: State, part: Part, source: Database) -> Iterator[Row]:
         old = part.number_of(state)

@@ -68,8 +68,7 @@ class SplitTask:
     @property
     def key(self) -> str:
         """Names the task among all of its redistribution."""
-        identity = self.source.identity
-        return f"split-{identity.operator}-{identity.partition}-{identity.name}"
+        return f"split-{self.source.identity.key}"
 
     def __call__(self) -> Split:
         """Write the runs of all new partitions. Raises StorageError, FormatError, NotFoundError."""
