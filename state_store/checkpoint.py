@@ -25,13 +25,13 @@ from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.delta import read_meta
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, NotFoundError
-from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count, decoded, read_again
+from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count, decoded
 from pyspark_ckpt.state_store.keys import MARKER_KEY, STATE_BYTES, Marker, hash_of
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.manifest import Manifest, decode
+from pyspark_ckpt.state_store.manifest import Manifest, read_manifest
 from pyspark_ckpt.state_store.meta import StoreMeta
-from pyspark_ckpt.state_store.names import ROWS_FOLDER, TABLE_FOLDER, snapshot_name
+from pyspark_ckpt.state_store.names import ROWS_FOLDER, TABLE_FOLDER
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.remote import is_store_name, place_of, query_id
 from pyspark_ckpt.state_store.restore import Restored
@@ -193,7 +193,8 @@ class Checkpoint:
 
     def meta(self, identity: Identity, version: int) -> StoreMeta:
         """States and row counts of a store at a version. Raises NotFoundError, FormatError, StorageError."""
-        return self.meta_of(identity, self.commit_of(identity, version), Lineage.read(self.place_of(identity)))
+        lineage = Lineage.read(self.place_of(identity))
+        return self.meta_of(identity, self.commit_of(identity, version, lineage), lineage)
 
     def meta_of(self, identity: Identity, commit: Marker, lineage: Lineage) -> StoreMeta:
         """States and row counts of a store at a commit. Raises NotFoundError, FormatError, StorageError."""
@@ -204,8 +205,7 @@ class Checkpoint:
 
     def manifest_of(self, identity: Identity, commit: Marker) -> Manifest:
         """The manifest of a snapshot. Raises NotFoundError, FormatError, StorageError."""
-        place, name = self.place_of(identity), snapshot_name(commit)
-        return read_again(lambda: decode(place.get(name), f"{place.url}/{name}"))
+        return read_manifest(self.place_of(identity), commit)[1]
 
     def verify(self, identity: Identity, version: int) -> Verified:
         """Restore a version of a store into a temporary folder: every checksum, the lineage, markers and row counts."""
@@ -224,7 +224,8 @@ class Checkpoint:
         By the names of objects alone. Raises NotFoundError, StorageError.
         """
         lineage = Lineage.read(self.place_of(identity))
-        base, deltas = lineage.chain(self.commit_of(identity, version), lambda marker: marker in lineage.snapshots)
+        commit = self.commit_of(identity, version, lineage)
+        base, deltas = lineage.chain(commit, lambda marker: marker in lineage.snapshots)
         return base, [delta.commit for delta in deltas]
 
     def rows_by_hash(self, identity: Identity, version: int, parts: int) -> Counter[int]:
@@ -246,11 +247,16 @@ class Checkpoint:
         ):
             yield restored
 
-    def commit_of(self, identity: Identity, version: int) -> Marker:
-        """Which commit of a store stands. Raises NotFoundError, ConflictError, InvalidInputError, StorageError."""
-        place, ids = self.place_of(identity), self.ids(identity.operator) if version == self.newest_version else []
-        named = ids[identity.partition] if identity.partition < len(ids) else []
-        return resolve(place, self.place, version, identity.operator, identity.partition, str(identity), named)
+    def commit_of(self, identity: Identity, version: int, lineage: Lineage | None = None) -> Marker:
+        """Which commit of a store stands; ``lineage``: the store's, if it is known already.
+
+        Raises NotFoundError, ConflictError, InvalidInputError, StorageError.
+        """
+        place, who, named = self.place_of(identity), str(identity), None
+        if version == self.newest_version:
+            ids = self.ids(identity.operator)
+            named = ids[identity.partition] if identity.partition < len(ids) else []
+        return resolve(place, self.place, version, identity.operator, identity.partition, who, named, lineage)
 
 
 class _Problems(logging.Handler):

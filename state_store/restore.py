@@ -26,9 +26,9 @@ from pyspark_ckpt.state_store.json_objects import read_again
 from pyspark_ckpt.state_store.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.manifest import Manifest, ManifestFile, decode
+from pyspark_ckpt.state_store.manifest import Manifest, ManifestFile, read_manifest
 from pyspark_ckpt.state_store.meta import EMPTY_META, StoreMeta
-from pyspark_ckpt.state_store.names import DeltaName, snapshot_name
+from pyspark_ckpt.state_store.names import DeltaName
 from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
 
 PROGRESS_S = 5.0
@@ -207,14 +207,10 @@ class Restorer:
         return manifest.files
 
     def _manifest(self, base: Marker) -> Manifest:
-        name = snapshot_name(base)
         try:
-            manifest = read_again(lambda: decode(self._place.get(name), f"{self._place.url}/{name}"))
+            return read_manifest(self._place, base)[1]
         except CkptError as problem:
             raise UnusableBaseError(f"the snapshot of {base} is not usable: {problem}") from problem
-        if manifest.store.marker != base:
-            raise UnusableBaseError(f"{self._place.url}/{name} is damaged: it holds {manifest.store.marker}")
-        return manifest
 
     def _place_file(self, file: ManifestFile, folder: Path) -> int:
         """Fetch one file of a snapshot and verify it; returns the bytes that came from the place."""

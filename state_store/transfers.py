@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.json_objects import Count, read_again
 from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.manifest import Manifest, ManifestFile, decode
+from pyspark_ckpt.state_store.manifest import ManifestFile, read_manifest
 from pyspark_ckpt.state_store.names import DeltaName, snapshot_name
 from pyspark_ckpt.state_store.store_version import THREADS, StoreVersion, Workplace
 
@@ -51,8 +51,7 @@ class CopyTask:
     @property
     def key(self) -> str:
         """Names the task among all of its job."""
-        identity = self.source.identity
-        return f"copy-{identity.operator}-{identity.partition}-{identity.name}"
+        return f"copy-{self.source.identity.key}"
 
     def __call__(self) -> Copied:
         """Copy; an older snapshot and more deltas are taken where the newest snapshot is damaged.
@@ -83,12 +82,11 @@ class CopyTask:
 
     def _snapshot(self, source: BlobPlace, target: BlobPlace, base: Marker) -> list[CopiedObject]:
         """The table files, and then the manifest, without which they are nothing."""
-        name = snapshot_name(base)
-        content, manifest = read_again(lambda: _manifest(source, name, base))
+        content, manifest = read_manifest(source, base)
         with ThreadPoolExecutor(THREADS) as pool:
             copied = list(pool.map(lambda file: _copied_table(source, file, target), manifest.objects().values()))
-        target.put(name, content)
-        return [*copied, CopiedObject(name, len(content))]
+        target.put(snapshot_name(base), content)
+        return [*copied, CopiedObject(snapshot_name(base), len(content))]
 
     def _deltas(
         self, source: BlobPlace, target: BlobPlace, lineage: Lineage, steps: Sequence[DeltaName]
@@ -96,14 +94,6 @@ class CopyTask:
         with self.workplace.folder() as folder, ThreadPoolExecutor(THREADS) as pool:
             sizes = [lineage.deltas[step.commit][1].size_bytes for step in steps]
             return list(pool.map(lambda step, size: _copied_delta(source, step, size, target, folder), steps, sizes))
-
-
-def _manifest(source: BlobPlace, name: str, base: Marker) -> tuple[bytes, Manifest]:
-    content = source.get(name)
-    manifest = decode(content, f"{source.url}/{name}")
-    if manifest.store.marker != base:
-        raise FormatError(f"{source.url}/{name} is damaged: it holds {manifest.store.marker}.")
-    return content, manifest
 
 
 def _copied_table(source: BlobPlace, file: ManifestFile, target: BlobPlace) -> CopiedObject:

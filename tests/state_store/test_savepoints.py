@@ -15,6 +15,7 @@ from pyspark_ckpt import savepoints
 from pyspark_ckpt.cli import main
 from pyspark_ckpt.state_store import savepoint as engine
 from pyspark_ckpt.state_store.blobs import LocalPlace
+from pyspark_ckpt.state_store.blobs.metered import LISTS, READS, Traffic
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.inventory import inventory
@@ -372,3 +373,25 @@ def test_a_canonical_savepoint_is_named_when_it_is_taken_for_a_checkpoint(quick_
     savepoints.savepoint(query.location, str(quick_path / "taken"), kind="canonical")
     with pytest.raises(InvalidInputError, match="is a canonical savepoint"):
         Checkpoint(str(quick_path / "taken"), parse({}))
+
+
+@pytest.mark.parametrize("checkpoint_format", [1, 2])
+@pytest.mark.parametrize(("deltas", "expected"), [(0, 2), (1, 3)])
+def test_a_store_costs_few_requests_when_all_are_looked_at(
+    deltas: int, expected: int, checkpoint_format: int, quick_path: Path, traffic: Traffic
+) -> None:
+    spent = []
+    for partitions in (2, 5):
+        query = Query(str(quick_path / str(partitions)), partitions, operators=(0,), format=checkpoint_format)
+        query.run()
+        for identity in query.identities():
+            query.snapshot(identity)
+        query.run(deltas)
+        checkpoint = Checkpoint(query.location, parse({}))
+        traffic.take()
+        inventory(checkpoint, query.version)
+        spent.append((len(list(query.identities())), traffic.take()))
+    (few, before), (many, after) = spent
+    reads, lists = ((after[kind] - before[kind]) / (many - few) for kind in (READS, LISTS))
+    assert lists == 1, "of the store's own folder"
+    assert reads == expected, "where it is, its snapshot, and what the delta behind it says"
