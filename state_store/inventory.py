@@ -62,11 +62,14 @@ class OperatorVersion:
 
     def rows(self) -> dict[tuple[str, str], int]:
         """Rows of each state, by store and state."""
-        found: dict[tuple[str, str], int] = {}
-        for name, stores in self.stores.items():
-            for each in stores:
-                for state in each.meta.states:
-                    found[name, state.name] = found.get((name, state.name), 0) + state.rows
+        return {(name, state): rows for name in self.stores for state, rows in self.rows_of(name).items()}
+
+    def rows_of(self, name: str) -> dict[str, int]:
+        """Rows of each state of one store."""
+        found: dict[str, int] = {}
+        for each in self.stores[name]:
+            for state in each.meta.states:
+                found[state.name] = found.get(state.name, 0) + state.rows
         return found
 
 

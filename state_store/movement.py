@@ -5,7 +5,6 @@ Every state is read before and after. Stores that stay as they are are copied ob
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -54,23 +53,20 @@ class Movement:
         ids: dict[Identity, str] = {}
         for name, stores in operator.stores.items():
             if self._of.is_copied(operator):
-                before, made = self._copied(stores)
+                before, made = self._copied(operator, name)
             else:
                 before, made = self._made(operator, name, stores)
             proven += [ProvenState(operator.operator.number, name, state, each) for state, each in before.items()]
             ids |= made
         return proven, ids
 
-    def _copied(self, stores: Sequence[StoreVersion]) -> tuple[dict[str, Digest], dict[Identity, str]]:
+    def _copied(self, operator: OperatorVersion, name: str) -> tuple[dict[str, Digest], dict[Identity, str]]:
+        stores = operator.stores[name]
         tasks = [CopyTask(self._workplace, store, self._target(store.identity)) for store in stores]
         results: list[Copied] = self._run(tasks, Copied)
         self.copied_bytes += sum(each.size_bytes for each in results)
-        rows = Counter[str]()
-        for store in stores:
-            rows.update({state.name: state.rows for state in store.meta.states})
-        return {name: Digest(count, None) for name, count in rows.items()}, {
-            store.identity: store.meta.id for store in stores
-        }
+        digests = {state: Digest(rows, None) for state, rows in operator.rows_of(name).items()}
+        return digests, {store.identity: store.meta.id for store in stores}
 
     def _made(
         self, operator: OperatorVersion, name: str, stores: Sequence[StoreVersion]
