@@ -83,10 +83,9 @@ class Restoration:
         files: Sequence[QueryFile] | None = None,
         saved: Sequence[SavedRows] = (),
     ) -> None:
-        """Plan the restore of ``operators``, all at ``version``; ``files``: what Spark's must be, if that is known.
+        """Plan the restore of ``operators``, all at ``version``.
 
-        But for ``metadata``, which has been looked at.
-
+        ``files``: what Spark's must be, if that is known; but for ``metadata``, which has been looked at.
         ``saved``: rows of the operators, if the source is a canonical savepoint. Raises InvalidInputError, FormatError.
         """
         self._saved = {(rows.operator, rows.name): rows for rows in saved}

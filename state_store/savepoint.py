@@ -27,7 +27,7 @@ from pyspark_ckpt.state_store.digests import Digest, combined, require_equal
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.inventory import OperatorVersion, inventory
 from pyspark_ckpt.state_store.jobs import Progress, Runner
-from pyspark_ckpt.state_store.json_objects import Count, check_format, read_sealed, seal
+from pyspark_ckpt.state_store.json_objects import Count, read_sealed, seal
 from pyspark_ckpt.state_store.keys import CommitId
 from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER
 from pyspark_ckpt.state_store.options import Options
@@ -200,7 +200,7 @@ class Savepoint(Checkpoint):
 def read_info(place: BlobPlace) -> SavepointInfo:
     """What a savepoint says of itself. Raises InvalidInputError if there is none, FormatError, StorageError."""
     try:
-        written_as = read_sealed(place, NAME, _FormatOnly, MOST_BYTES).format
+        return _info(place, NAME)
     except NotFoundError as problem:
         if _is_unfinished(place):
             hint = (
@@ -211,17 +211,11 @@ def read_info(place: BlobPlace) -> SavepointInfo:
         raise InvalidInputError(
             f"{place.url} is no savepoint: it has no {NAME}, which is written last.", hint=hint
         ) from problem
-    check_format(written_as, SAVEPOINT_FORMAT, f"{place.url}/{NAME}")
-    return read_sealed(place, NAME, SavepointInfo, MOST_BYTES)
 
 
-class _FormatOnly(msgspec.Struct):
-    format: int
-
-
-def is_savepoint(place: BlobPlace) -> bool:
-    """Whether a savepoint was finished in a place. Raises StorageError."""
-    return any(blob.name == NAME for blob in place.list(prefix=NAME))
+def _info(place: BlobPlace, name: str) -> SavepointInfo:
+    """What the object ``name`` says of a savepoint. Raises NotFoundError, FormatError, StorageError."""
+    return read_sealed(place, name, SavepointInfo, MOST_BYTES, known=SAVEPOINT_FORMAT)
 
 
 def create(
@@ -358,14 +352,16 @@ def _renew(pins: Pins, held: list[Pin], ended: Event) -> None:
 
 
 def saved_below(place: BlobPlace) -> list[tuple[str, SavepointInfo | None]]:
-    """Savepoints in a place and below it, by their folders; None for one that did not finish. Raises StorageError."""
+    """Savepoints in a place and below it, by their folders; None for one that did not finish.
+
+    Raises FormatError, StorageError.
+    """
     found: list[tuple[str, SavepointInfo | None]] = []
     unfinished: list[str] = []
     for blob in place.walk():
         folder, _, name = blob.name.rpartition("/")
         if name == NAME:
-            info = read_sealed(place, blob.name, SavepointInfo, MOST_BYTES)
-            found.append((folder or ".", info))
+            found.append((folder or ".", _info(place, blob.name)))
         elif name == UNFINISHED:
             unfinished.append(folder or ".")
     known = dict(found)
