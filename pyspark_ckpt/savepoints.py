@@ -17,7 +17,6 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from pyspark_ckpt.state_store import savepoint as engine
 from pyspark_ckpt.state_store.blobs import S3aSettings
 from pyspark_ckpt.state_store.blobs.s3a import PREFIX as S3A
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
@@ -27,7 +26,15 @@ from pyspark_ckpt.state_store.jobs import SMALL_BYTES, LocalProcesses, Progress,
 from pyspark_ckpt.state_store.options import PREFIX, Options, parse, table
 from pyspark_ckpt.state_store.restoration import Restoration
 from pyspark_ckpt.state_store.restore_request import QueryId, Request, Restored
-from pyspark_ckpt.state_store.savepoint import Savepoint, SavepointInfo
+from pyspark_ckpt.state_store.savepoint import (
+    Kind,
+    Savepoint,
+    SavepointInfo,
+    delete,
+    place_of_savepoint,
+    refuse_unless_empty,
+)
+from pyspark_ckpt.state_store.savepoint_creation import create, pinned
 from pyspark_ckpt.terminal import progress_bar
 
 if TYPE_CHECKING:
@@ -44,7 +51,7 @@ def savepoint(
     query_or_checkpoint: StreamingQuery | str,
     target: str,
     *,
-    kind: engine.Kind = "native",
+    kind: Kind = "native",
     options: Mapping[str, str] | None = None,
 ) -> SavepointInfo:
     """Take a savepoint of the last committed batch of a query, running or stopped, in the empty folder ``target``.
@@ -61,14 +68,14 @@ def savepoint(
     location = _checkpoint_of(query_or_checkpoint)
     given = _options(options, location, target)
     with _job(f"savepoint to {target}") as (runner, progress):
-        return engine.create(location, target, given, runner, progress, written_by=_version(), kind=kind)
+        return create(location, target, given, runner, progress, written_by=_version(), kind=kind)
 
 
 def stop_with_savepoint(
     query: StreamingQuery,
     target: str,
     *,
-    kind: engine.Kind = "native",
+    kind: Kind = "native",
     timeout_s: float = STOP_TIMEOUT_S,
     options: Mapping[str, str] | None = None,
 ) -> SavepointInfo:
@@ -83,7 +90,7 @@ def stop_with_savepoint(
             f"Query {query.id} does not run any more.", hint="Take a savepoint of its checkpointLocation."
         )
     location = _checkpoint_of(query)
-    engine.refuse_unless_empty(engine.place_of_savepoint(target, _options(options, location, target)), "a savepoint")
+    refuse_unless_empty(place_of_savepoint(target, _options(options, location, target)), "a savepoint")
     _finish(query, timeout_s)
     return savepoint(location, target, kind=kind, options=options)
 
@@ -128,7 +135,7 @@ def restore(
     )
     done = _run(restoration, checkpoint_location)
     if claim == "claim":
-        engine.delete(savepoint_or_checkpoint, given)
+        delete(savepoint_or_checkpoint, given)
     return done
 
 
@@ -147,7 +154,7 @@ def rescale(
     """
     given = _options(options, checkpoint, new_checkpoint)
     source = Checkpoint(checkpoint, given)
-    with engine.pinned(source) as newest:
+    with pinned(source) as newest:
         operators = inventory(source, newest)
         return _run(
             Restoration(source, newest, operators, new_checkpoint, Request(parallelism, query_id), given),

@@ -13,7 +13,7 @@ import pytest
 
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.cli import main
-from pyspark_ckpt.state_store import savepoint as engine
+from pyspark_ckpt.state_store import savepoint_creation
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.blobs.metered import LISTS, READS, Traffic
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
@@ -23,7 +23,7 @@ from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.pins import Pins
 from pyspark_ckpt.state_store.redistribution import merged
-from pyspark_ckpt.state_store.savepoint import Kind
+from pyspark_ckpt.state_store.savepoint import Kind, Savepoint
 from pyspark_ckpt.state_store.splitting import RunWriters
 from pyspark_ckpt.state_store.store_version import Workplace
 from pyspark_ckpt.state_store.transfers import CopyTask
@@ -106,7 +106,7 @@ def test_a_savepoint_has_its_logs_when_the_query_has_deleted_them_meanwhile(
         query.purge(2)
         return inventory(checkpoint, version, *more)
 
-    monkeypatch.setattr(engine, "inventory", slow)
+    monkeypatch.setattr(savepoint_creation, "inventory", slow)
     info = savepoints.savepoint(query.location, str(quick_path / "taken"))
     assert info.version == taken["version"] < query.version
     savepoints.restore(str(quick_path / "taken"), str(quick_path / "restored"), parallelism=3)
@@ -165,7 +165,7 @@ def test_a_claimed_savepoint_goes_when_the_checkpoint_stands_and_not_before(
     savepoints.savepoint(query.location, str(saved))
     before = files(saved)
     with monkeypatch.context() as patched:
-        patched.setattr(engine.Savepoint, "require_all", lambda *_: (_ for _ in ()).throw(FormatError("made up")))
+        patched.setattr(Savepoint, "require_all", lambda *_: (_ for _ in ()).throw(FormatError("made up")))
         with pytest.raises(FormatError, match="made up"):
             savepoints.restore(str(saved), str(quick_path / "restored"), claim="claim")
     with pytest.raises(InvalidInputError, match="inside of"):
