@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -23,7 +24,7 @@ from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.inventory import inventory
 from pyspark_ckpt.state_store.jobs import SMALL_BYTES, LocalProcesses, Progress, Runner, Task, run_here
-from pyspark_ckpt.state_store.options import PREFIX, Options, parse, table
+from pyspark_ckpt.state_store.options import Options, parse, settings_of
 from pyspark_ckpt.state_store.restoration import Restoration
 from pyspark_ckpt.state_store.restore_request import QueryId, Request, Restored
 from pyspark_ckpt.state_store.savepoint import (
@@ -245,9 +246,8 @@ def _active_session() -> SparkSession | None:
 
 def _options(given: Mapping[str, str] | None, *locations: str) -> Options:
     """Those of the session and the ``given`` ones; in a session, places of ``s3a:`` are reached as S3A reaches them."""
-    session, found = _active_session(), {}
-    if session is not None:
-        found = {name: value for name in table() if (value := session.conf.get(PREFIX + name, None)) is not None}
+    session = _active_session()
+    found = {} if session is None else settings_of(partial(session.conf.get, default=None))
     options = parse({**found, **(given or {})})
     bucket = next((urlsplit(each).netloc for each in locations if each.startswith(("s3a://", "s3n://"))), "")
     if session is None or not bucket:
