@@ -13,21 +13,29 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from pyspark_ckpt.state_store import savepoint as engine
 from pyspark_ckpt.state_store.blobs import S3aSettings
 from pyspark_ckpt.state_store.blobs.s3a import PREFIX as S3A
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.inventory import inventory
 from pyspark_ckpt.state_store.jobs import SMALL_BYTES, LocalProcesses, Progress, Runner, Task, copy_here, run_here
-from pyspark_ckpt.state_store.options import PREFIX, Options, parse, table
+from pyspark_ckpt.state_store.options import Options, parse, settings_of
 from pyspark_ckpt.state_store.restoration import Restoration
 from pyspark_ckpt.state_store.restore_request import QueryId, Request, Restored
-from pyspark_ckpt.state_store.savepoint import Savepoint, SavepointInfo
+from pyspark_ckpt.state_store.savepoint import (
+    Kind,
+    Savepoint,
+    SavepointInfo,
+    delete,
+    place_of_savepoint,
+    refuse_unless_empty,
+)
+from pyspark_ckpt.state_store.savepoint_creation import create, pinned
 from pyspark_ckpt.terminal import progress_bar
 
 if TYPE_CHECKING:
@@ -44,7 +52,7 @@ def savepoint(
     query_or_checkpoint: StreamingQuery | str,
     target: str,
     *,
-    kind: engine.Kind = "native",
+    kind: Kind = "native",
     options: Mapping[str, str] | None = None,
 ) -> SavepointInfo:
     """Take a savepoint of the last committed batch of a query, running or stopped, in the empty folder ``target``.
@@ -61,14 +69,14 @@ def savepoint(
     location = _checkpoint_of(query_or_checkpoint)
     given = _options(options, location, target)
     with _job(f"savepoint to {target}", only_copies=kind == "native") as (runner, progress):
-        return engine.create(location, target, given, runner, progress, written_by=_version(), kind=kind)
+        return create(location, target, given, runner, progress, written_by=_version(), kind=kind)
 
 
 def stop_with_savepoint(
     query: StreamingQuery,
     target: str,
     *,
-    kind: engine.Kind = "native",
+    kind: Kind = "native",
     timeout_s: float = STOP_TIMEOUT_S,
     options: Mapping[str, str] | None = None,
 ) -> SavepointInfo:
@@ -83,7 +91,7 @@ def stop_with_savepoint(
             f"Query {query.id} does not run any more.", hint="Take a savepoint of its checkpointLocation."
         )
     location = _checkpoint_of(query)
-    engine.refuse_unless_empty(engine.place_of_savepoint(target, _options(options, location, target)), "a savepoint")
+    refuse_unless_empty(place_of_savepoint(target, _options(options, location, target)), "a savepoint")
     _finish(query, timeout_s)
     return savepoint(location, target, kind=kind, options=options)
 
@@ -128,7 +136,7 @@ def restore(
     )
     done = _run(restoration, checkpoint_location)
     if claim == "claim":
-        engine.delete(savepoint_or_checkpoint, given)
+        delete(savepoint_or_checkpoint, given)
     return done
 
 
@@ -147,7 +155,7 @@ def rescale(
     """
     given = _options(options, checkpoint, new_checkpoint)
     source = Checkpoint(checkpoint, given)
-    with engine.pinned(source) as newest:
+    with pinned(source) as newest:
         operators = inventory(source, newest)
         return _run(
             Restoration(source, newest, operators, new_checkpoint, Request(parallelism, query_id), given),
@@ -245,9 +253,8 @@ def _active_session() -> SparkSession | None:
 
 def _options(given: Mapping[str, str] | None, *locations: str) -> Options:
     """Those of the session and the ``given`` ones; in a session, places of ``s3a:`` are reached as S3A reaches them."""
-    session, found = _active_session(), {}
-    if session is not None:
-        found = {name: value for name in table() if (value := session.conf.get(PREFIX + name, None)) is not None}
+    session = _active_session()
+    found = {} if session is None else settings_of(partial(session.conf.get, default=None))
     options = parse({**found, **(given or {})})
     bucket = next((urlsplit(each).netloc for each in locations if each.startswith(("s3a://", "s3n://"))), "")
     if session is None or not bucket:

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from pyspark_ckpt.state_store.assembly import run_files
+from pyspark_ckpt.state_store.blobs.copying import StoredFile, fetch, send
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.digests import Digest, combined, digest, require_equal, sum_of
@@ -32,8 +34,8 @@ from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, 
 from pyspark_ckpt.state_store.meta import State, StoreMeta
 from pyspark_ckpt.state_store.names import ROWS_FOLDER
 from pyspark_ckpt.state_store.redistribution import Layout, merged
-from pyspark_ckpt.state_store.rows import Row, portions_of
-from pyspark_ckpt.state_store.splitting import RunFile, RunWriters, Split, SplitTask, fetch, send, send_all
+from pyspark_ckpt.state_store.rows import Row, digest_of
+from pyspark_ckpt.state_store.splitting import RunWriters, Split, SplitTask, send_all
 from pyspark_ckpt.state_store.store_version import Workplace
 
 RANGE_BYTES = 64 << 20
@@ -52,7 +54,7 @@ class SavedRows(msgspec.Struct, frozen=True):
     name: str
     layout: str
     meta: StoreMeta
-    files: tuple[RunFile, ...]
+    files: tuple[StoredFile, ...]
     digests: dict[str, Digest]
     spark_rows: tuple[bytes, ...] = ()
 
@@ -60,7 +62,7 @@ class SavedRows(msgspec.Struct, frozen=True):
 class Exported(msgspec.Struct, frozen=True):
     """One file, and digests of the states that have rows in it."""
 
-    file: RunFile
+    file: StoredFile
     digests: dict[str, Digest]
 
 
@@ -72,12 +74,12 @@ class ExportTask:
     identity: Identity
     states: tuple[State, ...]
     target: str
-    runs: tuple[tuple[RunFile, ...], ...]
+    runs: tuple[tuple[StoredFile, ...], ...]
 
     @property
     def key(self) -> str:
         """Names the task among all of its job."""
-        return f"export-{self.identity.operator}-{self.identity.partition}-{self.identity.name}"
+        return f"export-{self.identity.key}"
 
     def __call__(self) -> Exported:
         """Write it. Raises StorageError, FormatError, NotFoundError."""
@@ -101,13 +103,12 @@ class ExportTask:
         digests = {}
         schema = _schema()
         with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+
+            def write(state: State, rows: list[Row]) -> None:
+                writer.write_batch(_batch(rows, state, schema), row_group_size=GROUP_ROWS)
+
             for state in sorted(self.states, key=lambda state: state.number):
-                count, total = 0, 0
-                for portion in portions_of(database, state):
-                    count += len(portion)
-                    total += sum_of(portion)
-                    writer.write_batch(_batch(portion, state, schema), row_group_size=GROUP_ROWS)
-                digests[state.name] = digest(count, total)
+                digests[state.name] = digest_of(database, state, partial(write, state))
         return digests
 
 
@@ -126,7 +127,12 @@ class ImportTask:
     @property
     def key(self) -> str:
         """Names the task among all of its job."""
-        return f"import-{self.rows.operator}-{self.number}-{self.rows.name}"
+        return f"import-{self.identity.key}"
+
+    @property
+    def identity(self) -> Identity:
+        """The file as a store of its own, whose partition is the range."""
+        return Identity(self.rows.operator, self.number, self.rows.name)
 
     def __call__(self) -> Split:
         """Write the runs of all new partitions. Raises StorageError, FormatError, NotFoundError."""
@@ -140,11 +146,8 @@ class ImportTask:
                 before = state.number
                 parts.append({state.name: digest(len(portion), sum_of(portion))})
                 writers.write(portion, is_ordered=bool(state.number & ORDERED_BIT))
-            place, identity = (
-                self.workplace.place(self.target),
-                Identity(self.rows.operator, self.number, self.rows.name),
-            )
-            return Split(combined(parts), send_all(place, identity, writers.finish()))
+            place = self.workplace.place(self.target)
+            return Split(combined(parts), send_all(place, self.identity, writers.finish()))
 
 
 def rows_of(
