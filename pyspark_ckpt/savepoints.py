@@ -239,7 +239,8 @@ def _finished_tasks(context: Any, group: str) -> int:  # noqa: ANN401 - a SparkC
 
 def _runs_here(session: SparkSession) -> bool:
     """Whether this machine is all that there is of the cluster: copies need no other processes then."""
-    return session.sparkContext.master.startswith("local") and not session.sparkContext.master.startswith("local-")
+    master = session.sparkContext.master or ""
+    return master.startswith("local") and not master.startswith("local-")
 
 
 def _active_session() -> SparkSession | None:
