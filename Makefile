@@ -2,8 +2,10 @@
 #
 #   make test PYTHON=python3.12          another Python for the environment in .venv
 #   make test ARGS="-k aggregation -x"   arguments for pytest, the demo or the benchmark
+#   make test PROCESSES=0                all tests in one process, one after the other
 
 PYTHON ?= python3
+PROCESSES ?= 3
 JAVA   := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -48,7 +50,7 @@ demo: $(VENV)/.ready $(JAR) ## a stream of 336,776 real flights, killed in the m
 	@$(PY) -m integration.demo $(ARGS)
 
 test: lint $(JAR) test-scala $(S3_READY) $(HDFS_READY) $(S3A_READY) $(KAFKA_READY) ## all checks and all tests: what CI runs
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -v -n $(PROCESSES) $(ARGS)
 
 test-scala: $(VENV)/.ready $(SBT_READY)
 ifdef SBT
@@ -62,7 +64,7 @@ bench: $(VENV)/.ready $(JAR) $(S3_READY) ## ours against Spark's own providers: 
 
 soak: $(VENV)/.ready $(JAR) $(S3_READY) $(HDFS_READY) ## random kills and faults on real Spark; ARGS="--minutes 60 --seed 1"
 	@$(PY) -m integration.soak $(ARGS)
-	@CKPT_RESCALE=soak $(PY) -m pytest integration/savepoints
+	@CKPT_MATRIX=all $(PY) -m pytest integration/savepoints
 
 lint: types $(SBT_READY) ## ruff, mypy and scalafmt
 	@$(PY) -m ruff check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.value_types import resolved
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.key_groups import MAX_PARALLELISM
-from pyspark_ckpt.state_store.options import PREFIX, parse, table
+from pyspark_ckpt.state_store.options import parse, settings_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -139,9 +140,7 @@ class KeyedStream:
                 "and Spark 4.3 runs one in a query.",
                 hint="Do both in one processor, or put a topic or a table in between.",
             )
-        options = parse(
-            {name: value for name in table() if (value := session.conf.get(PREFIX + name, None)) is not None}
-        )
+        options = parse(settings_of(partial(session.conf.get, default=None)))
         operator = Operator(
             uid=self.uid,
             by=self.by,

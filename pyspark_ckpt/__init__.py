@@ -61,43 +61,6 @@ if TYPE_CHECKING:
     from pyspark_ckpt.state_source import register_state_source
     from pyspark_ckpt.state_store.savepoint import SavepointInfo
 
-_LATER = {
-    **dict.fromkeys(("StateReader", "StoredState", "open_state"), "pyspark_ckpt.reading"),
-    # Spark looks for data sources in packages whose names begin with pyspark_, under the second name.
-    **dict.fromkeys(("register_state_source", "DefaultSource"), "pyspark_ckpt.state_source"),
-    **dict.fromkeys(("SavepointInfo",), "pyspark_ckpt.state_store.savepoint"),
-    **dict.fromkeys(("savepoint", "stop_with_savepoint", "restore", "rescale"), "pyspark_ckpt.savepoints"),
-    **dict.fromkeys(
-        (
-            *(
-                "AggregatingState",
-                "Context",
-                "Counter",
-                "KeyedProcessor",
-                "KeyedStream",
-                "Keys",
-                "ListState",
-                "MapState",
-            ),
-            *("ReducingState", "Timer", "Timers", "Ttl", "ValueState", "VectorContext", "VectorProcessor"),
-            *("keyed", "with_states"),
-        ),
-        "pyspark_ckpt.operators",
-    ),
-}
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - each name is what its module has
-    """What is imported when it is first asked for."""
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LATER[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
-
-
 __all__ = [
     "PROVIDER_CLASS",
     "AggregatingState",
@@ -139,3 +102,23 @@ __all__ = [
     "stop_with_savepoint",
     "with_states",
 ]
+
+_LATER = {
+    **{name: "pyspark_ckpt.operators" for name in __all__ if name not in globals()},  # but for what follows
+    **dict.fromkeys(("StateReader", "StoredState", "open_state"), "pyspark_ckpt.reading"),
+    # Spark looks for data sources in packages whose names begin with pyspark_, under the second name.
+    **dict.fromkeys(("register_state_source", "DefaultSource"), "pyspark_ckpt.state_source"),
+    **dict.fromkeys(("SavepointInfo",), "pyspark_ckpt.state_store.savepoint"),
+    **dict.fromkeys(("savepoint", "stop_with_savepoint", "restore", "rescale"), "pyspark_ckpt.savepoints"),
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - each name is what its module has
+    """What is imported when it is first asked for."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LATER[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

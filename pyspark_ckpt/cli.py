@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pyspark_ckpt import savepoint_commands
+from pyspark_ckpt.arguments import add_options, options
 from pyspark_ckpt.state_commands import add_state_commands
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.collector import Collector
@@ -22,8 +23,7 @@ from pyspark_ckpt.state_store.errors import CkptError
 from pyspark_ckpt.state_store.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.keys import EMPTY
 from pyspark_ckpt.state_store.meta import State
-from pyspark_ckpt.state_store.options import Options, parse
-from pyspark_ckpt.terminal import print_bars, print_json, print_table, size_text, wait, with_progress
+from pyspark_ckpt.terminal import print_bars, print_json, print_outcome, print_table, size_text, wait, with_progress
 
 KEEP = 100
 GROUP_RANGES = 32
@@ -46,11 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _on_checkpoint(command: Callable[[Checkpoint, argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    return lambda given: command(Checkpoint(given.checkpoint, _options(given)), given)
-
-
-def _options(given: argparse.Namespace) -> Options:
-    return parse(dict(pair.split("=", 1) for pair in given.option))
+    return lambda given: command(Checkpoint(given.checkpoint, options(given)), given)
 
 
 def list_stores(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
@@ -152,21 +148,18 @@ def verify(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
     version = _version(checkpoint, given)
     stores = [identity for _, identity in checkpoint.stores()]
     found = [checkpoint.verify(identity, version) for identity in with_progress(stores, str)]
-    problems = [(each.identity, problem) for each in found for problem in each.problems]
+    problems = [problem for each in found for problem in each.problems]
     if given.json:
         print_json({"query": checkpoint.query_id, "version": version, "stores": [asdict(each) for each in found]})
         return int(bool(problems))
-    for _, problem in problems:
-        print(f"WRONG: {problem}")
     rows, size = sum(each.rows for each in found), sum(each.bytes_read for each in found)
-    outcome = f"{len(problems)} problems" if problems else "all right"
-    print(f"version {version}: {len(found)} stores, {rows:,} rows, {size_text(size)} read: {outcome}")
-    return int(bool(problems))
+    what = f"version {version}: {len(found)} stores, {rows:,} rows, {size_text(size)} read"
+    return print_outcome(what, problems)
 
 
 def collect(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
     """Delete what nobody can ask for any more, or print what would go."""
-    grace_s, deleted = _options(given).retention_grace_period_s, 0
+    grace_s, deleted = options(given).retention_grace_period_s, 0
     stores = [identity for _, identity in checkpoint.stores()] if checkpoint.newest_version else []
     with closing(Collector(checkpoint, given.keep, grace_s)) as collector:
         garbage = {identity: collector.find(identity) for identity in with_progress(stores, str)}
@@ -254,7 +247,7 @@ def _common() -> argparse.ArgumentParser:
     """What all commands of savepoints take."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--json", action="store_true", help="for programs")
-    _add_options(common)
+    add_options(common)
     return common
 
 
@@ -263,28 +256,10 @@ def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "checkpoint", metavar="CHECKPOINT", help="checkpointLocation: a path, file: or s3://bucket/path"
     )
-    _add_options(parser)
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-o",
-        "--option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        type=_pair,
-        help="an option such as s3Endpoint=http://host:9000; may be repeated",
-    )
+    add_options(parser)
 
 
 def _count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of versions: at least 1")
     return int(text)
-
-
-def _pair(text: str) -> str:
-    if "=" not in text:
-        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
-    return text

@@ -11,28 +11,36 @@ from typing import Any, TypeAlias
 import msgspec
 
 from pyspark_ckpt import savepoints
+from pyspark_ckpt.arguments import options, pair, pairs, settings
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.inventory import inventory
-from pyspark_ckpt.state_store.options import Options, parse
 from pyspark_ckpt.state_store.restoration import Restoration
 from pyspark_ckpt.state_store.restore_request import Request, Restored
 from pyspark_ckpt.state_store.savepoint import Savepoint, SavepointInfo, delete, place_of_savepoint, saved_below
-from pyspark_ckpt.terminal import print_bars, print_json, print_table, progress_bar, size_text, with_progress
+from pyspark_ckpt.terminal import (
+    print_bars,
+    print_json,
+    print_outcome,
+    print_table,
+    progress_bar,
+    size_text,
+    with_progress,
+)
 
 Command: TypeAlias = Callable[[argparse.Namespace], int]
 
 
 def create(given: argparse.Namespace) -> int:
     """Take a savepoint of a checkpoint; its query may run."""
-    info = savepoints.savepoint(given.checkpoint, given.target, kind=given.kind, options=_pairs(given))
+    info = savepoints.savepoint(given.checkpoint, given.target, kind=given.kind, options=settings(given))
     return _print_info(info, given.target, as_json=given.json)
 
 
 def list_all(given: argparse.Namespace) -> int:
     """Savepoints below a folder; exit code 1 if one is damaged."""
-    found = saved_below(place_of_savepoint(given.folder, _options(given)))
+    found = saved_below(place_of_savepoint(given.folder, options(given)))
     if given.json:
         print_json([{"name": name, **_as_json(info)} for name, info in found])
     else:
@@ -43,12 +51,12 @@ def list_all(given: argparse.Namespace) -> int:
 
 def inspect(given: argparse.Namespace) -> int:
     """What a savepoint holds."""
-    return _print_info(Savepoint(given.savepoint, _options(given)).info, given.savepoint, as_json=given.json)
+    return _print_info(Savepoint(given.savepoint, options(given)).info, given.savepoint, as_json=given.json)
 
 
 def verify(given: argparse.Namespace) -> int:
     """Read everything of a savepoint, and check all of it."""
-    saved = Savepoint(given.savepoint, _options(given))
+    saved = Savepoint(given.savepoint, options(given))
     stores = [Identity(store.operator, store.partition, store.name) for store in saved.info.stores]
     found = [saved.verify(identity, saved.info.version) for identity in with_progress(stores, str)]
     problems = [problem for each in found for problem in each.problems]
@@ -57,25 +65,21 @@ def verify(given: argparse.Namespace) -> int:
     if given.json:
         print_json({"problems": problems, "version": saved.info.version, "stores": [asdict(each) for each in found]})
         return int(bool(problems))
-    for problem in problems:
-        print(f"WRONG: {problem}")
     rows = sum(state.rows for operator in saved.info.operators for state in operator.states)
-    outcome = f"{len(problems)} problems" if problems else "all right"
-    print(f"version {saved.info.version}: {rows:,} rows, {size_text(saved.info.size_bytes)}: {outcome}")
-    return int(bool(problems))
+    return print_outcome(f"version {saved.info.version}: {rows:,} rows, {size_text(saved.info.size_bytes)}", problems)
 
 
 def remove(given: argparse.Namespace) -> int:
     """Delete a savepoint, or what is left of one that did not finish."""
-    print(f"{delete(given.savepoint, _options(given)):,} objects deleted")
+    print(f"{delete(given.savepoint, options(given)):,} objects deleted")
     return 0
 
 
 def restore(given: argparse.Namespace) -> int:
     """Make a checkpoint of a savepoint."""
-    uid_map = dict(pair.split("=", 1) for pair in given.uid)
+    uid_map = pairs(given.uid)
     if given.explain:
-        saved = Savepoint(given.savepoint, _options(given))
+        saved = Savepoint(given.savepoint, options(given))
         request = Request(given.parallelism, given.query_id, uid_map, given.allow_non_restored_state)
         plan = Restoration(
             saved,
@@ -83,7 +87,7 @@ def restore(given: argparse.Namespace) -> int:
             saved.versions(),
             given.target,
             request,
-            _options(given),
+            options(given),
             saved.info.files,
             saved.info.rows,
         )
@@ -96,7 +100,7 @@ def restore(given: argparse.Namespace) -> int:
         uid_map=uid_map,
         allow_non_restored_state=given.allow_non_restored_state,
         query_id=given.query_id,
-        options=_pairs(given),
+        options=settings(given),
     )
     return _print_restored(done, as_json=given.json)
 
@@ -104,14 +108,14 @@ def restore(given: argparse.Namespace) -> int:
 def rescale(given: argparse.Namespace) -> int:
     """Make a checkpoint for another number of partitions of that of a stopped query."""
     if given.explain:
-        checkpoint = Checkpoint(given.checkpoint, _options(given))
+        checkpoint = Checkpoint(given.checkpoint, options(given))
         version = checkpoint.newest_version
         if version == 0:
             raise InvalidInputError(f"{checkpoint.place.url}: no batch of the query has been committed yet.")
         request, operators = Request(given.parallelism, given.query_id), inventory(checkpoint, version)
-        return _explain(Restoration(checkpoint, version, operators, given.target, request, _options(given)), given)
+        return _explain(Restoration(checkpoint, version, operators, given.target, request, options(given)), given)
     done = savepoints.rescale(
-        given.checkpoint, given.target, given.parallelism, query_id=given.query_id, options=_pairs(given)
+        given.checkpoint, given.target, given.parallelism, query_id=given.query_id, options=settings(given)
     )
     return _print_restored(done, as_json=given.json)
 
@@ -206,14 +210,6 @@ def _as_json(info: SavepointInfo | FormatError | None) -> dict[str, Any]:
     return msgspec.to_builtins(info) if info else {}
 
 
-def _pairs(given: argparse.Namespace) -> dict[str, str]:
-    return dict(pair.split("=", 1) for pair in given.option)
-
-
-def _options(given: argparse.Namespace) -> Options:
-    return parse(_pairs(given))
-
-
 def add_to(subjects: Any, common: argparse.ArgumentParser) -> None:  # noqa: ANN401 - argparse has no name for it
     """Add the commands to the parser's subjects."""
     commands = subjects.add_parser("savepoint", help="savepoints of queries").add_subparsers(
@@ -234,9 +230,8 @@ def add_to(subjects: Any, common: argparse.ArgumentParser) -> None:  # noqa: ANN
     )
     again = commands.choices["restore"]
     again.add_argument("--claim", choices=("no_claim", "claim"), default="no_claim", help="claim: delete the savepoint")
-    again.add_argument(
-        "--uid", action="append", default=[], metavar="OLD=NEW", type=_pair, help="a keyed operator has another uid now"
-    )
+    what = "a keyed operator has another uid now"
+    again.add_argument("--uid", action="append", default=[], metavar="OLD=NEW", type=pair("OLD=NEW"), help=what)
     again.add_argument(
         "--allow-non-restored-state", action="store_true", help="leave state alone that no operator declares"
     )
@@ -263,9 +258,3 @@ def _add(
         parser.add_argument(place, metavar=place.upper(), help="a path, file:, s3://bucket/path or hdfs://")
     parser.set_defaults(run=command)
     return parser
-
-
-def _pair(text: str) -> str:
-    if "=" not in text:
-        raise argparse.ArgumentTypeError(f"{text!r} is not OLD=NEW")
-    return text

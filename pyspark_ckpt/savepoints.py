@@ -13,21 +13,29 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from pyspark_ckpt.state_store import savepoint as engine
 from pyspark_ckpt.state_store.blobs import S3aSettings
 from pyspark_ckpt.state_store.blobs.s3a import PREFIX as S3A
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.inventory import inventory
-from pyspark_ckpt.state_store.jobs import SMALL_BYTES, LocalProcesses, Progress, Runner, Task, run_here
-from pyspark_ckpt.state_store.options import PREFIX, Options, parse, table
+from pyspark_ckpt.state_store.jobs import SMALL_BYTES, LocalProcesses, Progress, Runner, Task, copy_here, run_here
+from pyspark_ckpt.state_store.options import Options, parse, settings_of
 from pyspark_ckpt.state_store.restoration import Restoration
 from pyspark_ckpt.state_store.restore_request import QueryId, Request, Restored
-from pyspark_ckpt.state_store.savepoint import Savepoint, SavepointInfo
+from pyspark_ckpt.state_store.savepoint import (
+    Kind,
+    Savepoint,
+    SavepointInfo,
+    delete,
+    place_of_savepoint,
+    refuse_unless_empty,
+)
+from pyspark_ckpt.state_store.savepoint_creation import create, pinned
 from pyspark_ckpt.terminal import progress_bar
 
 if TYPE_CHECKING:
@@ -44,7 +52,7 @@ def savepoint(
     query_or_checkpoint: StreamingQuery | str,
     target: str,
     *,
-    kind: engine.Kind = "native",
+    kind: Kind = "native",
     options: Mapping[str, str] | None = None,
 ) -> SavepointInfo:
     """Take a savepoint of the last committed batch of a query, running or stopped, in the empty folder ``target``.
@@ -60,15 +68,15 @@ def savepoint(
         raise InvalidInputError(f"kind is {kind!r}, not 'native' or 'canonical'.")
     location = _checkpoint_of(query_or_checkpoint)
     given = _options(options, location, target)
-    with _job(f"savepoint to {target}") as (runner, progress):
-        return engine.create(location, target, given, runner, progress, written_by=_version(), kind=kind)
+    with _job(f"savepoint to {target}", only_copies=kind == "native") as (runner, progress):
+        return create(location, target, given, runner, progress, written_by=_version(), kind=kind)
 
 
 def stop_with_savepoint(
     query: StreamingQuery,
     target: str,
     *,
-    kind: engine.Kind = "native",
+    kind: Kind = "native",
     timeout_s: float = STOP_TIMEOUT_S,
     options: Mapping[str, str] | None = None,
 ) -> SavepointInfo:
@@ -83,7 +91,7 @@ def stop_with_savepoint(
             f"Query {query.id} does not run any more.", hint="Take a savepoint of its checkpointLocation."
         )
     location = _checkpoint_of(query)
-    engine.refuse_unless_empty(engine.place_of_savepoint(target, _options(options, location, target)), "a savepoint")
+    refuse_unless_empty(place_of_savepoint(target, _options(options, location, target)), "a savepoint")
     _finish(query, timeout_s)
     return savepoint(location, target, kind=kind, options=options)
 
@@ -128,7 +136,7 @@ def restore(
     )
     done = _run(restoration, checkpoint_location)
     if claim == "claim":
-        engine.delete(savepoint_or_checkpoint, given)
+        delete(savepoint_or_checkpoint, given)
     return done
 
 
@@ -147,7 +155,7 @@ def rescale(
     """
     given = _options(options, checkpoint, new_checkpoint)
     source = Checkpoint(checkpoint, given)
-    with engine.pinned(source) as newest:
+    with pinned(source) as newest:
         operators = inventory(source, newest)
         return _run(
             Restoration(source, newest, operators, new_checkpoint, Request(parallelism, query_id), given),
@@ -162,11 +170,13 @@ def _run(restoration: Restoration, target: str) -> Restored:
 
 
 @contextmanager
-def _job(what: str, size_bytes: int = SMALL_BYTES) -> Iterator[tuple[Runner, Progress]]:
+def _job(what: str, size_bytes: int = SMALL_BYTES, *, only_copies: bool = False) -> Iterator[tuple[Runner, Progress]]:
     """How the tasks of an operation run, and who is told how far they are."""
     session = _active_session()
     runner: Runner = run_here if size_bytes < SMALL_BYTES else LocalProcesses()
-    if session is not None:
+    if only_copies and (session is None or _runs_here(session)):
+        runner = copy_here
+    elif session is not None:
         runner = SparkJob(session, f"pyspark-ckpt: {what}")
     with progress_bar(what) as progress:
         yield runner, progress
@@ -227,6 +237,12 @@ def _finished_tasks(context: Any, group: str) -> int:  # noqa: ANN401 - a SparkC
     return sum(stage.numCompletedTasks for stage in stages if stage is not None)
 
 
+def _runs_here(session: SparkSession) -> bool:
+    """Whether this machine is all that there is of the cluster: copies need no other processes then."""
+    master = session.sparkContext.master or ""
+    return master.startswith("local") and not master.startswith("local-")
+
+
 def _active_session() -> SparkSession | None:
     """The session of this process, if it has one: nothing is imported or started for that."""
     if "pyspark.sql" not in sys.modules:
@@ -238,9 +254,8 @@ def _active_session() -> SparkSession | None:
 
 def _options(given: Mapping[str, str] | None, *locations: str) -> Options:
     """Those of the session and the ``given`` ones; in a session, places of ``s3a:`` are reached as S3A reaches them."""
-    session, found = _active_session(), {}
-    if session is not None:
-        found = {name: value for name in table() if (value := session.conf.get(PREFIX + name, None)) is not None}
+    session = _active_session()
+    found = {} if session is None else settings_of(partial(session.conf.get, default=None))
     options = parse({**found, **(given or {})})
     bucket = next((urlsplit(each).netloc for each in locations if each.startswith(("s3a://", "s3n://"))), "")
     if session is None or not bucket:

@@ -22,6 +22,14 @@ def print_json(value: object, default: Callable[[Any], object] = str) -> int:
     return 0
 
 
+def print_outcome(what: str, problems: Sequence[str]) -> int:
+    """Print what is wrong with ``what`` was verified, or that nothing is; returns the exit code."""
+    for problem in problems:
+        print(f"WRONG: {problem}")
+    print(f"{what}: {f'{len(problems)} problems' if problems else 'all right'}")
+    return int(bool(problems))
+
+
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows under a header, in columns."""
     lines = [header, *([str(cell) for cell in row] for row in rows)]

@@ -175,11 +175,9 @@ def _states_in(operator: Operator, store: str, meta: StoreMeta) -> list[StoredSt
     """All but the indexes of rows with a time to live."""
     states = []
     for state in meta.states:
-        encoder = state.descriptor.key_encoder if isinstance(state.descriptor.key_encoder, dict) else {}
-        uid, kind = encoder.get("keyed"), str(encoder.get("kind", SPARKS))
-        uid = uid if isinstance(uid, str) else None
-        if kind == "expiry":
+        if not state.is_counted:
             continue
+        uid, kind = state.uid, str(state.descriptor.encoder.get("kind", SPARKS))
         name = state.name if uid is None else state.name.removeprefix(f"{uid}/")
         has_life = meta.state(index_name(state.name)) is not None
         states.append(StoredState(operator, store, name, uid, kind, state.rows, state.descriptor, has_life))

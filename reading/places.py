@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark_ckpt.reading.catalog import StoredState
 from pyspark_ckpt.reading.decoded import StoredRow, Wanted
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.key_groups import HASHES, MAX_PARALLELISM
+from pyspark_ckpt.state_store.key_groups import HASHES, MAX_PARALLELISM, max_parallelism_of
 from pyspark_ckpt.state_store.keys import HASH_BYTES, STATE_BYTES, hash_of, hashed_key, state_range
 from pyspark_ckpt.state_store.meta import State
 from pyspark_ckpt.state_store.range_restore import Range
@@ -20,10 +20,11 @@ PLACE = [pa.field("partition", pa.int32()), pa.field("key_group", pa.int32()), p
 
 def place_columns(state: StoredState, partition: int, rows: Sequence[StoredRow]) -> list[pa.Array]:
     """The columns of ``PLACE`` for rows of a partition. Raises FormatError."""
+    groups = max_parallelism_of(state.descriptor, state.whose) or MAX_PARALLELISM
     hashes = np.fromiter((row.hash for row in rows), np.int64, len(rows))
     return [
         pa.array(np.full(len(hashes), partition, np.int32)),
-        pa.array((hashes * _max_parallelism(state) // HASHES).astype(np.int32)),
+        pa.array((hashes * groups // HASHES).astype(np.int32)),
         pa.array(hashes.astype(np.uint32).view(np.int32)),
     ]
 
@@ -42,19 +43,10 @@ def _behind(prefix: bytes) -> bytes:
     return kept[:-1] + bytes([kept[-1] + 1])
 
 
-def _max_parallelism(state: StoredState) -> int:
-    encoder = state.descriptor.key_encoder
-    groups = encoder.get("max_parallelism", MAX_PARALLELISM) if isinstance(encoder, dict) else MAX_PARALLELISM
-    if not isinstance(groups, int) or not 0 < groups <= MAX_PARALLELISM:
-        raise FormatError(f"{state.whose} is stored with the max_parallelism {groups!r}, which is none.")
-    return groups
-
-
 def partition_of(state: StoredState, key_hash: int, in_use: int) -> int:
     """Which of the partitions in use has the rows of a hash. Raises FormatError."""
-    encoder = state.descriptor.key_encoder
-    if isinstance(encoder, dict) and "max_parallelism" in encoder:
-        groups = _max_parallelism(state)
+    groups = max_parallelism_of(state.descriptor, state.whose)
+    if groups is not None:
         return (key_hash * groups // HASHES) * in_use // groups
     return (key_hash - HASHES if key_hash >> 31 else key_hash) % in_use
 

@@ -25,14 +25,15 @@ from pyspark_ckpt.reading.decoded import StateCodec, StoredRow, Wanted
 from pyspark_ckpt.reading.json_values import from_json
 from pyspark_ckpt.reading.keyed_rows import INSTANTS
 from pyspark_ckpt.reading.places import PLACE, partition_of, place_columns, range_of, stored_row
-from pyspark_ckpt.state_store.checkpoint import CACHE_BYTES, THREADS, Checkpoint
+from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.context import Identity
-from pyspark_ckpt.state_store.database import Database, Tuning
+from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.keys import hash_of, state_range
 from pyspark_ckpt.state_store.meta import State
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.range_restore import Range, restored_range
+from pyspark_ckpt.state_store.store_version import THREADS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +92,7 @@ class StateReader:
         self._known = known
         self._clocks_ms: dict[str, int] = {}
         self._include_expired = include_expired
-        self._tuning = Tuning(CACHE_BYTES)
+        self._tuning = checkpoint.workplace.tuning()
         self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(THREADS)
         try:
             self._catalog = Catalog(checkpoint, self.version, self._pool)

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs.copying import StoredFile, fetch
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.copies import LocalCopy
 from pyspark_ckpt.state_store.database import Database, write_table_file
@@ -20,13 +21,12 @@ from pyspark_ckpt.state_store.keys import MARKER_KEY
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.manifest import decode
-from pyspark_ckpt.state_store.meta import StoreMeta, is_keyed
+from pyspark_ckpt.state_store.meta import State, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.names import snapshot_name
 from pyspark_ckpt.state_store.redistribution import Merged
 from pyspark_ckpt.state_store.routes import joined_times, route_key
-from pyspark_ckpt.state_store.rows import digests_of
+from pyspark_ckpt.state_store.rows import Row, digests_of
 from pyspark_ckpt.state_store.snapshot import Origins, SnapshotWriter
-from pyspark_ckpt.state_store.splitting import RunFile, fetch
 from pyspark_ckpt.state_store.store_version import Workplace
 
 LEAST_COMPACTED = 2
@@ -55,13 +55,17 @@ class NewStore:
     @property
     def key(self) -> str:
         """Names the task that makes it among all of its redistribution."""
-        identity = self.identity
-        return f"make-{identity.operator}-{identity.partition}-{identity.name}"
+        return f"make-{self.identity.key}"
 
     def meta(self, digests: Mapping[str, Digest]) -> StoreMeta:
         """What the store is with these rows."""
         rows = {name: each.rows for name, each in digests.items()}
         return self.merged.meta(self.version, self.commit_id, self.partitions, rows)
+
+    def row_of_spark(self, state: State, values: Sequence[bytes]) -> Row:
+        """The row that Spark keeps of the partition, in its own ``state``, after ``values``. Raises FormatError."""
+        key = route_key(state.number, self.identity.partition, self.partitions)
+        return key, joined_times(values, f"{self.identity}, state {state.name!r}")
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class JoinTask:
     workplace: Workplace
     new: NewStore
     target: str
-    runs: tuple[tuple[RunFile, ...], ...]
+    runs: tuple[tuple[StoredFile, ...], ...]
     spark_rows: tuple[bytes, ...] = ()
 
     @property
@@ -101,9 +105,7 @@ class JoinTask:
     def _row_of_spark(self, path: Path) -> Path:
         """The row that Spark keeps of the partition of a keyed operator."""
         (state,) = (state for state in self.new.merged.states if not is_keyed(state))
-        key = route_key(state.number, self.new.identity.partition, self.new.partitions)
-        row = key, joined_times(self.spark_rows, f"{self.new.identity}, state {state.name!r}")
-        write_table_file(path, [row], self.workplace.tuning())
+        write_table_file(path, [self.new.row_of_spark(state, self.spark_rows)], self.workplace.tuning())
         return path
 
 
@@ -139,6 +141,6 @@ def _standing_bytes(place: BlobPlace, meta: StoreMeta) -> int:
     return sum(file.size_bytes for file in manifest.objects().values())
 
 
-def run_files(runs: Sequence[Mapping[int, Sequence[RunFile]]], partition: int) -> tuple[tuple[RunFile, ...], ...]:
+def run_files(runs: Sequence[Mapping[int, Sequence[StoredFile]]], partition: int) -> tuple[tuple[StoredFile, ...], ...]:
     """The runs of one new partition, of all old ones that have any."""
     return tuple(tuple(each[partition]) for each in runs if each.get(partition))

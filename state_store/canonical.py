@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from operator import lt
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 import msgspec
 
 from pyspark_ckpt.state_store.assembly import run_files
+from pyspark_ckpt.state_store.blobs.copying import StoredFile, fetch, send
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.digests import Digest, combined, digest, require_equal, sum_of
@@ -34,8 +36,8 @@ from pyspark_ckpt.state_store.meta import State, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.names import ROWS_FOLDER
 from pyspark_ckpt.state_store.redistribution import Layout, merged
 from pyspark_ckpt.state_store.remote import StoreName
-from pyspark_ckpt.state_store.rows import Row, portions_of
-from pyspark_ckpt.state_store.splitting import RunFile, RunWriters, Split, SplitTask, fetch, send, send_all
+from pyspark_ckpt.state_store.rows import Row, digest_of
+from pyspark_ckpt.state_store.splitting import RunWriters, Split, SplitTask, send_all
 from pyspark_ckpt.state_store.store_version import Workplace
 
 RANGE_BYTES = 64 << 20
@@ -54,7 +56,7 @@ class SavedRows(msgspec.Struct, frozen=True):
     name: StoreName
     layout: str
     meta: StoreMeta
-    files: tuple[RunFile, ...]
+    files: tuple[StoredFile, ...]
     digests: dict[str, Digest]
     spark_rows: tuple[bytes, ...] = ()
 
@@ -74,7 +76,7 @@ class SavedRows(msgspec.Struct, frozen=True):
 class Exported(msgspec.Struct, frozen=True):
     """One file, and digests of the states that have rows in it."""
 
-    file: RunFile
+    file: StoredFile
     digests: dict[str, Digest]
 
 
@@ -86,12 +88,12 @@ class ExportTask:
     identity: Identity
     states: tuple[State, ...]
     target: str
-    runs: tuple[tuple[RunFile, ...], ...]
+    runs: tuple[tuple[StoredFile, ...], ...]
 
     @property
     def key(self) -> str:
         """Names the task among all of its job."""
-        return f"export-{self.identity.operator}-{self.identity.partition}-{self.identity.name}"
+        return f"export-{self.identity.key}"
 
     def __call__(self) -> Exported:
         """Write it. Raises StorageError, FormatError, NotFoundError."""
@@ -115,13 +117,12 @@ class ExportTask:
         digests = {}
         schema = _schema()
         with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+
+            def write(state: State, rows: list[Row]) -> None:
+                writer.write_batch(_batch(rows, state, schema), row_group_size=GROUP_ROWS)
+
             for state in sorted(self.states, key=lambda state: state.number):
-                count, total = 0, 0
-                for portion in portions_of(database, state):
-                    count += len(portion)
-                    total += sum_of(portion)
-                    writer.write_batch(_batch(portion, state, schema), row_group_size=GROUP_ROWS)
-                digests[state.name] = digest(count, total)
+                digests[state.name] = digest_of(database, state, partial(write, state))
         return digests
 
 
@@ -140,7 +141,12 @@ class ImportTask:
     @property
     def key(self) -> str:
         """Names the task among all of its job."""
-        return f"import-{self.rows.operator}-{self.number}-{self.rows.name}"
+        return f"import-{self.identity.key}"
+
+    @property
+    def identity(self) -> Identity:
+        """The file as a store of its own, whose partition is the range."""
+        return Identity(self.rows.operator, self.number, self.rows.name)
 
     def __call__(self) -> Split:
         """Write the runs of all new partitions. Raises StorageError, FormatError, NotFoundError."""
@@ -150,11 +156,8 @@ class ImportTask:
             for state, portion in rows_of(self.workplace, self.source, self.rows, self.number, folder):
                 parts.append({state.name: digest(len(portion), sum_of(portion))})
                 writers.write(portion, is_ordered=bool(state.number & ORDERED_BIT))
-            place, identity = (
-                self.workplace.place(self.target),
-                Identity(self.rows.operator, self.number, self.rows.name),
-            )
-            return Split(combined(parts), send_all(place, identity, writers.finish()))
+            place = self.workplace.place(self.target)
+            return Split(combined(parts), send_all(place, self.identity, writers.finish()))
 
 
 def rows_of(

@@ -9,41 +9,35 @@ from __future__ import annotations
 
 import logging
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
-from pathlib import Path
 from typing import ClassVar
 
 import msgspec
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, place_at
+from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.commit_log import ids_of
 from pyspark_ckpt.state_store.context import Identity
-from pyspark_ckpt.state_store.database import Database, Tuning
+from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.delta import read_meta
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, NotFoundError
-from pyspark_ckpt.state_store.failpoints import FailPoints
-from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count, decoded, read_again
+from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count, decoded
 from pyspark_ckpt.state_store.keys import MARKER_KEY, STATE_BYTES, Marker, hash_of
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.manifest import Manifest, decode
+from pyspark_ckpt.state_store.manifest import Manifest, read_manifest
 from pyspark_ckpt.state_store.meta import StoreMeta
-from pyspark_ckpt.state_store.names import ROWS_FOLDER, TABLE_FOLDER, snapshot_name
+from pyspark_ckpt.state_store.names import ROWS_FOLDER, TABLE_FOLDER
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.remote import is_store_name, place_of, query_id
-from pyspark_ckpt.state_store.restore import Restored, Restorer
-from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
+from pyspark_ckpt.state_store.restore import Restored
+from pyspark_ckpt.state_store.store_version import Workplace
 from pyspark_ckpt.state_store.winners import resolve
 
-CACHE_BYTES = 16 << 20
-THREADS = 8
 MOST_PARTITIONS = 1 << 20
 """Each is looked for: a number beyond all that a query can have is damage."""
 
@@ -96,9 +90,9 @@ class Checkpoint:
 
     def __init__(self, location: str, options: Options) -> None:
         """Look at ``location``. Raises InvalidInputError if there is no checkpoint of a query, StorageError."""
-        self._options = options
+        self.workplace = Workplace(options)
         self._places: dict[Identity, BlobPlace] = {}
-        self.place = place_at(location, options.s3)
+        self.place = self.workplace.place(location)
         try:
             self.query_id = query_id(self.place)
         except (NotFoundError, FormatError) as problem:
@@ -173,7 +167,7 @@ class Checkpoint:
     def place_of(self, identity: Identity) -> BlobPlace:
         """Where the state of a store is. Raises StorageError."""
         if identity not in self._places:
-            self._places[identity] = place_of(self.place, identity, self._options.s3)
+            self._places[identity] = place_of(self.place, identity, self.workplace.options.s3)
         return self._places[identity]
 
     def stored(self, identity: Identity) -> Stored:
@@ -199,7 +193,8 @@ class Checkpoint:
 
     def meta(self, identity: Identity, version: int) -> StoreMeta:
         """States and row counts of a store at a version. Raises NotFoundError, FormatError, StorageError."""
-        return self.meta_of(identity, self.commit_of(identity, version), Lineage.read(self.place_of(identity)))
+        lineage = Lineage.read(self.place_of(identity))
+        return self.meta_of(identity, self.commit_of(identity, version, lineage), lineage)
 
     def meta_of(self, identity: Identity, commit: Marker, lineage: Lineage) -> StoreMeta:
         """States and row counts of a store at a commit. Raises NotFoundError, FormatError, StorageError."""
@@ -210,15 +205,14 @@ class Checkpoint:
 
     def manifest_of(self, identity: Identity, commit: Marker) -> Manifest:
         """The manifest of a snapshot. Raises NotFoundError, FormatError, StorageError."""
-        place, name = self.place_of(identity), snapshot_name(commit)
-        return read_again(lambda: decode(place.get(name), f"{place.url}/{name}"))
+        return read_manifest(self.place_of(identity), commit)[1]
 
     def verify(self, identity: Identity, version: int) -> Verified:
         """Restore a version of a store into a temporary folder: every checksum, the lineage, markers and row counts."""
         problems = _Problems(identity.short)
         try:
             commit = self.commit_of(identity, version)
-            with self._restored(identity, commit, problems.log) as restored:
+            with self.restored(identity, commit, problems.log) as restored:
                 rows = _counted(restored.database, restored.meta, commit, problems.log)
         except CkptError as problem:
             return Verified(identity, version, 0, 0, (*problems.found, str(problem)))
@@ -230,7 +224,8 @@ class Checkpoint:
         By the names of objects alone. Raises NotFoundError, StorageError.
         """
         lineage = Lineage.read(self.place_of(identity))
-        base, deltas = lineage.chain(self.commit_of(identity, version), lambda marker: marker in lineage.snapshots)
+        commit = self.commit_of(identity, version, lineage)
+        base, deltas = lineage.chain(commit, lambda marker: marker in lineage.snapshots)
         return base, [delta.commit for delta in deltas]
 
     def rows_by_hash(self, identity: Identity, version: int, parts: int) -> Counter[int]:
@@ -239,29 +234,29 @@ class Checkpoint:
         Raises NotFoundError, FormatError, StorageError.
         """
         log = StoreLog(f"inspect.{identity.short}", identity.short)
-        with self._restored(identity, self.commit_of(identity, version), log) as restored:
+        with self.restored(identity, self.commit_of(identity, version), log) as restored:
             return Counter(hash_of(key) * parts >> 32 for key, _ in restored.database.rows() if key != MARKER_KEY)
 
     @contextmanager
-    def _restored(self, identity: Identity, commit: Marker, log: StoreLog) -> Iterator[Restored]:
-        """A commit in a temporary folder."""
+    def restored(self, identity: Identity, commit: Marker, log: StoreLog) -> Iterator[Restored]:
+        """The database of a commit in a temporary folder, open. Raises as ``Workplace.restored``."""
+        place = self.place_of(identity)
         with (
-            tempfile.TemporaryDirectory(prefix="pyspark-ckpt-") as folder,
-            ThreadPoolExecutor(THREADS) as pool,
+            self.workplace.folder() as folder,
+            self.workplace.restored_from(place, identity, commit, folder / "copy", log) as restored,
         ):
-            place, tuning = self.place_of(identity), Tuning(CACHE_BYTES)
-            restorer = Restorer(place, tuning, pool, FailPoints(""), RestoreForecast(), log, str(identity))
-            restored = restorer.restore(commit, Path(folder), set(), lambda _commit, _folder: None)
-            try:
-                yield restored
-            finally:
-                restored.database.close()
+            yield restored
 
-    def commit_of(self, identity: Identity, version: int) -> Marker:
-        """Which commit of a store stands. Raises NotFoundError, ConflictError, InvalidInputError, StorageError."""
-        place, ids = self.place_of(identity), self.ids(identity.operator) if version == self.newest_version else []
-        named = ids[identity.partition] if identity.partition < len(ids) else []
-        return resolve(place, self.place, version, identity.operator, identity.partition, str(identity), named)
+    def commit_of(self, identity: Identity, version: int, lineage: Lineage | None = None) -> Marker:
+        """Which commit of a store stands; ``lineage``: the store's, if it is known already.
+
+        Raises NotFoundError, ConflictError, InvalidInputError, StorageError.
+        """
+        place, who, named = self.place_of(identity), str(identity), None
+        if version == self.newest_version:
+            ids = self.ids(identity.operator)
+            named = ids[identity.partition] if identity.partition < len(ids) else []
+        return resolve(place, self.place, version, identity.operator, identity.partition, who, named, lineage)
 
 
 class _Problems(logging.Handler):

@@ -18,11 +18,9 @@ from pathlib import Path
 from pyspark_ckpt.state_store.assembly import Assembled, NewStore, publish
 from pyspark_ckpt.state_store.database import Database, write_table_file
 from pyspark_ckpt.state_store.digests import Digest
-from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head, state_range
+from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, state_head, state_range
 from pyspark_ckpt.state_store.meta import State, is_keyed
-from pyspark_ckpt.state_store.routes import joined_times, route_key
-from pyspark_ckpt.state_store.rows import Row, digests_of, require_counts, rows_between, stray_keys
+from pyspark_ckpt.state_store.rows import Row, digests_of, refuse_stray_rows, renumbered, require_counts, rows_between
 from pyspark_ckpt.state_store.snapshot import Origins
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
@@ -43,15 +41,12 @@ class DigestTask:
     @property
     def key(self) -> str:
         """Names the task among all of its redistribution."""
-        identity = self.source.identity
-        return f"digest-{identity.operator}-{identity.partition}-{identity.name}"
+        return f"digest-{self.source.identity.key}"
 
     def __call__(self) -> dict[str, Digest]:
         """Digests of its states, but for Spark's own. Raises StorageError, FormatError, NotFoundError."""
         with self.workplace.folder() as folder, self.workplace.restored(self.source, folder / "old") as restored:
-            stray = stray_keys(restored.database, restored.meta)
-            if stray:
-                raise FormatError(f"{self.source.identity} has rows of states that it does not know: {stray}.")
+            refuse_stray_rows(restored.database, restored.meta, str(self.source.identity))
             kept = [state for state in restored.meta.states if is_keyed(state)]
             digests = digests_of(restored.database, kept)
             require_counts(restored.meta, digests, str(self.source.identity))
@@ -150,24 +145,21 @@ class ClipTask:
         return [path]
 
     def _row_of_spark(self, state: State, sources: Mapping[Part, Database]) -> list[Row]:
-        identity = self.new.identity
         values = [
             value
             for part, source in sources.items()
             if (old := part.number_of(state)) is not None
             for _, value in rows_between(source, *state_range(old))
         ]
-        if not values:
-            return []
-        key = route_key(state.number, identity.partition, self.new.partitions)
-        return [(key, joined_times(values, f"{identity}, state {state.name!r}"))]
+        return [self.new.row_of_spark(state, values)] if values else []
 
     def _of_hashed(self, state: State, part: Part, source: Database) -> Iterator[Row]:
         old = part.number_of(state)
         if old is None:
             return iter(())
         begin, end = (_bound(old, at) for at in self.hashes)
-        return _renumbered(rows_between(source, begin, end), old, state.number)
+        rows = rows_between(source, begin, end)
+        return rows if old == state.number else renumbered(rows, state.number)
 
     def _of_ordered(self, state: State, part: Part, source: Database) -> Iterator[Row]:
         old = part.number_of(state)
@@ -176,7 +168,7 @@ class ClipTask:
         first, end = (at.to_bytes(HASH_BYTES + 1, "big") for at in self.hashes)
         found = rows_between(source, *state_range(old))
         inside = ((key, value) for key, value in found if first <= b"\0" + key[-HASH_BYTES:] < end)
-        return _renumbered(inside, old, state.number)
+        return inside if old == state.number else renumbered(inside, state.number)
 
     def _hidden(self, *, is_whole: bool) -> Iterator[tuple[bytes, bytes]]:
         """What must not be seen of the store that is clipped."""
@@ -205,10 +197,3 @@ def _bound(number: int, at: int) -> bytes:
     if at >= 1 << 8 * HASH_BYTES:
         return state_range(number)[1]
     return state_head(number) + at.to_bytes(HASH_BYTES, "big")
-
-
-def _renumbered(rows: Iterator[Row], old: int, new: int) -> Iterator[Row]:
-    if old == new:
-        return rows
-    head = state_head(new)
-    return ((head + key[STATE_BYTES:], value) for key, value in rows)

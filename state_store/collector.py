@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from pyspark_ckpt.state_store.checkpoint import THREADS, Checkpoint
+from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.pins import Pins
 from pyspark_ckpt.state_store.retention import Garbage, Retention
+from pyspark_ckpt.state_store.store_version import THREADS
 
 
 class Collector:

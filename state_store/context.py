@@ -45,6 +45,11 @@ class Identity:
         """The form of log lines."""
         return f"{self.operator}/{self.partition}/{self.name}"
 
+    @property
+    def key(self) -> str:
+        """The form of the names of tasks and objects."""
+        return f"{self.operator}-{self.partition}-{self.name}"
+
 
 @dataclass(frozen=True)
 class Caller:

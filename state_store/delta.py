@@ -17,6 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -36,6 +37,8 @@ MAX_FILES = 9_999
 MOST_DEFLATED = 1032
 """Times that deflate can make anything smaller: https://zlib.net/zlib_tech.html."""
 RANGE_BYTES = 64 << 10
+END_BYTES = 16 << 10
+"""Enough for what most deltas say of themselves, which is their end."""
 
 
 class DeltaFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"size_bytes": "bytes"}):
@@ -126,7 +129,7 @@ def download_delta(place: BlobPlace, name: DeltaName, size_bytes: int, path: Pat
 
 
 def read_meta(place: BlobPlace, name: DeltaName, size_bytes: int) -> StoreMeta:
-    """What a delta says of its store, by a few ranges of it. Raises NotFoundError, FormatError, StorageError."""
+    """What a delta says of its store, by its end. Raises NotFoundError, FormatError, StorageError."""
     source = io.BufferedReader(_Ranges(place, str(name), size_bytes), RANGE_BYTES)
     return _read_meta(place, name, source, size_bytes).store
 
@@ -209,11 +212,15 @@ class _Damage(Exception):  # noqa: N818 - a fact on its way to a FormatError
 
 
 class _Ranges(io.RawIOBase):
-    """An object as a file to read here and there."""
+    """An object as a file to read here and there; its end, where most of that is, is fetched once."""
 
     def __init__(self, place: BlobPlace, name: str, size_bytes: int) -> None:
         self._place, self._name, self._size = place, name, size_bytes
-        self._at = 0
+        self._at, self._end_at = 0, max(0, size_bytes - END_BYTES)
+
+    @cached_property
+    def _last(self) -> bytes:
+        return self._place.get(self._name, self._end_at, self._size)
 
     def readable(self) -> bool:
         return True
@@ -229,7 +236,11 @@ class _Ranges(io.RawIOBase):
         return at
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - a buffer, which has no type before Python 3.12
-        data = self._place.get(self._name, self._at, min(self._at + len(buffer), self._size))
+        end = min(self._at + len(buffer), self._size)
+        if self._at >= self._end_at:
+            data = self._last[self._at - self._end_at : end - self._end_at]
+        else:
+            data = self._place.get(self._name, self._at, end)
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)

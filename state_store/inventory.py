@@ -12,8 +12,10 @@ from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 from pyspark_ckpt.state_store.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.lineage import Lineage
+from pyspark_ckpt.state_store.manifest import Manifest
 from pyspark_ckpt.state_store.meta import StoreMeta
-from pyspark_ckpt.state_store.redistribution import Layout, layout_of, uid_of
+from pyspark_ckpt.state_store.names import DeltaName
+from pyspark_ckpt.state_store.redistribution import Layout, layout_of
 from pyspark_ckpt.state_store.store_version import StoreVersion
 
 THREADS = 16
@@ -56,22 +58,25 @@ class OperatorVersion:
     @property
     def uids(self) -> list[str]:
         """The uids of keyed operators whose states it has."""
-        return sorted({uid for meta in self.metas for state in meta.states if (uid := uid_of(state))})
+        return sorted({uid for meta in self.metas for state in meta.states if (uid := state.uid)})
 
     def rows(self) -> dict[tuple[str, str], int]:
         """Rows of each state, by store and state."""
-        found: dict[tuple[str, str], int] = {}
-        for name, stores in self.stores.items():
-            for each in stores:
-                for state in each.meta.states:
-                    found[name, state.name] = found.get((name, state.name), 0) + state.rows
+        return {(name, state): rows for name in self.stores for state, rows in self.rows_of(name).items()}
+
+    def rows_of(self, name: str) -> dict[str, int]:
+        """Rows of each state of one store."""
+        found: dict[str, int] = {}
+        for each in self.stores[name]:
+            for state in each.meta.states:
+                found[state.name] = found.get(state.name, 0) + state.rows
         return found
 
 
 def inventory(
     checkpoint: Checkpoint, version: int, progress: Callable[[int, int], None] = lambda _done, _all: None
 ) -> list[OperatorVersion]:
-    """All operators at ``version``. Two or three requests for each store.
+    """All operators at ``version``. Three or four requests for each store.
 
     Raises NotFoundError (a store has no such version), FormatError, StorageError.
     """
@@ -104,29 +109,30 @@ def _refuse_unnamed(checkpoint: Checkpoint, operators: int) -> None:
 def _version_of(checkpoint: Checkpoint, identity: Identity, version: int) -> StoreVersion:
     place = checkpoint.place_of(identity)
     lineage = Lineage.read(place)
-    commit = checkpoint.commit_of(identity, version)
+    commit = checkpoint.commit_of(identity, version, lineage)
     lineage.require(commit, str(identity))
-    meta = checkpoint.meta_of(identity, commit, lineage)
-    sizes = _sizes(checkpoint, identity, commit, lineage)
+    manifest, steps = _base(checkpoint, identity, commit, lineage)
+    sizes = [lineage.deltas[step.commit][1].size_bytes for step in steps]
+    if manifest is not None:
+        sizes.append(lineage.snapshots[manifest.store.marker].size_bytes)
+        sizes += [file.size_bytes for file in manifest.objects().values()]
+    is_whole = manifest is not None and not steps  # then it says what a delta of the same commit would
+    meta = manifest.store if manifest is not None and is_whole else checkpoint.meta_of(identity, commit, lineage)
     return StoreVersion(identity, place.url, meta, len(sizes), sum(sizes))
 
 
-def _sizes(checkpoint: Checkpoint, identity: Identity, commit: Marker, lineage: Lineage) -> list[int]:
-    """Of all objects that a restore fetches: an older snapshot and more deltas, where the newest one is damaged."""
+def _base(
+    checkpoint: Checkpoint, identity: Identity, commit: Marker, lineage: Lineage
+) -> tuple[Manifest | None, list[DeltaName]]:
+    """What a restore begins with, and the deltas: an older snapshot and more of them, where the newest is damaged."""
     bases, damage = set(lineage.snapshots), None
     while True:
         try:
             base, steps = lineage.chain(commit, lambda marker: marker in bases)
         except NotFoundError as problem:
             raise damage or NotFoundError(f"{identity}: {problem}", hint=problem.hint) from problem
-        sizes = [lineage.deltas[step.commit][1].size_bytes for step in steps]
-        if base == EMPTY:
-            return sizes
         try:
-            manifest = checkpoint.manifest_of(identity, base)
+            return None if base == EMPTY else checkpoint.manifest_of(identity, base), steps
         except FormatError as problem:
             damage = problem
             bases.discard(base)
-            continue
-        tables = [file.size_bytes for file in manifest.objects().values()]
-        return [*sizes, *tables, lineage.snapshots[base].size_bytes]

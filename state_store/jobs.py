@@ -29,6 +29,7 @@ DONE_FOLDER = "_ckpt/restore/done"
 SMALL_BYTES = 16 << 20
 """A job that moves less is run in this process: to start others takes longer."""
 MOST_BYTES = 64 << 20
+COPIES = 8
 
 
 class Task(Protocol):
@@ -88,6 +89,19 @@ def run_here(tasks: Sequence[Task], progress: Progress) -> list[Any]:
         results.append(task())
     progress(len(tasks), len(tasks))
     return results
+
+
+def copy_here(tasks: Sequence[Task], progress: Progress) -> list[Any]:
+    """A runner for tasks that copy, and so wait for places and disks: many at once, in threads of this process."""
+    with ThreadPoolExecutor(COPIES) as pool:
+        running = [pool.submit(task) for task in tasks]
+        try:
+            for done, future in enumerate(as_completed(running), 1):
+                future.result()
+                progress(done, len(tasks))
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return [future.result() for future in running]
 
 
 @dataclass(frozen=True)

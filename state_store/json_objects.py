@@ -81,16 +81,32 @@ def decoded(content: bytes | memoryview, kind: type[T], where: str) -> T:
         raise FormatError(f"{where} is damaged: {problem}.") from problem
 
 
-def read_sealed(place: BlobPlace, name: str, kind: type[T], most_bytes: int = MAX_OBJECT_BYTES) -> T:
-    """The object ``name``, which has a checksum. Raises NotFoundError, FormatError that names it, StorageError."""
+def read_sealed(
+    place: BlobPlace, name: str, kind: type[T], most_bytes: int = MAX_OBJECT_BYTES, *, known: int | None = None
+) -> T:
+    """The object ``name``, which has a checksum. Raises NotFoundError, FormatError that names it, StorageError.
+
+    ``known``: the ``format`` that it must have, for what says one: another may have other members.
+    """
     where = f"{place.url}/{name}"
-    return read_again(lambda: decoded(unseal(_content(place, name, where, most_bytes), where), kind, where))
+
+    def read() -> T:
+        content = unseal(_content(place, name, where, most_bytes), where)
+        if known is not None:
+            check_format(decoded(content, _FormatOnly, where).format, known, where)
+        return decoded(content, kind, where)
+
+    return read_again(read)
 
 
 def read_json(place: BlobPlace, name: str, kind: type[T]) -> T:
     """The object ``name``, which has no checksum. Raises NotFoundError, FormatError that names it, StorageError."""
     where = f"{place.url}/{name}"
     return read_again(lambda: decoded(_content(place, name, where, MAX_OBJECT_BYTES), kind, where))
+
+
+class _FormatOnly(msgspec.Struct):
+    format: int
 
 
 def _content(place: BlobPlace, name: str, where: str, most_bytes: int) -> bytes:

@@ -7,7 +7,8 @@ the rows of its own operators by the remainder of the hash, so that each of thei
 
 from __future__ import annotations
 
-from pyspark_ckpt.state_store.meta import StoreMeta
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
 
 MAX_PARALLELISM = 32768
 HASHES = 1 << 32
@@ -25,11 +26,23 @@ def hashes_of(groups: tuple[int, int], max_parallelism: int) -> tuple[int, int]:
     return first, end
 
 
+def owned_hashes(partition: int, partitions: int, max_parallelism: int) -> tuple[int, int]:
+    """First hash of a keyed operator's partition, and the one behind its last."""
+    return hashes_of(owned_groups(partition, partitions, max_parallelism), max_parallelism)
+
+
+def max_parallelism_of(descriptor: Descriptor, what: str) -> int | None:
+    """The number of key groups of the state ``what`` of a keyed operator; None of Spark's own. Raises FormatError."""
+    groups = descriptor.encoder.get("max_parallelism")
+    if groups is not None and not (isinstance(groups, int) and 0 < groups <= MAX_PARALLELISM):
+        raise FormatError(f"{what} is stored with the max_parallelism {groups!r}, which is none.")
+    return groups
+
+
 def stored_groups(meta: StoreMeta, partition: int) -> tuple[int, tuple[int, int]]:
-    """Max parallelism of a store, and the groups that its rows can be of."""
+    """Max parallelism of a store, and the groups that its rows can be of. Raises FormatError."""
     for state in meta.states:
-        encoder = state.descriptor.key_encoder
-        if isinstance(encoder, dict) and "max_parallelism" in encoder and meta.num_partitions:
-            parallelism = int(encoder["max_parallelism"])
-            return parallelism, owned_groups(partition, meta.num_partitions, parallelism)
+        groups = max_parallelism_of(state.descriptor, f"State {state.name!r}")
+        if groups is not None and meta.num_partitions:
+            return groups, owned_groups(partition, meta.num_partitions, groups)
     return MAX_PARALLELISM, (0, MAX_PARALLELISM)

@@ -22,10 +22,13 @@ from typing import Final
 import msgspec
 import xxhash
 
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs.copying import StoredFile
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.json_objects import Count, check_format, decoded, seal, unseal
+from pyspark_ckpt.state_store.json_objects import Count, check_format, decoded, read_again, seal, unseal
+from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.meta import FORMAT_VERSION, StoreMeta
-from pyspark_ckpt.state_store.names import is_table_object
+from pyspark_ckpt.state_store.names import is_table_object, snapshot_name
 
 MAX_FILE_BYTES: Final = 1 << 44
 CURRENT: Final = "CURRENT"
@@ -52,6 +55,11 @@ class ManifestFile(
     first_key: bytes | None = None
     last_key: bytes | None = None
     rows: Count | None = None
+
+    @property
+    def stored(self) -> StoredFile:
+        """The object that holds it, for a file that is none inline."""
+        return StoredFile(str(self.object_name), self.size_bytes, self.xxh3)
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,6 +100,23 @@ def decode(content: bytes, where: str) -> Manifest:
     if bad is not None or len(files) != len(manifest.files) or not _names_its_manifest(files):
         raise FormatError(f"{where} is damaged: its list of files is not that of a database folder ({bad!r}).")
     return manifest
+
+
+def read_manifest(place: BlobPlace, base: Marker) -> tuple[bytes, Manifest]:
+    """The manifest of the snapshot of a commit, as it is stored and as it is.
+
+    Raises NotFoundError, FormatError (also: it is of another commit), StorageError.
+    """
+    name = snapshot_name(base)
+
+    def read() -> tuple[bytes, Manifest]:
+        content = place.get(name)
+        manifest = decode(content, f"{place.url}/{name}")
+        if manifest.store.marker != base:
+            raise FormatError(f"{place.url}/{name} is damaged: it holds {manifest.store.marker}.")
+        return content, manifest
+
+    return read_again(read)
 
 
 def _names_its_manifest(files: Mapping[str, ManifestFile]) -> bool:

@@ -51,6 +51,11 @@ class Descriptor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ttl: TimeToLive | msgspec.UnsetType = msgspec.UNSET
     aliases: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
+    @property
+    def encoder(self) -> Mapping[str, Any]:
+        """The fields of the key encoder; none if it has none."""
+        return self.key_encoder if isinstance(self.key_encoder, dict) else {}
+
 
 class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One state of a store: its number in the keys, its name, how many rows it has."""
@@ -61,10 +66,15 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     descriptor: Descriptor
 
     @property
+    def uid(self) -> str | None:
+        """The uid of the keyed operator whose state it is; None of Spark's own operators."""
+        uid = self.descriptor.encoder.get("keyed")
+        return uid if isinstance(uid, str) else None
+
+    @property
     def is_counted(self) -> bool:
         """Whether ``rows`` says how many there are: nobody counts those of an expiry index."""
-        encoder = self.descriptor.key_encoder
-        return not (isinstance(encoder, dict) and encoder.get("kind") == "expiry")
+        return self.descriptor.encoder.get("kind") != "expiry"
 
 
 def is_keyed(state: State) -> bool:

@@ -5,7 +5,6 @@ Every state is read before and after. Stores that stay as they are are copied ob
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,12 +17,12 @@ from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.digests import Digest, combined, require_equal
 from pyspark_ckpt.state_store.inventory import OperatorVersion
 from pyspark_ckpt.state_store.jobs import Progress, RecordedTask, Runner, Task
+from pyspark_ckpt.state_store.key_groups import owned_hashes
 from pyspark_ckpt.state_store.meta import is_keyed
 from pyspark_ckpt.state_store.redistribution import (
     Layout,
     Merged,
-    hash_ranges,
-    max_parallelism_of,
+    key_groups_of,
     merged,
     overlaps,
 )
@@ -54,23 +53,20 @@ class Movement:
         ids: dict[Identity, str] = {}
         for name, stores in operator.stores.items():
             if self._of.is_copied(operator):
-                before, made = self._copied(stores)
+                before, made = self._copied(operator, name)
             else:
                 before, made = self._made(operator, name, stores)
             proven += [ProvenState(operator.operator.number, name, state, each) for state, each in before.items()]
             ids |= made
         return proven, ids
 
-    def _copied(self, stores: Sequence[StoreVersion]) -> tuple[dict[str, Digest], dict[Identity, str]]:
+    def _copied(self, operator: OperatorVersion, name: str) -> tuple[dict[str, Digest], dict[Identity, str]]:
+        stores = operator.stores[name]
         tasks = [CopyTask(self._workplace, store, self._target(store.identity)) for store in stores]
         results: list[Copied] = self._run(tasks, Copied)
         self.copied_bytes += sum(each.size_bytes for each in results)
-        rows = Counter[str]()
-        for store in stores:
-            rows.update({state.name: state.rows for state in store.meta.states})
-        return {name: Digest(count, None) for name, count in rows.items()}, {
-            store.identity: store.meta.id for store in stores
-        }
+        digests = {state: Digest(rows, None) for state, rows in operator.rows_of(name).items()}
+        return digests, {store.identity: store.meta.id for store in stores}
 
     def _made(
         self, operator: OperatorVersion, name: str, stores: Sequence[StoreVersion]
@@ -117,7 +113,7 @@ class Movement:
         self, operator: OperatorVersion, saved: SavedRows, new: Sequence[NewStore]
     ) -> tuple[list[dict[str, Digest]], list[Assembled]]:
         source, url = self._of.source_url, self._place.url
-        groups = max_parallelism_of(operator.metas) if operator.layout is Layout.KEY_GROUPS else 0
+        groups = key_groups_of(operator.metas) if operator.layout is Layout.KEY_GROUPS else 0
         splits: list[Split] = self._run(
             [
                 ImportTask(self._workplace, source, saved, number, url, len(new), groups)
@@ -137,9 +133,9 @@ class Movement:
     def _clipped(
         self, operator: OperatorVersion, stores: Sequence[StoreVersion], new: Sequence[NewStore]
     ) -> tuple[list[dict[str, Digest]], list[Assembled]]:
-        most, old, number = max_parallelism_of(operator.metas), len(stores), len(new)
+        most, old, number = key_groups_of(operator.metas), len(stores), len(new)
         parts = [
-            Part(store, hash_ranges(store.identity.partition, old, most), numbers)
+            Part(store, owned_hashes(store.identity.partition, old, most), numbers)
             for store, numbers in zip(stores, new[0].merged.numbers, strict=True)
         ]
         digests: list[dict[str, Digest]] = self._run(
@@ -149,7 +145,7 @@ class Movement:
             ClipTask(
                 self._workplace,
                 each,
-                hash_ranges(partition, number, most),
+                owned_hashes(partition, number, most),
                 tuple(parts[index] for index in overlaps(partition, number, old, most)),
             )
             for partition, each in enumerate(new)

@@ -76,11 +76,6 @@ def table_object_name(sha256: str) -> str:
     return f"{TABLE_FOLDER}/{sha256}-{uuid.uuid4().hex[:8]}.sst"
 
 
-def version_prefix(version: int) -> str:
-    """What the names of all objects of one version begin with."""
-    return f"{version:020d}-"
-
-
 def parse(name: str) -> DeltaName | WinnerName | Marker | None:
     """Read an object name: a delta, a winner, a snapshot (its commit), or None for a name not ours."""
     match = _DELTA.fullmatch(name) or _WINNER.fullmatch(name) or _SNAPSHOT.fullmatch(name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -67,6 +67,11 @@ def table() -> Mapping[str, OptionRow]:
     """Every option by its key without the prefix, in the order of the file."""
     text = Path(__file__).with_name("options.json").read_bytes()
     return msgspec.json.decode(text, type=dict[str, OptionRow])
+
+
+def settings_of(get: Callable[[str], str | None]) -> dict[str, str]:
+    """The options that are set, by their keys without the prefix; ``get`` is asked for each Spark conf."""
+    return {name: value for name in table() if (value := get(PREFIX + name)) is not None}
 
 
 def parse(settings: Mapping[str, str]) -> Options:

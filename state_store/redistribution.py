@@ -20,12 +20,11 @@ from typing import Any
 import msgspec
 
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
-from pyspark_ckpt.state_store.key_groups import MAX_PARALLELISM, owned_groups
+from pyspark_ckpt.state_store.key_groups import max_parallelism_of, owned_groups
 from pyspark_ckpt.state_store.keys import EMPTY_ID
 from pyspark_ckpt.state_store.meta import Descriptor, State, StoreMeta, is_keyed
 
 SINGLE_OPERATORS = frozenset({"globalLimit", "streamingGlobalLimit"})
-_U32 = 1 << 32
 
 
 class Layout(Enum):
@@ -39,39 +38,27 @@ class Layout(Enum):
 def layout_of(operator_name: str, partitions: int, partitions_in_use: int, metas: Sequence[StoreMeta]) -> Layout:
     """How the stores of an operator, with these metadata, share its rows."""
     states = [state for meta in metas for state in meta.states]
-    if any(_max_parallelism(state) for state in states):
+    if any(_groups_of(state) for state in states):
         return Layout.KEY_GROUPS
     is_alone = partitions_in_use == 1 and (partitions > 1 or all(map(_has_no_key, states)))
     return Layout.SINGLE if is_alone or operator_name in SINGLE_OPERATORS else Layout.REMAINDERS
 
 
-def max_parallelism_of(metas: Sequence[StoreMeta]) -> int:
-    """The number of key groups of a keyed operator."""
-    found = {number for meta in metas for state in meta.states if (number := _max_parallelism(state))}
+def key_groups_of(metas: Sequence[StoreMeta]) -> int:
+    """The number of key groups of a keyed operator, whose stores have these metadata. Raises FormatError."""
+    found = {number for meta in metas for state in meta.states if (number := _groups_of(state))}
     if len(found) != 1:
         raise FormatError(f"The states of a keyed operator have {sorted(found)} key groups.")
     return found.pop()
 
 
-def _max_parallelism(state: State) -> int:
-    encoder = state.descriptor.key_encoder
-    if not isinstance(encoder, dict) or "max_parallelism" not in encoder:
-        return 0
-    found = encoder["max_parallelism"]
-    if not isinstance(found, int) or not 0 < found <= MAX_PARALLELISM:
-        raise FormatError(f"State {state.name!r} says that its operator has {found!r} key groups.")
-    return found
+def _groups_of(state: State) -> int | None:
+    return max_parallelism_of(state.descriptor, f"State {state.name!r}")
 
 
 def _has_no_key(state: State) -> bool:
     schema = state.descriptor.key_schema
     return isinstance(schema, dict) and schema.get("fields") == []
-
-
-def hash_ranges(partition: int, partitions: int, max_parallelism: int) -> tuple[int, int]:
-    """First hash of a keyed operator's partition, and the one behind its last."""
-    first, end = owned_groups(partition, partitions, max_parallelism)
-    return -(-first * _U32 // max_parallelism), -(-end * _U32 // max_parallelism)
 
 
 def overlaps(partition: int, partitions: int, old_partitions: int, max_parallelism: int) -> list[int]:
@@ -121,7 +108,6 @@ class Merged:
 def merged(metas: Sequence[StoreMeta], what: str) -> Merged:
     """The states of the stores of ``what``. Raises InvalidInputError if the stores cannot become one."""
     largest = max(metas, key=lambda meta: (len(meta.states), meta.counter + meta.keyed_counter))
-    whole = msgspec.structs.replace(largest, states=())
     counters = max(meta.counter for meta in metas), max(meta.keyed_counter for meta in metas)
     whole = msgspec.structs.replace(largest, counter=counters[0], keyed_counter=counters[1])
     for meta in metas:
@@ -134,22 +120,18 @@ def merged(metas: Sequence[StoreMeta], what: str) -> Merged:
     return Merged(whole.states, whole.counter, whole.keyed_counter, numbers)
 
 
-def uid_of(state: State) -> str:
-    """The uid of the keyed operator whose state it is; empty for states of Spark's own operators."""
-    encoder = state.descriptor.key_encoder
-    return str(encoder["keyed"]) if isinstance(encoder, dict) and "keyed" in encoder else ""
-
-
 def _name(state: State, uid_map: Mapping[str, str]) -> str:
-    uid = uid_of(state)
-    return state.name if uid not in uid_map else f"{uid_map[uid]}/{state.name.removeprefix(f'{uid}/')}"
+    uid = state.uid
+    if uid is None or uid not in uid_map:
+        return state.name
+    return f"{uid_map[uid]}/{state.name.removeprefix(f'{uid}/')}"
 
 
 def _renamed(state: State, name: str, uid_map: Mapping[str, str]) -> State:
-    uid = uid_of(state)
-    if uid not in uid_map:
+    uid = state.uid
+    if uid is None or uid not in uid_map:
         return state
-    encoder = {**state.descriptor.key_encoder, "keyed": uid_map[uid]}
+    encoder = {**state.descriptor.encoder, "keyed": uid_map[uid]}
     return msgspec.structs.replace(
         state, name=name, descriptor=msgspec.structs.replace(state.descriptor, key_encoder=encoder)
     )

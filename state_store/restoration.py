@@ -26,6 +26,7 @@ from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotF
 from pyspark_ckpt.state_store.inventory import OperatorVersion
 from pyspark_ckpt.state_store.jobs import Progress, Runner
 from pyspark_ckpt.state_store.json_objects import read_sealed, seal
+from pyspark_ckpt.state_store.key_groups import owned_hashes
 from pyspark_ckpt.state_store.movement import Movement
 from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 from pyspark_ckpt.state_store.options import Options
@@ -42,8 +43,7 @@ from pyspark_ckpt.state_store.query_log import (
 )
 from pyspark_ckpt.state_store.redistribution import (
     Layout,
-    hash_ranges,
-    max_parallelism_of,
+    key_groups_of,
     overlaps,
 )
 from pyspark_ckpt.state_store.remote import point_to
@@ -83,10 +83,9 @@ class Restoration:
         files: Sequence[QueryFile] | None = None,
         saved: Sequence[SavedRows] = (),
     ) -> None:
-        """Plan the restore of ``operators``, all at ``version``; ``files``: what Spark's must be, if that is known.
+        """Plan the restore of ``operators``, all at ``version``.
 
-        But for ``metadata``, which has been looked at.
-
+        ``files``: what Spark's must be, if that is known; but for ``metadata``, which has been looked at.
         ``saved``: rows of the operators, if the source is a canonical savepoint. Raises InvalidInputError, FormatError.
         """
         self._saved = {(rows.operator, rows.name): rows for rows in saved}
@@ -156,15 +155,15 @@ class Restoration:
 
     def _shares(self, operator: OperatorVersion, number: int) -> Iterator[float]:
         """Rows of each new partition, if those of an old one are spread evenly over its key groups."""
-        most, old = max_parallelism_of(operator.metas), operator.partitions
+        most, old = key_groups_of(operator.metas), operator.partitions
         rows = Counter[int]()
         for stores in operator.stores.values():
             rows.update({store.identity.partition: store.meta.rows for store in stores})
         for partition in range(number):
-            first, end = hash_ranges(partition, number, most)
+            first, end = owned_hashes(partition, number, most)
             share = 0.0
             for index in overlaps(partition, number, old, most):
-                begin, stop = hash_ranges(index, old, most)
+                begin, stop = owned_hashes(index, old, most)
                 share += rows[index] * (min(end, stop) - max(first, begin)) / (stop - begin)
             yield share
 
@@ -235,7 +234,7 @@ class Restoration:
                 hint="Correct the uid_map, or allow state that is not restored.",
             )
         for operator in self._operators:
-            if operator.layout is Layout.KEY_GROUPS and self.partitions > (most := max_parallelism_of(operator.metas)):
+            if operator.layout is Layout.KEY_GROUPS and self.partitions > (most := key_groups_of(operator.metas)):
                 raise InvalidInputError(
                     f"Keyed operator {', '.join(operator.uids)} has max_parallelism {most}: "
                     f"it cannot have {self.partitions} partitions.",

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import xxhash
-
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs.copying import fetch
 from pyspark_ckpt.state_store.copies import ingest_all
 from pyspark_ckpt.state_store.database import Database, Tuning
 from pyspark_ckpt.state_store.delta import Delta, read_delta
@@ -27,12 +26,11 @@ from pyspark_ckpt.state_store.json_objects import read_again
 from pyspark_ckpt.state_store.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.manifest import Manifest, ManifestFile, decode
+from pyspark_ckpt.state_store.manifest import Manifest, ManifestFile, read_manifest
 from pyspark_ckpt.state_store.meta import EMPTY_META, StoreMeta
-from pyspark_ckpt.state_store.names import DeltaName, snapshot_name
+from pyspark_ckpt.state_store.names import DeltaName
 from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
 
-CHUNK_BYTES = 1 << 20
 PROGRESS_S = 5.0
 LOCAL_COPY, SNAPSHOT, EMPTY_STORE = "local copy", "snapshot", "empty store"
 
@@ -209,14 +207,10 @@ class Restorer:
         return manifest.files
 
     def _manifest(self, base: Marker) -> Manifest:
-        name = snapshot_name(base)
         try:
-            manifest = read_again(lambda: decode(self._place.get(name), f"{self._place.url}/{name}"))
+            return read_manifest(self._place, base)[1]
         except CkptError as problem:
             raise UnusableBaseError(f"the snapshot of {base} is not usable: {problem}") from problem
-        if manifest.store.marker != base:
-            raise UnusableBaseError(f"{self._place.url}/{name} is damaged: it holds {manifest.store.marker}")
-        return manifest
 
     def _place_file(self, file: ManifestFile, folder: Path) -> int:
         """Fetch one file of a snapshot and verify it; returns the bytes that came from the place."""
@@ -224,14 +218,8 @@ class Restorer:
         if file.data is not None:
             path.write_bytes(file.data)
             return 0
-        read_again(lambda: self._download(file, path))
+        read_again(lambda: fetch(self._place, file.stored, path))
         return file.size_bytes
-
-    def _download(self, file: ManifestFile, path: Path) -> None:
-        name = str(file.object_name)
-        self._place.download(name, path)
-        if path.stat().st_size != file.size_bytes or _xxh3(path) != file.xxh3:
-            raise FormatError(f"{self._place.url}/{name} is damaged: size or checksum is wrong.")
 
     def _delta(self, name: DeltaName, size_bytes: int, folder: Path) -> Delta:
         def read() -> Delta:
@@ -318,14 +306,6 @@ def _linked(link: LinkLocal, base: Marker, folder: Path) -> StoreMeta:
     if meta is None:
         raise UnusableBaseError(f"the local copy of {base} is gone")
     return meta
-
-
-def _xxh3(path: Path) -> str:
-    digest = xxhash.xxh3_128()
-    with path.open("rb", buffering=0) as source:
-        while chunk := source.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _empty(folder: Path, keep: str = "") -> None:

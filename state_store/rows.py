@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.digests import Digest, digest, sum_of
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
-from pyspark_ckpt.state_store.keys import MARKER_KEY, state_range
+from pyspark_ckpt.state_store.keys import MARKER_KEY, STATE_BYTES, state_head, state_range
 from pyspark_ckpt.state_store.meta import State, StoreMeta
 
 PORTION = 4096
@@ -43,17 +43,33 @@ def portions_of(database: Database, state: State) -> Iterator[list[Row]]:
 
 def digests_of(database: Database, states: Sequence[State]) -> dict[str, Digest]:
     """Digests of all rows of some states."""
-    found = {}
-    for state in states:
-        count, total = 0, 0
-        for portion in portions_of(database, state):
-            count += len(portion)
-            total += sum_of(portion)
-        found[state.name] = digest(count, total)
-    return found
+    return {state.name: digest_of(database, state) for state in states}
 
 
-def stray_keys(database: Database, meta: StoreMeta) -> list[bytes]:
+def digest_of(database: Database, state: State, take: Callable[[list[Row]], None] = lambda _rows: None) -> Digest:
+    """Digest of all rows of a state; ``take`` gets them, portion by portion. Raises as ``portions``."""
+    count, total = 0, 0
+    for portion in portions_of(database, state):
+        count += len(portion)
+        total += sum_of(portion)
+        take(portion)
+    return digest(count, total)
+
+
+def renumbered(rows: Iterable[Row], number: int) -> Iterator[Row]:
+    """Rows of one state as those of the state ``number``."""
+    head = state_head(number)
+    return ((head + key[STATE_BYTES:], value) for key, value in rows)
+
+
+def refuse_stray_rows(database: Database, meta: StoreMeta, what: str) -> None:
+    """Raise FormatError if ``what`` has rows that are of none of the states that ``meta`` knows."""
+    stray = _stray_keys(database, meta)
+    if stray:
+        raise FormatError(f"{what} has rows of states that it does not know: {stray}.")
+
+
+def _stray_keys(database: Database, meta: StoreMeta) -> list[bytes]:
     """A few keys of rows that are of none of the states that ``meta`` knows, and not the marker's."""
     ends = [(b"", MARKER_KEY), *sorted(map(state_range, (state.number for state in meta.states)))]
     gaps = [(first, second) for (_, first), (second, _) in zip(ends, [*ends[1:], (b"\xff" * 8, b"")], strict=True)]

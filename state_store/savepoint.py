@@ -10,41 +10,30 @@ No path in it leads out of it. Nothing ever adds to it, and nothing but its owne
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from threading import Event, Thread
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.canonical import SavedRows, digests_of_file, export
+from pyspark_ckpt.state_store.canonical import SavedRows, digests_of_file
 from pyspark_ckpt.state_store.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.digests import Digest, combined, require_equal
-from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError, StorageError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.inventory import OperatorVersion, inventory
-from pyspark_ckpt.state_store.jobs import Progress, Runner
-from pyspark_ckpt.state_store.json_objects import Count, check_format, read_sealed, seal
+from pyspark_ckpt.state_store.jobs import Progress
+from pyspark_ckpt.state_store.json_objects import Count, read_sealed
 from pyspark_ckpt.state_store.keys import CommitId
-from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER
 from pyspark_ckpt.state_store.options import Options
-from pyspark_ckpt.state_store.pins import Pin, Pins
 from pyspark_ckpt.state_store.query_log import (
     QUERY,
     Proof,
     QueryFile,
-    copy_id,
-    copy_logs,
-    copy_operators,
-    partitions_of,
 )
 from pyspark_ckpt.state_store.redistribution import Layout
-from pyspark_ckpt.state_store.remote import StoreName, store_folder
+from pyspark_ckpt.state_store.remote import StoreName
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
-from pyspark_ckpt.state_store.transfers import Copied, CopyTask
 
 NAME = "savepoint.json"
 UNFINISHED = "savepoint.unfinished"
@@ -54,10 +43,6 @@ Kind: TypeAlias = Literal["native", "canonical"]
 MOST_BYTES = 64 << 20
 LAST_MS = 253_402_300_799_000
 """The end of the year 9999."""
-PIN_S = 600.0
-"""A version that is copied is held for so long, and again before that is over."""
-LOG_ATTEMPTS = 5
-"""How often a newer batch is taken because the query has deleted the logs of the one before."""
 
 
 class SavedState(msgspec.Struct, frozen=True):
@@ -141,7 +126,6 @@ class Savepoint(Checkpoint):
     def __init__(self, location: str, options: Options) -> None:
         """Look at ``location``. Raises InvalidInputError if no savepoint is there; FormatError, StorageError."""
         self.info = read_info(Workplace(options).place(location))
-        self.options = options
         super().__init__(location, options)
 
     @property
@@ -180,10 +164,9 @@ class Savepoint(Checkpoint):
         problems = []
         files = [(rows, number) for rows in self.info.rows for number in range(len(rows.files))]
         found: dict[tuple[int, str], list[Mapping[str, Digest]]] = {}
-        workplace = Workplace(self.options)
         for done, (rows, number) in enumerate(files, 1):
             try:
-                each = digests_of_file(workplace, self.place.url, rows, number)
+                each = digests_of_file(self.workplace, self.place.url, rows, number)
                 found.setdefault((rows.operator, rows.name), []).append(each)
             except (FormatError, NotFoundError) as problem:
                 problems.append(problem.message)
@@ -217,7 +200,7 @@ class Savepoint(Checkpoint):
 def read_info(place: BlobPlace) -> SavepointInfo:
     """What a savepoint says of itself. Raises InvalidInputError if there is none, FormatError, StorageError."""
     try:
-        written_as = read_sealed(place, NAME, _FormatOnly, MOST_BYTES).format
+        return _info(place, NAME)
     except NotFoundError as problem:
         if _is_unfinished(place):
             hint = (
@@ -228,102 +211,11 @@ def read_info(place: BlobPlace) -> SavepointInfo:
         raise InvalidInputError(
             f"{place.url} is no savepoint: it has no {NAME}, which is written last.", hint=hint
         ) from problem
-    check_format(written_as, SAVEPOINT_FORMAT, f"{place.url}/{NAME}")
-    return read_sealed(place, NAME, SavepointInfo, MOST_BYTES)
 
 
-class _FormatOnly(msgspec.Struct):
-    format: int
-
-
-def is_savepoint(place: BlobPlace) -> bool:
-    """Whether a savepoint was finished in a place. Raises StorageError."""
-    return any(blob.name == NAME for blob in place.list(prefix=NAME))
-
-
-def create(
-    location: str, target: str, options: Options, runner: Runner, progress: Progress, *, written_by: str, kind: Kind
-) -> SavepointInfo:
-    """Take a savepoint of the last committed batch of a query, which may be running, into the empty place ``target``.
-
-    It is complete and durable after return. After an error there is no savepoint, but perhaps a part of one. Raises
-    InvalidInputError (no checkpoint, no batch, a target that is not empty), NotFoundError, FormatError, StorageError.
-    """
-    checkpoint = Checkpoint(location, options)
-    workplace = Workplace(replace(options, remote=""))
-    place = workplace.place(target)
-    refuse_unless_empty(place, "a savepoint")
-    place.put(UNFINISHED, b"")
-    with _logs_held(checkpoint, place) as (version, logs):
-        operators = inventory(checkpoint, version)
-        stores: list[SavedStore] = []
-        rows: list[SavedRows] = []
-        if kind == "canonical":
-            rows = export(workplace, operators, place.url, runner, progress)
-            for blob in place.walk(CHECKPOINT_FOLDER):
-                place.delete(blob.name)
-        else:
-            stores = _copied(workplace, operators, place.url, runner, progress)
-        files = [*logs, *copy_operators(checkpoint.place, place), *copy_id(checkpoint.place, place)]
-        info = SavepointInfo(
-            format=SAVEPOINT_FORMAT,
-            kind=kind,
-            created_ms=round(time.time() * 1000),
-            written_by=written_by,
-            query_id=checkpoint.query_id,
-            checkpoint=checkpoint.place.url,
-            version=version,
-            partitions=partitions_of(place, version - 1),
-            operators=tuple(map(_saved, operators)),
-            stores=tuple(stores),
-            files=tuple(files),
-            rows=tuple(rows),
-        )
-    place.put(NAME, seal(info))
-    place.delete(UNFINISHED)
-    return info
-
-
-def _copied(
-    workplace: Workplace, operators: Sequence[OperatorVersion], target: str, runner: Runner, progress: Progress
-) -> list[SavedStore]:
-    tasks = [
-        CopyTask(workplace, store, f"{target}/{store_folder(store.identity)}")
-        for operator in operators
-        for stores in operator.stores.values()
-        for store in stores
-    ]
-    copied: list[Copied] = runner(tasks, progress)
-    return [
-        SavedStore(
-            task.source.identity.operator,
-            task.source.identity.partition,
-            task.source.identity.name,
-            task.source.meta.id,
-            len(each.objects),
-            each.size_bytes,
-        )
-        for task, each in zip(tasks, copied, strict=True)
-    ]
-
-
-@contextmanager
-def _logs_held(checkpoint: Checkpoint, place: BlobPlace) -> Iterator[tuple[int, list[QueryFile]]]:
-    """A version that is held, and the logs of its batch, which are copied: the query deletes its own any time."""
-    for attempt in range(LOG_ATTEMPTS):
-        with pinned(checkpoint) as version:
-            try:
-                logs = copy_logs(checkpoint.place, version - 1, place)
-            except NotFoundError:
-                checkpoint.look_again()
-                if checkpoint.newest_version == version or attempt == LOG_ATTEMPTS - 1:
-                    raise
-                for blob in place.walk():
-                    if blob.name != UNFINISHED:
-                        place.delete(blob.name)
-                continue
-            yield version, logs
-            return
+def _info(place: BlobPlace, name: str) -> SavepointInfo:
+    """What the object ``name`` says of a savepoint. Raises NotFoundError, FormatError, StorageError."""
+    return read_sealed(place, name, SavepointInfo, MOST_BYTES, known=SAVEPOINT_FORMAT)
 
 
 def delete(location: str, options: Options) -> int:
@@ -345,36 +237,6 @@ def delete(location: str, options: Options) -> int:
     return len(blobs)
 
 
-@contextmanager
-def pinned(checkpoint: Checkpoint) -> Iterator[int]:
-    """The newest committed version, held for as long as the block takes. Raises InvalidInputError, StorageError."""
-    version = checkpoint.newest_version
-    if version == 0:
-        raise InvalidInputError(
-            f"{checkpoint.place.url}: no batch of the query has been committed yet.",
-            hint="Wait for the first batch (query.processAllAvailable() does).",
-        )
-    pins = Pins(checkpoint.place)
-    held = [pins.add(version, PIN_S)]
-    ended = Event()
-    renewing = Thread(target=_renew, args=(pins, held, ended), daemon=True)
-    renewing.start()
-    try:
-        yield version
-    finally:
-        ended.set()
-        renewing.join()
-        pins.remove(held[0])
-
-
-def _renew(pins: Pins, held: list[Pin], ended: Event) -> None:
-    while not ended.wait(PIN_S / 4):
-        try:
-            held[0] = pins.renew(held[0], PIN_S)
-        except StorageError:  # there are three more turns before it ends
-            continue
-
-
 def saved_below(place: BlobPlace) -> list[tuple[str, SavepointInfo | FormatError | None]]:
     """Savepoints in a place and below it, by their folders.
 
@@ -386,7 +248,7 @@ def saved_below(place: BlobPlace) -> list[tuple[str, SavepointInfo | FormatError
         folder, _, name = blob.name.rpartition("/")
         if name == NAME:
             try:
-                info: SavepointInfo | FormatError = read_sealed(place, blob.name, SavepointInfo, MOST_BYTES)
+                info: SavepointInfo | FormatError = _info(place, blob.name)
             except FormatError as problem:
                 info = problem
             found.append((folder or ".", info))
@@ -410,36 +272,6 @@ def refuse_unless_empty(place: BlobPlace, what: str) -> None:
             + (f" and {len(found) - 1} more." if found[1:] else "."),
             hint=f"Name a new folder for {what}, or delete what is there.",
         )
-
-
-def _saved(operator: OperatorVersion) -> SavedOperator:
-    rows = operator.rows()
-    states = {
-        (store, state.name): state
-        for store, versions in operator.stores.items()
-        for each in versions
-        for state in each.meta.states
-    }
-    return SavedOperator(
-        operator.operator.number,
-        operator.operator.name,
-        tuple(operator.stores),
-        operator.partitions,
-        operator.layout.value,
-        tuple(operator.uids),
-        tuple(
-            SavedState(
-                store,
-                state.name,
-                rows[store, state.name],
-                state.is_counted,
-                state.descriptor.key_schema,
-                state.descriptor.value_schema,
-                state.descriptor.key_encoder,
-            )
-            for (store, _), state in states.items()
-        ),
-    )
 
 
 def _is_unfinished(place: BlobPlace) -> bool:

@@ -18,7 +18,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.blobs.copying import copy_object
 from pyspark_ckpt.state_store.copies import LocalCopy
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning
-from pyspark_ckpt.state_store.errors import CkptError, FormatError, InternalError, LifecycleError
+from pyspark_ckpt.state_store.errors import CkptError, InternalError, LifecycleError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.key_groups import stored_groups
 from pyspark_ckpt.state_store.keys import Marker
@@ -184,9 +184,7 @@ class SnapshotWriter:
 
     def _copied(self, place: BlobPlace, file: ManifestFile) -> ManifestFile:
         name = table_object_name(file.sha256)
-        found = copy_object(place, str(file.object_name), file.size_bytes, self._place, name)
-        if found not in (None, file.xxh3):
-            raise FormatError(f"{place.url}/{file.object_name} is damaged: its checksum is wrong.")
+        copy_object(place, file.stored, self._place, name)
         return msgspec.structs.replace(file, object_name=name)
 
     def _confirmed_objects(self, commit: Marker, lineage: Lineage) -> dict[str, str]:

@@ -18,17 +18,15 @@ from pathlib import Path
 from struct import unpack
 
 import msgspec
-import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs.copying import StoredFile, send
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Database, TableWriter, Tuning, failures
-from pyspark_ckpt.state_store.digests import Digest, digest, sum_of
-from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.json_objects import Count
-from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
+from pyspark_ckpt.state_store.digests import Digest
+from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES
 from pyspark_ckpt.state_store.meta import State, is_keyed
-from pyspark_ckpt.state_store.rows import Row, portions_of, require_counts, stray_keys
+from pyspark_ckpt.state_store.rows import Row, digest_of, portions_of, refuse_stray_rows, renumbered, require_counts
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
 RUNS_FOLDER = "_ckpt/restore/runs"
@@ -38,25 +36,16 @@ ALL_WRITERS_BYTES = 1 << 30
 LEAST_FILE_BYTES = 2 << 20
 LOOK_EVERY = 16
 """Portions of rows between two looks at the sizes of the files."""
-CHUNK_BYTES = 8 << 20
 _U32 = 0xFFFFFFFF
 
 Put = Callable[[bytes, bytes], None]
-
-
-class RunFile(msgspec.Struct, frozen=True):
-    """A table file of a run: its object below the target."""
-
-    name: str
-    size_bytes: Count
-    xxh3: str
 
 
 class Split(msgspec.Struct, frozen=True):
     """What was made of one store: digests of its states, and its run for each new partition that has any rows."""
 
     digests: dict[str, Digest]
-    runs: dict[int, list[RunFile]]
+    runs: dict[int, list[StoredFile]]
     spark_rows: list[bytes] = []
     """Values of the rows that Spark keeps for each partition of a keyed operator, which are no rows of keys."""
 
@@ -79,16 +68,13 @@ class SplitTask:
     @property
     def key(self) -> str:
         """Names the task among all of its redistribution."""
-        identity = self.source.identity
-        return f"split-{identity.operator}-{identity.partition}-{identity.name}"
+        return f"split-{self.source.identity.key}"
 
     def __call__(self) -> Split:
         """Write the runs of all new partitions. Raises StorageError, FormatError, NotFoundError."""
         identity = self.source.identity
         with self.workplace.folder() as folder, self.workplace.restored(self.source, folder / "old") as restored:
-            stray = stray_keys(restored.database, restored.meta)
-            if stray:
-                raise FormatError(f"{identity} has rows of states that it does not know: {stray}.")
+            refuse_stray_rows(restored.database, restored.meta, str(identity))
             writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups)
             digests, spark_rows = {}, []
             for state in sorted(restored.meta.states, key=lambda state: state.number):
@@ -100,21 +86,14 @@ class SplitTask:
             return Split(digests, send_all(self.workplace.place(self.target), identity, writers.finish()), spark_rows)
 
     def _split(self, database: Database, state: State, writers: RunWriters) -> Digest:
-        count, total = 0, 0
-        is_ordered, number = bool(state.number & ORDERED_BIT), self.numbers[state.number]
-        if number != state.number:
-            writers.roll_over_all()  # keys would not rise any more
-        for portion in portions_of(database, state):
-            count += len(portion)
-            total += sum_of(portion)
-            rows = portion
-            if number != state.number:
-                head = state_head(number)
-                rows = [(head + key[STATE_BYTES:], value) for key, value in portion]
-            writers.write(rows, is_ordered=is_ordered)
-        if number != state.number:
-            writers.roll_over_all()
-        return digest(count, total)
+        write = partial(writers.write, is_ordered=bool(state.number & ORDERED_BIT))
+        number = self.numbers[state.number]
+        if number == state.number:
+            return digest_of(database, state, write)
+        writers.roll_over_all()  # keys would not rise any more
+        found = digest_of(database, state, lambda rows: write(list(renumbered(rows, number))))
+        writers.roll_over_all()
+        return found
 
 
 class RunWriters:
@@ -175,33 +154,10 @@ def run_folder(operator: int, store: str, partition: int) -> str:
     return f"{RUNS_FOLDER}/{operator}-{store}/{partition}"
 
 
-def send_all(place: BlobPlace, source: Identity, files: Mapping[int, list[Path]]) -> dict[int, list[RunFile]]:
+def send_all(place: BlobPlace, source: Identity, files: Mapping[int, list[Path]]) -> dict[int, list[StoredFile]]:
     """Put the runs that were made of one store where the tasks that join them look. Raises StorageError."""
     sent, attempt = {}, uuid.uuid4().hex[:8]
     for partition, paths in files.items():
         begin = f"{run_folder(source.operator, source.name, partition)}/{source.partition}"
         sent[partition] = [send(place, f"{begin}-{n}-{attempt}.sst", path) for n, path in enumerate(paths)]
     return sent
-
-
-def send(place: BlobPlace, name: str, path: Path) -> RunFile:
-    """Put a local file, which goes, under a name that has none. Raises StorageError, ConflictError."""
-    xxh3, size = xxhash.xxh3_128(), 0
-    with place.create(name) as sink, path.open("rb", buffering=0) as source:
-        while chunk := source.read(CHUNK_BYTES):
-            xxh3.update(chunk)
-            size += sink.write(chunk)
-    path.unlink()
-    return RunFile(name, size, xxh3.hexdigest())
-
-
-def fetch(place: BlobPlace, file: RunFile, path: Path) -> Path:
-    """Bring a file of a run here. Raises NotFoundError, StorageError, FormatError if it is damaged."""
-    place.download(file.name, path)
-    xxh3 = xxhash.xxh3_128()
-    with path.open("rb", buffering=0) as source:
-        while chunk := source.read(CHUNK_BYTES):
-            xxh3.update(chunk)
-    if path.stat().st_size != file.size_bytes or xxh3.hexdigest() != file.xxh3:
-        raise FormatError(f"{place.url}/{file.name} is damaged: size or checksum is wrong.")
-    return path

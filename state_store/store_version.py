@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace, place_at
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.meta import StoreMeta
 from pyspark_ckpt.state_store.options import Options
@@ -21,6 +22,7 @@ from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
 
 CACHE_BYTES = 16 << 20
 THREADS = 8
+"""For the objects of one store."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +56,20 @@ class Workplace:
         with tempfile.TemporaryDirectory(prefix="pyspark-ckpt-") as folder:
             yield Path(folder)
 
-    @contextmanager
-    def restored(self, store: StoreVersion, folder: Path, log: StoreLog | None = None) -> Iterator[Restored]:
+    def restored(self, store: StoreVersion, folder: Path) -> AbstractContextManager[Restored]:
         """The database of a version in the new ``folder``, open. Raises as ``Restorer.restore``."""
+        log = StoreLog(f"offline.{store.identity.short}", store.identity.short)
+        return self.restored_from(self.place(store.url), store.identity, store.meta.marker, folder, log)
+
+    @contextmanager
+    def restored_from(
+        self, place: BlobPlace, identity: Identity, commit: Marker, folder: Path, log: StoreLog
+    ) -> Iterator[Restored]:
+        """The same of a commit of the store that ``place`` has; what is passed over on the way goes to ``log``."""
         folder.mkdir(mode=0o700)
-        log = log or StoreLog(f"offline.{store.identity.short}", store.identity.short)
         with ThreadPoolExecutor(THREADS) as pool:
-            place = self.place(store.url)
-            restorer = Restorer(place, self.tuning(), pool, FailPoints(""), RestoreForecast(), log, str(store.identity))
-            restored = restorer.restore(store.meta.marker, folder, set(), lambda _commit, _folder: None)
+            restorer = Restorer(place, self.tuning(), pool, FailPoints(""), RestoreForecast(), log, str(identity))
+            restored = restorer.restore(commit, folder, set(), lambda _commit, _folder: None)
             try:
                 yield restored
             finally:

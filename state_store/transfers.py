@@ -9,20 +9,17 @@ from pathlib import Path
 
 import msgspec
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, LocalPlace
-from pyspark_ckpt.state_store.blobs.copying import checksum_of, copy_object
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs.copying import copy_object, described, is_intact, send
 from pyspark_ckpt.state_store.delta import download_delta
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, NotFoundError
 from pyspark_ckpt.state_store.json_objects import Count, read_again
 from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.manifest import Manifest, ManifestFile, decode
+from pyspark_ckpt.state_store.manifest import ManifestFile, read_manifest
 from pyspark_ckpt.state_store.names import DeltaName, snapshot_name
-from pyspark_ckpt.state_store.splitting import send
-from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
-
-THREADS = 8
+from pyspark_ckpt.state_store.store_version import THREADS, StoreVersion, Workplace
 
 
 class CopiedObject(msgspec.Struct, frozen=True):
@@ -54,8 +51,7 @@ class CopyTask:
     @property
     def key(self) -> str:
         """Names the task among all of its job."""
-        identity = self.source.identity
-        return f"copy-{identity.operator}-{identity.partition}-{identity.name}"
+        return f"copy-{self.source.identity.key}"
 
     def __call__(self) -> Copied:
         """Copy; an older snapshot and more deltas are taken where the newest snapshot is damaged.
@@ -86,12 +82,11 @@ class CopyTask:
 
     def _snapshot(self, source: BlobPlace, target: BlobPlace, base: Marker) -> list[CopiedObject]:
         """The table files, and then the manifest, without which they are nothing."""
-        name = snapshot_name(base)
-        content, manifest = read_again(lambda: _manifest(source, name, base))
+        content, manifest = read_manifest(source, base)
         with ThreadPoolExecutor(THREADS) as pool:
             copied = list(pool.map(lambda file: _copied_table(source, file, target), manifest.objects().values()))
-        target.put(name, content)
-        return [*copied, CopiedObject(name, len(content))]
+        target.put(snapshot_name(base), content)
+        return [*copied, CopiedObject(snapshot_name(base), len(content))]
 
     def _deltas(
         self, source: BlobPlace, target: BlobPlace, lineage: Lineage, steps: Sequence[DeltaName]
@@ -101,28 +96,19 @@ class CopyTask:
             return list(pool.map(lambda step, size: _copied_delta(source, step, size, target, folder), steps, sizes))
 
 
-def _manifest(source: BlobPlace, name: str, base: Marker) -> tuple[bytes, Manifest]:
-    content = source.get(name)
-    manifest = decode(content, f"{source.url}/{name}")
-    if manifest.store.marker != base:
-        raise FormatError(f"{source.url}/{name} is damaged: it holds {manifest.store.marker}.")
-    return content, manifest
-
-
 def _copied_table(source: BlobPlace, file: ManifestFile, target: BlobPlace) -> CopiedObject:
-    name = str(file.object_name)
+    stored = file.stored
 
     def copy() -> None:
         try:
-            found = copy_object(source, name, file.size_bytes, target, name)
+            copy_object(source, stored, target, stored.name)
         except ConflictError:  # another attempt was here
-            found = checksum_of(target, name, file.size_bytes)
-        if found not in (None, file.xxh3):
-            target.delete(name)
-            raise FormatError(f"{source.url}/{name} is damaged: its checksum is wrong.")
+            if not is_intact(target, stored):
+                target.delete(stored.name)
+                raise FormatError(f"{target.url}/{stored.name} is damaged: its checksum is wrong.") from None
 
     read_again(copy)
-    return CopiedObject(name, file.size_bytes)
+    return CopiedObject(stored.name, stored.size_bytes)
 
 
 def _copied_delta(source: BlobPlace, name: DeltaName, size_bytes: int, target: BlobPlace, folder: Path) -> CopiedObject:
@@ -132,6 +118,6 @@ def _copied_delta(source: BlobPlace, name: DeltaName, size_bytes: int, target: B
     try:
         send(target, str(name), path)
     except ConflictError:  # another attempt was here
-        if checksum_of(target, str(name), size_bytes) != checksum_of(LocalPlace(folder), str(name), size_bytes):
+        if not is_intact(target, described(str(name), path)):
             raise
     return CopiedObject(str(name), size_bytes)

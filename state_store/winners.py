@@ -121,20 +121,21 @@ def resolve(
     operator: int,
     partition: int,
     store: str,
-    named: Collection[str] = (),
+    named: Collection[str] | None = None,
+    lineage: Lineage | None = None,
 ) -> Marker:
     """Find the commit of ``version`` that stands, when nobody names its id; see the module for the rules.
 
-    ``named``: the ids of the commit log, if they are known already.
+    ``named``: the ids of the commit log, and ``lineage``: that of ``place``, if they are known already.
 
     Raises NotFoundError (never committed, or retired), InvalidInputError (the commit log names an id that
     is not there), ConflictError (several commits and nothing that decides), FormatError, StorageError.
     """
-    lineage = Lineage.read(place)
+    lineage = Lineage.read(place) if lineage is None else lineage
     candidates = lineage.commits_of(version)
     if not candidates:
         lineage.require(Marker(version, "?"), store)
-    named = named or committed_ids(checkpoint, version, operator, partition)
+    named = committed_ids(checkpoint, version, operator, partition) if named is None else named
     if named:
         found = [candidate for candidate in candidates if candidate.id in named]
         if len(found) == 1:

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from pyspark_ckpt.state_store import remote as remote_module
+from pyspark_ckpt.state_store import store_version as store_version_module
+from pyspark_ckpt.state_store.blobs import MeteredPlace, Traffic, place_at
 from tests.hdfs_service import hdfs
 from tests.lab import Lab
 from tests.s3_server import s3
@@ -50,3 +53,12 @@ def make_lab(tmp_path: Path) -> Iterator[MakeLab]:
 def lab(make_lab: MakeLab) -> Lab:
     """A checkpoint and a running server; its grace period is over at once."""
     return make_lab(retentionGracePeriod="0")
+
+
+@pytest.fixture
+def traffic(monkeypatch: pytest.MonkeyPatch) -> Traffic:
+    """Of all places in which offline work looks for state."""
+    counted = Traffic()
+    for module in (store_version_module, remote_module):
+        monkeypatch.setattr(module, "place_at", lambda *where: MeteredPlace(place_at(*where), counted))
+    return counted

@@ -10,6 +10,7 @@ from pyspark.sql import functions as f
 
 from integration.operators import inputs
 from integration.operators.replay import Case, replay
+from integration.sample import sampled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,7 +118,19 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+_LEFT_OUT = {
+    "by key, update",
+    "everything, update",
+    "window, watermark, append, format 1",
+    "window, watermark, update",
+    "event time, watermark, append",
+    "values of all types",
+    "a nested key",
+    "a key of a collation that compares bytes",
+}
+
+
+@pytest.mark.parametrize("name", sampled(CASES, _LEFT_OUT))
 def test_aggregation_equals_sparks_when_replayed_with_a_restart(name: str, compare: Compare) -> None:
     compare(CASES[name])
 

@@ -21,6 +21,7 @@ from pyspark.sql import functions as f
 from integration.operators import inputs
 from integration.operators.providers import HDFS_BACKED, ROCKSDB
 from integration.operators.replay import COUNTS, JOIN_SIDES, Case, StateView, run
+from integration.sample import sampled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,7 +148,21 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize("name", CASES)
+_LEFT_OUT = {
+    "inner, format 2",
+    "leftSemi, format 2",
+    "without watermark, format 2",
+    "inner, format 4",
+    "leftOuter, format 4",
+    "fullOuter, format 4",
+    "null keys, format 4",
+    "with itself, format 4",
+    "leftSemi, format 3",
+    "four stores, format 2",
+}
+
+
+@pytest.mark.parametrize("name", sampled(CASES, _LEFT_OUT))
 def test_join_equals_sparks_when_replayed_with_a_restart(name: str, compare: Compare) -> None:
     in_one_store = name.endswith(("3", "4"))
     compare(CASES[name], ROCKSDB if in_one_store else HDFS_BACKED)

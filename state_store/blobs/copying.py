@@ -1,40 +1,89 @@
-"""Copy an object from one place to another: by the service itself where both are of one, else through this process."""
+"""Bring files to places and back, and objects from one place to another: no byte is taken without its checksum."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.blobs.place import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.json_objects import Count
 
 PIECE_BYTES = 8 << 20
+CHUNK_BYTES = 1 << 20
 
 
-def copy_object(source: BlobPlace, name: str, size_bytes: int, target: BlobPlace, new_name: str) -> str | None:
-    """Make the object ``new_name`` of ``target`` what ``name`` of ``source`` is; whole and durable after return.
+class StoredFile(msgspec.Struct, frozen=True):
+    """An object that holds a file: its name in its place, its size, and the xxh3 (128 bits) of its bytes."""
 
-    Returns the xxh3 (128 bits) of its bytes, None if the service has copied them, which has checksums of its own.
-    Raises NotFoundError, ConflictError (there is one of the new name), FormatError (it has another size), StorageError.
+    name: str
+    size_bytes: Count
+    xxh3: str
+
+
+def send(place: BlobPlace, name: str, path: Path) -> StoredFile:
+    """Put a local file, which goes, under a name that has none. Raises StorageError, ConflictError."""
+    xxh3, size = xxhash.xxh3_128(), 0
+    with place.create(name) as sink:
+        for chunk in _chunks(path):
+            xxh3.update(chunk)
+            size += sink.write(chunk)
+    path.unlink()
+    return StoredFile(name, size, xxh3.hexdigest())
+
+
+def fetch(place: BlobPlace, file: StoredFile, path: Path) -> Path:
+    """Bring an object here. Raises NotFoundError, StorageError, FormatError if it is damaged."""
+    place.download(file.name, path)
+    if described(file.name, path) != file:
+        raise FormatError(f"{place.url}/{file.name} is damaged: size or checksum is wrong.")
+    return path
+
+
+def copy_object(source: BlobPlace, file: StoredFile, target: BlobPlace, new_name: str) -> None:
+    """Make the object ``new_name`` of ``target`` what ``file`` of ``source`` is; whole and durable after return.
+
+    By the service itself where both places are of one, which has checksums of its own; else through this process,
+    which compares ours before the object appears. Raises NotFoundError, ConflictError (there is one of the new name),
+    FormatError (another size or checksum: then there is no object of the new name), StorageError.
     """
     by_service = getattr(target, "copy_from", None)
+    name, size_bytes = file.name, file.size_bytes
     if by_service is not None and type(source) is type(target) and by_service(source, name, size_bytes, new_name):
-        return None
+        return
     xxh3 = xxhash.xxh3_128()
     with target.create(new_name) as sink:
         for piece in _pieces(source, name, size_bytes):
             xxh3.update(piece)
             sink.write(piece)
-    return xxh3.hexdigest()
+        if xxh3.hexdigest() != file.xxh3:
+            raise FormatError(f"{source.url}/{name} is damaged: its checksum is wrong.")
 
 
-def checksum_of(place: BlobPlace, name: str, size_bytes: int) -> str:
-    """The xxh3 (128 bits) of so many bytes of an object. Raises NotFoundError, FormatError (shorter), StorageError."""
+def described(name: str, path: Path) -> StoredFile:
+    """A local file as the object ``name`` that is made of it."""
+    return StoredFile(name, path.stat().st_size, _checksum(_chunks(path)))
+
+
+def is_intact(place: BlobPlace, file: StoredFile) -> bool:
+    """Whether an object has the bytes it should have. Raises NotFoundError, FormatError (shorter), StorageError."""
+    return _checksum(_pieces(place, file.name, file.size_bytes)) == file.xxh3
+
+
+def _checksum(parts: Iterator[bytes]) -> str:
     xxh3 = xxhash.xxh3_128()
-    for piece in _pieces(place, name, size_bytes):
-        xxh3.update(piece)
+    for part in parts:
+        xxh3.update(part)
     return xxh3.hexdigest()
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb", buffering=0) as source:
+        while chunk := source.read(CHUNK_BYTES):
+            yield chunk
 
 
 def _pieces(place: BlobPlace, name: str, size_bytes: int) -> Iterator[bytes]:

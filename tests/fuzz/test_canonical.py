@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 
 from pyspark_ckpt.cli import main
 from pyspark_ckpt.savepoints import restore, savepoint
+from pyspark_ckpt.state_store.blobs.copying import CHUNK_BYTES, StoredFile
 from pyspark_ckpt.state_store.canonical import SavedRows, digests_of_file
 from pyspark_ckpt.state_store.digests import require_equal
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 from pyspark_ckpt.state_store.json_objects import seal, sealed
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoint import NAME, Savepoint, SavepointInfo
-from pyspark_ckpt.state_store.splitting import CHUNK_BYTES, RunFile
 from pyspark_ckpt.state_store.store_version import Workplace
 from tests.fuzz.mutations import REFUSED, damaged, damaged_json, fuzzed, read_or_refuse
 from tests.saved_query import Query, stored
@@ -65,7 +65,7 @@ def copy(saved: Path, quick_path: Path) -> Path:
 def sealed_anew(info: SavepointInfo, number: int, path: Path) -> SavepointInfo:
     """``info`` as if the file of its ``number``-th rows had always been the one at ``path``."""
     rows, content = info.rows[number], path.read_bytes()
-    file = RunFile(rows.files[0].name, len(content), xxhash.xxh3_128_hexdigest(content))
+    file = StoredFile(rows.files[0].name, len(content), xxhash.xxh3_128_hexdigest(content))
     changed = msgspec.structs.replace(rows, files=(file,))
     return msgspec.structs.replace(info, rows=(*info.rows[:number], changed, *info.rows[number + 1 :]))
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pyspark_ckpt.savepoint_commands import _row
 from pyspark_ckpt.state_store.assembly import Assembled
 from pyspark_ckpt.state_store.blobs import LocalPlace
+from pyspark_ckpt.state_store.blobs.copying import StoredFile, fetch
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.digests import Digest, combined
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
@@ -31,7 +32,7 @@ from pyspark_ckpt.state_store.savepoint import (
     SavepointInfo,
     read_info,
 )
-from pyspark_ckpt.state_store.splitting import RunFile, Split, fetch
+from pyspark_ckpt.state_store.splitting import Split
 from pyspark_ckpt.state_store.store_version import Workplace
 from pyspark_ckpt.state_store.transfers import Copied, CopiedObject
 from tests.fuzz.mutations import damaged, damaged_json, fuzzed, read_or_refuse
@@ -51,7 +52,7 @@ INFO = SavepointInfo(
     (SavedStore(0, 1, "default", "ab" * 16, 3, 500),),
     (QueryFile("metadata", 9, HASH),),
 )
-RUN = RunFile("_ckpt/restore/runs/0-default/1/0-0-01234567.sst", 20, HASH)
+RUN = StoredFile("_ckpt/restore/runs/0-default/1/0-0-01234567.sst", 20, HASH)
 REQUEST = RecordedRequest("/saved", "q", 5, 2, {"a": "b"}, "q2", False, "")
 RESULT = Restored("/new", "q2", 5, 2, (ProvenState(0, "default", "s", DIGEST),), 10, 20)
 
@@ -124,7 +125,7 @@ def test_a_run_file_of_a_name_that_leads_out_of_the_target_is_refused(folder: Pa
     (folder / "outside").write_bytes(b"x")
     for name in ("../outside", "/etc/hostname", "a/../../outside"):
         with pytest.raises(InvalidInputError, match="is not the name of an object"):
-            fetch(LocalPlace(folder / "target"), RunFile(name, 1, HASH), folder / "fetched")
+            fetch(LocalPlace(folder / "target"), StoredFile(name, 1, HASH), folder / "fetched")
 
 
 @pytest.mark.parametrize("number", range(2))

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt.state_store import checkpoint as checkpoint_module
-from pyspark_ckpt.state_store import remote as remote_module
-from pyspark_ckpt.state_store.blobs import MeteredPlace, Traffic, place_at
 from tests.reading.written import Written
 
 MakeWritten = Callable[..., Written]
@@ -27,12 +24,3 @@ def make_written(tmp_path: Path) -> Iterator[MakeWritten]:
     yield make
     for each in made:
         each.close()
-
-
-@pytest.fixture
-def traffic(monkeypatch: pytest.MonkeyPatch) -> Traffic:
-    """Of all places that readers of state use."""
-    counted = Traffic()
-    for module in (checkpoint_module, remote_module):
-        monkeypatch.setattr(module, "place_at", lambda *where: MeteredPlace(place_at(*where), counted))
-    return counted

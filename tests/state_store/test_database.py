@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt.state_store import database
 from pyspark_ckpt.state_store.database import Database, Tuning, drop_unreferenced, write_table_file
+from pyspark_ckpt.state_store.database import tuning as tuning_module
 from pyspark_ckpt.state_store.errors import StorageError
 from pyspark_ckpt.state_store.keys import MARKER_KEY, Marker, hashed_key
 from tests.lab import TUNING
@@ -24,7 +24,7 @@ def rows_of(db: Database) -> dict[bytes, bytes]:
 
 
 def test_a_checkpoint_is_whole_while_compaction_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "LEVEL0_COMPACTION_FILES", 2)
+    monkeypatch.setattr(tuning_module, "LEVEL0_COMPACTION_FILES", 2)
     tuning = Tuning(1 << 20)
     db, expected, version = Database(tmp_path / "db", tuning), dict[bytes, bytes](), 0
     until = time.monotonic() + SECONDS

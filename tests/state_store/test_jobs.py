@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
-from pyspark_ckpt.state_store.jobs import LocalProcesses
+from pyspark_ckpt.state_store.jobs import LocalProcesses, copy_here
 
 
 @dataclass(frozen=True)
@@ -47,3 +47,12 @@ def test_an_error_is_raised_as_it_was_when_a_task_fails_in_another_process() -> 
 def test_a_process_that_dies_is_named_with_its_task() -> None:
     with pytest.raises(StorageError, match=r"ran square-0 has ended \(status 7\)"):
         LocalProcesses(1)([Square(0)], lambda _done, _of: None)
+
+
+def test_copies_run_at_once_in_this_process_and_stop_at_the_first_error() -> None:
+    told: list[tuple[int, int]] = []
+    tasks = [Square(number) for number in range(1, 20)]
+    assert copy_here(tasks, lambda done, of: told.append((done, of))) == [task() for task in tasks]
+    assert told[-1] == (19, 19)
+    with pytest.raises(FormatError, match="-1 is damaged"):
+        copy_here([Square(1), Square(-1), Square(2)], lambda _done, _of: None)

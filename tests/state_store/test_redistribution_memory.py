@@ -17,14 +17,16 @@ from pathlib import Path
 import pytest
 
 from pyspark_ckpt.state_store.assembly import JoinTask, NewStore, publish
+from pyspark_ckpt.state_store.blobs.copying import StoredFile
 from pyspark_ckpt.state_store.clipping import ClipTask, DigestTask, Part
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Database, write_table_file
+from pyspark_ckpt.state_store.key_groups import HASHES
 from pyspark_ckpt.state_store.keys import FIRST_KEYED_COUNTER, hashed_key
 from pyspark_ckpt.state_store.meta import EMPTY_META, Descriptor, StoreMeta
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution import merged
-from pyspark_ckpt.state_store.splitting import RunFile, SplitTask
+from pyspark_ckpt.state_store.splitting import SplitTask
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
 ROWS = int(os.environ.get("CKPT_REDISTRIBUTED_ROWS", "1000000"))
@@ -34,7 +36,6 @@ MOST_BYTES = 512 << 20
 MOST_GROWTH_BYTES = 96 << 20
 """A row is 46 bytes, and some 180 where it is an object of Python: all of them would take more."""
 PARTITIONS = 4
-HASHES = 1 << 32
 WORKPLACE = Workplace(parse({}))
 NUMBERS = {FIRST_KEYED_COUNTER: FIRST_KEYED_COUNTER}
 
@@ -92,7 +93,7 @@ def _most_bytes() -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) << 10
 
 
-def _joined(store: StoreVersion, folder: Path, runs: list[tuple[RunFile, ...]]) -> int:
+def _joined(store: StoreVersion, folder: Path, runs: list[tuple[StoredFile, ...]]) -> int:
     new = _new_store(store.meta, folder / "joined")
     return JoinTask(WORKPLACE, new, str(folder / "new"), tuple(runs))().digests["rows"].rows
 

@@ -13,8 +13,9 @@ import pytest
 
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.cli import main
-from pyspark_ckpt.state_store import savepoint as engine
+from pyspark_ckpt.state_store import savepoint_creation
 from pyspark_ckpt.state_store.blobs import LocalPlace
+from pyspark_ckpt.state_store.blobs.metered import LISTS, READS, Traffic
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.inventory import inventory
@@ -22,7 +23,7 @@ from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.pins import Pins
 from pyspark_ckpt.state_store.redistribution import merged
-from pyspark_ckpt.state_store.savepoint import Kind
+from pyspark_ckpt.state_store.savepoint import Kind, Savepoint
 from pyspark_ckpt.state_store.splitting import RunWriters
 from pyspark_ckpt.state_store.store_version import Workplace
 from pyspark_ckpt.state_store.transfers import CopyTask
@@ -105,7 +106,7 @@ def test_a_savepoint_has_its_logs_when_the_query_has_deleted_them_meanwhile(
         query.purge(2)
         return inventory(checkpoint, version, *more)
 
-    monkeypatch.setattr(engine, "inventory", slow)
+    monkeypatch.setattr(savepoint_creation, "inventory", slow)
     info = savepoints.savepoint(query.location, str(quick_path / "taken"))
     assert info.version == taken["version"] < query.version
     savepoints.restore(str(quick_path / "taken"), str(quick_path / "restored"), parallelism=3)
@@ -164,7 +165,7 @@ def test_a_claimed_savepoint_goes_when_the_checkpoint_stands_and_not_before(
     savepoints.savepoint(query.location, str(saved))
     before = files(saved)
     with monkeypatch.context() as patched:
-        patched.setattr(engine.Savepoint, "require_all", lambda *_: (_ for _ in ()).throw(FormatError("made up")))
+        patched.setattr(Savepoint, "require_all", lambda *_: (_ for _ in ()).throw(FormatError("made up")))
         with pytest.raises(FormatError, match="made up"):
             savepoints.restore(str(saved), str(quick_path / "restored"), claim="claim")
     with pytest.raises(InvalidInputError, match="inside of"):
@@ -400,3 +401,25 @@ def test_a_canonical_savepoint_is_named_when_it_is_taken_for_a_checkpoint(quick_
     savepoints.savepoint(query.location, str(quick_path / "taken"), kind="canonical")
     with pytest.raises(InvalidInputError, match="is a canonical savepoint"):
         Checkpoint(str(quick_path / "taken"), parse({}))
+
+
+@pytest.mark.parametrize("checkpoint_format", [1, 2])
+@pytest.mark.parametrize(("deltas", "expected"), [(0, 2), (1, 3)])
+def test_a_store_costs_few_requests_when_all_are_looked_at(
+    deltas: int, expected: int, checkpoint_format: int, quick_path: Path, traffic: Traffic
+) -> None:
+    spent = []
+    for partitions in (2, 5):
+        query = Query(str(quick_path / str(partitions)), partitions, operators=(0,), format=checkpoint_format)
+        query.run()
+        for identity in query.identities():
+            query.snapshot(identity)
+        query.run(deltas)
+        checkpoint = Checkpoint(query.location, parse({}))
+        traffic.take()
+        inventory(checkpoint, query.version)
+        spent.append((len(list(query.identities())), traffic.take()))
+    (few, before), (many, after) = spent
+    reads, lists = ((after[kind] - before[kind]) / (many - few) for kind in (READS, LISTS))
+    assert lists == 1, "of the store's own folder"
+    assert reads == expected, "where it is, its snapshot, and what the delta behind it says"

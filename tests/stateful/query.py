@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pyspark_ckpt.state_store import database
+from pyspark_ckpt.state_store.database import tuning
 from tests.faulty_disk import FULL, READ_ONLY, nearly_full
 from tests.faulty_place import BODY_FAULTS, CALM, FAILURES, KINDS, Network, Weather
 from tests.lab import CallError
@@ -43,7 +43,7 @@ class Query:
         self.attempts: list[Attempt] = []
         self.keep = draw.randint(1, 4)
         self._folder = folder
-        self._compaction_files, database.LEVEL0_COMPACTION_FILES = database.LEVEL0_COMPACTION_FILES, NEVER
+        self._compaction_files, tuning.LEVEL0_COMPACTION_FILES = tuning.LEVEL0_COMPACTION_FILES, NEVER
         self._weather = Weather(draw.choice((0.02, 0.1, 0.3)), tuple(draw.sample(KINDS, draw.randint(1, len(KINDS)))))
         service = MemoryService(self.network.clock)
         self._checkpoint, self._objects = service.place(CHECKPOINT), StoredObjects(service.place(STATE))
@@ -224,5 +224,5 @@ class Query:
         """Free everything."""
         for executor in self.executors:
             executor.end()
-        database.LEVEL0_COMPACTION_FILES = self._compaction_files
+        tuning.LEVEL0_COMPACTION_FILES = self._compaction_files
         shutil.rmtree(self._folder)

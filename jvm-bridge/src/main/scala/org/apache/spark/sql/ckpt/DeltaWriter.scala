@@ -18,7 +18,7 @@ private[ckpt] final class DeltaWriter(table: BlockBasedTableConfig, compression:
   private val options = new RocksOptions()
     .setCompressionType(compression)
     .setTableFormatConfig(table)
-    .useFixedLengthPrefixExtractor(KeyCodec.HashedHead) // as state_store/database.py
+    .useFixedLengthPrefixExtractor(KeyCodec.HashedHead) // as state_store/database/tuning.py
   private var keyBuffer = ByteBuffer.allocateDirect(1 << 10)
   private var valueBuffer = ByteBuffer.allocateDirect(1 << 12)
 

@@ -1,0 +1,26 @@
+"""RocksDB as this engine uses it. The only package that imports rocksdict.
+
+Databases are fed by ingested files alone: the memtable is always empty and there is no write-ahead log to
+replay, so a checkpoint is pure hard links and a reader in another process needs only the manifest. The
+table format is pinned to what Spark's own rocksdbjni reads, whatever a newer rocksdict would write.
+"""
+
+from pyspark_ckpt.state_store.database.failures import failures
+from pyspark_ckpt.state_store.database.primary import CONFIG_NAME, Database, drop_unreferenced
+from pyspark_ckpt.state_store.database.tables import TableCount, TableFile, TableWriter, write_table_file
+from pyspark_ckpt.state_store.database.tuning import Tuning
+from pyspark_ckpt.state_store.database.view import Cursor, Reader
+
+__all__ = [
+    "CONFIG_NAME",
+    "Cursor",
+    "Database",
+    "Reader",
+    "TableCount",
+    "TableFile",
+    "TableWriter",
+    "Tuning",
+    "drop_unreferenced",
+    "failures",
+    "write_table_file",
+]

@@ -1,0 +1,22 @@
+"""What goes wrong in the binding, as errors of this engine."""
+
+from __future__ import annotations
+
+from pyspark_ckpt.state_store.errors import FormatError, StorageError
+
+
+class failures:  # noqa: N801 - used as a function
+    """Turn what the binding raises while it is to do ``what`` into the error tree."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
+        if problem is None or isinstance(problem, (StorageError, FormatError)) or not isinstance(problem, Exception):
+            return
+        if "Corruption" in str(problem):
+            raise FormatError(f"Could not {self._what}: {problem}") from problem
+        raise StorageError(f"Could not {self._what}: {problem}") from problem

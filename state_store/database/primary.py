@@ -1,0 +1,205 @@
+"""A database and its folder, for its only writer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+import rocksdict
+
+from pyspark_ckpt.state_store.database.failures import failures
+from pyspark_ckpt.state_store.database.tables import TableCount, TableFile
+from pyspark_ckpt.state_store.database.tuning import Tuning
+from pyspark_ckpt.state_store.errors import StorageError
+from pyspark_ckpt.state_store.keys import MARKER_KEY, Marker
+
+READAHEAD_BYTES = 2 << 20
+LINK_ATTEMPTS = 5
+CONFIG_NAME = "rocksdict-config.json"
+
+
+class Database:
+    """One open RocksDB primary: the only writer of its folder."""
+
+    def __init__(self, folder: Path, tuning: Tuning, *, read_only: bool = False, may_lack_tables: bool = False) -> None:
+        """Open ``folder``, creating it if it is not there; read-only changes no file. Raises StorageError.
+
+        One that ``may_lack_tables`` opens without some of its table files; a read that needs one raises StorageError.
+        """
+        self.folder = folder
+        options = tuning.options()
+        options.set_paranoid_checks(not may_lack_tables)
+        self._closing = threading.Lock()
+        self._bounds: list[rocksdict.ReadOptions] = []
+        mode = rocksdict.AccessType.read_only(False) if read_only else rocksdict.AccessType.read_write()
+        with failures(f"open the database {folder}"):
+            self._db: rocksdict.Rdict | None = rocksdict.Rdict(str(folder), options, access_type=mode)
+
+    @property
+    def _open(self) -> rocksdict.Rdict:
+        if self._db is None:
+            raise StorageError(f"The database {self.folder} is closed.")
+        return self._db
+
+    def ingest(self, files: Sequence[Path]) -> None:
+        """Apply sorted table files in order, as one atomic step; the files are moved into the database.
+
+        A later file wins over an earlier one. Files must come from a table file writer: those of another
+        database are refused. Raises StorageError.
+        """
+        how = rocksdict.IngestExternalFileOptions()
+        how.set_move_files(True)
+        with failures(f"ingest {len(files)} files into {self.folder}"):
+            self._open.ingest_external_file([str(file) for file in files], how)
+
+    def marker(self) -> Marker | None:
+        """Which commit the database holds; None for an empty one."""
+        with failures(f"read the version marker of {self.folder}"):
+            value = self._open.get(MARKER_KEY)
+        return None if value is None else Marker.decode(bytes(value))
+
+    def checkpoint(self, folder: Path) -> None:
+        """Make the new ``folder`` a copy of the database by hard links, in well under a millisecond of work.
+
+        Nothing is fsynced: a local copy need not survive a crash of the machine. The caller makes sure that
+        nothing is ingested meanwhile; compaction may go on. Raises StorageError.
+        """
+        with failures(f"make a checkpoint of {self.folder} in {folder}"):
+            for _ in range(LINK_ATTEMPTS):
+                if _link_database(self.folder, folder):
+                    return
+                shutil.rmtree(folder)
+            rocksdict.Checkpoint(self._open).create_checkpoint(str(folder))
+
+    def table_files(self) -> list[TableFile]:
+        """Every SST of the database."""
+        with failures(f"list the files of {self.folder}"):
+            return [
+                TableFile(
+                    name=str(file["name"]).lstrip("/"),
+                    size_bytes=int(file["size"]),
+                    first_key=bytes(file["start_key"] or b""),
+                    last_key=bytes(file["end_key"] or b""),
+                    rows=int(file["num_entries"]),
+                    level=int(file["level"]),
+                )
+                for file in self._open.live_files()
+            ]
+
+    def table_count(self) -> TableCount:
+        """How many SSTs the database has."""
+        tables = self.table_files()
+        return TableCount(len(tables), sum(table.size_bytes for table in tables))
+
+    def rows(self) -> Iterator[tuple[bytes, bytes]]:
+        """All rows in key order, the marker row included; for tests and tools, not for the commit path."""
+        everywhere = rocksdict.ReadOptions()
+        everywhere.set_total_order_seek(True)
+        for key, value in self._open.items(read_opt=everywhere):
+            yield bytes(key), bytes(value)  # type: ignore[arg-type]  # raw mode: keys are bytes
+
+    def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Rows from key ``begin`` up to ``end`` in key order, past the block cache. For offline work."""
+        read = rocksdict.ReadOptions()
+        read.set_total_order_seek(True)
+        read.fill_cache(False)  # type: ignore[call-arg]  # the stub forgets it
+        read.set_readahead_size(READAHEAD_BYTES)
+        read.set_iterate_upper_bound(end)
+        self._bounds.append(read)  # the binding's iterator has a pointer to the bound, and not the bound
+        return cast("Iterator[tuple[bytes, bytes]]", self._open.items(from_key=begin, read_opt=read))
+
+    def hide(self, begin: bytes, end: bytes) -> None:
+        """Remove the rows from key ``begin`` up to ``end`` by a mark of some bytes; for offline work.
+
+        The rows leave the files when these are compacted. Raises StorageError.
+        """
+        unlogged = rocksdict.WriteOptions()
+        unlogged.disable_wal = True  # type: ignore[method-assign,assignment]  # the stub has a method of this name
+        with failures(f"delete rows of {self.folder}"):
+            self._open.delete_range(begin, end, write_opt=unlogged)
+            self._open.flush()
+
+    def drop(self, begin: bytes, end: bytes) -> None:
+        """Take what is hidden between two keys out of the files; for offline work. Raises StorageError."""
+        with failures(f"compact {self.folder}"):
+            self._open.compact_range(begin, end)
+
+    def rows_in(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Rows whose keys are from ``begin`` up to ``end`` (exclusive), in order. Raises StorageError, FormatError."""
+        within = rocksdict.ReadOptions()
+        within.set_total_order_seek(True)
+        within.set_iterate_upper_bound(end)
+        with failures(f"read the database {self.folder}"):
+            rows = self._open.iter(within)
+            rows.seek(begin)
+            while (key := rows.key()) is not None:
+                yield key, rows.value()
+                rows.next()
+            rows.status()  # an iterator that fails says only here that it has not come to the end
+
+    def compact(self) -> None:
+        """Merge everything into the fewest files; for offline work and tests."""
+        with failures(f"compact {self.folder}"):
+            self._open.compact_range(None, None)
+
+    def close(self) -> None:
+        """Stop background work and release the folder. May be called twice.
+
+        A disk that fails now is no error: with an empty memtable nothing is written that counts.
+        """
+        with self._closing:
+            database, self._db = self._db, None
+            if database is not None:
+                with suppress(Exception):  # the binding raises no narrower one, and has let go of the folder
+                    database.close()
+
+
+def drop_unreferenced(folder: Path, tuning: Tuning) -> None:
+    """Unlink table files that the database of ``folder`` does not refer to, before somebody writes to it.
+
+    A checkpoint may hold links to files that a compaction was just writing. RocksDB may give their numbers
+    to new files, and must then not find the old ones, which another folder shares.
+    """
+    database = Database(folder, tuning, read_only=True)
+    try:
+        known = {table.name for table in database.table_files()}
+    finally:
+        database.close()
+    for path in folder.glob("*.sst"):
+        if path.name not in known:
+            path.unlink()
+
+
+def _link_database(source: Path, target: Path) -> bool:
+    """Link a database that may be compacting into ``target``; False if its manifest changed meanwhile.
+
+    The manifest is copied first and all table files are linked after it. RocksDB deletes a file only after
+    a manifest record without it: with the manifest as it was, every file that it refers to is linked.
+    """
+    target.mkdir(mode=0o700)
+    manifest = source / (source / "CURRENT").read_text(encoding="ascii").strip()
+    before = manifest.stat().st_size
+    shutil.copyfile(manifest, target / manifest.name)
+    (target / "CURRENT").write_text(manifest.name + "\n", encoding="ascii")
+    for path in source.iterdir():
+        try:
+            if path.suffix == ".sst":
+                os.link(path, target / path.name)
+            elif path.name.startswith("OPTIONS-") or path.name == CONFIG_NAME:
+                shutil.copyfile(path, target / path.name)
+        except FileNotFoundError:  # an obsolete file that compaction has just removed
+            continue
+    now = (source / "CURRENT").read_text(encoding="ascii").strip()
+    return (
+        (now, manifest.stat().st_size)
+        == (manifest.name, before)
+        == (
+            manifest.name,
+            (target / manifest.name).stat().st_size,
+        )
+    )

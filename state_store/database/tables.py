@@ -1,0 +1,73 @@
+"""Table files: those that a database has, and those that are written to be ingested."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import rocksdict
+
+from pyspark_ckpt.state_store.database.failures import failures
+from pyspark_ckpt.state_store.database.tuning import Tuning
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """One SST of a database: its file name, key range, number of rows (a deletion counts as one) and level."""
+
+    name: str
+    size_bytes: int
+    first_key: bytes
+    last_key: bytes
+    rows: int
+    level: int
+
+
+@dataclass(frozen=True)
+class TableCount:
+    """How many SSTs a database has, and their bytes together."""
+
+    files: int
+    size_bytes: int
+
+
+class TableWriter:
+    """Writes one table file, whose rows are given in the order of their keys."""
+
+    def __init__(self, path: Path, tuning: Tuning) -> None:
+        """Begin the new file ``path``. Raises StorageError."""
+        self._what = f"write the table file {path}"
+        with failures(self._what):
+            self._writer = rocksdict.SstFileWriter(tuning.options())
+            self._writer.open(str(path))
+        self.put = self._writer.__setitem__
+        """Write a row; within ``failures``, for nothing stands between the caller and the binding."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the file so far."""
+        return int(self._writer.file_size())
+
+    def finish(self) -> None:
+        """Make the file complete. Raises StorageError."""
+        with failures(self._what):
+            self._writer.finish()
+
+
+def write_table_file(path: Path, rows: Iterable[tuple[bytes, bytes | None]], tuning: Tuning) -> int:
+    """Write rows, sorted by key without duplicates, as one table file; a value of None deletes its key.
+
+    Returns how many rows that were; at least one is needed. Raises StorageError, also for rows out of order.
+    """
+    count = 0
+    with failures(f"write the table file {path}"):
+        writer = rocksdict.SstFileWriter(tuning.options())
+        writer.open(str(path))
+        for count, (key, value) in enumerate(rows, 1):  # noqa: B007 - what is left of it is the result
+            if value is None:
+                del writer[key]
+            else:
+                writer[key] = value
+        writer.finish()
+    return count

@@ -1,0 +1,95 @@
+"""A database that another process owns, read."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import rocksdict
+
+from pyspark_ckpt.state_store.database.failures import failures
+from pyspark_ckpt.state_store.database.tuning import Tuning
+from pyspark_ckpt.state_store.keys import MARKER_KEY, Marker
+
+
+class Reader:
+    """A view of a database that another process owns: of a live one as a secondary, else read-only."""
+
+    def __init__(self, folder: Path, tuning: Tuning, scratch: Path | None) -> None:
+        """Open ``folder``: as a secondary with the new folder ``scratch``, else read-only. Raises StorageError."""
+        self._scratch = scratch
+        if scratch is not None:
+            scratch.mkdir(mode=0o700, parents=True)
+            mode = rocksdict.AccessType.secondary(str(scratch))
+        else:
+            mode = rocksdict.AccessType.read_only(False)
+        self._what = f"read the database {folder}"
+        try:
+            with failures(self._what):
+                self._db = rocksdict.Rdict(str(folder), tuning.reader_options(), access_type=mode)
+        except BaseException:
+            self._remove_scratch()
+            raise
+
+    def catch_up(self) -> None:
+        """See what the owner has written until now. Raises StorageError."""
+        if self._scratch is not None:
+            with failures(self._what):
+                self._db.try_catch_up_with_primary()
+
+    def marker(self) -> Marker | None:
+        """Which commit the view shows."""
+        with failures(self._what):
+            value = self._db.get(MARKER_KEY)
+        return None if value is None else Marker.decode(bytes(value))
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """Values of ``keys``, None where there is none; fastest for sorted keys. Raises StorageError."""
+        with failures(self._what):
+            return self._db.get(keys)  # type: ignore[return-value,arg-type]  # raw mode: keys and values are bytes
+
+    def cursor(self) -> Cursor:
+        """A position in the rows, to scan those whose keys begin with one state and hash, or a range of them."""
+        everywhere = rocksdict.ReadOptions()
+        everywhere.set_total_order_seek(True)
+        with failures(self._what):
+            return Cursor(self._db.iter(everywhere))
+
+    def close(self) -> None:
+        """Release the view."""
+        self._db.close()
+        self._remove_scratch()
+
+    def _remove_scratch(self) -> None:
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+class Cursor:
+    """A position in the rows of a database, in key order.
+
+    ``key`` is None behind the last row. There is no row between ``left`` and ``key``.
+    """
+
+    def __init__(self, rows: rocksdict.RdictIter) -> None:
+        """Stand nowhere: ``seek`` first."""
+        self._rows = rows
+        self.key: bytes | None = None
+        self.left = b""
+
+    def seek(self, key: bytes) -> None:
+        """Go to the first row whose key is ``key`` or greater."""
+        self._rows.seek(key)
+        self.left = key
+        self.key = self._rows.key()
+
+    def value(self) -> bytes:
+        """The value of the row at ``key``."""
+        value: bytes = self._rows.value()
+        return value
+
+    def next(self) -> None:
+        """Go to the next row."""
+        self.left = self.key or self.left
+        self._rows.next()
+        self.key = self._rows.key()

@@ -1,0 +1,185 @@
+"""Take a savepoint of a query, running or stopped: one batch of it is held while it is copied."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Event, Thread
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.canonical import SavedRows, export
+from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError, StorageError
+from pyspark_ckpt.state_store.inventory import OperatorVersion, inventory
+from pyspark_ckpt.state_store.jobs import Progress, Runner
+from pyspark_ckpt.state_store.json_objects import seal
+from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER
+from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.pins import Pin, Pins
+from pyspark_ckpt.state_store.query_log import QueryFile, copy_id, copy_logs, copy_operators, partitions_of
+from pyspark_ckpt.state_store.remote import store_folder
+from pyspark_ckpt.state_store.savepoint import (
+    NAME,
+    SAVEPOINT_FORMAT,
+    UNFINISHED,
+    Kind,
+    SavedOperator,
+    SavedState,
+    SavedStore,
+    SavepointInfo,
+    refuse_unless_empty,
+)
+from pyspark_ckpt.state_store.store_version import Workplace
+from pyspark_ckpt.state_store.transfers import Copied, CopyTask
+
+PIN_S = 600.0
+"""A version that is copied is held for so long, and again before that is over."""
+LOG_ATTEMPTS = 5
+"""How often a newer batch is taken because the query has deleted the logs of the one before."""
+
+
+def create(
+    location: str, target: str, options: Options, runner: Runner, progress: Progress, *, written_by: str, kind: Kind
+) -> SavepointInfo:
+    """Take a savepoint of the last committed batch of a query, which may be running, into the empty place ``target``.
+
+    It is complete and durable after return. After an error there is no savepoint, but perhaps a part of one. Raises
+    InvalidInputError (no checkpoint, no batch, a target that is not empty), NotFoundError, FormatError, StorageError.
+    """
+    checkpoint = Checkpoint(location, options)
+    workplace = Workplace(replace(options, remote=""))
+    place = workplace.place(target)
+    refuse_unless_empty(place, "a savepoint")
+    place.put(UNFINISHED, b"")
+    with _logs_held(checkpoint, place) as (version, logs):
+        operators = inventory(checkpoint, version)
+        stores: list[SavedStore] = []
+        rows: list[SavedRows] = []
+        if kind == "canonical":
+            rows = export(workplace, operators, place.url, runner, progress)
+            for blob in place.walk(CHECKPOINT_FOLDER):
+                place.delete(blob.name)
+        else:
+            stores = _copied(workplace, operators, place.url, runner, progress)
+        files = [*logs, *copy_operators(checkpoint.place, place), *copy_id(checkpoint.place, place)]
+        info = SavepointInfo(
+            format=SAVEPOINT_FORMAT,
+            kind=kind,
+            created_ms=round(time.time() * 1000),
+            written_by=written_by,
+            query_id=checkpoint.query_id,
+            checkpoint=checkpoint.place.url,
+            version=version,
+            partitions=partitions_of(place, version - 1),
+            operators=tuple(map(_saved, operators)),
+            stores=tuple(stores),
+            files=tuple(files),
+            rows=tuple(rows),
+        )
+    place.put(NAME, seal(info))
+    place.delete(UNFINISHED)
+    return info
+
+
+def _copied(
+    workplace: Workplace, operators: Sequence[OperatorVersion], target: str, runner: Runner, progress: Progress
+) -> list[SavedStore]:
+    tasks = [
+        CopyTask(workplace, store, f"{target}/{store_folder(store.identity)}")
+        for operator in operators
+        for stores in operator.stores.values()
+        for store in stores
+    ]
+    copied: list[Copied] = runner(tasks, progress)
+    return [
+        SavedStore(
+            task.source.identity.operator,
+            task.source.identity.partition,
+            task.source.identity.name,
+            task.source.meta.id,
+            len(each.objects),
+            each.size_bytes,
+        )
+        for task, each in zip(tasks, copied, strict=True)
+    ]
+
+
+@contextmanager
+def _logs_held(checkpoint: Checkpoint, place: BlobPlace) -> Iterator[tuple[int, list[QueryFile]]]:
+    """A version that is held, and the logs of its batch, which are copied: the query deletes its own any time."""
+    for attempt in range(LOG_ATTEMPTS):
+        with pinned(checkpoint) as version:
+            try:
+                logs = copy_logs(checkpoint.place, version - 1, place)
+            except NotFoundError:
+                checkpoint.look_again()
+                if checkpoint.newest_version == version or attempt == LOG_ATTEMPTS - 1:
+                    raise
+                for blob in place.walk():
+                    if blob.name != UNFINISHED:
+                        place.delete(blob.name)
+                continue
+            yield version, logs
+            return
+
+
+@contextmanager
+def pinned(checkpoint: Checkpoint) -> Iterator[int]:
+    """The newest committed version, held for as long as the block takes. Raises InvalidInputError, StorageError."""
+    version = checkpoint.newest_version
+    if version == 0:
+        raise InvalidInputError(
+            f"{checkpoint.place.url}: no batch of the query has been committed yet.",
+            hint="Wait for the first batch (query.processAllAvailable() does).",
+        )
+    pins = Pins(checkpoint.place)
+    held = [pins.add(version, PIN_S)]
+    ended = Event()
+    renewing = Thread(target=_renew, args=(pins, held, ended), daemon=True)
+    renewing.start()
+    try:
+        yield version
+    finally:
+        ended.set()
+        renewing.join()
+        pins.remove(held[0])
+
+
+def _renew(pins: Pins, held: list[Pin], ended: Event) -> None:
+    while not ended.wait(PIN_S / 4):
+        try:
+            held[0] = pins.renew(held[0], PIN_S)
+        except StorageError:  # there are three more turns before it ends
+            continue
+
+
+def _saved(operator: OperatorVersion) -> SavedOperator:
+    rows = operator.rows()
+    states = {
+        (store, state.name): state
+        for store, versions in operator.stores.items()
+        for each in versions
+        for state in each.meta.states
+    }
+    return SavedOperator(
+        operator.operator.number,
+        operator.operator.name,
+        tuple(operator.stores),
+        operator.partitions,
+        operator.layout.value,
+        tuple(operator.uids),
+        tuple(
+            SavedState(
+                store,
+                state.name,
+                rows[store, state.name],
+                state.is_counted,
+                state.descriptor.key_schema,
+                state.descriptor.value_schema,
+                state.descriptor.key_encoder,
+            )
+            for (store, _), state in states.items()
+        ),
+    )
