@@ -37,6 +37,7 @@ def test_counts_go_on_when_executors_are_processes_of_their_own(run: Run) -> Non
 
 
 @pytest.mark.cluster
+@pytest.mark.matrix
 def test_counts_go_on_when_a_standalone_cluster_is_submitted_to(
     run: Run, tmp_path: Path, user_environment: Mapping[str, str]
 ) -> None:

@@ -29,6 +29,7 @@ def seeds() -> list[int]:
 
 @pytest.mark.spark
 @pytest.mark.kill
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", seeds())
 def test_state_and_output_are_right_when_anything_is_killed_at_random(
     seed: int, reference: Reference, tmp_path: Path

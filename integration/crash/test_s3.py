@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from integration.crash.driver import OPTIONS, Relay
-from integration.crash.faults import FAIL_POINTS, FORMATS, all_armed
+from integration.crash.faults import FAIL_POINTS, all_armed
 from integration.crash.reference import Reference, order
 from tests.s3_server import S3Service
 
@@ -18,7 +18,7 @@ LONG_MS = 900_000
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 
-@pytest.mark.parametrize("version", FORMATS)
+@pytest.mark.parametrize("version", [1, pytest.param(2, marks=pytest.mark.matrix)])
 def test_state_in_s3_is_right_when_the_driver_is_killed_and_local_state_is_lost(
     version: int, local: Relay, reference: Reference, s3: S3Service, tmp_path: Path
 ) -> None:

@@ -41,7 +41,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
         kill_all(mark)
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, pytest.param(2, marks=pytest.mark.matrix)])
 def test_state_and_output_are_right_when_the_slower_attempt_commits_late(
     version: int, driver: Driver, reference: Reference, tmp_path: Path
 ) -> None:

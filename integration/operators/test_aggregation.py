@@ -126,6 +126,9 @@ _LEFT_OUT = {
     "event time, watermark, append",
     "values of all types",
     "a nested key",
+    "by key, update, format 1",
+    "sliding window, watermark, append",
+    "window, complete",
     "a key of a collation that compares bytes",
 }
 

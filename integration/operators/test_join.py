@@ -159,6 +159,9 @@ _LEFT_OUT = {
     "with itself, format 4",
     "leftSemi, format 3",
     "four stores, format 2",
+    "rightOuter, format 4",
+    "without watermark, format 4",
+    "zeroes and NaN, format 2",
 }
 
 

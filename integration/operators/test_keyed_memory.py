@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from pyspark.sql import functions as f
 
 from integration.conftest import SHUFFLE_PARTITIONS
@@ -86,6 +87,7 @@ def test_a_batch_of_many_keys_takes_little_memory(spark: SparkSession, tmp_path:
     assert max(peak for _, peak in found) - found[0][1] < MOST_MB < ROWS * ROW_BYTES >> 20
 
 
+@pytest.mark.matrix
 def test_a_key_with_a_long_list_takes_little_memory(spark: SparkSession, tmp_path: Path) -> None:
     batches = 10
     query = keyed(LongList(), _OUT, "one")

@@ -40,9 +40,9 @@ def _reference(name: str) -> Provider:
 @pytest.mark.parametrize(
     ("formats", "name"),
     [
-        ((1, 1, 1, 1), "join, format 4"),
+        pytest.param((1, 1, 1, 1), "join, format 4", marks=pytest.mark.matrix),
         ((1, 2, 2, 1), "session windows"),
-        ((1, 2, 2, 1), "join, format 2"),
+        pytest.param((1, 2, 2, 1), "join, format 2", marks=pytest.mark.matrix),
         ((2, 1, 1, 2), "aggregation"),
     ],
 )
@@ -58,7 +58,13 @@ def test_state_equals_sparks_when_the_checkpoint_format_changes_between_runs(
 
 
 @pytest.mark.parametrize(
-    ("partitions", "name"), [(1, "aggregation"), (1, "join, format 4"), (7, "session windows"), (7, "join, format 2")]
+    ("partitions", "name"),
+    [
+        (1, "join, format 4"),
+        (7, "session windows"),
+        pytest.param(1, "aggregation", marks=pytest.mark.matrix),
+        pytest.param(7, "join, format 2", marks=pytest.mark.matrix),
+    ],
 )
 def test_state_equals_sparks_when_there_are_other_numbers_of_partitions(
     partitions: int, name: str, compare: Compare
@@ -68,7 +74,7 @@ def test_state_equals_sparks_when_there_are_other_numbers_of_partitions(
     compare(replace(case, settings=settings), _reference(name))
 
 
-@pytest.mark.parametrize("name", ["aggregation", "join, format 2"])
+@pytest.mark.parametrize("name", ["aggregation", pytest.param("join, format 2", marks=pytest.mark.matrix)])
 def test_partitions_stay_what_they_were_when_the_conf_of_a_restart_has_another_number(
     name: str, compare: Compare
 ) -> None:
@@ -100,7 +106,15 @@ def _fail_behind_batch(failing: int, batches: dict[int, Lines]) -> Callable[[Dat
     return collect_and_fail
 
 
-@pytest.mark.parametrize(("formats", "where"), [((1, 1), "task"), ((2, 2), "sink"), ((1, 2), "task"), ((2, 1), "sink")])
+@pytest.mark.parametrize(
+    ("formats", "where"),
+    [
+        ((1, 1), "task"),
+        ((2, 2), "sink"),
+        pytest.param((1, 2), "task", marks=pytest.mark.matrix),
+        pytest.param((2, 1), "sink", marks=pytest.mark.matrix),
+    ],
+)
 def test_a_fixed_program_replaces_the_state_of_a_batch_that_was_not_committed(
     formats: tuple[int, int], where: str, spark: SparkSession, provider: Provider, tmp_path: Path
 ) -> None:
