@@ -7,6 +7,7 @@ does as well.
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -39,6 +40,7 @@ from pyspark_ckpt.state_store.savepoint_creation import create, pinned
 from pyspark_ckpt.terminal import progress_bar
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -190,19 +192,20 @@ class SparkJob:
     description: str
 
     def __call__(self, tasks: Sequence[Task], progress: Progress) -> list[Any]:
-        """See Runner. What fails for good is raised as it was; what may pass, Spark tries again first."""
+        """See Runner. What fails is raised as it was; Spark tries again first what may pass."""
         if not tasks:
             return []
         context = self.session.sparkContext
         slices = min(len(tasks), context.defaultParallelism * SLICES_A_CORE)
         group = f"pyspark-ckpt-{time.monotonic_ns()}"
+        attempted = partial(_outcome, attempts=_attempts(context))
         outcomes: list[tuple[Any, CkptError | None]] = []
         problems: list[Exception] = []
 
         def run() -> None:
             context.setJobGroup(group, self.description)
             try:
-                outcomes.extend(context.parallelize(tasks, slices).map(_outcome).collect())
+                outcomes.extend(context.parallelize(tasks, slices).map(attempted).collect())
             except Exception as problem:  # noqa: BLE001 - raised below, in the caller's thread
                 problems.append(problem)
 
@@ -221,13 +224,23 @@ class SparkJob:
         return [result for result, _ in outcomes]
 
 
-def _outcome(task: Task) -> tuple[Any, CkptError | None]:
+def _outcome(task: Task, attempts: int) -> tuple[Any, CkptError | None]:
+    """What came of a task; an error that may pass is given to Spark, but for the last of its attempts."""
+    from pyspark import TaskContext  # noqa: PLC0415 - see the docstring of the package
+
     try:
         return task(), None
     except CkptError as problem:
-        if problem.retryable:
+        context = TaskContext.get()
+        if problem.retryable and context is not None and context.attemptNumber() + 1 < attempts:
             raise
         return None, problem
+
+
+def _attempts(context: SparkContext) -> int:
+    """How often Spark tries a task: in ``local[2, 4]`` four times, and once where the master does not say."""
+    local = re.fullmatch(r"local(\[[^,]*(,\s*(\d+))?\s*\])?", context.master or "")
+    return int(local[3] or 1) if local else int(context.getConf().get("spark.task.maxFailures", "4") or 4)
 
 
 def _finished_tasks(context: Any, group: str) -> int:  # noqa: ANN401 - a SparkContext

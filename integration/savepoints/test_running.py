@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators.providers import OURS
 from pyspark_ckpt import savepoints
-from pyspark_ckpt.state_store.errors import LifecycleError
+from pyspark_ckpt.state_store.errors import LifecycleError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -145,3 +145,15 @@ def test_a_batch_that_its_sink_has_refused_runs_again_with_the_same_rows_after_a
     planned, again = ((tmp_path / where / "offsets" / "3").read_text().splitlines() for where in ("query", "restored"))
     assert planned[2:] == again[2:]
     assert json.loads(again[1])["conf"][SHUFFLE_PARTITIONS] == "1"
+
+
+def test_an_error_that_may_pass_is_raised_as_it_was_when_no_attempt_is_left(spark: SparkSession) -> None:
+    class Unlucky:
+        key = "unlucky"
+
+        def __call__(self) -> None:
+            raise StorageError("The place did not answer.", hint="Look at its network.")
+
+    with pytest.raises(StorageError, match="did not answer") as failed:
+        savepoints.SparkJob(spark, "in vain")([Unlucky()], lambda _done, _of: None)
+    assert failed.value.hint == "Look at its network."
