@@ -15,7 +15,7 @@ from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.manifest import Manifest
 from pyspark_ckpt.state_store.meta import StoreMeta
 from pyspark_ckpt.state_store.names import DeltaName
-from pyspark_ckpt.state_store.redistribution import Layout, layout_of
+from pyspark_ckpt.state_store.redistribution import Layout, key_groups_of, layout_of
 from pyspark_ckpt.state_store.store_version import StoreVersion
 
 THREADS = 16
@@ -44,6 +44,11 @@ class OperatorVersion:
     def layout(self) -> Layout:
         """How rows are spread over its partitions."""
         return self.saved_layout or layout_of(self.operator.name, self.operator.partitions, self.partitions, self.metas)
+
+    @property
+    def key_groups(self) -> int:
+        """The number of key groups of a keyed operator."""
+        return key_groups_of(self.operator.name, self.metas)
 
     @property
     def size_bytes(self) -> int:

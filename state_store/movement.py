@@ -22,7 +22,6 @@ from pyspark_ckpt.state_store.meta import is_keyed
 from pyspark_ckpt.state_store.redistribution import (
     Layout,
     Merged,
-    key_groups_of,
     merged,
     overlaps,
 )
@@ -113,7 +112,7 @@ class Movement:
         self, operator: OperatorVersion, saved: SavedRows, new: Sequence[NewStore]
     ) -> tuple[list[dict[str, Digest]], list[Assembled]]:
         source, url = self._of.source_url, self._place.url
-        groups = key_groups_of(operator.metas) if operator.layout is Layout.KEY_GROUPS else 0
+        groups = operator.key_groups if operator.layout is Layout.KEY_GROUPS else 0
         splits: list[Split] = self._run(
             [
                 ImportTask(self._workplace, source, saved, number, url, len(new), groups)
@@ -133,7 +132,7 @@ class Movement:
     def _clipped(
         self, operator: OperatorVersion, stores: Sequence[StoreVersion], new: Sequence[NewStore]
     ) -> tuple[list[dict[str, Digest]], list[Assembled]]:
-        most, old, number = key_groups_of(operator.metas), len(stores), len(new)
+        most, old, number = operator.key_groups, len(stores), len(new)
         parts = [
             Part(store, owned_hashes(store.identity.partition, old, most), numbers)
             for store, numbers in zip(stores, new[0].merged.numbers, strict=True)

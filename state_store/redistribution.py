@@ -38,22 +38,22 @@ class Layout(Enum):
 def layout_of(operator_name: str, partitions: int, partitions_in_use: int, metas: Sequence[StoreMeta]) -> Layout:
     """How the stores of an operator, with these metadata, share its rows."""
     states = [state for meta in metas for state in meta.states]
-    if any(_groups_of(state) for state in states):
+    if any(_groups_of(state, operator_name) for state in states):
         return Layout.KEY_GROUPS
     is_alone = partitions_in_use == 1 and (partitions > 1 or all(map(_has_no_key, states)))
     return Layout.SINGLE if is_alone or operator_name in SINGLE_OPERATORS else Layout.REMAINDERS
 
 
-def key_groups_of(metas: Sequence[StoreMeta]) -> int:
+def key_groups_of(operator_name: str, metas: Sequence[StoreMeta]) -> int:
     """The number of key groups of a keyed operator, whose stores have these metadata. Raises FormatError."""
-    found = {number for meta in metas for state in meta.states if (number := _groups_of(state))}
+    found = {number for meta in metas for state in meta.states if (number := _groups_of(state, operator_name))}
     if len(found) != 1:
-        raise FormatError(f"The states of a keyed operator have {sorted(found)} key groups.")
+        raise FormatError(f"The states of the keyed operator {operator_name} have {sorted(found)} key groups.")
     return found.pop()
 
 
-def _groups_of(state: State) -> int | None:
-    return max_parallelism_of(state.descriptor, f"State {state.name!r}")
+def _groups_of(state: State, operator_name: str) -> int | None:
+    return max_parallelism_of(state.descriptor, f"State {state.name!r} of the operator {operator_name}")
 
 
 def _has_no_key(state: State) -> bool:

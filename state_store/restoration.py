@@ -43,7 +43,6 @@ from pyspark_ckpt.state_store.query_log import (
 )
 from pyspark_ckpt.state_store.redistribution import (
     Layout,
-    key_groups_of,
     overlaps,
 )
 from pyspark_ckpt.state_store.remote import point_to
@@ -155,7 +154,7 @@ class Restoration:
 
     def _shares(self, operator: OperatorVersion, number: int) -> Iterator[float]:
         """Rows of each new partition, if those of an old one are spread evenly over its key groups."""
-        most, old = key_groups_of(operator.metas), operator.partitions
+        most, old = operator.key_groups, operator.partitions
         rows = Counter[int]()
         for stores in operator.stores.values():
             rows.update({store.identity.partition: store.meta.rows for store in stores})
@@ -234,7 +233,7 @@ class Restoration:
                 hint="Correct the uid_map, or allow state that is not restored.",
             )
         for operator in self._operators:
-            if operator.layout is Layout.KEY_GROUPS and self.partitions > (most := key_groups_of(operator.metas)):
+            if operator.layout is Layout.KEY_GROUPS and self.partitions > (most := operator.key_groups):
                 raise InvalidInputError(
                     f"Keyed operator {', '.join(operator.uids)} has max_parallelism {most}: "
                     f"it cannot have {self.partitions} partitions.",

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from integration.operators.replay import Lines
 
 LIMIT_MB = 16
-ROWS = 250_000
+ROWS = 300_000
 ROW_BYTES = 600
-MOST_MB = 120  # Spark's own batches of 10,000 rows take a part of it, at Python's side and in Arrow
+MOST_MB = 150  # Spark's own batches of 10,000 rows take most of it, at Python's side and in Arrow
 
 _OUT = "rows bigint, peak_mb bigint"
 _SIZES = Source("keys long", (((1_000,),), ((ROWS,),), ((ROWS,),)))
