@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ import pyspark_ckpt
 from integration.crash import workload
 from integration.operators.placement import stored_rows
 from pyspark_ckpt import savepoints
+from pyspark_ckpt.state_store.options import PREFIX, parse
 
 HOLD_LIMIT_S = 150.0
 END = "all batches are done"
@@ -116,8 +116,10 @@ def state(
     session = _session(spark, conf or {})
     checkpoint = checkpoint or str(Path(folder) / "checkpoint")
     if name in ("keyed", "groups"):  # Spark's reader shows Spark's own states
-        with tempfile.TemporaryDirectory() as scratch:
-            return [sorted(map(repr, stored_rows(Path(checkpoint), Path(scratch))))]
+        options = parse(
+            {key.removeprefix(PREFIX): each for key, each in (conf or {}).items() if key.startswith(PREFIX)}
+        )
+        return [sorted(map(repr, stored_rows(checkpoint, options)))]
     return [
         sorted(map(repr, session.read.format("statestore").options(**view).load(checkpoint).collect()))
         for view in workload.state_views(name)

@@ -47,7 +47,7 @@ def compare(spark: SparkSession, provider: Provider, tmp_path: Path) -> Compare:
         assert actual.state == expected.state
         if provider.provider_class == OURS.provider_class:
             partitions = int(case.settings.get(SHUFFLE_PARTITIONS, PARTITIONS))
-            rows = list(stored_rows(tmp_path / "actual" / "checkpoint", tmp_path / "restored"))
+            rows = list(stored_rows(tmp_path / "actual" / "checkpoint"))
             assert [row for row in rows if partition_of(row.partition_hash, partitions) != row.partition] == []
         return actual
 

@@ -130,7 +130,7 @@ def test_groups_of_every_type_have_states_of_their_own_where_spark_puts_them(
         tmp_path / "native",
     )
     assert found == native
-    rows = list(stored_rows(tmp_path / "ours" / "checkpoint", tmp_path / "scratch"))
+    rows = list(stored_rows(tmp_path / "ours" / "checkpoint"))
     assert len({row.partition for row in rows}) == PARTITIONS
     assert all(partition_of(row.partition_hash, PARTITIONS) == row.partition for row in rows)
 
@@ -203,7 +203,7 @@ def test_groups_that_have_timed_out_have_their_states_and_expired_rows_are_freed
     ]
     operators = [progress.stateOperators[0] for progress in progresses]
     assert sum(operator.customMetrics["ckptExpiredRows"] for operator in operators) > 0
-    kept = [row.key for row in stored_rows(tmp_path / "checkpoint", tmp_path / "scratch")]
+    kept = [row.key for row in stored_rows(tmp_path / "checkpoint")]
     assert len(kept) == operators[-1].numRowsTotal
 
 

@@ -38,7 +38,7 @@ def test_totals_equal_those_of_sparks_aggregation(processor: Any, spark: SparkSe
 def test_keys_are_stored_in_the_partition_of_their_key_group(spark: SparkSession, tmp_path: Path) -> None:
     settings = {SHUFFLE_PARTITIONS: "5"}
     play(spark, keyed(VectorTotals(), TOTALS, max_parallelism=128), EVENTS, tmp_path, settings=settings)
-    rows = list(stored_rows(tmp_path / "checkpoint", tmp_path / "restored"))
+    rows = list(stored_rows(tmp_path / "checkpoint"))
     assert len(rows) == len({row[1] for batch in EVENTS.batches for row in batch})
     assert {row.partition for row in rows} == {(row.partition_hash * 128 >> 32) * 5 // 128 for row in rows}
     assert all(row.partition == (row.partition_hash * 128 >> 32) * 5 // 128 for row in rows)
