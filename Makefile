@@ -49,7 +49,7 @@ help: ## print this list
 demo: $(VENV)/.ready $(JAR) ## a stream of 336,776 real flights, killed in the middle, compared with a batch result
 	@$(PY) -m integration.demo $(ARGS)
 
-test: lint $(JAR) test-scala $(S3_READY) $(HDFS_READY) $(S3A_READY) $(KAFKA_READY) ## all checks and all tests: what CI runs
+test: lint $(JAR) test-scala $(S3_READY) $(HDFS_READY) $(S3A_READY) $(KAFKA_READY) .tools/spark.jsa ## all checks and all tests: what CI runs
 	@$(PY) -m pytest -v -n $(PROCESSES) $(ARGS)
 
 test-scala: $(VENV)/.ready $(SBT_READY)
@@ -62,7 +62,7 @@ endif
 bench: $(VENV)/.ready $(JAR) $(S3_READY) ## ours against Spark's own providers: a table, and a plot in bench/out
 	@$(PY) -m integration.bench $(ARGS)
 
-soak: $(VENV)/.ready $(JAR) $(S3_READY) $(HDFS_READY) ## random kills and faults on real Spark; ARGS="--minutes 60 --seed 1"
+soak: $(VENV)/.ready $(JAR) $(S3_READY) $(HDFS_READY) .tools/spark.jsa ## random kills and faults on real Spark; ARGS="--minutes 60 --seed 1"
 	@$(PY) -m integration.soak $(ARGS)
 	@CKPT_MATRIX=all $(PY) -m pytest integration/savepoints
 
@@ -126,6 +126,11 @@ $(VENV)/.ready: pyproject.toml
 .tools/bin/versitygw:
 	@echo "Building versitygw, the S3 service of the tests: about a minute the first time"
 	@GOBIN=$(CURDIR)/.tools/bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+
+.tools/spark.jsa: $(VENV)/.ready | $(JAR)
+	@echo "Making an archive of Spark's classes, from which the JVMs of the tests start faster: most of a minute"
+	@mkdir -p .tools && rm -f $@
+	@$(PY) -m integration.class_archive $@ >.tools/class_archive.log 2>&1 || { cat .tools/class_archive.log; exit 1; }
 
 .tools/hadoop-client-minicluster-3.5.0.jar:
 	@mkdir -p .tools

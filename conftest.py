@@ -1,4 +1,4 @@
-"""Which tests a run has, and how its processes share them: by files, and those of one costly fixture together."""
+"""Which tests a run has, in which order, and how its processes share them: by files, or by a costly fixture."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 TOGETHER = ("integration/crash/",)
 """Folders whose tests compare with one run, which takes a minute."""
 
+LONGEST = ("integration/crash/", "integration/kafka/", "integration/savepoints/test_driver_kill.py")
+"""What begins first of the tests with Spark: else a run waits for it at its end."""
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
@@ -30,8 +33,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the cases of the whole matrix."""
+    """Leave out the cases of the whole matrix; tests without Spark first, then the longest."""
     left_out = [] if ALL else [item for item in items if item.get_closest_marker("matrix")]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("matrix")]
+    items.sort(key=lambda item: (item.nodeid.startswith("integration/"), not item.nodeid.startswith(LONGEST)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from integration.jvm import JAVA_OPTIONS
 from tests.hdfs_service import hdfs
 from tests.s3_server import s3, use_credentials
 
@@ -26,8 +27,7 @@ SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    # Many short queries: compile little, collect simply.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
     "spark.ui.enabled": "false",
     "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",

@@ -176,7 +176,7 @@ def _job(what: str, size_bytes: int = SMALL_BYTES, *, only_copies: bool = False)
     """How the tasks of an operation run, and who is told how far they are."""
     session = _active_session()
     runner: Runner = run_here if size_bytes < SMALL_BYTES else LocalProcesses()
-    if only_copies and (session is None or _runs_here(session)):
+    if only_copies and (session is None or _local(session.sparkContext)):
         runner = copy_here
     elif session is not None:
         runner = SparkJob(session, f"pyspark-ckpt: {what}")
@@ -239,7 +239,7 @@ def _outcome(task: Task, attempts: int) -> tuple[Any, CkptError | None]:
 
 def _attempts(context: SparkContext) -> int:
     """How often Spark tries a task: in ``local[2, 4]`` four times, and once where the master does not say."""
-    local = re.fullmatch(r"local(\[[^,]*(,\s*(\d+))?\s*\])?", context.master or "")
+    local = _local(context)
     return int(local[3] or 1) if local else int(context.getConf().get("spark.task.maxFailures", "4") or 4)
 
 
@@ -250,10 +250,9 @@ def _finished_tasks(context: Any, group: str) -> int:  # noqa: ANN401 - a SparkC
     return sum(stage.numCompletedTasks for stage in stages if stage is not None)
 
 
-def _runs_here(session: SparkSession) -> bool:
-    """Whether this machine is all that there is of the cluster: copies need no other processes then."""
-    master = session.sparkContext.master or ""
-    return master.startswith("local") and not master.startswith("local-")
+def _local(context: SparkContext) -> re.Match[str] | None:
+    """The master of a session whose executor is its driver, which is all that there is of the cluster, or None."""
+    return re.fullmatch(r"local(\[[^,]*(,\s*(\d+))?\s*\])?", context.master or "")
 
 
 def _active_session() -> SparkSession | None:

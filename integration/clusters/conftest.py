@@ -15,13 +15,14 @@ import pytest
 
 from integration.crash import processes
 from integration.crash.driver import environment
+from integration.jvm import JAVA_OPTIONS
 
 PROGRAM = Path(__file__).with_name("counts.py")
 SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+    "spark.executor.extraJavaOptions": JAVA_OPTIONS,
     "spark.executor.memory": "512m",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",

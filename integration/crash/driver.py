@@ -20,6 +20,7 @@ import pyspark
 from typing_extensions import Self
 
 from integration.crash import processes
+from integration.jvm import JAVA_OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = "spark.sql.streaming.stateStore.ckpt."
@@ -29,8 +30,6 @@ LOCAL = "local[4,4]"
 LOOK_S = 0.2  # between looks at all processes of the machine
 LOCAL_CLUSTER = "local-cluster[2,1,1024]"
 
-# Short lives: compile little, collect simply.
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={temporary}"
 _LOCK_TROUBLE = re.compile(r"\block(s|ed|ing)?\b|ConflictError|could not be acquired|not released", re.IGNORECASE)
 _OURS = re.compile(r"ckpt|state ?(store|server)|StateStore", re.IGNORECASE)
 
@@ -241,7 +240,7 @@ class Driver:
         return [line for line in self.all_logs().splitlines() if _OURS.search(line) and _LOCK_TROUBLE.search(line)]
 
     def _settings(self, master: str, conf: Mapping[str, str]) -> dict[str, str]:
-        java = _JAVA.format(temporary=self.folder / "temporary")
+        java = f"{JAVA_OPTIONS} -Djava.io.tmpdir={self.folder / 'temporary'}"
         return {
             "spark.master": master,
             "spark.app.name": "crash",
