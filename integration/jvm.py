@@ -13,4 +13,7 @@ from tests.java_program import SHORT_LIFE
 ARCHIVE = Path(__file__).resolve().parents[1] / ".tools" / "spark.jsa"
 SILENT = "-Xlog:cds*=off"
 """It is no concern of a test whether there is an archive: stdout stays its own."""
-JAVA_OPTIONS = " ".join([*SHORT_LIFE, *([f'-XX:SharedArchiveFile="{ARCHIVE}"', SILENT] if ARCHIVE.is_file() else [])])
+CODE_CACHE = "-XX:ReservedCodeCacheSize=256m"
+"""The default of a JVM that compiles little is too little for Spark: it would forget what it has compiled."""
+_ARCHIVED = [f'-XX:SharedArchiveFile="{ARCHIVE}"', SILENT] if ARCHIVE.is_file() else []
+JAVA_OPTIONS = " ".join([*SHORT_LIFE, CODE_CACHE, *_ARCHIVED])

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pytest
 
+from integration.jvm import JAVA_OPTIONS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -111,7 +113,7 @@ def test_an_example_comes_to_what_pandas_comes_to(
 
 
 def test_an_example_runs_as_the_docs_say() -> None:
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "JDK_JAVA_OPTIONS": JAVA_OPTIONS}
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / "airlines.py")], capture_output=True, text=True, env=environment, check=False
     )

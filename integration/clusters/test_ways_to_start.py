@@ -21,6 +21,7 @@ def _is_right(said: Mapping[str, Any], files: int) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.matrix
 def test_counts_go_on_when_a_script_on_all_local_cores_is_run_again(run: Run) -> None:
     _is_right(run("local[*]"), files=1)
     _is_right(run("local[*]"), files=2)
