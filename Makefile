@@ -49,7 +49,7 @@ help: ## print this list
 demo: $(VENV)/.ready $(JAR) ## a stream of 336,776 real flights, killed in the middle, compared with a batch result
 	@$(PY) -m integration.demo $(ARGS)
 
-test: lint $(JAR) test-scala $(S3_READY) $(HDFS_READY) $(S3A_READY) $(KAFKA_READY) .tools/spark.jsa ## all checks and all tests: what CI runs
+test: lint $(JAR) test-scala $(S3_READY) $(HDFS_READY) $(S3A_READY) $(KAFKA_READY) .tools/spark.jsa ## all checks, and all tests but the largest matrices: what CI runs
 	@$(PY) -m pytest -v -n $(PROCESSES) $(ARGS)
 
 test-scala: $(VENV)/.ready $(SBT_READY)

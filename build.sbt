@@ -34,6 +34,7 @@ lazy val bridge = (project in file("."))
     Test / baseDirectory := baseDirectory.value,
     // What Spark's own launcher gives its JVMs on Java 17.
     Test / javaOptions ++= Seq("-Xmx1g", "-Dio.netty.tryReflectionSetAccessible=true") ++
+      Seq("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC") ++ // they live for a minute
       Seq("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util",
         "java.util.concurrent", "java.util.concurrent.atomic", "sun.nio.ch", "sun.nio.cs", "sun.security.action",
         "sun.util.calendar").map(name => s"--add-opens=java.base/$name=ALL-UNNAMED"))

@@ -25,7 +25,9 @@ SparkSession.builder.config("{PREFIX}memoryLimit", "1g")
 ```
 
 A query that meets an unknown key or a value out of range is refused when it starts; the message names the key.
-Sizes are written as `256m` or `1g`, times as `60s` or `10m`. They are read when a query starts.
+Sizes are written as `256m` or `1g`, times as `60s` or `10m`. They are read when a query starts;
+`python`, `memoryLimit`, `localDir`, `startTimeout`, `logLevel` and `failPoints` are of the executor's process, and stay what
+the first query there had.
 
 | key | type | default | what it does |
 |---|---|---|---|

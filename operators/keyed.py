@@ -160,6 +160,13 @@ class KeyedStream:
                 f"{who}: {type(processor).__name__} declares timers of event time, and the frame has no watermark.",
                 hint="Call withWatermark on the frame, or declare the timers with clock='processing'.",
             )
+        lives = {each.state.name: each.state.ttl for each in operator.states if each.state.ttl is not None}
+        of_events = [name for name, life in lives.items() if life.clock == "event"]
+        if of_events and not has_watermark:
+            raise InvalidInputError(
+                f"{who}: state {of_events[0]!r} has a time to live in event time, and the frame has no watermark.",
+                hint="Call withWatermark on the frame, or let the state live by processing time (clock='processing').",
+            )
         for name in self.order_by:
             if pa.types.is_nested(operator.input.field(name).type):
                 declared = self.frame.schema[name].dataType.simpleString()

@@ -40,7 +40,7 @@ def spark_conf(**options: str | float) -> dict[str, str]:
     ``spark.sql.streaming.stateStore.ckpt.memoryLimit``. Raises InvalidInputError for an unknown option or
     a bad value, NotFoundError where the jar was never built.
     """
-    given = {PREFIX + _camel_case(name): str(value) for name, value in options.items()}
+    given = {PREFIX + _camel_case(name): _text(value) for name, value in options.items()}
     parse(given)
     return {_JARS: jar_path(), _PROVIDER: PROVIDER_CLASS, _CHECKPOINT_FORMAT: "2", **given}
 
@@ -62,7 +62,7 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
             "start the Connect server with the settings of pyspark_ckpt.spark_conf()."
         )
     conf = spark_conf(**options)
-    parse({key: str(value) for key, value in already.items() if key.startswith(PREFIX)})
+    parse({key: _text(value) for key, value in already.items() if key.startswith(PREFIX)})
     conf[_CHECKPOINT_FORMAT] = str(already.get(_CHECKPOINT_FORMAT, conf[_CHECKPOINT_FORMAT]))
     if not (_PYTHON in conf or already.keys() & {_PYTHON, _WORKER_PYTHON} or "PYSPARK_PYTHON" in os.environ):
         conf |= {_PYTHON: sys.executable} if _is_local(already) else {}
@@ -73,6 +73,11 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
     for key, value in conf.items():
         builder.config(key, value)
     return builder
+
+
+def _text(value: str | float) -> str:
+    """A value as Spark's confs have it: Python's True is its true."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _camel_case(name: str) -> str:

@@ -92,7 +92,7 @@ class Checkpoint:
         """Look at ``location``. Raises InvalidInputError if there is no checkpoint of a query, StorageError."""
         self.workplace = Workplace(options)
         self._places: dict[Identity, BlobPlace] = {}
-        self.place = self.workplace.place(location)
+        self.place = self.workplace.named(location)
         try:
             self.query_id = query_id(self.place)
         except (NotFoundError, FormatError) as problem:

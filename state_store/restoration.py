@@ -94,7 +94,7 @@ class Restoration:
         self._request = request
         self.options = options
         self.workplace = Workplace(replace(options, remote=""))
-        self.place = self.workplace.place(target)
+        self.place = self.workplace.named(target)
         self.old_partitions = partitions_of(source.place, version - 1)
         self.partitions = self.old_partitions if request.partitions is None else request.partitions
         self._check()

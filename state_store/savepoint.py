@@ -125,7 +125,7 @@ class Savepoint(Checkpoint):
 
     def __init__(self, location: str, options: Options) -> None:
         """Look at ``location``. Raises InvalidInputError if no savepoint is there; FormatError, StorageError."""
-        self.info = read_info(Workplace(options).place(location))
+        self.info = read_info(Workplace(options).named(location))
         super().__init__(location, options)
 
     @property
@@ -223,7 +223,7 @@ def delete(location: str, options: Options) -> int:
 
     Raises InvalidInputError for a place that is neither, StorageError.
     """
-    place = Workplace(options).place(location)
+    place = Workplace(options).named(location)
     blobs = place.walk()
     names = {blob.name for blob in blobs}
     if NAME not in names and not _is_unfinished(place):
@@ -260,7 +260,7 @@ def saved_below(place: BlobPlace) -> list[tuple[str, SavepointInfo | FormatError
 
 def place_of_savepoint(target: str, options: Options) -> BlobPlace:
     """The place that a savepoint is to be taken in. Raises InvalidInputError."""
-    return Workplace(options).place(target)
+    return Workplace(options).named(target)
 
 
 def refuse_unless_empty(place: BlobPlace, what: str) -> None:

@@ -50,7 +50,7 @@ def create(
     """
     checkpoint = Checkpoint(location, options)
     workplace = Workplace(replace(options, remote=""))
-    place = workplace.place(target)
+    place = workplace.named(target)
     refuse_unless_empty(place, "a savepoint")
     place.put(UNFINISHED, b"")
     with _logs_held(checkpoint, place) as (version, logs):

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, place_at
+from pyspark_ckpt.state_store.blobs import BlobPlace, names_scheme, place_at
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.failpoints import FailPoints
@@ -45,6 +45,14 @@ class Workplace:
     def place(self, url: str) -> BlobPlace:
         """The place behind a URL. Raises InvalidInputError."""
         return place_at(url, self.options.s3)
+
+    def named(self, location: str) -> BlobPlace:
+        """The place that a user names: a path that is not absolute is one of the present folder, as for a shell.
+
+        Raises InvalidInputError.
+        """
+        is_path = location and not names_scheme(location)
+        return self.place(str(Path(location).absolute()) if is_path else location)
 
     def tuning(self) -> Tuning:
         """RocksDB settings for databases that are read once."""

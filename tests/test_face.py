@@ -59,6 +59,11 @@ def test_configure_returns_the_builder_with_provider_format_and_jar(builder: Spa
     assert builder._options == pyspark_ckpt.spark_conf()
 
 
+def test_an_option_that_is_true_in_python_is_true_for_spark(builder: SparkSession.Builder) -> None:
+    pyspark_ckpt.configure(builder, allow_non_restored_state=True)
+    assert builder._options[PREFIX + "ckpt.allowNonRestoredState"] == "true"
+
+
 def test_configure_changes_nothing_when_it_is_called_twice(builder: SparkSession.Builder) -> None:
     once = dict(pyspark_ckpt.configure(builder)._options)
     assert pyspark_ckpt.configure(builder)._options == once

@@ -22,6 +22,7 @@ __all__ = [
     "S3aSettings",
     "Sink",
     "Traffic",
+    "names_scheme",
     "place_at",
 ]
 
@@ -30,6 +31,11 @@ _NOTHING_SET = S3aSettings({})
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _S3_SCHEMES = ("s3", "s3a", "s3n")
 _HDFS_SCHEMES = ("hdfs", "viewfs")
+
+
+def names_scheme(location: str) -> bool:
+    """Whether a location is a URI and not a path."""
+    return _SCHEME.match(location) is not None
 
 
 def place_at(uri: str, s3: S3Settings = _BOTO3S_OWN, s3a: S3aSettings = _NOTHING_SET) -> BlobPlace:

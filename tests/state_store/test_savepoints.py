@@ -62,6 +62,22 @@ def test_a_savepoint_is_all_that_is_left_of_a_query(partitions: int, kind: Kind,
     assert stored(str(quick_path / "restored")) == (query.version, partitions, query.rows)
 
 
+def test_paths_that_are_not_absolute_are_of_the_present_folder(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = written(quick_path / "query", 2)
+    monkeypatch.chdir(quick_path)
+    savepoints.savepoint("query", "saved/taken")
+    savepoints.restore("saved/taken", "./restored", parallelism=3)
+    assert stored(str(quick_path / "restored")) == (query.version, 3, query.rows)
+    assert main(["checkpoint", "verify", "restored"]) == 0
+    assert main(["savepoint", "list", "saved"]) == 0
+    assert "taken" in capsys.readouterr().out
+    assert main(["savepoint", "delete", "saved/taken"]) == 0
+    assert main(["rescale", "query", "rescaled", "-n", "1"]) == 0
+    assert stored(str(quick_path / "rescaled")) == (query.version, 1, query.rows)
+
+
 def test_no_clean_up_touches_a_savepoint(quick_path: Path) -> None:
     query = written(quick_path / "query", 2, operators=(0,))
     target = quick_path / "taken"
