@@ -2,19 +2,22 @@
 
 What a group has written is staged, in a log, before its call ends. A task may have two such sessions, perhaps in two
 processes: Spark hands groups that have timed out over behind the others, and does not say whether there are any.
-The first of them frees expired rows; to both, those rows are not there any more.
+The first of them frees expired rows; to both, those rows are not there any more. A group that had rows may be among
+those that have timed out: it is called again then, and finds what it has staged.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from operator import itemgetter
 from pathlib import Path
 
 import msgspec
 
 from pyspark_ckpt.operators.bound import Row
+from pyspark_ckpt.operators.state_rows import merged
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.ttl import Clock
 from pyspark_ckpt.operators.worker_session import WorkerSession
@@ -22,11 +25,13 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import DAMAGE
 from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.parts import SUFFIX, Part, write_part
-from pyspark_ckpt.state_store.staged_log import Frame, StagedLog
+from pyspark_ckpt.state_store.staged_log import LOG, Frame, StagedGroups, StagedLog
 from pyspark_ckpt.state_store.ticket import Ticket
 
 LOG_BYTES = 8 << 20
 """Rows that are together larger than this become a table file."""
+PORTION = 1024
+"""Rows of a frame that is kept apart."""
 
 
 class GroupSession(WorkerSession):
@@ -42,7 +47,7 @@ class GroupSession(WorkerSession):
     ) -> None:
         """Find or create ``states``. Raises as WorkerSession does."""
         super().__init__(ticket, states, None, keys, now_ms)
-        staging = Path(ticket.staging)
+        self._staging = staging = Path(ticket.staging)
         earlier = len(list(staging.glob(f"groups-*{SUFFIX}")))
         self.is_first = earlier == 0
         self.name = f"groups-{earlier:04d}-{uuid.uuid4().hex[:12]}"
@@ -53,21 +58,40 @@ class GroupSession(WorkerSession):
         self._log_bytes = log_bytes
         self._recent: dict[bytes, bytes | None] = {}
         self._recent_bytes = 0
-        log = f"{self.name}.log"
+        log = f"{self.name}{LOG}"
         self._log = StagedLog(staging / log)
+        self._staged: StagedGroups | None = None
+        self._overlay: Mapping[bytes, bytes | None] = {}
         write_part(staging, self.name, Part(self._declared, (), {}, 0, {}, log))
 
+    def at(self, suffix: bytes, *, is_again: bool) -> None:
+        """Begin the call of a group; ``is_again``: it may have been called before in this task."""
+        self.position.suffix = suffix
+        self._overlay = {}
+        if is_again:
+            if self._staged is None:  # all calls for rows have ended by now
+                self._staged = StagedGroups(self._staging)
+            self._overlay = self._staged.rows(suffix)
+
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """See WorkerSession."""
+        """See WorkerSession; as the task has left them."""
         values = super().get_many(keys)
         if self._freed:
-            return [None if key in self._freed else value for key, value in zip(keys, values, strict=True)]
+            values = [None if key in self._freed else value for key, value in zip(keys, values, strict=True)]
+        if self._overlay:
+            values = [self._overlay.get(key, value) for key, value in zip(keys, values, strict=True)]
         return values
 
     def scan(self, prefix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """See WorkerSession."""
+        """See WorkerSession; as the task has left them."""
         rows = super().scan(prefix, begin, end)
-        return (row for row in rows if prefix + row[0] not in self._freed) if self._freed else rows
+        if self._freed:
+            rows = (row for row in rows if prefix + row[0] not in self._freed)
+        if self._overlay:
+            entries = ((key[len(prefix) :], value) for key, value in self._overlay.items() if key.startswith(prefix))
+            inside = (row for row in entries if row[0] >= begin and (end is None or row[0] < end))
+            rows = merged(rows, sorted(inside, key=itemgetter(0)))
+        return rows
 
     def stage_freed(self, rows: Iterable[Row], changes: Mapping[int, int]) -> None:
         """Stage the removal of expired rows, before any group's. To be called once by the first session."""
@@ -77,8 +101,11 @@ class GroupSession(WorkerSession):
         self._freed_path.write_bytes(msgspec.msgpack.encode(freed))
         self._log.append(self._frame([], changes))
 
-    def stage_group(self, rows: Iterable[Row], changes: Mapping[int, int]) -> None:
-        """Stage what one group has written, sorted by key: in the log, or in a table file if it is much."""
+    def stage_group(self, rows: Iterable[Row], changes: Callable[[], Mapping[int, int]]) -> None:
+        """Stage what one group has written, sorted by key: in the log, or in a table file if it is much.
+
+        ``changes``: those of row counts, which are known when all rows have been taken.
+        """
         remaining = iter(rows)
         taken: list[Row] = []
         for row in remaining:
@@ -86,20 +113,26 @@ class GroupSession(WorkerSession):
             self._recent_bytes += len(row[0]) + len(row[1] or b"")
             if self._recent_bytes > self._log_bytes:
                 self.stage(sorted(self._recent.items()))
-                self.stage(chain(taken, remaining))
+                self.stage(self._kept_apart(chain(taken, remaining)))
                 self._recent, self._recent_bytes = {}, 0
-                self._log.begin_anew(self._frame([], changes))
+                self._log.begin_anew(self._frame([], changes()))
                 return
         self._recent.update(taken)
-        self._log.append(self._frame(taken, changes))
+        self._log.append(self._frame(taken, changes()))
 
     def close(self) -> None:
         """Let go of the log, which the commit reads."""
         self._log.close()
 
+    def _kept_apart(self, rows: Iterator[Row]) -> Iterator[Row]:
+        """The rows, for another call of the group to find."""
+        while portion := list(islice(rows, PORTION)):
+            self._log.keep_apart([self._frame(portion, {})])
+            yield from portion
+
     def _frame(self, rows: list[Row], changes: Mapping[int, int]) -> Frame:
         written = self._written + len(self._recent)
-        return Frame(rows, tuple(self._files), dict(changes), dict(self.counts), written)
+        return Frame(rows, tuple(self._files), dict(changes), dict(self.counts), written, self.position.suffix)
 
 
 def _read_freed(path: Path) -> list[bytes]:

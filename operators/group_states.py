@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -77,7 +78,7 @@ class GroupFunctionWithStates:
         """Process the group's rows. What is written is staged when the last output row has been taken."""
         task = _task(self, state)
         with naming(task.ticket, self.declared.uid):
-            yield from self.function(key, frames, state, task.at(state._keyAsUnsafe))  # noqa: SLF001 - the key, unharmed by pandas
+            yield from self.function(key, frames, state, task.at(state))
             task.stage()
 
 
@@ -105,15 +106,16 @@ class _GroupsTask:
             sweep(self._session, self._bound, 0)
             self._session.stage_freed(written(self._bound), row_changes(self._bound))
 
-    def at(self, key_row: bytes) -> object:
-        """The states of a group."""
-        key = self._read(key_row)
-        self._session.position.suffix = self._hash(key).to_bytes(HASH_BYTES, "big") + self._codec.encode(key)
+    def at(self, state: GroupState) -> object:
+        """The states of a group, which may have had its rows before if Spark's ``state`` has timed out."""
+        key = self._read(state._keyAsUnsafe)  # noqa: SLF001 - the key, unharmed by pandas
+        suffix = self._hash(key).to_bytes(HASH_BYTES, "big") + self._codec.encode(key)
+        self._session.at(suffix, is_again=state.hasTimedOut)
         return self._states
 
     def stage(self) -> None:
         """Stage what the group has written."""
-        self._session.stage_group(written(self._bound), row_changes(self._bound))
+        self._session.stage_group(written(self._bound), partial(row_changes, self._bound))
 
     def close(self) -> None:
         """Let go of the session, whose task has ended."""

@@ -255,7 +255,7 @@ class EntryRows:
         if not written:
             return base
         inside = sorted(entry for entry in written if entry >= begin and (end is None or entry < end))
-        return _merged(base, [(entry, written[entry]) for entry in inside])
+        return merged(base, [(entry, written[entry]) for entry in inside])
 
     def has_rows(self, suffix: bytes, begin: bytes = b"") -> bool:
         """Whether a key has rows from entry ``begin`` on."""
@@ -316,7 +316,7 @@ class EntryRows:
                 yield entry
 
 
-def _merged(
+def merged(
     base: Iterator[tuple[bytes, bytes]], written: Sequence[tuple[bytes, bytes | None]]
 ) -> Iterator[tuple[bytes, bytes]]:
     """The rows of ``base`` under what was ``written``."""

@@ -207,6 +207,55 @@ def test_groups_that_have_timed_out_have_their_states_and_expired_rows_are_freed
     assert len(kept) == operators[-1].numRowsTotal
 
 
+class Calls:
+    """Which calls a group has had."""
+
+    made = ckpt.ListState("made", "string")
+    number = ckpt.ValueState("number", "bigint", default=0)
+
+
+def note(
+    _key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState, calls: Calls
+) -> Iterator[pd.DataFrame]:
+    """Set the time-out once, and leave it alone: a group whose time has come has its rows, and then times out."""
+    import pandas as pd
+
+    if state.hasTimedOut:
+        state.remove()
+    elif not state.exists:
+        state.update((1,))
+        state.setTimeoutTimestamp(int(next(frames)["at"].max().timestamp() * 1000) + 600_000)
+    calls.made.add("timed out" if state.hasTimedOut else "rows")
+    calls.number.update(calls.number.value() + 1)
+    yield pd.DataFrame({"number": [calls.number.value()], "made": [", ".join(calls.made.get())]})
+
+
+def test_a_group_that_has_rows_when_it_times_out_goes_on_from_what_these_have_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def query(frames: Sequence[DataFrame]) -> DataFrame:
+        called = ckpt.with_states(note, Calls(), uid="calls")
+        timely = frames[0].withWatermark("at", "1 minute")
+        return timely.groupBy("user").applyInPandasWithState(
+            called, "number bigint, made string", "n int", "update", "EventTimeTimeout"
+        )
+
+    case = Case(
+        query, (Source("user int, at timestamp", tuple(((1, _minute(n)),) for n in (0, 30, 32, 33))),), "update"
+    )
+    write_inputs(case, tmp_path, 0, 4)
+    batches: dict[int, Lines] = {}
+    run(OURS.session(spark), case, tmp_path, collect_into(batches))
+    both = "rows, rows, rows, timed out"
+    assert [sorted((row.number, row.made) for row in map(_parsed, batches[number])) for number in range(4)] == [
+        [(1, "rows")],
+        [(2, "rows, rows")],
+        [(3, "rows, rows, rows"), (4, both)],
+        [(5, f"{both}, rows")],
+    ]
+    assert len(list(stored_rows(tmp_path / "checkpoint"))) == 1 + 1 + 5 + 1  # Spark's own, a value, elements, a head
+
+
 def _parsed(line: str) -> Row:
     row: Row = eval(line, {"Row": Row})  # noqa: S307 - the text of a row
     return row

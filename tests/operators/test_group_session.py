@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -85,14 +86,14 @@ class Session:
             sweep(session, self._bound, 0)
             session.stage_freed(written(self._bound), row_changes(self._bound))
 
-    def at(self, user: str) -> dict[str, Any]:
+    def at(self, user: str, *, is_again: bool = False) -> dict[str, Any]:
         """The states of a group."""
-        self.session.position.suffix = suffix_of(user)
+        self.session.at(suffix_of(user), is_again=is_again)
         return self.states
 
     def stage(self) -> None:
         """End the group."""
-        self.session.stage_group(written(self._bound), row_changes(self._bound))
+        self.session.stage_group(written(self._bound), partial(row_changes, self._bound))
 
 
 @pytest.fixture
@@ -124,6 +125,67 @@ def test_what_every_group_has_staged_is_committed_wherever_the_log_is_cut(log_by
         rows = {state["name"]: state["rows"] for state in answer["states"]}
         assert (rows["value"], rows["map"]) == (30, 30 * (batch + 1))
         assert rows["list"] == 30 * (batch + 2), "the elements and where the list ends"
+
+
+@pytest.mark.parametrize("log_bytes", [1, 200, LOG_BYTES])
+@pytest.mark.parametrize("sessions", [1, 2])
+def test_a_group_finds_what_it_has_staged_when_it_is_called_again(
+    sessions: int, log_bytes: int, groups: Groups
+) -> None:
+    users = ("a", "b", "c", "nobody")
+    for batch in range(4):
+        groups.begin()
+        session = groups.session(log_bytes=log_bytes)
+        for user in users[:3]:
+            states = session.at(user)
+            states["value"].update(10 * batch)
+            if user == "b":
+                states["list"].clear()
+                states["map"].clear()
+            states["list"].add_all([batch] * 3)
+            states["map"].put(str(batch), batch)
+            session.stage()
+        again = session if sessions == 1 else groups.session(log_bytes=log_bytes)
+        for user in users:
+            states = again.at(user, is_again=True)
+            value, elements, entries = _shown(states)
+            if user == "nobody":
+                assert (value, elements, entries) == (None, [], {})
+                continue
+            assert value == 10 * batch
+            earlier = {"a": [*range(batch)], "b": [], "c": []}[user]
+            assert elements == [each for n in earlier for each in (n, n, n, 100 + n)] + [batch] * 3
+            assert entries == {**{str(n): n for n in earlier}, **{f"{n}!": n for n in earlier}, str(batch): batch}
+            states["value"].update(value + 1)
+            if user == "c":
+                for each in ("value", "list", "map"):
+                    states[each].clear()
+            else:
+                states["list"].add(100 + batch)
+                states["map"].put(f"{batch}!", batch)
+            again.stage()
+        rows = {state["name"]: state["rows"] for state in groups.commit()["states"]}
+        assert rows["value"] == 2
+        assert rows["list"] == 4 * (batch + 1) + 1 + 4 + 1, "elements and heads of a and b"
+        assert rows["map"] == 2 * (batch + 1) + 2
+    groups.begin()
+    session = groups.session()
+    assert _shown(session.at("b")) == (31, [3, 3, 3, 103], {"3": 3, "3!": 3})
+    assert _shown(session.at("c")) == (None, [], {})
+
+
+@pytest.mark.parametrize("log_bytes", [1, LOG_BYTES])
+def test_rows_are_counted_when_the_last_group_has_cleared_some(log_bytes: int, groups: Groups) -> None:
+    for _ in range(3):
+        groups.begin()
+        session = groups.session(log_bytes=log_bytes)
+        states = session.at("a")
+        states["list"].update([1, 2, 3])
+        states["map"].clear()
+        states["map"].put("only", 1)
+        session.stage()
+        rows = {state["name"]: state["rows"] for state in groups.commit()["states"]}
+        assert (rows["list"], rows["map"]) == (4, 1)
 
 
 def test_a_large_list_is_cleared_when_the_log_is_full(groups: Groups) -> None:
