@@ -200,6 +200,26 @@ class Proof:
             )
 
 
+def unproven(place: BlobPlace, batch: int, files: Sequence[QueryFile]) -> list[str]:
+    """What is wrong with a savepoint's objects of a query, for which a restore refuses it. Raises StorageError."""
+    proof, known, problems = Proof(files), {file.name for file in files}, list[str]()
+
+    def prove(names: Iterable[str]) -> None:
+        for name in names:
+            try:
+                proof(name, place.get(name), f"{place.url}/{name}")
+            except (FormatError, NotFoundError) as problem:
+                problems.append(problem.message)
+
+    prove(sorted(known))
+    try:
+        prove(name for name in [*log_names(place, batch), *operator_names(place), QUERY] if name not in known)
+    except NotFoundError as problem:
+        if not problems:  # else what it misses is among them
+            problems.append(problem.message)
+    return problems
+
+
 def copy_logs(source: BlobPlace, batch: int, target: BlobPlace, change: Change = _checked) -> list[QueryFile]:
     """Copy what a query has logged as of ``batch``, and what its sources remember.
 
@@ -222,14 +242,23 @@ def copy_id(source: BlobPlace, target: BlobPlace, change: Change = _checked) -> 
 def _copied(
     names: Callable[[], Iterator[str]], source: BlobPlace, target: BlobPlace, change: Change
 ) -> list[QueryFile]:
-    """Copy objects, also while a query deletes some for others that say the same: then those are copied."""
+    """Copy objects, also while a query deletes some for others that say the same: then those are copied alone."""
+    copied: set[str] = set()
     while True:
         wanted = list(names())
+        for name in sorted(copied.difference(wanted)):
+            target.delete(name)
+        copied.intersection_update(wanted)
+        files: list[QueryFile] = []
         try:
-            return [_copied_object(name, source, target, change) for name in wanted]
+            for name in wanted:
+                files.append(_copied_object(name, source, target, change))
+                copied.add(name)
         except NotFoundError:
             if set(wanted) <= set(names()):
                 raise
+        else:
+            return files
 
 
 def _copied_object(name: str, source: BlobPlace, target: BlobPlace, change: Change) -> QueryFile:
