@@ -10,6 +10,8 @@
     state/<operator>/_stateSchema/...     schemas of transformWithState
     state/<operator>/0/<store>/_metadata/schema
 
+and what a restore has written there, _ckpt/non-restored-state.allowed.
+
 A query goes on behind batch N from the offsets of N - 1 and N and the commit of N. A batch N + 1 that was planned and
 not committed runs again with its offsets, so that a sink that has seen a part of it sees the same.
 """
@@ -26,6 +28,7 @@ import xxhash
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 from pyspark_ckpt.state_store.json_objects import Count
+from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 
 QUERY = "metadata"
 PARTITIONS_CONF = "spark.sql.shuffle.partitions"
@@ -72,8 +75,12 @@ def log_names(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
 
 
 def operator_names(checkpoint: BlobPlace) -> Iterator[str]:
-    """Names of what says which operators, stores and types there are. Raises StorageError."""
-    return (blob.name for blob in checkpoint.walk("state") if not _STATE_ROWS.match(blob.name))
+    """Names of what says which operators, stores and types there are, and that some may be undeclared.
+
+    Raises StorageError.
+    """
+    yield from (blob.name for blob in checkpoint.walk("state") if not _STATE_ROWS.match(blob.name))
+    yield from (blob.name for blob in checkpoint.list(CHECKPOINT_FOLDER, prefix=NON_RESTORED_STATE_NAME))
 
 
 def partitions_of(checkpoint: BlobPlace, batch: int) -> int:

@@ -20,6 +20,7 @@ from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.inventory import inventory
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
+from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.pins import Pins
 from pyspark_ckpt.state_store.redistribution import merged
@@ -32,6 +33,7 @@ from tests.lab import QUERY
 from tests.saved_query import MAX_PARALLELISM, UID, Logical, Query, stored, written
 
 NUMBERS = (1, 2, 3, 4, 7, 8, 16)
+ALLOWED = f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}"
 KINDS: tuple[Kind, ...] = ("native", "canonical")
 
 
@@ -243,6 +245,24 @@ def test_a_claimed_savepoint_goes_when_the_checkpoint_stands_and_not_before(
     savepoints.restore(str(saved), str(quick_path / "restored"), claim="claim")
     assert files(saved) == {}
     assert stored(str(quick_path / "restored")) == (query.version, 2, query.rows)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_that_may_be_left_alone_still_may_when_its_checkpoint_is_moved(kind: Kind, quick_path: Path) -> None:
+    query = written(quick_path / "query", 2, operators=(2,), batches=1)
+    first, taken = str(quick_path / "first"), str(quick_path / "taken")
+    savepoints.savepoint(query.location, first)
+    assert not (quick_path / "first" / ALLOWED).exists()
+    savepoints.restore(first, str(quick_path / "0"), allow_non_restored_state=True)
+    savepoints.rescale(str(quick_path / "0"), str(quick_path / "1"), 3)
+    savepoints.savepoint(str(quick_path / "1"), taken, kind=kind)
+    savepoints.restore(taken, str(quick_path / "2"))
+    for each in ("0", "1", "2"):
+        assert (quick_path / each / ALLOWED).is_file(), each
+    (quick_path / "taken" / ALLOWED).unlink()
+    with pytest.raises(NotFoundError, match="which the savepoint was taken with"):
+        savepoints.restore(taken, str(quick_path / "3"))
+    assert main(["savepoint", "verify", taken]) == 1
 
 
 def renamed(rows: Logical, uid: str) -> Logical:
