@@ -25,7 +25,7 @@ from pyspark_ckpt.state_store.errors import CkptError, FormatError, LifecycleErr
 from pyspark_ckpt.state_store.keys import EMPTY, HASH_BYTES, STATE_BYTES, Marker
 from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.parts import DeclaredState, Part, declare, write_part
-from pyspark_ckpt.state_store.ticket import Ticket, read_ticket
+from pyspark_ckpt.state_store.ticket import Ticket, WorkerTask, read_ticket, ticket_paths
 
 CACHE_BYTES = 16 << 20
 OPEN_ATTEMPTS = 5
@@ -122,9 +122,14 @@ class WorkerSession:
 
 
 def find_ticket(attempt: int, local_dir: str) -> Ticket:
-    """The ticket of a task attempt. Raises NotFoundError if the operator does not run on this state store."""
-    roots = [local_dir] if local_dir else os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
-    paths = [path for root in roots if root for path in Path(root).glob(f"ckpt-*/server/tickets/{attempt}-*.json")]
+    """The ticket of a task attempt of the executor whose Python worker this is.
+
+    Raises NotFoundError if the operator does not run on this state store.
+    """
+    blocks = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
+    roots = [local_dir] if local_dir else blocks
+    task = WorkerTask(attempt, Path(blocks[0]).name)
+    paths = [path for root in roots if root for path in ticket_paths(Path(root), task)]
     if len(paths) != 1:
         raise NotFoundError(
             f"Task attempt {attempt} has {len(paths)} tickets of the ckpt state store below {roots}.",
