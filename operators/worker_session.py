@@ -8,6 +8,7 @@ shim's own, or not at all.
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -182,7 +183,7 @@ def _reader(ticket: Ticket) -> Reader | None:
 
 
 def _opened(ticket: Ticket) -> Reader:
-    scratch = Path(ticket.staging).parents[1] / "readers" / uuid.uuid4().hex if ticket.live else None
+    scratch = _new_scratch(Path(ticket.staging).parents[1] / "readers") if ticket.live else None
     for attempt in range(1, OPEN_ATTEMPTS + 1):
         try:
             return Reader(Path(ticket.db), _shared_tuning(ticket.compression), scratch)
@@ -190,3 +191,21 @@ def _opened(ticket: Ticket) -> Reader:
             if attempt == OPEN_ATTEMPTS or not ticket.live:
                 raise
     raise AssertionError("not reached")
+
+
+def _new_scratch(folder: Path) -> Path:
+    """Where a reader may write its log. What workers have left that Spark has ended, at any time, is removed."""
+    for left in folder.glob("*-*"):
+        if not _is_running(int(left.name.partition("-")[0])):
+            shutil.rmtree(left, ignore_errors=True)
+    return folder / f"{os.getpid()}-{uuid.uuid4().hex}"
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
