@@ -8,6 +8,7 @@ shim's own, or not at all.
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from pyspark_ckpt.state_store.errors import CkptError, FormatError, LifecycleErr
 from pyspark_ckpt.state_store.keys import EMPTY, HASH_BYTES, STATE_BYTES, Marker
 from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.parts import DeclaredState, Part, declare, write_part
-from pyspark_ckpt.state_store.ticket import Ticket, read_ticket
+from pyspark_ckpt.state_store.ticket import Ticket, WorkerTask, read_ticket, ticket_paths
 
 CACHE_BYTES = 16 << 20
 OPEN_ATTEMPTS = 5
@@ -122,9 +123,14 @@ class WorkerSession:
 
 
 def find_ticket(attempt: int, local_dir: str) -> Ticket:
-    """The ticket of a task attempt. Raises NotFoundError if the operator does not run on this state store."""
-    roots = [local_dir] if local_dir else os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
-    paths = [path for root in roots if root for path in Path(root).glob(f"ckpt-*/server/tickets/{attempt}-*.json")]
+    """The ticket of a task attempt of the executor whose Python worker this is.
+
+    Raises NotFoundError if the operator does not run on this state store.
+    """
+    blocks = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
+    roots = [local_dir] if local_dir else blocks
+    task = WorkerTask(attempt, Path(blocks[0]).name)
+    paths = [path for root in roots if root for path in ticket_paths(Path(root), task)]
     if len(paths) != 1:
         raise NotFoundError(
             f"Task attempt {attempt} has {len(paths)} tickets of the ckpt state store below {roots}.",
@@ -177,7 +183,7 @@ def _reader(ticket: Ticket) -> Reader | None:
 
 
 def _opened(ticket: Ticket) -> Reader:
-    scratch = Path(ticket.staging).parents[1] / "readers" / uuid.uuid4().hex if ticket.live else None
+    scratch = _new_scratch(Path(ticket.staging).parents[1] / "readers") if ticket.live else None
     for attempt in range(1, OPEN_ATTEMPTS + 1):
         try:
             return Reader(Path(ticket.db), _shared_tuning(ticket.compression), scratch)
@@ -185,3 +191,21 @@ def _opened(ticket: Ticket) -> Reader:
             if attempt == OPEN_ATTEMPTS or not ticket.live:
                 raise
     raise AssertionError("not reached")
+
+
+def _new_scratch(folder: Path) -> Path:
+    """Where a reader may write its log. What workers have left that Spark has ended, at any time, is removed."""
+    for left in folder.glob("*-*"):
+        if not _is_running(int(left.name.partition("-")[0])):
+            shutil.rmtree(left, ignore_errors=True)
+    return folder / f"{os.getpid()}-{uuid.uuid4().hex}"
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

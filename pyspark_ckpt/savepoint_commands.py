@@ -59,7 +59,7 @@ def verify(given: argparse.Namespace) -> int:
     saved = Savepoint(given.savepoint, options(given))
     stores = [Identity(store.operator, store.partition, store.name) for store in saved.info.stores]
     found = [saved.verify(identity, saved.info.version) for identity in with_progress(stores, str)]
-    problems = [problem for each in found for problem in each.problems]
+    problems = [problem for each in found for problem in each.problems] + saved.verify_files()
     with progress_bar(given.savepoint) as progress:
         problems += saved.verify_rows(progress)
     if given.json:

@@ -10,6 +10,8 @@
     state/<operator>/_stateSchema/...     schemas of transformWithState
     state/<operator>/0/<store>/_metadata/schema
 
+and what a restore has written there, _ckpt/non-restored-state.allowed.
+
 A query goes on behind batch N from the offsets of N - 1 and N and the commit of N. A batch N + 1 that was planned and
 not committed runs again with its offsets, so that a sink that has seen a part of it sees the same.
 """
@@ -26,6 +28,7 @@ import xxhash
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 from pyspark_ckpt.state_store.json_objects import Count
+from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 
 QUERY = "metadata"
 PARTITIONS_CONF = "spark.sql.shuffle.partitions"
@@ -72,8 +75,12 @@ def log_names(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
 
 
 def operator_names(checkpoint: BlobPlace) -> Iterator[str]:
-    """Names of what says which operators, stores and types there are. Raises StorageError."""
-    return (blob.name for blob in checkpoint.walk("state") if not _STATE_ROWS.match(blob.name))
+    """Names of what says which operators, stores and types there are, and that some may be undeclared.
+
+    Raises StorageError.
+    """
+    yield from (blob.name for blob in checkpoint.walk("state") if not _STATE_ROWS.match(blob.name))
+    yield from (blob.name for blob in checkpoint.list(CHECKPOINT_FOLDER, prefix=NON_RESTORED_STATE_NAME))
 
 
 def partitions_of(checkpoint: BlobPlace, batch: int) -> int:
@@ -200,6 +207,26 @@ class Proof:
             )
 
 
+def unproven(place: BlobPlace, batch: int, files: Sequence[QueryFile]) -> list[str]:
+    """What is wrong with a savepoint's objects of a query, for which a restore refuses it. Raises StorageError."""
+    proof, known, problems = Proof(files), {file.name for file in files}, list[str]()
+
+    def prove(names: Iterable[str]) -> None:
+        for name in names:
+            try:
+                proof(name, place.get(name), f"{place.url}/{name}")
+            except (FormatError, NotFoundError) as problem:
+                problems.append(problem.message)
+
+    prove(sorted(known))
+    try:
+        prove(name for name in [*log_names(place, batch), *operator_names(place), QUERY] if name not in known)
+    except NotFoundError as problem:
+        if not problems:  # else what it misses is among them
+            problems.append(problem.message)
+    return problems
+
+
 def copy_logs(source: BlobPlace, batch: int, target: BlobPlace, change: Change = _checked) -> list[QueryFile]:
     """Copy what a query has logged as of ``batch``, and what its sources remember.
 
@@ -222,14 +249,23 @@ def copy_id(source: BlobPlace, target: BlobPlace, change: Change = _checked) -> 
 def _copied(
     names: Callable[[], Iterator[str]], source: BlobPlace, target: BlobPlace, change: Change
 ) -> list[QueryFile]:
-    """Copy objects, also while a query deletes some for others that say the same: then those are copied."""
+    """Copy objects, also while a query deletes some for others that say the same: then those are copied alone."""
+    copied: set[str] = set()
     while True:
         wanted = list(names())
+        for name in sorted(copied.difference(wanted)):
+            target.delete(name)
+        copied.intersection_update(wanted)
+        files: list[QueryFile] = []
         try:
-            return [_copied_object(name, source, target, change) for name in wanted]
+            for name in wanted:
+                files.append(_copied_object(name, source, target, change))
+                copied.add(name)
         except NotFoundError:
             if set(wanted) <= set(names()):
                 raise
+        else:
+            return files
 
 
 def _copied_object(name: str, source: BlobPlace, target: BlobPlace, change: Change) -> QueryFile:

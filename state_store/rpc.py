@@ -60,6 +60,7 @@ class Begin(Request, frozen=True):
     id: str | None = None
     attempt: Count | None = None
     key_schema: str = ""
+    executor: str = ""
     num_partitions: Count | None = None
 
 
@@ -200,7 +201,9 @@ class Dispatcher:
     def _begin(self, request: Begin) -> dict[str, Any]:
         handle = self._stores.handle(request.handle)
         store = handle.store
-        worker = None if request.attempt is None else WorkerTask(request.attempt, request.key_schema)
+        worker = None
+        if request.attempt is not None:
+            worker = WorkerTask(request.attempt, request.executor, request.key_schema)
         transaction = store.begin(handle.caller, request.version, request.id, worker, request.num_partitions)
         return self._begun(store, transaction)
 

@@ -26,11 +26,7 @@ from pyspark_ckpt.state_store.jobs import Progress
 from pyspark_ckpt.state_store.json_objects import Count, read_sealed
 from pyspark_ckpt.state_store.keys import CommitId
 from pyspark_ckpt.state_store.options import Options
-from pyspark_ckpt.state_store.query_log import (
-    QUERY,
-    Proof,
-    QueryFile,
-)
+from pyspark_ckpt.state_store.query_log import QUERY, Proof, QueryFile, unproven
 from pyspark_ckpt.state_store.redistribution import Layout
 from pyspark_ckpt.state_store.remote import StoreName
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
@@ -158,6 +154,16 @@ class Savepoint(Checkpoint):
         identity = Identity(rows.operator, 0, rows.name)
         size_bytes = sum(file.size_bytes for file in rows.files)
         return StoreVersion(identity, self.place.url, rows.meta, len(rows.files), size_bytes)
+
+    def verify_files(self) -> list[str]:
+        """What is wrong with all that is not rows, for which a restore would refuse it. Raises StorageError."""
+        problems = unproven(self.place, self.info.version - 1, self.info.files)
+        if not problems:
+            try:
+                self.versions()
+            except (FormatError, NotFoundError) as problem:
+                problems.append(problem.message)
+        return problems
 
     def verify_rows(self, progress: Progress = lambda _done, _all: None) -> list[str]:
         """Read all files of a canonical savepoint; what is wrong with them. Raises StorageError."""

@@ -269,7 +269,7 @@ class Store:
 
     def _write_ticket(self, transaction: Transaction, worker: WorkerTask) -> None:
         who, copy = self.identity, transaction.copy
-        transaction.ticket = ticket_path(self._shared.local_dir, worker.attempt, who.operator, who.name)
+        transaction.ticket = ticket_path(self._shared.local_dir, worker, who.operator, who.name)
         live = self.is_live(transaction)
         write_ticket(
             transaction.ticket,

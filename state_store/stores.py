@@ -290,11 +290,11 @@ def _possess(local_dir: Path) -> IO[bytes]:
 
 
 def _tidy(local_dir: Path) -> None:
-    """Remove what cannot be used any more: all transactions of a dead server; all copies after a reboot.
+    """Remove what cannot be used any more: transactions and readers of a dead server; all copies after a reboot.
 
     Local files are not fsynced, so after a crash of the machine they prove nothing.
     """
-    for folder in ("staging", "tickets"):
+    for folder in ("staging", "tickets", "readers"):
         shutil.rmtree(local_dir / folder, ignore_errors=True)
     booted, current = local_dir / "boot", boot_id()
     if not booted.exists() or booted.read_text() != current:

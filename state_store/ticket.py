@@ -1,9 +1,12 @@
 """Where a Python worker finds the database and the staging folder of its task's transaction.
 
-The state server and the worker share a machine but no connection. Both know the executor's local folder and
-the task attempt's id, so a small file of that name tells the worker the rest::
+The state server and the worker share a machine but no connection. Both know the executor's local folder, the task
+attempt's id and the executor, so a small file of that name tells the worker the rest::
 
-    <local folder>/tickets/<task attempt>-<operator>-<store>.json
+    <local folder>/tickets/<task attempt>-<executor>-<operator>-<store>.json
+
+Applications that run at the same time, or after each other, count attempts from 0 each and may share a place for local
+folders: the executor goes by the name of its folder for blocks, which no other has.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ class WorkerTask:
     """The task whose Python worker is to find a transaction, and the schema of the operator's keys, in Spark's JSON."""
 
     attempt: int
+    executor: str = ""
     key_schema: str = ""
 
 
@@ -54,9 +58,18 @@ class Ticket(msgspec.Struct, frozen=True):
     allow_non_restored_state: bool = False
 
 
-def ticket_path(local_dir: Path, attempt: int, operator: int, name: str) -> Path:
+def ticket_path(local_dir: Path, task: WorkerTask, operator: int, name: str) -> Path:
     """Where the ticket of a task attempt for one store lies."""
-    return local_dir / "tickets" / f"{attempt}-{operator}-{_UNSAFE.sub('_', name)}.json"
+    return local_dir / "tickets" / f"{_prefix(task)}{operator}-{_UNSAFE.sub('_', name)}.json"
+
+
+def ticket_paths(parent: Path, task: WorkerTask) -> list[Path]:
+    """All tickets of a task attempt in the local folders of executors that lie in ``parent``."""
+    return list(parent.glob(f"ckpt-*/server/tickets/{_prefix(task)}*.json"))
+
+
+def _prefix(task: WorkerTask) -> str:
+    return f"{task.attempt}-{_UNSAFE.sub('_', task.executor)}-"
 
 
 def write_ticket(path: Path, ticket: Ticket) -> None:

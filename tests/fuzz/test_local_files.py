@@ -16,7 +16,7 @@ from pyspark_ckpt.state_store.keys import hashed_key
 from pyspark_ckpt.state_store.meta import EMPTY_META, Descriptor
 from pyspark_ckpt.state_store.parts import DeclaredState, Part, close_log, join, read_parts, write_part
 from pyspark_ckpt.state_store.staged_log import Frame, StagedLog, read_frames
-from pyspark_ckpt.state_store.ticket import Ticket, read_ticket, ticket_path, write_ticket
+from pyspark_ckpt.state_store.ticket import Ticket, WorkerTask, read_ticket, ticket_path, write_ticket
 from tests.fuzz.mutations import REFUSED, any_damage, damaged, fuzzed, little_memory, read_or_refuse
 
 TUNING = Tuning(1 << 20)
@@ -98,7 +98,7 @@ def test_a_part_with_types_that_are_none_is_refused(schema: object) -> None:
 
 
 def made_ticket(local_dir: Path) -> tuple[Path, Ticket]:
-    path = ticket_path(local_dir, 5, 0, "default")
+    path = ticket_path(local_dir, WorkerTask(5), 0, "default")
     path.parent.mkdir(parents=True, exist_ok=True)
     db, staging = local_dir / "stores" / "0-0" / "ab" / "db", local_dir / "staging" / "5-ab"
     ticket = Ticket(0, 0, "default", 0, "0", "ab" * 16, str(db), True, str(staging), "lz4", EMPTY_META)

@@ -17,9 +17,10 @@ from pyspark_ckpt.state_store import savepoint_creation
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.blobs.metered import LISTS, READS, Traffic
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.inventory import inventory
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
+from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.pins import Pins
 from pyspark_ckpt.state_store.redistribution import merged
@@ -32,6 +33,7 @@ from tests.lab import QUERY
 from tests.saved_query import MAX_PARALLELISM, UID, Logical, Query, stored, written
 
 NUMBERS = (1, 2, 3, 4, 7, 8, 16)
+ALLOWED = f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}"
 KINDS: tuple[Kind, ...] = ("native", "canonical")
 
 
@@ -173,6 +175,57 @@ def test_sources_know_every_batch_whose_offsets_a_savepoint_has(
     assert offsets <= known
 
 
+def test_a_savepoint_has_nothing_that_a_source_dropped_while_it_was_copied(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, get = written(quick_path / "query", 1, operators=(1,)), LocalPlace.get
+    compacted = LocalPlace(Path(query.location))
+    begun = iter([1])
+
+    def compacting(place: LocalPlace, name: str, *more: Any) -> bytes:  # noqa: ANN401
+        if (place.url, name) == (query.location, "sources/0/1") and next(begun, None):
+            compacted.put("sources/0/2.compact", b"v1\n")
+            for each in ("sources/0/0", "sources/0/1"):
+                compacted.delete(each)
+        return get(place, name, *more)
+
+    monkeypatch.setattr(LocalPlace, "get", compacting)
+    info = savepoints.savepoint(query.location, str(quick_path / "taken"))
+    assert next(begun, None) is None, "the source has compacted"
+    sources = [f"sources/{name}" for name in sorted(files(quick_path / "taken" / "sources"))]
+    assert sources == [file.name for file in info.files if file.name.startswith("sources/")]
+    assert main(["savepoint", "verify", str(quick_path / "taken")]) == 0
+    savepoints.restore(str(quick_path / "taken"), str(quick_path / "restored"))
+    assert stored(str(quick_path / "restored")) == (query.version, 1, query.rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("sources/0/9", b"v1\n"),
+        ("sources/0/1", None),
+        ("offsets/1", None),
+        ("commits/2", b"v1\n{}"),
+        ("state/0/_metadata/metadata", None),
+    ],
+)
+def test_what_a_restore_refuses_is_found_when_a_savepoint_is_verified(
+    name: str, content: bytes | None, quick_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = written(quick_path / "query", 1, operators=(1,))
+    savepoints.savepoint(query.location, str(quick_path / "taken"))
+    path = quick_path / "taken" / name
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    with pytest.raises((FormatError, NotFoundError)):
+        savepoints.restore(str(quick_path / "taken"), str(quick_path / "restored"))
+    capsys.readouterr()
+    assert main(["savepoint", "verify", str(quick_path / "taken")]) == 1
+    assert f"{path}" in capsys.readouterr().out
+
+
 def test_a_claimed_savepoint_goes_when_the_checkpoint_stands_and_not_before(
     quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +245,24 @@ def test_a_claimed_savepoint_goes_when_the_checkpoint_stands_and_not_before(
     savepoints.restore(str(saved), str(quick_path / "restored"), claim="claim")
     assert files(saved) == {}
     assert stored(str(quick_path / "restored")) == (query.version, 2, query.rows)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_that_may_be_left_alone_still_may_when_its_checkpoint_is_moved(kind: Kind, quick_path: Path) -> None:
+    query = written(quick_path / "query", 2, operators=(2,), batches=1)
+    first, taken = str(quick_path / "first"), str(quick_path / "taken")
+    savepoints.savepoint(query.location, first)
+    assert not (quick_path / "first" / ALLOWED).exists()
+    savepoints.restore(first, str(quick_path / "0"), allow_non_restored_state=True)
+    savepoints.rescale(str(quick_path / "0"), str(quick_path / "1"), 3)
+    savepoints.savepoint(str(quick_path / "1"), taken, kind=kind)
+    savepoints.restore(taken, str(quick_path / "2"))
+    for each in ("0", "1", "2"):
+        assert (quick_path / each / ALLOWED).is_file(), each
+    (quick_path / "taken" / ALLOWED).unlink()
+    with pytest.raises(NotFoundError, match="which the savepoint was taken with"):
+        savepoints.restore(taken, str(quick_path / "3"))
+    assert main(["savepoint", "verify", taken]) == 1
 
 
 def renamed(rows: Logical, uid: str) -> Logical:

@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_ckpt.state_store.copies import LocalCopies
 from pyspark_ckpt.state_store.database import Database
-from pyspark_ckpt.state_store.ticket import read_ticket, ticket_path
+from pyspark_ckpt.state_store.ticket import WorkerTask, read_ticket, ticket_path
 from tests.lab import DESCRIPTOR, CallError, Lab, read_rows
 
 
@@ -167,7 +167,7 @@ def test_a_ticket_leads_a_worker_to_the_transaction(lab: Lab) -> None:
     handle = lab.open()
     (base,) = lab.grow(handle, 1)
     txn = lab.begin(handle, 1, base, attempt=42)
-    path = ticket_path(lab.local_dir, 42, 0, "default")
+    path = ticket_path(lab.local_dir, WorkerTask(42), 0, "default")
     ticket = read_ticket(path)
     assert (ticket.db, ticket.staging, ticket.version) == (txn.answer["db"], txn.answer["staging"], 1)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -305,7 +305,9 @@ def test_a_commit_leaves_the_ticket_of_the_next_partition_in_the_same_task(lab: 
         first.commit()
         second = lab.begin(lab.open(partition=4, state_dir=str(lab.remote.with_name("4"))), 0, attempt=turn)
         lab.server.settled()
-        assert read_ticket(ticket_path(lab.local_dir, turn, 0, "default")).staging == second.answer["staging"]
+        assert (
+            read_ticket(ticket_path(lab.local_dir, WorkerTask(turn), 0, "default")).staging == second.answer["staging"]
+        )
         second.abort()
 
 

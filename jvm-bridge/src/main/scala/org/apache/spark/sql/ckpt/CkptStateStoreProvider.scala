@@ -199,12 +199,19 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
     id.fold(request.putNull("id"))(request.put("id", _))
     // A ticket is for the Python workers of an operator on groups. A task may have other stores beside that operator's.
     Option(TaskContext.get()).filter(_ => valueSchema.fieldNames.headOption.contains(GroupState)) match {
-      case Some(context) => request.put("attempt", context.taskAttemptId()).put("key_schema", keySchema.json)
+      case Some(context) =>
+        request.put("attempt", context.taskAttemptId()).put("key_schema", keySchema.json).put("executor", blocksFolder)
       case None => request.putNull("attempt")
     }
     request.putNull("num_partitions")
     new Begun(open.server, open.server.call("begin", request))
   }
+
+  /** The name of this executor's folder for blocks, the first of those that its Python workers have in
+    * SPARK_LOCAL_DIRS: no two executors of whatever applications share it.
+    */
+  private def blocksFolder: String =
+    Option(SparkEnv.get).flatMap(_.blockManager.diskBlockManager.localDirs.headOption).fold("")(_.getName)
 
   private def isCurrent(reader: Reader): Boolean = synchronized(!closed) && reader.path == lastLivePath
 

@@ -1,0 +1,74 @@
+"""How a Python worker finds its task's transaction among those of all executors of a machine, and what it leaves."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from pyspark_ckpt.operators.worker_session import _opened, _reader, _readers, find_ticket
+from pyspark_ckpt.state_store.errors import NotFoundError
+from pyspark_ckpt.state_store.keys import Marker
+from pyspark_ckpt.state_store.ticket import WorkerTask, read_ticket, ticket_path
+from tests.lab import Lab, Server
+
+ENDED = 3
+
+
+def test_a_worker_finds_the_ticket_of_its_own_executor_when_others_share_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executors = {f"blockmgr-{letter * 8}": tmp_path / f"ckpt-0-{letter}" / "server" for letter in "ab"}
+    staging = {}
+    with ExitStack() as running:
+        for blocks, local_dir in executors.items():
+            lab = Lab(tmp_path / blocks)
+            lab.server.stores.shut_down()
+            lab.server = Server(local_dir, {})
+            running.callback(lab.server.stores.shut_down)
+            begun = lab.server.call("begin", handle=lab.open(), version=0, attempt=7, executor=blocks)
+            staging[blocks] = begun["staging"]
+        for blocks, found in staging.items():
+            monkeypatch.setenv("SPARK_LOCAL_DIRS", f"/disk1/{blocks},/disk2/blockmgr-of-the-second-disk")
+            assert find_ticket(7, str(tmp_path)).staging == found
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", "/disk1/blockmgr-cccccccc")
+        with pytest.raises(NotFoundError, match="has 0 tickets"):
+            find_ticket(7, str(tmp_path))
+
+
+def read_and_end(ticket: Path) -> None:
+    """Open a reader as a worker does, and end as Spark ends it."""
+    _reader(read_ticket(ticket))
+    os._exit(ENDED)
+
+
+def test_what_workers_that_were_ended_have_left_goes_when_another_reads_or_a_server_begins(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    handle = lab.open()
+    (base,) = lab.grow(handle, 1)
+    lab.begin(handle, 1, base, attempt=7)
+    ticket = ticket_path(lab.local_dir, WorkerTask(7), 0, "default")
+    readers = lab.local_dir / "readers"
+    ended = get_context("spawn").Process(target=read_and_end, args=(ticket,))
+    ended.start()
+    ended.join()
+    assert ended.exitcode == ENDED
+    (left,) = readers.iterdir()
+    reader = _reader(read_ticket(ticket))
+    assert reader is not None
+    try:
+        (own,) = readers.iterdir()
+        assert own != left
+        _opened(read_ticket(ticket)).close()
+        assert list(readers.iterdir()) == [own], "those of a process that runs stay"
+        lab.server.die()
+        lab.server = Server(lab.local_dir, {})
+        assert not readers.exists()
+        reader.catch_up()
+        assert reader.marker() == Marker(1, base)
+    finally:
+        _readers.popitem()[1].close()
+        lab.server.stores.shut_down()
