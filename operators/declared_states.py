@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from pyspark_ckpt.operators.binding import bind, kind_of
 from pyspark_ckpt.operators.bound import Binding, Kept
 from pyspark_ckpt.operators.counters import BoundCounter, Counter, metric_name
-from pyspark_ckpt.operators.evolution import evolved, schemas_of
+from pyspark_ckpt.operators.evolution import evolved, former_names, schemas_of
 from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.plan import ProcessorState
 from pyspark_ckpt.operators.states import Declared
@@ -66,9 +66,9 @@ class DeclaredStates:
         for each in self._kept():
             name = self._name(each)
             known = ticket.meta.state(name)
-            descriptor = None if known is None else known.descriptor
+            known_as = None if known is None else known.descriptor
             values = {
-                what: asdict(evolved(schemas_of(descriptor, what, f"state {name!r}"), kind.schema))
+                what: asdict(evolved(schemas_of(known_as, what, f"state {name!r}"), kind.schema))
                 for what, kind in each.types.items()
             }
             kind = {**encoder, "kind": kind_of(each.state).__name__}
@@ -82,7 +82,8 @@ class DeclaredStates:
                 value_schema=values,
                 key_encoder=kind,
                 ttl=UNSET if each.state.ttl is None else each.state.ttl.stored(),
-                aliases=each.state.aliases or UNSET,
+                aliases=former_names(known_as, each.state.aliases, (kind.arrow for kind in each.types.values()))
+                or UNSET,
             )
             declared.append((name, descriptor))
             if each.state.ttl is not None:

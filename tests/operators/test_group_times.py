@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from pyspark.sql import Row
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import StringType, StructType
 
@@ -63,7 +62,7 @@ def operator_of(declared: Mapping[str, Declared], *, has_watermark: bool) -> Ope
 
 def group(conf: str, fired: tuple[int, int] | None, *, watermark_ms: int, processing_ms: int) -> GroupState:
     """The state of the partition's group, as Spark gives it: ``fired`` is its row."""
-    row: Any = None if fired is None else Row(*fired)
+    row: Any = fired
     return GroupState(
         optionalValue=row,
         batchProcessingTimeMs=processing_ms,
