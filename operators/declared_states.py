@@ -61,6 +61,7 @@ class DeclaredStates:
     ) -> list[tuple[str, Descriptor]]:
         """How the store is to describe them. ``placement``: what places keys. Raises InvalidInputError."""
         self._require_all(ticket)
+        self._require_lives(ticket)
         encoder = {"keyed": self.uid, **placement}
         declared = []
         for each in self._kept():
@@ -124,6 +125,16 @@ class DeclaredStates:
                 hint="Declare them, restore a savepoint with uid_map if the uid has changed, or set "
                 f"{PREFIX}allowNonRestoredState to true to leave that state alone.",
             )
+
+    def _require_lives(self, ticket: Ticket) -> None:
+        """Raise InvalidInputError if a state has no time to live now, and has rows that may say when theirs began."""
+        for name in [self._name(each) for each in self._kept() if each.state.ttl is None]:
+            known = ticket.meta.state(name)
+            if known is not None and known.rows and known.descriptor.ttl is not UNSET:
+                raise InvalidInputError(
+                    f"State {name!r} is declared without a time to live, and rows of it in the checkpoint have one.",
+                    hint="Declare its ttl again, if need be a very long one, or give the state another name.",
+                )
 
     def _kept(self) -> list[ProcessorState]:
         """What has rows in the store: all but counters."""
