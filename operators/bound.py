@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
+from msgspec import UNSET
 
 from pyspark_ckpt.operators.columns import arrow_values
 from pyspark_ckpt.operators.evolution import EvolvedCodec, Schemas, schemas_of
@@ -49,6 +50,12 @@ class Binding:
     def schemas(self, what: str) -> Schemas | None:
         """What the descriptor says of the types that ``what`` was ever written by. Raises FormatError."""
         return schemas_of(self.session.descriptors[self.number], what, self.whose)
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """The former names of fields, those of earlier programs as well."""
+        stored = self.session.descriptors[self.number].aliases
+        return {} if stored is UNSET else stored
 
 
 class Staged(Protocol):
@@ -124,7 +131,7 @@ class Bound(ABC):
             return value_codec(self._kinds[self._what], whose=binding.whose)
         kinds = [arrow_type(schema) for schema in known.schemas]
         try:
-            return EvolvedCodec(kinds, known.current, binding.state.aliases, binding.whose)
+            return EvolvedCodec(kinds, known.current, binding.aliases, binding.whose)
         except InvalidInputError as problem:
             raise InvalidInputError(
                 f"State {self.name!r} has another type than in the checkpoint: {problem.message}", hint=problem.hint

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from pyspark_ckpt.operators.bound import Binding, Bound, Row
 from pyspark_ckpt.operators.columns import python_values, validity
 from pyspark_ckpt.operators.states import AggregatingState, ReducingState, ValueState
+from pyspark_ckpt.operators.value_types import EXACT
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -20,12 +21,28 @@ if TYPE_CHECKING:
 
     from pyspark_ckpt.operators.keys import Keys
 
-_REDUCED: Mapping[str, Callable[[Any, Any], Any]] = {"sum": operator.add, "min": min, "max": max}
+
+def _sum(kept: Any, value: Any) -> Any:
+    return EXACT.add(kept, value) if isinstance(kept, Decimal) else kept + value
+
+
+_REDUCED: Mapping[str, Callable[[Any, Any], Any]] = {"sum": _sum, "min": min, "max": max}
 _COMBINED: Mapping[str, Callable[[Any, Any], Any]] = {
     "sum": pc.add_checked,
     "min": pc.min_element_wise,
     "max": pc.max_element_wise,
 }
+_INTEGERS_END = 1 << 63
+
+
+def _may_overflow(column: pa.Array) -> bool:
+    """Whether Arrow's sum of some of these may wrap, which it does not say. Its sum of decimals has no room to add."""
+    if pa.types.is_decimal(column.type):
+        return True
+    if not pa.types.is_integer(column.type):
+        return False
+    bounds = [each for each in pc.min_max(column).as_py().values() if each is not None]
+    return max(map(abs, bounds), default=0) * len(column) >= _INTEGERS_END
 
 
 class OneRow(Bound):
@@ -139,7 +156,7 @@ class BoundReducing(OneRow, ReducingState):
     def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
         """See ReducingState."""
         column = self._column("value", values, len(index))
-        if self._by_column is None:
+        if self._by_column is None or (self._by_column[0] == "sum" and _may_overflow(column)):
             self._add_each(keys, index, python_values(column), self._reduced)
             return
         how, combined = self._by_column

@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from pyspark_ckpt.operators.binding import bind, kind_of
 from pyspark_ckpt.operators.bound import Binding, Kept
 from pyspark_ckpt.operators.counters import BoundCounter, Counter, metric_name
-from pyspark_ckpt.operators.evolution import evolved, schemas_of
+from pyspark_ckpt.operators.evolution import evolved, former_names, schemas_of
 from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.plan import ProcessorState
 from pyspark_ckpt.operators.states import Declared
@@ -61,14 +61,15 @@ class DeclaredStates:
     ) -> list[tuple[str, Descriptor]]:
         """How the store is to describe them. ``placement``: what places keys. Raises InvalidInputError."""
         self._require_all(ticket)
+        self._require_lives(ticket)
         encoder = {"keyed": self.uid, **placement}
         declared = []
         for each in self._kept():
             name = self._name(each)
             known = ticket.meta.state(name)
-            descriptor = None if known is None else known.descriptor
+            known_as = None if known is None else known.descriptor
             values = {
-                what: asdict(evolved(schemas_of(descriptor, what, f"state {name!r}"), kind.schema))
+                what: asdict(evolved(schemas_of(known_as, what, f"state {name!r}"), kind.schema))
                 for what, kind in each.types.items()
             }
             kind = {**encoder, "kind": kind_of(each.state).__name__}
@@ -82,7 +83,8 @@ class DeclaredStates:
                 value_schema=values,
                 key_encoder=kind,
                 ttl=UNSET if each.state.ttl is None else each.state.ttl.stored(),
-                aliases=each.state.aliases or UNSET,
+                aliases=former_names(known_as, each.state.aliases, (kind.arrow for kind in each.types.values()))
+                or UNSET,
             )
             declared.append((name, descriptor))
             if each.state.ttl is not None:
@@ -123,6 +125,16 @@ class DeclaredStates:
                 hint="Declare them, restore a savepoint with uid_map if the uid has changed, or set "
                 f"{PREFIX}allowNonRestoredState to true to leave that state alone.",
             )
+
+    def _require_lives(self, ticket: Ticket) -> None:
+        """Raise InvalidInputError if a state has no time to live now, and has rows that may say when theirs began."""
+        for name in [self._name(each) for each in self._kept() if each.state.ttl is None]:
+            known = ticket.meta.state(name)
+            if known is not None and known.rows and known.descriptor.ttl is not UNSET:
+                raise InvalidInputError(
+                    f"State {name!r} is declared without a time to live, and rows of it in the checkpoint have one.",
+                    hint="Declare its ttl again, if need be a very long one, or give the state another name.",
+                )
 
     def _kept(self) -> list[ProcessorState]:
         """What has rows in the store: all but counters."""

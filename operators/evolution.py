@@ -3,17 +3,18 @@
 Every schema that values were ever written by stays in the state's descriptor, and every value says by which it was
 written. So nothing is rewritten: an old value is adapted when it is read, and gets the newest schema when it is
 written. Can be read: a field that is added (null in old values), dropped or renamed (its old name is declared as an
-alias), and a number that is widened without loss.
+alias, and the old name of that, and so on), and a number that is widened without loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
+from msgspec import UNSET
 
 from pyspark_ckpt.operators.columns import arrow_values
 from pyspark_ckpt.operators.stored_values import MOST_SCHEMAS, ValueCodec, value_codec
@@ -59,6 +60,30 @@ def evolved(stored: Schemas | None, declared: Any) -> Schemas:
             raise InvalidInputError(f"A state has had {MOST_SCHEMAS} types of values; there are no more.")
         schemas.append(declared)
     return Schemas(schemas, schemas.index(declared) + 1)
+
+
+def former_names(
+    descriptor: Descriptor | None, declared: Mapping[str, str], kinds: Iterable[pa.DataType]
+) -> dict[str, str]:
+    """The aliases of a state whose types are ``kinds`` now: those that are ``declared``, and those of earlier programs.
+
+    So a program need not know all former names. One that a field of today has again is no longer another's.
+    """
+    known = {} if descriptor is None or descriptor.aliases is UNSET else descriptor.aliases
+    today = {name for kind in kinds for name in _field_names(kind)}
+    return {**{new: old for new, old in known.items() if old not in today}, **declared}
+
+
+def _field_names(kind: pa.DataType) -> Iterator[str]:
+    inner = (
+        [kind.key_type, kind.item_type]
+        if pa.types.is_map(kind)
+        else [kind.field(n).type for n in range(kind.num_fields)]
+    )
+    if pa.types.is_struct(kind):
+        yield from kind.names
+    for each in inner:
+        yield from _field_names(each)
 
 
 class EvolvedCodec(ValueCodec):
@@ -152,11 +177,46 @@ def _holds(new: pa.DataType, old: pa.DataType) -> bool:
 def _struct(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str]) -> Adapt:
     made = struct_class(new)
     positions = {field.name: position for position, field in enumerate(old)}
+    found = [
+        next((positions[name] for name in _names(field.name, aliases) if name in positions), None) for field in new
+    ]
+    unread = [field for position, field in enumerate(old) if position not in found]
     taken: list[tuple[int, Adapt] | None] = []
-    for field in new:
-        position = positions.get(field.name, positions.get(aliases.get(field.name, field.name)))
+    for field, position in zip(new, found, strict=True):
+        if position is None:
+            _require_known_origin(field, old, unread, aliases)
         taken.append(None if position is None else (position, adaptation(old[position].type, field.type, aliases)))
     return lambda value: made(*(None if each is None else each[1](value[each[0]]) for each in taken))
+
+
+def _names(name: str, aliases: Mapping[str, str]) -> list[str]:
+    """A field's name and its former ones, the newest first."""
+    names = [name]
+    while (former := aliases.get(names[-1])) is not None and former not in names:
+        names.append(former)
+    return names
+
+
+def _require_known_origin(
+    field: pa.Field, old: pa.StructType, unread: Sequence[pa.Field], aliases: Mapping[str, str]
+) -> None:
+    """Refuse a renamed field that is not in ``old`` if it may be there by a name that ``aliases`` do not tell."""
+    *_, first = names = _names(field.name, aliases)
+    lost = [each.name for each in unread if _is_readable(each.type, field.type, aliases)]
+    if lost and len(names) > 1 and first not in aliases:
+        raise InvalidInputError(
+            f"field {field.name!r}, formerly {first!r}, is not in {old}, and nothing reads its fields {lost}.",
+            hint=f"Say by which name values of that type have it: add {{{first!r}: {lost[0]!r}}} to the aliases, "
+            f"or {{{first!r}: {first!r}}} if they do not have it.",
+        )
+
+
+def _is_readable(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str]) -> bool:
+    try:
+        adaptation(old, new, aliases)
+    except InvalidInputError:
+        return False
+    return True
 
 
 def _as_it_is(value: Any) -> Any:

@@ -32,6 +32,8 @@ GroupFunction: TypeAlias = Callable[[tuple[Any, ...], Iterator[pd.DataFrame], Gr
 
 _CLOCKS: Mapping[str, Clock | None] = {name: clock for clock, name in TIME_OUTS.items()}
 FRAMES_AT_ONCE = 8192
+_NEVER_MS = ((1 << 63) - 1) // 1000 - 1
+"""The last time-out whose timer is a timestamp, 292,000 years from now; programs set later ones to mean never."""
 
 
 def processor_of(
@@ -99,7 +101,8 @@ class _State(GroupState):
 
     @property
     def time_out_ms(self) -> int | None:
-        return None if self._timeout_timestamp == GroupState.NO_TIMESTAMP else int(self._timeout_timestamp)
+        set_ms = self._timeout_timestamp
+        return None if set_ms == GroupState.NO_TIMESTAMP else min(int(set_ms), _NEVER_MS)
 
     @property
     def is_touched(self) -> bool:

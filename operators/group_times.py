@@ -29,20 +29,27 @@ TIME_OUTS: Mapping[Clock | None, str] = {
 
 
 class GroupTimes:
-    """The clocks of one call. A clock that has gone back since the last call stands still."""
+    """The clocks of one call, as its timers and the program see them.
+
+    A clock that has gone back since the last call, like that of another driver, stands still. So an instant ahead of
+    what the program is told is never one that has passed for its timers.
+    """
 
     def __init__(self, operator: Operator, state: GroupState) -> None:
         """``state`` is as Spark has given it."""
         self._state = state
         self._clock = operator.time_out_clock
         self._drops_late_rows = self._clock == "processing" and operator.has_watermark and not operator.keeps_late_rows
-        self.watermark_ms = state.getCurrentWatermarkMs() if operator.has_watermark else NO_WATERMARK
-        self.processing_ms = state.getCurrentProcessingTimeMs()
         before = state.getOption
         self.fired_ms: Mapping[Clock, int] = {} if before is None else {"event": before[0], "processing": before[1]}
+        self._batch_ms = state.getCurrentProcessingTimeMs()
+        self.processing_ms = max(self._batch_ms, self.fired_ms.get("processing", 0))
+        self.watermark_ms = NO_WATERMARK
+        if operator.has_watermark:
+            self.watermark_ms = max(state.getCurrentWatermarkMs(), self.fired_ms.get("event", 0))
         self.now_ms: Mapping[Clock, int] = {
             "event": max(0, self.watermark_ms, self.fired_ms.get("event", 0)),
-            "processing": max(self.processing_ms, self.fired_ms.get("processing", 0)),
+            "processing": self.processing_ms,
         }
 
     @property
@@ -61,5 +68,5 @@ class GroupTimes:
                 self._state.setTimeoutTimestamp(max(1, first - 1))
         elif self._drops_late_rows:  # the next batch must find the watermark of this one
             self._state.setTimeoutDuration(1)
-        elif first is not None:
-            self._state.setTimeoutDuration(max(1, first - 1 - self.processing_ms))
+        elif first is not None:  # Spark adds it to its own clock
+            self._state.setTimeoutDuration(max(1, first - 1 - self._batch_ms))

@@ -36,7 +36,7 @@ class Declared:
         ttl: TtlLike = None,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        """``aliases``: for a field that has another name than in stored values its old one.
+        """``aliases``: for a field that has another name than in stored values its old one, and for that its older one.
 
         Raises InvalidInputError for an empty name or a time to live that is none.
         """

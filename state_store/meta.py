@@ -38,8 +38,8 @@ class TimeToLive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Descriptor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the rows of one state are laid out; schemas and encoder are kept as the shim gave them.
 
-    ``ttl`` and ``aliases`` are what the program of a keyed operator said last: they may change, and are not stored of
-    states that have none.
+    ``ttl`` is what the program of a keyed operator said last, ``aliases`` what it and those before it said: they may
+    change, and are not stored of states that have none.
     """
 
     ordered: bool = False

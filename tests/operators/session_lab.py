@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from msgspec import UNSET
 
 from pyspark_ckpt.operators.binding import bind
 from pyspark_ckpt.operators.bound import Binding, Kept
@@ -102,7 +103,8 @@ class SessionLab:
         (path,) = (self.lab.local_dir / "tickets").glob(f"{attempt}-*.json")
         declared = []
         for name, (state, _) in self.states.items():
-            declared.append((name, Descriptor(ordered=isinstance(state, Timers))))
+            ttl = UNSET if state.ttl is None else state.ttl.stored()
+            declared.append((name, Descriptor(ordered=isinstance(state, Timers), ttl=ttl)))
             if state.ttl is not None:
                 declared.append((index_name(name), Descriptor(ordered=True, internal=True)))
         session = WorkerSession(read_ticket(path), declared, 1, KEYS, clocks, fired_ms or {})

@@ -8,9 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_ckpt.operators.evolution import EvolvedCodec, Schemas, adaptation, evolved
+from pyspark_ckpt.operators.columns import python_values
+from pyspark_ckpt.operators.evolution import EvolvedCodec, Schemas, adaptation, evolved, former_names
 from pyspark_ckpt.operators.stored_values import value_codec
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.meta import Descriptor
 
 LONG, TEXT = pa.int64(), pa.string()
 
@@ -47,6 +49,46 @@ def test_a_value_is_read_as_the_new_type(old: pa.DataType, new: pa.DataType, val
     assert column.type == new
     assert column.null_count == 1
     assert codec.decode_column([fresh]).equals(codec.decode_column([stored]))
+
+
+CHAIN = {"c": "b", "b": "a"}
+
+
+@pytest.mark.parametrize("aliases", [CHAIN, {**CHAIN, "a": "c"}, {**CHAIN, "a": "a"}, {**CHAIN, "x": "x"}])
+def test_a_field_that_was_renamed_twice_is_read_in_values_of_each_schema(aliases: dict[str, str]) -> None:
+    kinds = [pa.list_(struct(x=TEXT, **{name: LONG})) for name in "abc"]
+    stored = [value_codec(kind, schema).encode([(str(schema), schema)]) for schema, kind in enumerate(kinds, 1)]
+    codec = EvolvedCodec(kinds, 3, aliases)
+    expected: list[Any] = [[(str(schema), schema)] for schema in (1, 2, 3)]
+    assert [codec.decode(value) for value in stored] == expected
+    assert python_values(codec.decode_column(stored)) == expected
+
+
+def test_a_renamed_field_without_its_first_name_is_refused_when_an_old_field_would_be_lost() -> None:
+    kinds = [struct(x=TEXT, **{name: LONG}) for name in "abc"]
+    with pytest.raises(
+        InvalidInputError, match=r"field 'c', formerly 'b', .* nothing reads its fields \['a'\]"
+    ) as found:
+        EvolvedCodec(kinds, 3, {"c": "b"})
+    assert "{'b': 'a'}" in str(found.value.hint)
+    value = value_codec(kinds[0], 1).encode(("x", 5))
+    assert EvolvedCodec(kinds, 3, {"c": "b", "b": "b"}).decode(value) == ("x", None)
+    assert EvolvedCodec(kinds, 3, {}).decode(value) == ("x", None)
+    added_later = EvolvedCodec([struct(x=TEXT), *kinds[1:]], 3, {"c": "b"})
+    assert added_later.decode(value_codec(struct(x=TEXT), 1).encode(("x",))) == ("x", None)
+    dropped = EvolvedCodec([struct(x=TEXT, day=pa.date32()), *kinds[1:]], 3, {"c": "b"})
+    assert dropped.kind == kinds[2]
+
+
+def test_former_names_stay_known_until_a_field_has_them_again() -> None:
+    known = Descriptor(aliases={"b": "a", "n": "count"})
+    assert former_names(known, {"c": "b"}, [struct(c=LONG)]) == {"c": "b", "b": "a", "n": "count"}
+    assert former_names(known, {}, [TEXT, pa.map_(TEXT, pa.list_(struct(a=LONG, b=LONG)))]) == {"n": "count"}
+    of_maps = Descriptor(aliases={"amount": "value"})
+    assert former_names(of_maps, {}, [pa.map_(TEXT, struct(amount=LONG))]) == {"amount": "value"}
+    assert former_names(known, {"b": "a"}, [struct(a=LONG, b=LONG)]) == {"b": "a", "n": "count"}
+    assert former_names(None, {"c": "b"}, [struct(c=LONG)]) == {"c": "b"}
+    assert former_names(Descriptor(), {}, [LONG]) == {}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,10 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ckpt.operators import ListState, MapState, Ttl, ValueState
+from pyspark_ckpt.operators.declared_states import DeclaredStates
 from pyspark_ckpt.operators.expiry import index_name
+from pyspark_ckpt.operators.plan import ProcessorState
+from pyspark_ckpt.state_store.errors import InvalidInputError
 from tests.operators.session_lab import HOUR, LONG, TEXT, Batch, SessionLab, keys_of
 
 
@@ -91,4 +94,21 @@ def test_sweeping_goes_on_in_later_batches_when_much_has_expired(
     lab.run(lambda _batch, bound: bound["value"].put(keys, pa.array(range(25), LONG)), now_ms=0)
     freed = [lab.run(lambda _batch, _bound: None, now_ms=3 * HOUR)["metrics"]["expired_rows"] for _ in range(4)]
     assert freed == [10, 10, 5, 0]
+    lab.close()
+
+
+def test_a_time_to_live_that_is_taken_away_is_refused_by_name_while_rows_have_it(tmp_path: Path) -> None:
+    name = "visits/seen"
+    lab = SessionLab(tmp_path, {name: (ValueState("seen", "bigint", ttl="8 hours"), {"value": LONG})})
+    forever = DeclaredStates("visits", (ProcessorState("seen", ValueState("seen", "bigint"), {}),))
+    lab.run(lambda _batch, bound: bound[name].put(keys_of(["a", "b"]), pa.array([1, 2])), now_ms=0)
+    batch, _ = lab.begin()
+    with pytest.raises(InvalidInputError, match="State 'visits/seen' is declared without a time to live") as found:
+        forever.descriptors(batch.session._ticket, {}, {})
+    assert "Declare its ttl again" in str(found.value.hint)
+    batch.abort()
+    lab.run(lambda _batch, _bound: None, now_ms=30 * HOUR)
+    batch, _ = lab.begin()
+    assert [declared for declared, _ in forever.descriptors(batch.session._ticket, {}, {})] == [name]
+    batch.abort()
     lab.close()

@@ -259,3 +259,18 @@ def test_values_of_former_types_are_read_as_the_newest_when_a_partition_has_not_
         assert state.get(second) == (2**40, "z")
     with open_state(made.path, uid=UID, version=1) as state:
         assert state.get(second) == (2, "y")
+
+
+def test_a_field_that_was_renamed_twice_is_read_when_each_program_knew_one_name(make_written: MakeWritten) -> None:
+    made = make_written({"user": TEXT}, partitions=1)
+    users = USERS[:3]
+    former: str | None = None
+    for user, name in zip(users, ("first", "second", "third"), strict=True):
+        renamed = ValueState("value", "void", aliases={name: former} if former else None)
+        kinds: Any = {"value": (renamed, {"value": pa.struct([(name, LONG)])})}
+        if former == "second":
+            made.batch(kinds, [(users[0], lambda bound: bound.value.update((bound.value.value().third + 1,)))])
+        made.batch(kinds, [(user, lambda bound: bound.value.update((7,)))])
+        former = name
+    with open_state(made.path, uid=UID) as state:
+        assert [state.get(user) for user in users] == [(8,), (7,), (7,)]

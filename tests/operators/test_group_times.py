@@ -1,0 +1,190 @@
+"""Clocks as a program is told them: instants that are far away, and a clock that has gone back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.state import GroupState
+from pyspark.sql.types import StringType, StructType
+
+from pyspark_ckpt.operators import Timers
+from pyspark_ckpt.operators.bound_timers import BoundTimers
+from pyspark_ckpt.operators.firing import LISTED, Firing
+from pyspark_ckpt.operators.group_frames import Conversion
+from pyspark_ckpt.operators.group_function import processor_of
+from pyspark_ckpt.operators.group_times import GroupTimes
+from pyspark_ckpt.operators.keys import Keys
+from pyspark_ckpt.operators.plan import Operator, ProcessorState
+from pyspark_ckpt.operators.processors import VectorContext, states_of
+from pyspark_ckpt.operators.states import Declared, ValueState
+from tests.operators.session_lab import LONG, Kinds, SessionLab, suffix_of
+from tests.operators.test_timers import fire
+
+FIRED_MS = 1_700_000_015_000
+BEHIND_MS = FIRED_MS - 15_000
+SECOND_MS = 1000
+HOW = Conversion(
+    "UTC",
+    checks_casts=False,
+    columns_by_name=True,
+    prefers_integer_types=False,
+    coerces_integers_to_decimals=False,
+    rows_at_once=100,
+)
+SEEN = StructType().add("seen", StringType())
+
+
+def operator_of(declared: Mapping[str, Declared], *, has_watermark: bool) -> Operator:
+    rows = pa.schema([("user", pa.string())])
+    states = tuple(ProcessorState(attribute, state, {}) for attribute, state in declared.items())
+    return Operator(
+        uid="it",
+        by=("user",),
+        input=rows,
+        output=rows,
+        states=states,
+        partitions=1,
+        max_parallelism=8,
+        local_dir="",
+        has_watermark=has_watermark,
+        memory_bytes=1 << 20,
+        order_by=(),
+    )
+
+
+def group(conf: str, fired: tuple[int, int] | None, *, watermark_ms: int, processing_ms: int) -> GroupState:
+    """The state of the partition's group, as Spark gives it: ``fired`` is its row."""
+    row: Any = fired
+    return GroupState(
+        optionalValue=row,
+        batchProcessingTimeMs=processing_ms,
+        eventTimeWatermarkMs=watermark_ms,
+        timeoutConf=conf,
+        hasTimedOut=False,
+        watermarkPresent=watermark_ms >= 0,
+        defined=fired is not None,
+        updated=False,
+        removed=False,
+        timeoutTimestamp=GroupState.NO_TIMESTAMP,
+        keyAsUnsafe=b"",
+        valueSchema=StructType(),
+    )
+
+
+def test_the_program_is_told_the_clock_of_its_timers_when_that_has_gone_back(tmp_path: Path) -> None:
+    lab = SessionLab(tmp_path, {"tick": (Timers("tick", clock="processing"), {})})
+    operator = operator_of({"tick": Timers("tick", clock="processing")}, has_watermark=True)
+    state = group("ProcessingTimeTimeout", (70_000, FIRED_MS), watermark_ms=60_000, processing_ms=BEHIND_MS)
+    times = GroupTimes(operator, state)
+    assert (times.processing_ms, times.watermark_ms) == (FIRED_MS, 70_000)
+    assert times.now_ms == {"processing": FIRED_MS, "event": 70_000}
+    batch, states = lab.begin(times.now_ms, times.fired_ms)
+    batch.at("user 1")
+    states["tick"].register(times.processing_ms + 10 * SECOND_MS)
+    assert list(islice(Firing([states["tick"]], batch.session).due(LISTED.empty_table()), 3)) == []
+    batch.stage()
+    lab.commit(batch)
+    again = group("ProcessingTimeTimeout", (70_000, FIRED_MS), watermark_ms=80_000, processing_ms=FIRED_MS + 5)
+    times = GroupTimes(operator, again)
+    assert (times.processing_ms, times.watermark_ms) == (FIRED_MS + 5, 80_000)
+    lab.close()
+
+
+def test_spark_is_asked_to_call_when_its_own_clock_reaches_the_timer(tmp_path: Path) -> None:
+    lab = SessionLab(tmp_path, {"tick": (Timers("tick", clock="processing"), {})})
+    operator = operator_of({"tick": Timers("tick", clock="processing")}, has_watermark=False)
+    state = group("ProcessingTimeTimeout", (0, FIRED_MS), watermark_ms=-1, processing_ms=BEHIND_MS)
+    times = GroupTimes(operator, state)
+    assert times.watermark_ms == -1
+    batch, states = lab.begin(times.now_ms, times.fired_ms)
+    batch.at("user 1")
+    states["tick"].register(FIRED_MS + 10 * SECOND_MS)
+    batch.stage()
+    times.set_time_out([states["tick"]])
+    assert state._timeout_timestamp == FIRED_MS + 10 * SECOND_MS - 1
+    assert state.get == (0, FIRED_MS)
+    batch.abort()
+    lab.close()
+
+
+class FunctionLab:
+    """A function of applyInPandasWithState with one key, batch by batch."""
+
+    def __init__(self, folder: Path, call: Callable[[GroupState], Any], time_out: str) -> None:
+        """``call``: what the function does with its state."""
+
+        def function(_key: Any, _frames: Any, state: GroupState) -> Iterator[pd.DataFrame]:  # noqa: ANN401
+            self.calls.append((state.hasTimedOut, state.getCurrentProcessingTimeMs()))
+            call(state)
+            return iter(())
+
+        kinds: dict[str, Kinds] = {
+            "state": {"value": pa.struct([("n", LONG)])},
+            "time-out": {"value": LONG},
+            "time-outs": {},
+        }
+        self.calls: list[tuple[bool, int]] = []
+        self.time_out = time_out
+        self.processor = processor_of(function, ValueState("state", "n long"), SEEN, time_out, HOW, ["user"])
+        self.declared = states_of(self.processor)
+        self.lab = SessionLab(folder, {each.name: (each, kinds[each.name]) for each in self.declared.values()})
+
+    def run(self, fired: tuple[int, int] | None, now_ms: int, *, has_rows: bool) -> GroupState:
+        """One batch at ``now_ms`` of the query's clock; the state of the partition's group behind it."""
+        has_watermark = self.time_out == "EventTimeTimeout"
+        state = group(self.time_out, fired, watermark_ms=now_ms if has_watermark else -1, processing_ms=now_ms)
+        times = GroupTimes(operator_of(self.declared, has_watermark=has_watermark), state)
+        batch, bound = self.lab.begin(times.now_ms, times.fired_ms)
+        for attribute, each in self.declared.items():
+            setattr(self.processor, attribute, bound[each.name])
+        users, position = pa.table({"user": ["a"]}), np.array([0])
+        ctx = VectorContext(0, 0, times.processing_ms, times.watermark_ms, Keys(users, [suffix_of("a")]), position)
+        if has_rows:
+            self.processor.process_batch(ctx, users)
+        timers = [each for each in batch.bound if isinstance(each, BoundTimers)]
+        for _ in islice(fire(batch, timers), 5):
+            self.processor.process_timers(ctx, users)
+        batch.stage()
+        times.set_time_out(timers)
+        self.lab.commit(batch)
+        return state
+
+
+def test_a_duration_that_is_set_again_comes_once_when_the_clock_has_gone_back(tmp_path: Path) -> None:
+    lab = FunctionLab(tmp_path, lambda state: state.setTimeoutDuration(10 * SECOND_MS), "ProcessingTimeTimeout")
+    lab.run((0, FIRED_MS), BEHIND_MS, has_rows=True)
+    assert lab.calls == [(False, FIRED_MS)]
+    lab.run((0, FIRED_MS), FIRED_MS + 10 * SECOND_MS, has_rows=False)
+    assert lab.calls[1:] == []
+    lab.run((0, FIRED_MS + 10 * SECOND_MS), FIRED_MS + 10 * SECOND_MS + 1, has_rows=False)
+    assert lab.calls[1:] == [(True, FIRED_MS + 10 * SECOND_MS + 1)]
+    lab.lab.close()
+
+
+@pytest.mark.parametrize(
+    ("time_out", "call"),
+    [
+        ("EventTimeTimeout", lambda state: state.setTimeoutTimestamp(sys.maxsize)),
+        ("ProcessingTimeTimeout", lambda state: state.setTimeoutDuration(sys.maxsize)),
+    ],
+)
+def test_a_time_out_at_the_end_of_time_never_comes_and_can_be_set_again(
+    time_out: str, call: Callable[[GroupState], Any], tmp_path: Path
+) -> None:
+    lab = FunctionLab(tmp_path, call, time_out)
+    fired = None
+    for now_ms in (FIRED_MS, FIRED_MS + 1, 1 << 52):
+        state = lab.run(fired, now_ms, has_rows=True)
+        fired = state.get
+        assert now_ms < state._timeout_timestamp < 1 << 63
+        assert lab.lab.stored_rows("time-outs") == 1
+    assert [timed_out for timed_out, _ in lab.calls] == [False, False, False]
+    lab.lab.close()
