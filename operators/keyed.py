@@ -19,6 +19,7 @@ from pyspark_ckpt.operators.processors import KeyedProcessor, VectorProcessor, s
 from pyspark_ckpt.operators.states import ValueState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.value_types import resolved
+from pyspark_ckpt.session import shim
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.options import parse, settings_of
@@ -212,13 +213,7 @@ def _plans(frame: DataFrame) -> Any:
             "Keyed operators need a session in this process, not Spark Connect.",
             hint="Run the program with spark-submit, or with SparkSession.builder.master(...).",
         )
-    plan = jvm.org.apache.spark.sql.ckpt.KeyedPlan
-    if not callable(getattr(plan, "rowBytes", None)):
-        raise InvalidInputError(
-            "The session does not have the jar of pyspark-ckpt on its class path.",
-            hint="Call pyspark_ckpt.configure(builder) before the session is made.",
-        )
-    return plan
+    return shim(jvm, "KeyedPlan", "rowBytes")
 
 
 def _struct(ddl: StructType | str, what: str) -> StructType:

@@ -22,7 +22,7 @@ _HERE = Path(__file__).resolve().parent
 if not (_HERE / "state_store").is_dir():
     __path__[:] = [str(_HERE), str(_HERE.parent)]
 
-from pyspark_ckpt.session import PROVIDER_CLASS, configure, jar_path, spark_conf  # noqa: E402
+from pyspark_ckpt.session import configure, jar_path, spark_conf  # noqa: E402
 from pyspark_ckpt.state_store.errors import (  # noqa: E402
     CkptError,
     ConflictError,
@@ -33,6 +33,7 @@ from pyspark_ckpt.state_store.errors import (  # noqa: E402
     NotFoundError,
     StorageError,
 )
+from pyspark_ckpt.state_store.names import PROVIDER_CLASS  # noqa: E402
 
 __version__ = "0.1.0"
 

@@ -16,9 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
+from pyspark_ckpt.session import shim
 from pyspark_ckpt.state_store.blobs import S3aSettings
 from pyspark_ckpt.state_store.blobs.s3a import PREFIX as S3A
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
@@ -26,6 +28,7 @@ from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, Lifecy
 from pyspark_ckpt.state_store.inventory import inventory
 from pyspark_ckpt.state_store.jobs import SMALL_BYTES, LocalProcesses, Progress, Runner, Task, copy_here, run_here
 from pyspark_ckpt.state_store.options import Options, parse, settings_of
+from pyspark_ckpt.state_store.query_log import refuse_other_provider
 from pyspark_ckpt.state_store.restoration import Restoration
 from pyspark_ckpt.state_store.restore_request import QueryId, Request, Restored
 from pyspark_ckpt.state_store.savepoint import (
@@ -82,18 +85,23 @@ def stop_with_savepoint(
     timeout_s: float = STOP_TIMEOUT_S,
     options: Mapping[str, str] | None = None,
 ) -> SavepointInfo:
-    """Let the batch that runs end, start no other, stop the query, and take a savepoint.
+    """Let the batch that runs be committed, plan no other, stop the query, and take a savepoint.
 
     So the sink has exactly what the savepoint stands for. A batch that takes longer than ``timeout_s`` is
     interrupted; it runs again, with the same rows, wherever a query goes on from the savepoint. Raises as
-    ``savepoint``; LifecycleError if the query is not running.
+    ``savepoint``; LifecycleError if the query is not running. A target that is not empty, state of another
+    provider and a session without our jar are refused while the query still runs.
     """
     if not query.isActive:
         raise LifecycleError(
             f"Query {query.id} does not run any more.", hint="Take a savepoint of its checkpointLocation."
         )
     location = _checkpoint_of(query)
-    refuse_unless_empty(place_of_savepoint(target, _options(options, location, target)), "a savepoint")
+    given = _options(options, location, target)
+    refuse_unless_empty(place_of_savepoint(target, given), "a savepoint")
+    checkpoint = Checkpoint(location, given)
+    if checkpoint.operators():
+        refuse_other_provider(checkpoint.place, checkpoint.newest_version - 1)
     _finish(query, timeout_s)
     return savepoint(location, target, kind=kind, options=options)
 
@@ -294,19 +302,23 @@ def _execution(query: StreamingQuery) -> Any:  # noqa: ANN401 - an object of the
 
 
 def _finish(query: StreamingQuery, timeout_s: float) -> None:
-    """Have the query end behind the batch that runs, as availableNow does."""
+    """Have the query end behind the batch that runs."""
     from pyspark import SparkContext  # noqa: PLC0415 - see the docstring of the package
 
-    jvm: Any = SparkContext._jvm  # noqa: SLF001
-    runtime = jvm.org.apache.spark.sql.execution.streaming.runtime
-    _execution(query).state().set(getattr(getattr(runtime, "TERMINATED$"), "MODULE$"))
+    execution = _execution(query)
+    shim(SparkContext._jvm, "LastBatch", "announce").announce(execution)  # noqa: SLF001
+    thread = execution.queryExecutionThread()
     until = time.monotonic() + timeout_s
     ended = threading.Event()
-    looks = 0
-    while looks < 3 and time.monotonic() < until:  # noqa: PLR2004 - a trigger may be just about to become active
-        looks = 0 if query.status["isTriggerActive"] else looks + 1
+    while thread.isAlive() and not _waits_for_trigger(thread) and time.monotonic() < until:
         ended.wait(_LOOK_S)
     query.stop()
+
+
+def _waits_for_trigger(thread: Any) -> bool:  # noqa: ANN401 - an object of the JVM
+    """Whether a query's thread is between two batches, where it may wait for long; else it ends behind its batch."""
+    calls = [(frame.getClassName().rpartition(".")[2], frame.getMethodName()) for frame in thread.getStackTrace()]
+    return (("SystemClock", "waitTillTime"), ("ProcessingTimeExecutor", "execute")) in pairwise(calls)
 
 
 def _version() -> str:

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, NotFoundError
+from pyspark_ckpt.state_store.names import PROVIDER_CLASS
 from pyspark_ckpt.state_store.options import PREFIX, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-PROVIDER_CLASS = "org.apache.spark.sql.ckpt.CkptStateStoreProvider"
 
 _JARS = "spark.jars"
 _MASTER = "spark.master"
@@ -133,6 +132,17 @@ def _set_in_defaults(key: str) -> str:
         if name == key:
             return value.strip()
     return ""
+
+
+def shim(jvm: Any, name: str, method: str) -> Any:  # noqa: ANN401 - objects of the JVM
+    """One of our objects in the JVM, which has this method. Raises InvalidInputError without the jar."""
+    found = getattr(jvm.org.apache.spark.sql.ckpt, name)
+    if not callable(getattr(found, method, None)):
+        raise InvalidInputError(
+            "The session does not have the jar of pyspark-ckpt on its class path.",
+            hint="Call pyspark_ckpt.configure(builder) before the session is made.",
+        )
+    return found
 
 
 def _jvm_is_running() -> bool:

@@ -33,6 +33,7 @@ from pyspark_ckpt.state_store.manifest import Manifest, read_manifest
 from pyspark_ckpt.state_store.meta import StoreMeta
 from pyspark_ckpt.state_store.names import ROWS_FOLDER, TABLE_FOLDER
 from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.query_log import refuse_other_provider
 from pyspark_ckpt.state_store.remote import is_store_name, place_of, query_id
 from pyspark_ckpt.state_store.restore import Restored
 from pyspark_ckpt.state_store.store_version import Workplace
@@ -256,7 +257,11 @@ class Checkpoint:
         if version == self.newest_version:
             ids = self.ids(identity.operator)
             named = ids[identity.partition] if identity.partition < len(ids) else []
-        return resolve(place, self.place, version, identity.operator, identity.partition, who, named, lineage)
+        try:
+            return resolve(place, self.place, version, identity.operator, identity.partition, who, named, lineage)
+        except NotFoundError:
+            refuse_other_provider(self.place, version - 1)
+            raise
 
 
 class _Problems(logging.Handler):

@@ -22,6 +22,8 @@ from typing import NamedTuple
 from pyspark_ckpt.state_store.json_objects import MAX_LONG
 from pyspark_ckpt.state_store.keys import Marker
 
+PROVIDER_CLASS = "org.apache.spark.sql.ckpt.CkptStateStoreProvider"
+"""As Spark knows the state store."""
 META_NAME = "meta.json"
 CHECKPOINT_FOLDER = "_ckpt"
 RUNS_FOLDER = f"{CHECKPOINT_FOLDER}/runs"

@@ -26,13 +26,15 @@ import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.json_objects import Count
-from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
+from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME, PROVIDER_CLASS
 
 QUERY = "metadata"
 PARTITIONS_CONF = "spark.sql.shuffle.partitions"
 """Under this name the offset log keeps the number of partitions of stateful operators."""
+PROVIDER_CONF = "spark.sql.streaming.stateStore.providerClass"
+"""And under this one the class that keeps their state."""
 
 _STATE_ROWS = re.compile(r"state/[0-9]+/[0-9]+/(?!(?:[^/]+/)?_metadata/)")
 _OPERATOR = re.compile(r"state/([0-9]+)/_metadata/(?:metadata|v2/[0-9]+)")
@@ -85,12 +87,30 @@ def operator_names(checkpoint: BlobPlace) -> Iterator[str]:
 
 def partitions_of(checkpoint: BlobPlace, batch: int) -> int:
     """The number of partitions that ``batch`` ran with. Raises NotFoundError, FormatError, StorageError."""
+    found = _confs_of(checkpoint, batch)[PARTITIONS_CONF]
+    if _PARTITIONS.fullmatch(str(found)) is None:
+        raise FormatError(f"{checkpoint.url}/offsets/{batch} has {found!r} as {PARTITIONS_CONF}.")
+    return int(found)
+
+
+def refuse_other_provider(checkpoint: BlobPlace, batch: int) -> None:
+    """Raise InvalidInputError if ``batch`` ran with another state store provider; FormatError, StorageError."""
+    try:
+        found = _confs_of(checkpoint, batch).get(PROVIDER_CONF, PROVIDER_CLASS)
+    except NotFoundError:  # the query has deleted it since: of no batch that is asked for again
+        return
+    if found != PROVIDER_CLASS:
+        raise InvalidInputError(
+            f"{checkpoint.url}: the query keeps its state in {found}, not in pyspark-ckpt.",
+            hint="State of another provider cannot be read or moved. Start the query anew, with an empty "
+            "checkpointLocation, in a session that pyspark_ckpt.configure(builder) has set up.",
+        )
+
+
+def _confs_of(checkpoint: BlobPlace, batch: int) -> dict[str, Any]:
     name = f"offsets/{batch}"
     where = f"{checkpoint.url}/{name}"
-    found = _confs(_lines(checkpoint.get(name), where)[1], where)[PARTITIONS_CONF]
-    if _PARTITIONS.fullmatch(str(found)) is None:
-        raise FormatError(f"{where} has {found!r} as {PARTITIONS_CONF}.")
-    return int(found)
+    return _confs(_lines(checkpoint.get(name), where)[1], where)
 
 
 class Rewriting:

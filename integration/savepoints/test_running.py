@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,15 +14,17 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
 from integration.conftest import SHUFFLE_PARTITIONS
-from integration.operators.providers import OURS
+from integration.operators.providers import OURS, ROCKSDB
 from pyspark_ckpt import savepoints
-from pyspark_ckpt.state_store.errors import LifecycleError, StorageError
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from integration.operators.providers import Provider
 
 ROWS = 20
 USERS = 7
@@ -64,17 +67,22 @@ def expected(batch: int) -> list[tuple[int, int, int]]:
 
 @contextmanager
 def running(
-    spark: SparkSession, checkpoint: Path, sink: Callable[..., None], partitions: int
+    spark: SparkSession,
+    checkpoint: Path,
+    sink: Callable[..., None],
+    partitions: int,
+    interval: str = "0 seconds",
+    provider: Provider = OURS,
 ) -> Iterator[StreamingQuery]:
-    """A query that counts, as fast as it can."""
+    """A query that counts, as fast as it can or a batch each ``interval``."""
     source = spark.newSession()
     for key, value in {**BUSY, SHUFFLE_PARTITIONS: str(partitions)}.items():
         source.conf.set(key, value)
-    session = OURS.session(source, **BUSY, **{SHUFFLE_PARTITIONS: str(partitions)})
+    session = provider.session(source, **BUSY, **{SHUFFLE_PARTITIONS: str(partitions)})
     rows = session.readStream.format("rate-micro-batch").options(rowsPerBatch=ROWS, numPartitions=1, startTimestamp=0)
     counted = rows.load().groupBy((f.col("value") % USERS).alias("user")).agg(f.count("*"), f.sum("value"))
     writer = counted.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint)).foreachBatch(sink)
-    query = writer.start()
+    query = writer.trigger(processingTime=interval).start()
     try:
         yield query
     finally:
@@ -113,20 +121,67 @@ def test_a_savepoint_of_a_busy_query_goes_on_elsewhere_while_the_query_goes_on(
         goes_on(spark, tmp_path / f"taken-{number}", tmp_path / f"restored-{number}", partitions, info.version)
 
 
+@pytest.mark.parametrize("last", range(1, 6))
 def test_the_sink_has_what_the_savepoint_stands_for_when_a_query_is_stopped_with_it(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, last: int
 ) -> None:
+    """Whatever the query is about: a batch is planned, runs or is committed."""
     sink = Sink()
     with running(spark, tmp_path / "query", sink, 2) as query:
-        sink.await_batch(2)
+        sink.await_batch(last)
+        time.sleep(last * 0.04)
         info = savepoints.stop_with_savepoint(query, str(tmp_path / "taken"))
         assert not query.isActive
         assert query.exception() is None
         with pytest.raises(LifecycleError, match="does not run any more"):
             savepoints.stop_with_savepoint(query, str(tmp_path / "again"))
     assert sink.shown == [(batch, expected(batch)) for batch in range(info.version)]
-    assert batches(tmp_path / "query", "offsets")[-1] == info.version - 1, "no batch was begun behind it"
-    goes_on(spark, tmp_path / "taken", tmp_path / "restored", 4, info.version, query_id="new")
+    assert batches(tmp_path / "query", "offsets")[-1] == info.version - 1, "no batch was planned behind it"
+    if last == 1:
+        goes_on(spark, tmp_path / "taken", tmp_path / "restored", 4, info.version, query_id="new")
+
+
+def test_a_query_whose_batch_takes_too_long_is_interrupted_and_runs_it_again_after_a_restore(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink, waits, goes = Sink(), threading.Event(), threading.Event()
+
+    def slow(frame: DataFrame, batch: int) -> None:
+        if batch == 2:
+            waits.set()
+            goes.wait()
+        sink(frame, batch)
+
+    with running(spark, tmp_path / "query", slow, 2) as query:
+        assert waits.wait(120)
+        stopping = threading.Timer(3, goes.set)
+        stopping.start()
+        info = savepoints.stop_with_savepoint(query, str(tmp_path / "taken"), timeout_s=1)
+        stopping.join()
+    assert (info.version, batches(tmp_path / "taken", "offsets")) == (2, [0, 1, 2])
+    goes_on(spark, tmp_path / "taken", tmp_path / "restored", 2, 2)
+
+
+def test_a_query_with_state_of_another_provider_is_not_stopped_for_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    sink = Sink()
+    with running(spark, tmp_path / "query", sink, 2, provider=ROCKSDB) as query:
+        sink.await_batch(1)
+        for taken in (savepoints.stop_with_savepoint, savepoints.savepoint):
+            with pytest.raises(InvalidInputError, match=r"keeps its state in .*RocksDBStateStoreProvider, not in pysp"):
+                taken(query, str(tmp_path / "taken"))
+        assert query.isActive
+        sink.await_batch(sink.shown[-1][0] + 2)
+
+
+def test_a_query_that_waits_for_its_next_trigger_is_not_waited_for(spark: SparkSession, tmp_path: Path) -> None:
+    sink = Sink()
+    with running(spark, tmp_path / "query", sink, 2, "1000 days") as query:
+        sink.await_batch(0)
+        began = time.monotonic()
+        info = savepoints.stop_with_savepoint(query, str(tmp_path / "taken"))
+        assert time.monotonic() - began < savepoints.STOP_TIMEOUT_S
+    assert (info.version, sink.shown) == (1, [(0, expected(0))])
+    assert batches(tmp_path / "query", "offsets") == [0]
 
 
 def test_a_batch_that_its_sink_has_refused_runs_again_with_the_same_rows_after_a_restore(
