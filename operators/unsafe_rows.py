@@ -104,13 +104,13 @@ class _Memory:
         self._words: Words = self._bytes.view("<i8")
 
     def fields(self, fields: Sequence[pa.Field], begins: Words, valid: Mask) -> list[pa.Array]:
-        """The fields of the rows that begin at ``begins``; all null where the row itself is."""
+        """The fields of the rows that begin at ``begins``; all null where the row itself is, which has no words."""
         first = begins // WORD
         bitmap_words = (len(fields) + 63) // 64
         columns = []
         for number, field in enumerate(fields):
-            here = valid & ~_bit(self._words[first + number // 64], number % 64)
-            content = self._words[first + bitmap_words + number]
+            here = valid & ~_bit(self._words[np.where(valid, first + number // 64, 0)], number % 64)
+            content = self._words[np.where(here, first + bitmap_words + number, 0)]
             columns.append(self._column(field.type, np.where(here, content, 0), here, begins))
         return columns
 
