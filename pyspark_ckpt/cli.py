@@ -184,7 +184,11 @@ def collect(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
 
 
 def _version(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
-    return int(given.version) if given.version is not None else checkpoint.newest_version
+    """The version that is meant. Raises InvalidInputError for one that is not committed."""
+    if given.version is None:
+        return checkpoint.newest_version
+    checkpoint.require_committed(given.version)
+    return int(given.version)
 
 
 def _described(state: State) -> dict[str, Any]:

@@ -267,15 +267,17 @@ class StateReader:
         return self._pool
 
     def _check_version(self, version: int) -> None:
-        """Raise InvalidInputError if the first store does not have the version, and say which ones there are."""
+        """Raise InvalidInputError if the first store does not have the version, and say which ones there are.
+
+        What an attempt has put there that is not committed is none of them: another one may take its place.
+        """
         operators = self.checkpoint.operators()
         if not operators:
             return
         stored = self.checkpoint.stored(Identity(operators[0].number, 0, operators[0].stores[0]))
-        if not stored.first_version <= version <= stored.last_version or version < 1:
-            there = (
-                f"there are {stored.first_version} to {stored.last_version}" if stored.last_version else "none is there"
-            )
+        last = min(stored.last_version, self.checkpoint.newest_version)
+        if not stored.first_version <= version <= last or version < 1:
+            there = f"there are {stored.first_version} to {last}" if last else "none is there"
             raise InvalidInputError(
                 f"{self.checkpoint.place.url} has no version {version}: {there}. Batch N made version N + 1.",
                 hint="Retention keeps spark.sql.streaming.minBatchesToRetain versions.",

@@ -119,6 +119,16 @@ class Checkpoint:
         for known in ("newest_version", "_ids"):
             self.__dict__.pop(known, None)
 
+    def require_committed(self, version: int) -> None:
+        """Raise InvalidInputError unless ``version`` is of a committed batch: what lies there of others may change."""
+        if not 1 <= version <= self.newest_version:
+            newest = self.newest_version
+            there = f"the newest committed one is {newest}" if newest else "no batch is committed yet"
+            raise InvalidInputError(
+                f"{self.place.url} has no version {version}: {there}.",
+                hint="Batch N makes version N + 1, and it is one when the batch is committed.",
+            )
+
     def operators(self) -> list[Operator]:
         """All stateful operators, by their number."""
         found: list[Operator] = []
@@ -251,8 +261,9 @@ class Checkpoint:
     def commit_of(self, identity: Identity, version: int, lineage: Lineage | None = None) -> Marker:
         """Which commit of a store stands; ``lineage``: the store's, if it is known already.
 
-        Raises NotFoundError, ConflictError, InvalidInputError, StorageError.
+        Raises NotFoundError, ConflictError, InvalidInputError (also for a version that is not committed), StorageError.
         """
+        self.require_committed(version)
         place, who, named = self.place_of(identity), str(identity), None
         if version == self.newest_version:
             ids = self.ids(identity.operator)

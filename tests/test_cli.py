@@ -123,6 +123,14 @@ def test_verify_reads_all_of_a_version(lab: Lab, capsys: pytest.CaptureFixture[s
         assert (code, f"1 stores, {version} rows" in text, "all right" in text) == (0, True, True), text
 
 
+def test_a_version_that_is_not_committed_is_refused(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    (lab.checkpoint / "commits" / str(VERSIONS - 1)).unlink()
+    for command in ("inspect", "verify"):
+        for version in (VERSIONS, -1, 99):
+            code, text = run(capsys, command, str(lab.checkpoint), "--version", str(version))
+            assert (code, f"no version {version}: the newest committed one is 4" in text) == (2, True), text
+
+
 @pytest.mark.parametrize("suffix", [".delta", ".snapshot", ".sst"])
 def test_verify_names_a_damaged_object(suffix: str, lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     newest = max(lab.remote.rglob(f"*{suffix}"))

@@ -142,6 +142,20 @@ def test_an_earlier_version_is_read_as_it_was(written: Written) -> None:
         assert sorted(state.to_pandas()["value"]) == list(range(8))
 
 
+def test_a_version_whose_batch_is_not_committed_is_refused(make_written: MakeWritten) -> None:
+    made = make_written({"user": TEXT})
+    states: Any = {"value": (ValueState("value", "bigint"), {"value": LONG})}
+    made.batch(states, [(("a",), lambda bound: bound.value.update(5))])
+    made.batch(states, [(("a",), lambda bound: bound.value.update(6))], is_killed=True)
+    with pytest.raises(pyspark_ckpt.InvalidInputError, match="no version 2: there are 1 to 1"):
+        open_state(made.path, version=2)
+    with open_state(made.path) as state:
+        assert (state.version, state.get("a")) == (1, 5)
+    made.batch(states, [(("a",), lambda bound: bound.value.update(7))])
+    with open_state(made.path, version=2) as state:
+        assert state.get("a") == 7, "the retry's, which the commit log names"
+
+
 @few
 @given(data=st.data())
 def test_values_of_every_type_are_read_as_they_were_stored(data: st.DataObject, tmp_path_factory: Any) -> None:  # noqa: ANN401
