@@ -53,13 +53,16 @@ class _KeyedRows:
         self._kinds = [field.type for field in self.key_fields]
         self._keys = KeyCodec(self._kinds, f"a key of {whose}")
 
+    @property
+    def placing_fields(self) -> list[pa.Field]:
+        """See StateCodec: all of them."""
+        return self.key_fields
+
     def wanted(self, key: Sequence[Any]) -> Wanted:
         """See StateCodec."""
-        names = [field.name for field in self.key_fields]
-        if len(key) != len(names):
-            raise InvalidInputError(f"{self._whose} has keys of the columns {names}, and {len(key)} values are given.")
         try:
-            return Wanted(SparkHash(self._kinds)(key), self._keys.encode(key), tuple(key))
+            encoded = self._keys.encode(key)
+            return Wanted(SparkHash(self._kinds)(key), encoded, tuple(key), encoded)
         except WRONG_VALUE as problem:
             kinds = ", ".join(map(str, self._kinds))
             raise InvalidInputError(
@@ -68,7 +71,7 @@ class _KeyedRows:
 
     def has_key(self, row: Any, wanted: Wanted) -> bool:  # noqa: ANN401 - see StateCodec
         """See StateCodec."""
-        return self._keys.encode(row) == wanted.prefix
+        return self._keys.encode(row) == wanted.encoded
 
     def _key_column(self, keys: Sequence[tuple[Any, ...]]) -> pa.Array:
         columns = [arrow_values([key[n] for key in keys], field.type) for n, field in enumerate(self.key_fields)]

@@ -294,21 +294,32 @@ class _Found(NamedTuple):
 
 def _wanted(codec: StateCodec, key: Any, whose: str, convert: Convert | None) -> Wanted:  # noqa: ANN401 - any value
     """What is looked for when a user gives ``key``. Raises InvalidInputError."""
-    names = [field.name for field in codec.key_fields]
-    if isinstance(key, Mapping):
-        unknown = [name for name in key if name not in names]
-        if unknown:
-            raise InvalidInputError(f"{whose} has keys of the columns {names}, and {unknown} are given.")
-        values: Sequence[Any] = [key[name] for name in names if name in key]
-    else:
-        values = key if isinstance(key, (tuple, list)) else (key,)
+    fields, values = _given(codec, key, whose)
     if convert is not None:
-        values = [convert(value, field.type) for value, field in zip(values, codec.key_fields, strict=False)]
+        values = [convert(value, field.type) for value, field in zip(values, fields, strict=True)]
     try:
         return codec.wanted(values)
     except WRONG_VALUE as problem:
         kinds = ", ".join(f"{field.name} {field.type}" for field in codec.key_fields)
         raise InvalidInputError(f"{whose} has keys of {kinds}, and {key!r} is none: {problem}.") from problem
+
+
+def _given(codec: StateCodec, key: Any, whose: str) -> tuple[Sequence[pa.Field], Sequence[Any]]:  # noqa: ANN401
+    """Which columns of a key a user gives, all or those that place it, and their values. Raises InvalidInputError."""
+    values = key if isinstance(key, (tuple, list, Mapping)) else (key,)
+    for fields in (codec.key_fields, codec.placing_fields):
+        names = [field.name for field in fields]
+        if isinstance(values, Mapping):
+            if values.keys() == set(names):
+                return fields, [values[name] for name in names]
+        elif len(values) == len(names):
+            return fields, values
+    names, placing = ([field.name for field in fields] for fields in (codec.key_fields, codec.placing_fields))
+    shown = f"{list(values)} are given" if isinstance(values, Mapping) else f"{len(values)} values are given"
+    raise InvalidInputError(
+        f"{whose} has keys of the columns {names}, and {shown}.",
+        hint="Give all of them" + ("." if names == placing else f", or those that place a key: {placing}."),
+    )
 
 
 def _portion(rows: Iterator[StoredRow]) -> list[StoredRow]:
