@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.reading.decoded import StateCodec
-from pyspark_ckpt.reading.keyed_rows import keyed_codec
+from pyspark_ckpt.reading.keyed_rows import keyed_codec, ttl_of
 from pyspark_ckpt.reading.native_rows import NativeRows
 from pyspark_ckpt.state_store.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.context import Identity
@@ -59,8 +59,11 @@ class StoredState:
 
     @property
     def ttl(self) -> TimeToLive | None:
-        """How long rows live, if they do not for ever and the checkpoint says so."""
-        return None if self.descriptor.ttl is UNSET else self.descriptor.ttl
+        """How long rows live, if they do not for ever and the checkpoint says so.
+
+        A partition without rows since a change of it still says the former one, and which is newer is not stored.
+        """
+        return ttl_of(self.descriptor)
 
     @property
     def whose(self) -> str:

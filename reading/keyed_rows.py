@@ -23,7 +23,7 @@ from pyspark_ckpt.operators.value_types import arrow_type
 from pyspark_ckpt.reading.decoded import Decoded, StateCodec, StoredRow, Wanted, struct_column
 from pyspark_ckpt.reading.type_names import arrow_type_named
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
-from pyspark_ckpt.state_store.meta import Descriptor
+from pyspark_ckpt.state_store.meta import Descriptor, TimeToLive
 
 INSTANTS = pa.timestamp("us", "UTC")
 LISTS, MAPS, TIMERS = "ListState", "MapState", "Timers"
@@ -96,7 +96,8 @@ class KeyedValues(_KeyedRows):
         self._map_kind = _map_kind(descriptor, whose) if self._kind == MAPS else None
         self._map_keys = None if self._map_kind is None else KeyCodec([self._map_kind], f"a key of a map of {whose}")
         self._has_life = has_life
-        self._life_ms = None if newest.ttl is msgspec.UNSET else newest.ttl.duration_ms
+        ttl = ttl_of(descriptor, newest)
+        self._life_ms = None if ttl is None else ttl.duration_ms
         self.is_one_to_one = self._kind != LISTS
 
     @property
@@ -195,6 +196,11 @@ def keyed_codec(own: Descriptor, newest: Descriptor, name: str, whose: str, *, h
     if kind not in VALUES:
         raise FormatError(f"{whose} is stored as a {kind!r}, which is no kind of state.")
     return KeyedValues(own, newest, whose, has_life=has_life)
+
+
+def ttl_of(*descriptors: Descriptor) -> TimeToLive | None:
+    """How long rows live, by the first of these that says so: their own store's, which has seen the last change."""
+    return next((each.ttl for each in descriptors if each.ttl is not msgspec.UNSET), None)
 
 
 def _value_codec(own: Descriptor, newest: Descriptor, what: str, whose: str) -> ValueCodec:

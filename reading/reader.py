@@ -23,7 +23,7 @@ from pyspark_ckpt.reading.batch_clocks import clock_ms
 from pyspark_ckpt.reading.catalog import Catalog, Selection, StoredState
 from pyspark_ckpt.reading.decoded import StateCodec, StoredRow, Wanted
 from pyspark_ckpt.reading.json_values import from_json
-from pyspark_ckpt.reading.keyed_rows import INSTANTS
+from pyspark_ckpt.reading.keyed_rows import INSTANTS, ttl_of
 from pyspark_ckpt.reading.places import PLACE, partition_of, place_columns, range_of, stored_row
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.context import Identity
@@ -240,26 +240,27 @@ class StateReader:
             decoded = codec.decode(portion)
             place = place_columns(state, partition, [portion[position] for position in decoded.rows.tolist()])
             batch = pa.RecordBatch.from_arrays([*decoded.columns, *place], schema=schema)
-            batch = batch if self._include_expired else self._without_expired(state, batch)
+            batch = batch if self._include_expired else self._without_expired(state, own, batch)
             if batch.num_rows:
                 yield batch
 
-    def _without_expired(self, state: StoredState, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _without_expired(self, state: StoredState, own: State, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not state.has_life:
             return batch
-        alive = pc.greater(batch["expires_at"], pa.scalar(self._now_ms(state) * 1000, pa.int64()).cast(INSTANTS))
+        alive = pc.greater(batch["expires_at"], pa.scalar(self._now_ms(state, own) * 1000, pa.int64()).cast(INSTANTS))
         return batch.filter(pc.fill_null(alive, True))
 
-    def _now_ms(self, state: StoredState) -> int:
-        """What the clock of the state's time to live said when the version was made."""
-        if state.ttl is None:
+    def _now_ms(self, state: StoredState, own: State) -> int:
+        """What the clock of the state's time to live in one store said when the version was made."""
+        ttl = ttl_of(own.descriptor, state.descriptor)
+        if ttl is None:
             raise InvalidInputError(
                 f"{state.whose} has a time to live, and was written last by a release that does not say which.",
                 hint="Read expired rows as well, and compare written_at with a time of your own.",
             )
-        if state.ttl.clock not in self._clocks_ms:
-            self._clocks_ms[state.ttl.clock] = clock_ms(self.checkpoint.place, self.version, state.ttl.clock)
-        return self._clocks_ms[state.ttl.clock]
+        if ttl.clock not in self._clocks_ms:
+            self._clocks_ms[ttl.clock] = clock_ms(self.checkpoint.place, self.version, ttl.clock)
+        return self._clocks_ms[ttl.clock]
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:

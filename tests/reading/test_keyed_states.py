@@ -255,6 +255,25 @@ def test_rows_with_a_time_to_live_say_when_they_expire(make_written: MakeWritten
         state.count()
 
 
+def test_a_time_to_live_that_has_changed_is_that_of_each_partition(make_written: MakeWritten) -> None:
+    made = make_written({"user": TEXT}, partitions=2)
+    (first,), (second,) = (next(user for user in USERS if made.partition_of(user) == n) for n in range(2))
+
+    def write(ttl: str, now_ms: int, *users: str) -> None:
+        states: Any = {"value": (ValueState("value", "bigint", ttl=Ttl(ttl)), {"value": LONG})}
+        made.batch(states, [((user,), lambda bound: bound.value.update(1)) for user in users], now_ms)
+
+    write("30 days", 0, first, second)
+    write("1 hour", HOUR, second)  # the worker of the other partition is not called
+    write("1 hour", 11 * HOUR)
+    with open_state(made.path) as state:
+        lives = {row["key"]["user"]: row["expires_at"] for row in state.to_arrow().to_pylist()}
+        hours = {user: at.timestamp() / 3600 for user, at in lives.items()}
+        assert hours == {first: 30 * 24, second: 2}
+    with open_state(made.path, include_expired=False) as state:
+        assert (state.get(first), state.get(second), state.count()) == (1, None, 1)
+
+
 def test_values_of_former_types_are_read_as_the_newest_when_a_partition_has_not_seen_it(
     make_written: MakeWritten,
 ) -> None:
