@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import chain
 
 import pyarrow as pa
@@ -136,11 +135,6 @@ class Catalog:
         if len(found) == 1:
             return found[0]
         raise self._not_one(wanted, found)
-
-    def in_partition(self, state: StoredState, partition: int) -> StoredState:
-        """``state``, with what a partition says of it: that may know later types of its values."""
-        wanted = Selection(state.uid, state.operator.number, state.store, state.stored_name)
-        return reduce(_joined, self._in_partitions(wanted, [partition]), state)
 
     def _in_partitions(self, wanted: Selection, partitions: Sequence[int]) -> list[StoredState]:
         asked = [

@@ -174,8 +174,9 @@ class StateReader:
         """What the state has for one key, as the program has it: a value or None, a list, a dict, timers.
 
         ``key`` is a value, or a tuple or a dict of the key's columns. Of Spark's own operators it may also be the
-        columns that rows are placed by (of a join its key without the index): then it is a list of values. Fetches only
-        the store of the key's partition, and of its snapshot the table files that can have the key.
+        columns that rows are placed by (of a join its key without the index): then it is a list of values. Fetches rows
+        of the key's partition alone, and of its snapshot the table files that can have the key; the first key of a
+        keyed state also what all partitions say of themselves, for the newest type.
 
         Raises InvalidInputError for what cannot be a key, else as ``batches`` does.
         """
@@ -193,11 +194,11 @@ class StateReader:
     def _find(self, key: Any, convert: Convert | None = None) -> _Found:  # noqa: ANN401 - as get
         self._threads()
         state = self._catalog.one(self._wanted, of_all_partitions=False)
+        if state.uid is not None:  # any partition can be the one that knows the newest type of a keyed state's values
+            state = self.state
         codec = state.codec()
         wanted = _wanted(codec, key, state.whose, convert)
         partition = partition_of(state, wanted.hash, self._catalog.partitions[state.operator.number])
-        state = self._catalog.in_partition(state, partition)
-        codec = state.codec()
         schema = pa.schema([*codec.fields, *PLACE])
         own = self._own(state, partition)
         if own is None or not own.rows:

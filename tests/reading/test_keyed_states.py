@@ -277,8 +277,8 @@ def test_a_time_to_live_that_has_changed_is_that_of_each_partition(make_written:
 def test_values_of_former_types_are_read_as_the_newest_when_a_partition_has_not_seen_it(
     make_written: MakeWritten,
 ) -> None:
-    made = make_written({"user": TEXT}, partitions=2)
-    first, second = (next(user for user in USERS if made.partition_of(user) == partition) for partition in range(2))
+    made = make_written({"user": TEXT}, partitions=3)
+    first, second = (next(user for user in USERS if made.partition_of(user) == partition) for partition in (1, 2))
     old: Any = {"value": (ValueState("value", "void"), {"value": pa.struct([("n", pa.int32()), ("gone", TEXT)])})}
     renamed = ValueState("value", "void", aliases={"number": "n"})
     new: Any = {"value": (renamed, {"value": pa.struct([("number", LONG), ("more", TEXT)])})}
@@ -289,6 +289,9 @@ def test_values_of_former_types_are_read_as_the_newest_when_a_partition_has_not_
     with open_state(made.path, uid=UID) as state:
         values = python_values(state.to_arrow()["value"].combine_chunks())
         assert sorted(values) == [(1, None), (2**40, "z")]
+    with open_state(made.path, uid=UID) as state:  # another one: nothing is known of the partitions
+        (shown, missing) = state.get(first), state.get("nobody")
+        assert (shown._asdict(), missing) == ({"number": 1, "more": None}, None)
         assert state.get(second) == (2**40, "z")
     with open_state(made.path, uid=UID, version=1) as state:
         assert state.get(second) == (2, "y")
