@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
 from typing import ClassVar
@@ -41,6 +41,8 @@ from pyspark_ckpt.state_store.winners import resolve
 
 MOST_PARTITIONS = 1 << 20
 """Each is looked for: a number beyond all that a query can have is damage."""
+
+VERIFY_ATTEMPTS = 3
 
 _BATCH = re.compile(r"[0-9]{1,19}")
 _OPERATOR_NUMBER = re.compile(r"[0-9]{1,9}")
@@ -220,14 +222,38 @@ class Checkpoint:
 
     def verify(self, identity: Identity, version: int) -> Verified:
         """Restore a version of a store into a temporary folder: every checksum, the lineage, markers and row counts."""
+        return self._verified(identity, version)[0]
+
+    def verify_newest(self, identity: Identity) -> Verified:
+        """``verify`` the newest committed version of a store; the one that is by then, if it has gone meanwhile.
+
+        So a query may run: nothing is held against its retention. What is found was read of ``Verified.version``.
+        """
+        for _ in range(VERIFY_ATTEMPTS):
+            version = self.newest_version
+            found, is_missing = self._verified(identity, version)
+            if is_missing:
+                self.look_again()
+            if self.newest_version == version:
+                return found
+        faster = (
+            f"{identity}: {VERIFY_ATTEMPTS} versions were looked at, each the newest by then; if retention was faster "
+            "each time, take a savepoint, which it leaves alone, and verify that"
+        )
+        return replace(found, problems=(*found.problems, faster))
+
+    def _verified(self, identity: Identity, version: int) -> tuple[Verified, bool]:
+        """What a version of a store was found to be, and whether it ended with an object that is not there."""
         problems = _Problems(identity.short)
         try:
             commit = self.commit_of(identity, version)
             with self.restored(identity, commit, problems.log) as restored:
                 rows = _counted(restored.database, restored.meta, commit, problems.log)
         except CkptError as problem:
-            return Verified(identity, version, 0, 0, (*problems.found, str(problem)))
-        return Verified(identity, version, rows, restored.metrics["downloaded_bytes"], tuple(problems.found))
+            is_missing = isinstance(problem, NotFoundError)
+            return Verified(identity, version, 0, 0, (*problems.found, str(problem))), is_missing
+        size_bytes = restored.metrics["downloaded_bytes"]
+        return Verified(identity, version, rows, size_bytes, tuple(problems.found)), False
 
     def steps(self, identity: Identity, version: int) -> tuple[Marker, list[Marker]]:
         """What a restore of a version takes: the base, and the commits whose deltas are applied to it, in order.
