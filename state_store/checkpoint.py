@@ -43,6 +43,7 @@ MOST_PARTITIONS = 1 << 20
 """Each is looked for: a number beyond all that a query can have is damage."""
 
 VERIFY_ATTEMPTS = 3
+"""How many versions of a store are looked at when retention takes one after the other away."""
 
 _BATCH = re.compile(r"[0-9]{1,19}")
 _OPERATOR_NUMBER = re.compile(r"[0-9]{1,9}")

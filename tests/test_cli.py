@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pyspark_ckpt.cli import main, verify
-from pyspark_ckpt.state_store.blobs import BlobPlace, MeteredPlace, Traffic
-from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.blobs import Blob, BlobPlace, MeteredPlace, Traffic
+from pyspark_ckpt.state_store.checkpoint import VERIFY_ATTEMPTS, Checkpoint
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.options import parse
 from tests.conftest import MakeLab
@@ -165,16 +166,24 @@ def test_verify_goes_on_with_the_newest_version_when_retention_has_passed_its_ow
 
 
 class Meanwhile(MeteredPlace):
-    """A place in which something happens when a snapshot is first read."""
+    """A place in which one thing after the other happens, each when something is listed or read in it next."""
 
-    def __init__(self, place: BlobPlace, act: Callable[[], object]) -> None:
+    def __init__(self, place: BlobPlace, when: str, acts: Iterable[Callable[[], object]]) -> None:
+        """``when``: what the name of the folder or the object ends with."""
         super().__init__(place, Traffic())
-        self._acts = [act]
+        self._when, self._acts = when, iter(acts)
+
+    def list(self, folder: str = "", prefix: str = "", start: str = "") -> list[Blob]:
+        self._act(folder)
+        return super().list(folder, prefix, start)
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        if name.endswith(".snapshot") and self._acts:
-            self._acts.pop()()
+        self._act(name)
         return super().get(name, start, end)
+
+    def _act(self, name: str) -> None:
+        if name.endswith(self._when):
+            next(self._acts, lambda: None)()
 
 
 def test_verify_finds_nothing_wrong_when_retention_moves_to_another_snapshot(
@@ -189,10 +198,25 @@ def test_verify_finds_nothing_wrong_when_retention_moves_to_another_snapshot(
 
     checkpoint = Checkpoint(str(lab.checkpoint), parse({}))
     ((_, identity),) = checkpoint.stores()
-    checkpoint._places[identity] = Meanwhile(checkpoint.place_of(identity), retain)
+    checkpoint._places[identity] = Meanwhile(checkpoint.place_of(identity), ".snapshot", [retain])
     found = checkpoint.verify(identity, VERSIONS)
     assert (found.rows, found.problems) == (VERSIONS, ())
     assert not hidden.exists()
+
+
+def test_verify_says_so_when_each_version_has_gone_before_it_was_read(lab: Lab) -> None:
+    checkpoint = Checkpoint(str(lab.checkpoint), parse({}))
+    ((_, identity),) = checkpoint.stores()
+    checkpoint.look_again()
+    logged = {path: path.read_bytes() for path in (lab.checkpoint / "commits").iterdir()}
+    for path in (*logged, *lab.remote.glob("*.delta"), *lab.remote.glob("*.snapshot")):
+        path.unlink()
+    commits = [partial(path.write_bytes, logged[path]) for path in sorted(logged)]
+    checkpoint.place = Meanwhile(checkpoint.place, "commits", commits)
+    found = checkpoint.verify_newest(identity)
+    assert (found.version, found.rows) == (VERIFY_ATTEMPTS, 0)
+    assert "version 3 (id ?) was never committed, or retention has retired it" in found.problems[0]
+    assert "take a savepoint" in found.problems[1]
 
 
 @pytest.mark.parametrize("suffix", [".delta", ".snapshot", ".sst"])
