@@ -77,24 +77,35 @@ def resolved(declared: TypeLike, what: str) -> ValueType:
 
 
 def arrow_type(schema: Any) -> pa.DataType:
-    """The Arrow type of a stored type in Spark's JSON. Raises FormatError for what is none."""
+    """The Arrow type of a stored type in Spark's JSON. Raises FormatError for what is none.
+
+    Imports nothing that the type names: a type of the user's own is what it is stored as.
+    """
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_type
     from pyspark.sql.types import _parse_datatype_json_value
 
     try:
-        return to_arrow_type(_parse_datatype_json_value(schema), timezone="UTC")
-    except (
-        PySparkException,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        AssertionError,
-        RecursionError,
-    ) as problem:
+        return to_arrow_type(_parse_datatype_json_value(_without_classes(schema)), timezone="UTC")
+    except (PySparkException, *_NO_TYPE) as problem:
         shown = repr(schema)
         raise FormatError(f"The stored type {shown[:200]} is none that Spark has: {problem}") from problem
+
+
+def _without_classes(schema: Any) -> Any:
+    """Spark's JSON of a type with the stored type of each user-defined one in its place.
+
+    PySpark imports the module of such a type's class, whatever that is, before it looks at anything else.
+    """
+    if isinstance(schema, list):
+        return [_without_classes(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") == "udt":
+        if "sqlType" not in schema:
+            raise ValueError("it is a type of the user's own that does not say what it is stored as")
+        return _without_classes(schema["sqlType"])
+    return {what: _without_classes(each) for what, each in schema.items()}
 
 
 def _names(kinds: Mapping[type, str]) -> str:
