@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.value_types import fields_of, struct_class
+from pyspark_ckpt.operators.value_types import elements_of, fields_of, struct_class
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -101,6 +101,7 @@ def arrow_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         items = arrow_values([item for _, item in pairs], kind.item_type)
         children = [pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])]
     else:
-        children = [arrow_values(list(chain.from_iterable(there)), kind.value_type)]
+        elements = list(chain.from_iterable(map(elements_of, there)))
+        children = [arrow_values(elements, kind.value_type)]
     present = pa.py_buffer(np.packbits(~absent, bitorder="little"))
     return pa.Array.from_buffers(kind, len(values), [present, offsets.buffers()[1]], children=children)

@@ -27,7 +27,7 @@ from pyspark_ckpt.operators.columns import (
     validity,
 )
 from pyspark_ckpt.operators.stored_values import SHOWN_BYTES
-from pyspark_ckpt.operators.value_types import EXACT, fields_of, reader, struct_class, writer
+from pyspark_ckpt.operators.value_types import EXACT, elements_of, fields_of, reader, struct_class, writer
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def _body_encoder(kind: pa.DataType) -> Encode:
         return _struct_encoder(kind)
     if pa.types.is_list(kind):
         element = _encoder(kind.value_type)
-        return lambda value: b"".join([_PRESENT + element(each) for each in value]) + _NULL
+        return lambda value: b"".join([_PRESENT + element(each) for each in elements_of(value)]) + _NULL
     raise InvalidInputError(
         f"A value of type {kind} cannot be part of a key.", hint="Spark cannot group by it either: key by its parts."
     )

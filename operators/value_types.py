@@ -135,7 +135,7 @@ def _writer(kind: pa.DataType) -> Convert:
         return lambda value: [[keys(key), items(item)] for key, item in value.items()]
     if pa.types.is_list(kind):
         element = writer(kind.value_type)
-        return lambda value: [element(each) for each in value]
+        return lambda value: [element(each) for each in elements_of(value)]
     for matches, convert in _PLAIN_WRITERS:
         if matches(kind):
             return convert
@@ -205,6 +205,16 @@ def fields_of(value: Any, names: Sequence[str]) -> Sequence[Any]:
         return [getattr(value, name) for name in names]
     if len(value) != len(names):
         raise ValueError(f"{len(value)} values are given for the fields {list(names)}")
+    return value
+
+
+def elements_of(value: Any) -> Any:
+    """The elements of an array as a user gives it: anything that has some, but for text, bytes and mappings.
+
+    Those have some as well, and "ab" is not what is meant by ["a", "b"]. Raises TypeError.
+    """
+    if isinstance(value, (str, bytes, bytearray, memoryview, Mapping)):
+        raise TypeError(f"{value!r} is no array")
     return value
 
 

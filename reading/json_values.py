@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from pyspark_ckpt.operators.value_types import EPOCH, fields_of
+from pyspark_ckpt.operators.value_types import EPOCH, elements_of, fields_of
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 Convert: TypeAlias = Callable[[Any], Any]
@@ -61,7 +61,7 @@ def _from_json(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401 - any valu
         given = fields_of(value, [field.name for field in kind])
         return [_from_json(each, field.type) for each, field in zip(given, kind, strict=True)]
     if pa.types.is_list(kind):
-        return [_from_json(each, kind.value_type) for each in value]
+        return [_from_json(each, kind.value_type) for each in elements_of(value)]
     if pa.types.is_timestamp(kind):
         at = datetime.fromisoformat(value.replace("Z", "+00:00") if isinstance(value, str) else value)
         return at if at.tzinfo or not kind.tz else at.replace(tzinfo=timezone.utc)
