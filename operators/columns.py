@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.value_types import elements_of, fields_of, struct_class
+from pyspark_ckpt.operators.value_types import elements_of, fields_of, hashable, struct_class
+from pyspark_ckpt.operators.value_types import reader as value_reader
+from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,7 +55,10 @@ def validity(column: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """A column as the Python values that processors see: structs as named tuples, maps as dicts."""
+    """A column as the Python values that processors see: structs as named tuples, maps as dicts.
+
+    Raises InvalidInputError for a date or an instant that Python does not have.
+    """
     kind = column.type
     if pa.types.is_struct(kind):
         made = struct_class(kind)
@@ -61,16 +66,33 @@ def python_values(column: pa.Array) -> list[Any]:
         values: list[Any] = list(map(made._make, zip(*fields, strict=True))) if fields else [made()] * len(column)
     elif pa.types.is_map(kind):
         keys, items = python_values(column.keys), python_values(column.items)
+        keys = list(map(hashable, keys)) if pa.types.is_nested(kind.key_type) else keys
         values = [dict(zip(keys[a:b], items[a:b], strict=True)) for a, b in _spans(column)]
     elif pa.types.is_list(kind):
         elements = python_values(column.values)
         values = [elements[a:b] for a, b in _spans(column)]
+    elif pa.types.is_temporal(kind):
+        return _temporal_values(column)
     else:
         plain: list[Any] = column.to_pylist()
         return plain
     if column.null_count == 0:
         return values
     return [value if present else None for value, present in zip(values, validity(column).tolist(), strict=True)]
+
+
+def _temporal_values(column: pa.Array) -> list[Any]:
+    try:
+        if pa.types.is_time(column.type):  # of which Arrow drops nanoseconds
+            read = value_reader(column.type)
+            return [read(value) for value in column.cast(pa.int64()).to_pylist()]
+        values: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError) as problem:
+        raise InvalidInputError(
+            f"There is a value of type {column.type} that Python has none for: {problem}.",
+            hint="Take it as Arrow: rows_of() or batches() of a reader, process_batch() of a VectorProcessor.",
+        ) from problem
+    return values
 
 
 def _spans(column: pa.ListArray | pa.MapArray) -> list[tuple[int, int]]:

@@ -1,7 +1,7 @@
 """Types that a user gives to state and output, and how one Python value of each is written for msgpack or Arrow.
 
 In Python a struct is a named tuple (any sequence, mapping or object with its fields is taken), a timestamp an aware
-datetime in UTC, a timestamp_ntz a naive one, a map a dict.
+datetime in UTC, a timestamp_ntz a naive one, a map a dict, in whose keys an array is a tuple.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -43,6 +43,7 @@ _NO_TYPE = (LookupError, TypeError, ValueError, AttributeError, AssertionError, 
 """What PySpark raises, too, for JSON that is none of its types."""
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MICROSECOND = timedelta(microseconds=1)
+_MICROSECOND_NS = 1000
 _DECIMAL = Annotated[str, msgspec.Meta(pattern=r"\A-?[0-9]{1,39}(\.[0-9]{1,38})?(E-[0-9]{1,2})?\Z", max_length=64)]
 
 
@@ -151,7 +152,9 @@ def _reader(kind: pa.DataType) -> Convert:
         return _struct_reader(kind)
     if pa.types.is_map(kind):
         keys, items = reader(kind.key_type), reader(kind.item_type)
-        return lambda value: {keys(key): items(item) for key, item in value}
+        if not pa.types.is_nested(kind.key_type):
+            return lambda value: {keys(key): items(item) for key, item in value}
+        return lambda value: {hashable(keys(key)): items(item) for key, item in value}
     if pa.types.is_list(kind):
         element = reader(kind.value_type)
         return lambda value: [element(each) for each in value]
@@ -164,6 +167,8 @@ def _reader(kind: pa.DataType) -> Convert:
         return lambda value: date.fromordinal(_EPOCH_DAY + value)
     if pa.types.is_duration(kind):
         return lambda value: timedelta(microseconds=value)
+    if pa.types.is_time(kind):
+        return _time_of_day
     return lambda value: value
 
 
@@ -189,6 +194,14 @@ def message_type(kind: pa.DataType) -> Any:
 def struct_class(kind: pa.StructType) -> type[Any]:
     """The named tuple that stands for a struct, or for a row."""
     return namedtuple("Row", [field.name for field in kind], rename=True)  # noqa: PYI024
+
+
+def hashable(value: Any) -> Any:
+    """A value that ``reader`` has made, as a dict can have it as a key: its arrays, which are lists, as tuples."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    make = getattr(value, "_make", tuple)  # a struct stays a named tuple
+    return make(map(hashable, value))
 
 
 def fields_of(value: Any, names: Sequence[str]) -> Sequence[Any]:
@@ -278,6 +291,23 @@ def _day(value: Any) -> int:
     return int(value.toordinal()) - _EPOCH_DAY
 
 
+def _nanoseconds(value: Any) -> int:
+    if not isinstance(value, time) or value.tzinfo is not None:
+        raise TypeError(f"{value!r} is no time of day")
+    at = datetime.combine(_NAIVE_EPOCH, value)
+    return int((at - _NAIVE_EPOCH) // _MICROSECOND) * _MICROSECOND_NS
+
+
+def _time_of_day(nanoseconds: int) -> time:
+    micros, rest = divmod(nanoseconds, _MICROSECOND_NS)
+    if rest:
+        raise ValueError(f"a time of {nanoseconds} ns is no whole number of microseconds")
+    at = _NAIVE_EPOCH + timedelta(microseconds=micros)
+    if at.date() != _NAIVE_EPOCH.date():
+        raise ValueError(f"a time of {nanoseconds} ns is of no day")
+    return at.time()
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
@@ -303,5 +333,6 @@ _PLAIN_WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
     (pa.types.is_floating, float),
     (pa.types.is_timestamp, microseconds_at),
     (pa.types.is_date, _day),
+    (pa.types.is_time, _nanoseconds),
     (pa.types.is_duration, lambda value: int(value // _MICROSECOND)),
 )
