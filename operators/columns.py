@@ -22,6 +22,17 @@ def is_fixed_width(kind: pa.DataType) -> bool:
     return bool(pa.types.is_primitive(kind))
 
 
+def is_variant(kind: pa.DataType) -> bool:
+    """Whether this is a VARIANT: a struct of its value and its metadata, of which PySpark has marked the latter."""
+    return pa.types.is_struct(kind) and any((field.metadata or {}).get(b"variant") == b"true" for field in kind)
+
+
+def has_variant(kind: pa.DataType) -> bool:
+    """Whether this is a VARIANT or has one in it."""
+    is_one = is_variant(kind)
+    return is_one or (pa.types.is_nested(kind) and any(has_variant(kind.field(n).type) for n in range(kind.num_fields)))
+
+
 def number_type(kind: pa.DataType) -> str:
     """The little-endian numpy type that holds the values of a type of fixed width."""
     letter = "f" if pa.types.is_floating(kind) else "i"

@@ -72,13 +72,24 @@ def resolved(declared: TypeLike, what: str) -> ValueType:
         )
     try:
         kind = ddl if isinstance(ddl, DataType) else _parse_datatype_string(ddl)
+        check_handed(kind, what)
         return ValueType(json.loads(kind.json()), to_arrow_type(kind, timezone="UTC"))
     except PySparkException as problem:
         raise InvalidInputError(f"{what} has the type {ddl!r}, which Spark cannot read: {problem}") from problem
 
 
+def check_handed(kind: DataType, what: str) -> None:
+    """Raise InvalidInputError if ``what`` has values of a type that Python is not handed."""
+    unshown = _unshown(kind)
+    if unshown is not None:
+        raise InvalidInputError(
+            f"{what} has values of type {unshown.simpleString()}, which cannot be handed to Python.",
+            hint="Cast them to another type, such as string, or leave them out.",
+        )
+
+
 def arrow_type(schema: Any) -> pa.DataType:
-    """The Arrow type of a stored type in Spark's JSON. Raises FormatError for what is none.
+    """The Arrow type of a stored type in Spark's JSON. Raises FormatError for what is none, or cannot be shown.
 
     Imports nothing that the type names: a type of the user's own is what it is stored as.
     """
@@ -87,10 +98,36 @@ def arrow_type(schema: Any) -> pa.DataType:
     from pyspark.sql.types import _parse_datatype_json_value
 
     try:
-        return to_arrow_type(_parse_datatype_json_value(_without_classes(schema)), timezone="UTC")
+        kind = _parse_datatype_json_value(_without_classes(schema))
+        unshown = _unshown(kind)
+        if unshown is None:
+            return to_arrow_type(kind, timezone="UTC")
     except (PySparkException, *_NO_TYPE) as problem:
-        shown = repr(schema)
-        raise FormatError(f"The stored type {shown[:200]} is none that Spark has: {problem}") from problem
+        raise FormatError(f"The stored type {repr(schema)[:200]} is none that Spark has: {problem}") from problem
+    raise FormatError(
+        f"Values of type {unshown.simpleString()} cannot be shown, and the stored type {repr(schema)[:200]} has some.",
+        hint="Spark's own reader of state shows them: spark.read.format('statestore').",
+    )
+
+
+def _unshown(kind: DataType) -> DataType | None:
+    """A part of a type that Arrow has no type for, or has as a struct that is none in Spark's rows."""
+    from pyspark.sql import types
+
+    parts: Sequence[DataType] = ()
+    if isinstance(kind, types.StructType):
+        parts = [field.dataType for field in kind]
+    elif isinstance(kind, types.MapType):
+        parts = [kind.keyType, kind.valueType]
+    elif isinstance(kind, types.ArrayType):
+        parts = [kind.elementType]
+    elif isinstance(kind, types.UserDefinedType):
+        parts = [kind.sqlType()]
+    elif isinstance(
+        kind, (types.YearMonthIntervalType, types.CalendarIntervalType, types.GeometryType, types.GeographyType)
+    ):
+        return kind
+    return next((found for found in map(_unshown, parts) if found is not None), None)
 
 
 def _without_classes(schema: Any) -> Any:

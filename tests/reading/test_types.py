@@ -99,8 +99,11 @@ def test_a_time_of_day_is_kept_looked_up_and_shown(at: time) -> None:
     codec = KeyCodec([kind])
     assert codec.decode(codec.encode([at])) == (at,)
     assert codec.encode_columns([column])[0] == codec.encode([at])
-    nanoseconds = column.cast(pa.int64()).to_pylist()
-    assert SparkHash([kind])([at]) == SparkHash([pa.int64()])(nanoseconds[:1])
+
+
+def test_a_time_of_day_has_sparks_hash() -> None:
+    """That of hash(to_time('01:02:03.456789'))."""
+    assert SparkHash([pa.time64("ns")])([time(1, 2, 3, 456_789)]) == 1_767_366_308
 
 
 def test_an_array_is_a_tuple_in_the_keys_of_a_dict() -> None:
