@@ -2,9 +2,10 @@
 
 A value is a byte that is 0 for null and 1 for anything else, and then: a number big-endian with its sign flipped
 (a negative float with all bits flipped; -0.0 as 0.0, every NaN as one, behind infinity), an instant in microseconds,
-a date in days; text and bytes with ``00`` as ``00 FF`` and ``00 00`` behind; a decimal as its digits
-before the point moved behind, a number of 16 bytes; a struct as its fields; an array as ``01`` before each element
-and ``00`` behind the last. So do Spark's own order-preserving encoders treat numbers (RangeKeyScanStateEncoder).
+a date in days, a time of day in nanoseconds; text and bytes with ``00`` as ``00 FF`` and ``00 00`` behind; a decimal
+as its digits before the point moved behind, a number of 16 bytes; a struct as its fields; an array as ``01`` before
+each element and ``00`` behind the last. So do Spark's own order-preserving encoders treat numbers
+(RangeKeyScanStateEncoder).
 """
 
 from __future__ import annotations

@@ -44,10 +44,27 @@ def test_what_has_elements_and_is_no_array_is_refused_as_one(
                 look_up([other])
 
 
-def test_all_digits_of_a_decimal_are_looked_for(make_written: MakeWritten, capsys: pytest.CaptureFixture[str]) -> None:
-    made = make_written({"k": pa.decimal128(19, 2)})
-    made.batch(STATES, [((Decimal("12345678901234567.89"),), lambda states: states.n.update(7))])
-    for key in ("12345678901234567.89", '"12345678901234567.89"', '{"k": 12345678901234567.89}'):
+@pytest.mark.parametrize(
+    ("kind", "value", "keys"),
+    [
+        (
+            pa.decimal128(19, 2),
+            Decimal("12345678901234567.89"),
+            ["12345678901234567.89", '"12345678901234567.89"', '{"k": 12345678901234567.89}'],
+        ),
+        (pa.float64(), 0.1, ["0.1", "[1e-1]"]),
+    ],
+)
+def test_all_digits_of_a_number_are_looked_for(
+    kind: pa.DataType,
+    value: Any,  # noqa: ANN401
+    keys: list[str],
+    make_written: MakeWritten,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = make_written({"k": kind})
+    made.batch(STATES, [((value,), lambda states: states.n.update(7))])
+    for key in keys:
         assert main(["state", "get", made.path, "--uid", UID, "--key", key, "--format", "json"]) == 0
         assert json.loads(capsys.readouterr().out)["value"] == 7
 
