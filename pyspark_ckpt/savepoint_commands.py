@@ -71,7 +71,10 @@ def verify(given: argparse.Namespace) -> int:
 
 def remove(given: argparse.Namespace) -> int:
     """Delete a savepoint, or what is left of one that did not finish."""
-    print(f"{delete(given.savepoint, options(given)):,} objects deleted")
+    deleted = delete(given.savepoint, options(given))
+    if given.json:
+        return print_json({"savepoint": given.savepoint, "deleted": deleted})
+    print(f"{deleted:,} objects deleted")
     return 0
 
 

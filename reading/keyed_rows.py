@@ -19,7 +19,7 @@ from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.stored_values import ValueCodec
 from pyspark_ckpt.operators.timers import Timer
 from pyspark_ckpt.operators.ttl import unstamped
-from pyspark_ckpt.operators.value_types import arrow_type
+from pyspark_ckpt.operators.value_types import arrow_type, hashable
 from pyspark_ckpt.reading.decoded import Decoded, StateCodec, StoredRow, Wanted, struct_column
 from pyspark_ckpt.reading.type_names import arrow_type_named
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
@@ -132,7 +132,7 @@ class KeyedValues(_KeyedRows):
         if self._kind == LISTS:
             return values
         if self._kind == MAPS:
-            return dict(zip(python_values(columns["map_key"].combine_chunks()), values, strict=True))
+            return dict(zip(map(hashable, python_values(columns["map_key"].combine_chunks())), values, strict=True))
         return values[0] if values else None
 
     def _entry_columns(self, entries: Sequence[bytes]) -> list[pa.Array]:

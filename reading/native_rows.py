@@ -59,7 +59,7 @@ class NativeRows:
         self._schema_of_keys = descriptor.key_schema
         encoder = _encoder(descriptor.key_encoder, whose)
         self.key_fields = _key_fields(descriptor.key_schema, encoder, whose)
-        self._value_fields = _fields(descriptor.value_schema)
+        self._value_fields = _fields(descriptor.value_schema, whose)
         self._is_multiple = descriptor.multiple_values
         self._decode_keys = self._key_decoder(encoder)
         self._placing = _placing_columns(name, encoder, len(self.key_fields))
@@ -168,7 +168,7 @@ def _encoder(stored: Any, whose: str) -> _Encoder:  # noqa: ANN401 - JSON
 
 def _key_fields(schema: Any, encoder: _Encoder, whose: str) -> list[pa.Field]:  # noqa: ANN401 - JSON
     """The columns of a key. An event time is in the key, and not in the schema that is stored of it."""
-    fields, ordinals = _fields(schema), encoder.orderingOrdinals
+    fields, ordinals = _fields(schema, whose), encoder.orderingOrdinals
     columns = len(fields)
     if encoder.numColsPrefixKey > columns or len(set(ordinals)) < len(ordinals) or max(ordinals, default=-1) >= columns:
         raise FormatError(f"The key encoder of {whose} is stored with columns that its {columns} are not: {encoder}.")
@@ -185,9 +185,12 @@ def _placing_columns(name: str, encoder: _Encoder, columns: int) -> list[int]:
     return everything[:-1] if kind in _TIMED or name.endswith(_INDEXED) else everything
 
 
-def _fields(schema: Any) -> list[pa.Field]:  # noqa: ANN401 - JSON
+def _fields(schema: Any, whose: str) -> list[pa.Field]:  # noqa: ANN401 - JSON
     """The columns of Spark's JSON of a struct; a name that comes again has its number behind."""
-    kind = arrow_type(_without_metadata(schema))
+    try:
+        kind = arrow_type(_without_metadata(schema))
+    except FormatError as problem:
+        raise FormatError(f"The columns of {whose}: {problem.message}", hint=problem.hint) from problem
     if not pa.types.is_struct(kind):
         raise FormatError(f"The stored type {str(kind)[:200]!r} is no struct.")
     names: Counter[str] = Counter()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import struct
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -9,6 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    GeographyType,
+    GeometryType,
+    YearMonthIntervalType,
+)
 
 import pyspark_ckpt
 from pyspark_ckpt import open_state
@@ -226,3 +236,13 @@ def test_keys_with_a_collation_are_read_and_not_looked_for() -> None:
     assert python_values(rows.decode([StoredRow(1, unsafe(b"A"), unsafe(3))]).columns[0]) == [("A",)]
     with pytest.raises(pyspark_ckpt.InvalidInputError, match="collation"):
         rows.wanted(("a",))
+
+
+@pytest.mark.parametrize(
+    "kind", [YearMonthIntervalType(), CalendarIntervalType(), GeometryType(4326), GeographyType(4326)], ids=repr
+)
+def test_a_type_that_cannot_be_shown_is_named(kind: DataType) -> None:
+    shown = {**LONG, "type": json.loads(ArrayType(kind).json())}
+    said = f"columns of a state with .*: Values of type {re.escape(kind.simpleString())} cannot be shown"
+    with pytest.raises(pyspark_ckpt.FormatError, match=said):
+        keys_of({"keyStateEncoderType": "NoPrefixKeyStateEncoderSpec"}, [shown], b"")

@@ -70,12 +70,16 @@ def test_paths_that_are_not_absolute_are_of_the_present_folder(
     query = written(quick_path / "query", 2)
     monkeypatch.chdir(quick_path)
     savepoints.savepoint("query", "saved/taken")
+    taken = files(quick_path / "saved")
     savepoints.restore("saved/taken", "./restored", parallelism=3)
     assert stored(str(quick_path / "restored")) == (query.version, 3, query.rows)
     assert main(["checkpoint", "verify", "restored"]) == 0
     assert main(["savepoint", "list", "saved"]) == 0
     assert "taken" in capsys.readouterr().out
-    assert main(["savepoint", "delete", "saved/taken"]) == 0
+    capsys.readouterr()
+    assert main(["savepoint", "delete", "saved/taken", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"savepoint": "saved/taken", "deleted": len(taken)}
+    assert not files(quick_path / "saved")
     assert main(["rescale", "query", "rescaled", "-n", "1"]) == 0
     assert stored(str(quick_path / "rescaled")) == (query.version, 1, query.rows)
 
