@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import threading
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ from pyspark_ckpt.state_store import savepoint_creation
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.blobs.metered import LISTS, READS, Traffic
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.inventory import inventory
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
 from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.pins import Pins
+from pyspark_ckpt.state_store.pins import FOLDER as PINS_FOLDER
+from pyspark_ckpt.state_store.pins import Pin, Pins
 from pyspark_ckpt.state_store.redistribution import merged
 from pyspark_ckpt.state_store.savepoint import Kind, Savepoint
 from pyspark_ckpt.state_store.splitting import RunWriters
@@ -148,6 +150,42 @@ def test_a_savepoint_is_of_a_newer_batch_when_the_logs_of_the_first_are_gone(
     assert sorted(path.name for path in (quick_path / "taken" / "offsets").iterdir()) == ["4", "5"]
     savepoints.restore(str(quick_path / "taken"), str(quick_path / "restored"))
     assert stored(str(quick_path / "restored")) == (6, 1, query.rows)
+
+
+def test_a_pin_that_stays_fails_nothing_that_was_done_while_it_was_held(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    query, delete = written(quick_path / "query", 1, operators=(1,), batches=1), LocalPlace.delete
+
+    def refused(place: LocalPlace, name: str) -> None:
+        if name.startswith(PINS_FOLDER):
+            raise StorageError(f"Could not delete {name}: made up.")
+        delete(place, name)
+
+    monkeypatch.setattr(LocalPlace, "delete", refused)
+    savepoints.savepoint(query.location, str(quick_path / "taken"))
+    savepoints.rescale(query.location, str(quick_path / "rescaled"), 2)
+    assert stored(str(quick_path / "taken")) == (query.version, 1, query.rows)
+    assert stored(str(quick_path / "rescaled")) == (query.version, 2, query.rows)
+    assert [each.levelname for each in caplog.records if "ends by itself" in each.getMessage()] == ["WARNING"] * 2
+
+
+def test_a_pin_is_renewed_again_when_that_has_failed(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    query, renew = written(quick_path / "query", 1, operators=(1,), batches=1), Pins.renew
+    problems, renewed = iter([NotFoundError("made up")]), threading.Event()
+
+    def renewing(pins: Pins, pin: Pin, for_s: float) -> Pin:
+        for each in problems:
+            raise each
+        new = renew(pins, pin, for_s)
+        renewed.set()
+        return new
+
+    monkeypatch.setattr(Pins, "renew", renewing)
+    monkeypatch.setattr(savepoint_creation, "PIN_S", 0.4)
+    with savepoint_creation.pinned(Checkpoint(query.location, parse({}))):
+        assert renewed.wait(20)
+    assert Pins(LocalPlace(Path(query.location))).held() == []
 
 
 def test_sources_know_every_batch_whose_offsets_a_savepoint_has(
