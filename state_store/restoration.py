@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
+import xxhash
 
 from pyspark_ckpt.state_store.canonical import SavedRows
 from pyspark_ckpt.state_store.checkpoint import MOST_PARTITIONS, Checkpoint
@@ -257,8 +258,7 @@ class Restoration:
         if before is None:
             refuse_unless_empty(self.place, "a checkpoint")
             self._refuse_state_of_others(recorded)
-            self.place.put(REQUEST_NAME, seal(recorded))
-            before = recorded
+            before = self._record(recorded)
         if msgspec.structs.replace(before, query_id=recorded.query_id) != recorded:
             raise InvalidInputError(
                 f"{self.place.url} has a restore of {before.source}, version {before.version}, to {before.partitions} "
@@ -266,8 +266,14 @@ class Restoration:
                 hint="Run that one again, or delete the folder.",
             )
         if not self.place.put_if_absent(QUERY, _not_finished(before)) and done is None:
-            self._refuse_query(before)
+            self._refuse_query(before, is_first=before is recorded)
         return before, done
+
+    def _record(self, recorded: RecordedRequest) -> RecordedRequest:
+        """Say in the target what is restored there; returns what another was first to say."""
+        if self.place.put_if_absent(REQUEST_NAME, seal(recorded)):
+            return recorded
+        return read_sealed(self.place, REQUEST_NAME, RecordedRequest)
 
     def _before(self) -> tuple[RecordedRequest | None, Restored | None]:
         """What an earlier run of a restore was to do, and what came of it, as far as there was one that got there."""
@@ -293,8 +299,10 @@ class Restoration:
                 hint="Restore with query_id 'new', or name another folder in the option remote.",
             )
 
-    def _refuse_query(self, recorded: RecordedRequest) -> None:
+    def _refuse_query(self, recorded: RecordedRequest, *, is_first: bool) -> None:
         if self.place.get(QUERY) != _not_finished(recorded):
+            if is_first:  # the other was through before this one was recorded
+                self.place.delete(REQUEST_NAME)
             raise InvalidInputError(
                 f"{self.place.url} is the checkpoint of another query by now: its metadata is not the restore's.",
                 hint="Restore into a new folder.",
@@ -324,4 +332,5 @@ def _but_the_id(files: Iterable[QueryFile]) -> Iterator[QueryFile]:
 def _not_finished(recorded: RecordedRequest) -> bytes:
     """What a target has as its ``metadata`` until it is a checkpoint: Spark refuses to start a query on it."""
     explained = f"of {recorded.source} did not finish: run it again, or delete this folder"
-    return msgspec.json.encode({"restore": explained})
+    request = xxhash.xxh3_128_hexdigest(msgspec.json.encode(recorded))
+    return msgspec.json.encode({"restore": explained, "request": request})

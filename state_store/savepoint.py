@@ -269,9 +269,9 @@ def place_of_savepoint(target: str, options: Options) -> BlobPlace:
     return Workplace(options).named(target)
 
 
-def refuse_unless_empty(place: BlobPlace, what: str) -> None:
+def refuse_unless_empty(place: BlobPlace, what: str, but_for: str = "") -> None:
     """Raise InvalidInputError if there is anything in a place where ``what`` is to be written; StorageError."""
-    found = place.walk()
+    found = [blob for blob in place.walk() if blob.name != but_for]
     if found:
         raise InvalidInputError(
             f"{place.url} is not empty: it has {found[0].name}"

@@ -55,8 +55,7 @@ def create(
     checkpoint = Checkpoint(location, options)
     workplace = Workplace(replace(options, remote=""))
     place = workplace.named(target)
-    refuse_unless_empty(place, "a savepoint")
-    place.put(UNFINISHED, b"")
+    _begin(place)
     with _logs_held(checkpoint, place) as (version, logs):
         operators = inventory(checkpoint, version)
         stores: list[SavedStore] = []
@@ -85,6 +84,21 @@ def create(
     place.put(NAME, seal(info))
     place.delete(UNFINISHED)
     return info
+
+
+def _begin(place: BlobPlace) -> None:
+    """Take an empty place: of several writers one. Raises InvalidInputError, StorageError."""
+    refuse_unless_empty(place, "a savepoint")
+    if not place.put_if_absent(UNFINISHED, b""):
+        raise InvalidInputError(
+            f"Another savepoint is being taken at {place.url}.",
+            hint="Wait for that one, or name a new folder.",
+        )
+    try:
+        refuse_unless_empty(place, "a savepoint", but_for=UNFINISHED)  # one that was taken between the two
+    except InvalidInputError:
+        place.delete(UNFINISHED)
+        raise
 
 
 def _copied(

@@ -133,7 +133,7 @@ def test_a_restore_is_finished_by_the_same_call_however_often_it_is_killed(
 
 
 STEPS = (
-    ("put", "_ckpt/restore/request.json"),
+    ("put_if_absent", "_ckpt/restore/request.json"),
     ("put_if_absent", "metadata"),
     ("put", "_ckpt/restore/done/digest-0-0-default.json"),
     ("put", "_ckpt/restore/done/make-0-1-default.json"),

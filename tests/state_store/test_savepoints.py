@@ -6,6 +6,8 @@ import json
 import random
 import shutil
 import threading
+from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -351,6 +353,69 @@ def test_a_target_that_is_not_empty_stays_as_it_is(quick_path: Path) -> None:
         with pytest.raises(InvalidInputError, match="is not empty: it has deep/file"):
             act()
     assert files(target) == {"deep/file": b"mine"}
+
+
+def at_first_look(monkeypatch: pytest.MonkeyPatch, target: Path, happen: Callable[[], object]) -> None:
+    """Let something happen right behind the first look whether ``target`` is empty."""
+    walk, looks = LocalPlace.walk, iter([1])
+
+    def walked(place: LocalPlace, folder: str = "") -> Any:  # noqa: ANN401
+        found = walk(place, folder)
+        if place.url == str(target) and next(looks, None):
+            happen()
+        return found
+
+    monkeypatch.setattr(LocalPlace, "walk", walked)
+
+
+@pytest.mark.parametrize("is_through", [False, True])
+def test_of_two_savepoints_in_one_target_the_second_is_refused(
+    is_through: bool,  # noqa: FBT001
+    quick_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    query, target = written(quick_path / "query", 1, operators=(1,), batches=1), quick_path / "taken"
+
+    def other() -> None:
+        if is_through:
+            savepoints.savepoint(query.location, str(target))
+            query.run()
+        else:
+            LocalPlace(target).put_if_absent("savepoint.unfinished", b"")
+
+    at_first_look(monkeypatch, target, other)
+    words = "is not empty: it has" if is_through else "Another savepoint is being taken"
+    with pytest.raises(InvalidInputError, match=words):
+        savepoints.savepoint(query.location, str(target))
+    if is_through:
+        assert main(["savepoint", "verify", str(target)]) == 0
+    assert (target / "savepoint.unfinished").exists() != is_through, "it is the other's"
+
+
+@pytest.mark.parametrize("is_through", [False, True])
+def test_of_two_restores_into_one_target_the_second_is_refused(
+    is_through: bool,  # noqa: FBT001
+    quick_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    query, target = written(quick_path / "query", 1, operators=(2,), batches=1), quick_path / "restored"
+
+    def other() -> None:
+        with monkeypatch.context() as patched:
+            if not is_through:
+                patched.setattr("pyspark_ckpt.state_store.restoration.copy_logs", lambda *_: 1 / 0)
+            with nullcontext() if is_through else pytest.raises(ZeroDivisionError):
+                savepoints.rescale(query.location, str(target), 2)
+        before.update(files(target))
+
+    before: dict[str, bytes] = {}
+    at_first_look(monkeypatch, target, other)
+    with pytest.raises(InvalidInputError, match=r"and this is another|of another query by now"):
+        savepoints.rescale(query.location, str(target), 3)
+    assert files(target) == before
+    if not is_through:
+        savepoints.rescale(query.location, str(target), 2)
+    assert stored(str(target)) == (query.version, 2, query.rows)
 
 
 def test_nobody_is_told_to_delete_a_checkpoint(quick_path: Path) -> None:
