@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,11 +35,11 @@ from pyspark_ckpt.state_store.savepoint import (
     Kind,
     Savepoint,
     SavepointInfo,
-    delete,
     place_of_savepoint,
     refuse_unless_empty,
 )
 from pyspark_ckpt.state_store.savepoint_creation import create, pinned
+from pyspark_ckpt.state_store.savepoint_deletion import delete, finish_claim
 from pyspark_ckpt.terminal import progress_bar
 
 if TYPE_CHECKING:
@@ -132,8 +132,10 @@ def restore(
     if claim not in ("no_claim", "claim"):
         raise InvalidInputError(f"claim is {claim!r}, not 'no_claim' or 'claim'.")
     given = _options(options, savepoint_or_checkpoint, checkpoint_location)
-    source = Savepoint(savepoint_or_checkpoint, given)
     request = Request(parallelism, query_id, dict(uid_map or {}), allow_non_restored_state)
+    if claim == "claim" and (done := finish_claim(savepoint_or_checkpoint, checkpoint_location, request, given)):
+        return done
+    source = Savepoint(savepoint_or_checkpoint, given)
     restoration = Restoration(
         source,
         source.info.version,
@@ -144,10 +146,8 @@ def restore(
         source.info.files,
         source.info.rows,
     )
-    done = _run(restoration, checkpoint_location)
-    if claim == "claim":
-        delete(savepoint_or_checkpoint, given)
-    return done
+    at_end = partial(delete, savepoint_or_checkpoint, given) if claim == "claim" else None
+    return _run(restoration, checkpoint_location, at_end)
 
 
 def rescale(
@@ -173,10 +173,10 @@ def rescale(
         )
 
 
-def _run(restoration: Restoration, target: str) -> Restored:
+def _run(restoration: Restoration, target: str, at_end: Callable[[], object] | None = None) -> Restored:
     size = sum(operator.size_bytes for operator in restoration.operators)
     with _job(f"restore to {target}", size) as (runner, progress):
-        return restoration.run(runner, progress)
+        return restoration.run(runner, progress, at_end)
 
 
 @contextmanager

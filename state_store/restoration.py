@@ -14,12 +14,13 @@ from __future__ import annotations
 import os
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
 import xxhash
 
+from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.canonical import SavedRows
 from pyspark_ckpt.state_store.checkpoint import MOST_PARTITIONS, Checkpoint
 from pyspark_ckpt.state_store.context import Identity
@@ -167,9 +168,10 @@ class Restoration:
                 share += rows[index] * (min(end, stop) - max(first, begin)) / (stop - begin)
             yield share
 
-    def run(self, runner: Runner, progress: Progress) -> Restored:
+    def run(self, runner: Runner, progress: Progress, at_end: Callable[[], object] | None = None) -> Restored:
         """Do it; after return the target is a checkpoint from which a query goes on, durable.
 
+        ``at_end`` is called when the checkpoint stands; if it fails, so does the restore, and the same call ends both.
         Raises InvalidInputError (the target is in use), NotFoundError, FormatError (damage, or a digest that differs),
         StorageError (the same call may be repeated).
         """
@@ -179,8 +181,9 @@ class Restoration:
             self.place.put(RESULT_NAME, seal(FinishedRequest(recorded, done)))
         if self.place.get(QUERY) == _not_finished(recorded):
             copy_id(self._source.place, self.place, self._rewriting(recorded, {}))
-        for blob in sorted(self.place.walk(WORK_FOLDER), key=lambda blob: (blob.name == RESULT_NAME, blob.name)):
-            self.place.delete(blob.name)  # the result last: who finds it need not, and must not, do anything again
+        if at_end is not None:
+            at_end()
+        forget(self.place)
         return done
 
     def _restored(self, recorded: RecordedRequest, runner: Runner, progress: Progress) -> Restored:
@@ -323,6 +326,25 @@ class Restoration:
             [made[Identity(number, partition, name)] for name in order]
             for partition in range(self.partitions_of(operator))
         ]
+
+
+def standing(place: BlobPlace) -> FinishedRequest | None:
+    """The restore whose checkpoint stands in ``place``, if it was interrupted behind that.
+
+    Raises FormatError, StorageError.
+    """
+    try:
+        finished = read_sealed(place, RESULT_NAME, FinishedRequest, MOST_RESULT_BYTES)
+        is_unfinished = place.get(QUERY) == _not_finished(finished.request)
+    except NotFoundError:
+        return None
+    return None if is_unfinished else finished
+
+
+def forget(place: BlobPlace) -> None:
+    """Delete what a restore has noted in its target, a checkpoint that stands by now. Raises StorageError."""
+    for blob in sorted(place.walk(WORK_FOLDER), key=lambda blob: (blob.name == RESULT_NAME, blob.name)):
+        place.delete(blob.name)  # the result last: who finds it need not, and must not, do anything again
 
 
 def _but_the_id(files: Iterable[QueryFile]) -> Iterator[QueryFile]:
