@@ -39,7 +39,7 @@ from pyspark_ckpt.state_store.savepoint import (
     refuse_unless_empty,
 )
 from pyspark_ckpt.state_store.savepoint_creation import create, pinned
-from pyspark_ckpt.state_store.savepoint_deletion import delete, finish_claim
+from pyspark_ckpt.state_store.savepoint_deletion import delete, finish_claim, refuse_others
 from pyspark_ckpt.terminal import progress_bar
 
 if TYPE_CHECKING:
@@ -120,7 +120,8 @@ def restore(
     """Make the empty ``checkpoint_location`` a checkpoint from which a query goes on behind the savepoint.
 
     ``parallelism``: the number of partitions of stateful operators from then on, None for the same; start the query
-    with spark.sql.shuffle.partitions set to it. ``claim``: "claim" deletes the savepoint once the checkpoint stands.
+    with spark.sql.shuffle.partitions set to it. ``claim``: "claim" deletes the savepoint once the checkpoint stands;
+    anything else in its folder is refused before.
     ``uid_map``: new uids of keyed operators, by their old ones. ``query_id``: "keep" for sinks that know batches by
     the query's id and must not see them twice, "new" for a query that writes beside the old one.
     ``allow_non_restored_state``: state that no operator of the program declares is left alone, and not an error.
@@ -136,6 +137,8 @@ def restore(
     if claim == "claim" and (done := finish_claim(savepoint_or_checkpoint, checkpoint_location, request, given)):
         return done
     source = Savepoint(savepoint_or_checkpoint, given)
+    if claim == "claim":
+        refuse_others(source.place)
     restoration = Restoration(
         source,
         source.info.version,

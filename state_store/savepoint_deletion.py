@@ -7,11 +7,14 @@ between is a savepoint that did not finish, which is listed, restored by nobody,
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
-from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
 from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, ROWS_FOLDER
 from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.query_log import QUERY
 from pyspark_ckpt.state_store.restoration import forget, standing
 from pyspark_ckpt.state_store.restore_request import Request, Restored
 from pyspark_ckpt.state_store.savepoint import NAME, UNFINISHED
@@ -21,14 +24,16 @@ DELETING = b"deleting"
 """Content of ``savepoint.unfinished`` from then on."""
 
 _MARKS = (NAME, UNFINISHED)
+_FILES = (*_MARKS, QUERY)
+_FOLDERS = ("offsets", "commits", "sources", "state", ROWS_FOLDER, CHECKPOINT_FOLDER)
 _ANY_AGE = -math.inf
 
 
 def delete(location: str, options: Options) -> int:
     """Delete a savepoint, also one that did not finish; returns how many objects that were.
 
-    What was interrupted is finished by the same call. Raises InvalidInputError for a
-    place that is neither, StorageError.
+    What was interrupted is finished by the same call. Raises InvalidInputError, before anything is deleted, for a
+    place that is neither or has anything else in it; StorageError.
     """
     place = Workplace(options).named(location)
     blobs = place.walk()
@@ -37,6 +42,7 @@ def delete(location: str, options: Options) -> int:
             f"{place.url} is no savepoint: nothing was deleted.",
             hint="A checkpoint is deleted by its owner's own means.",
         )
+    _refuse_others(place, blobs)
     place.put(UNFINISHED, DELETING)
     for blob in sorted(blobs, key=lambda blob: blob.name != NAME):
         if blob.name != UNFINISHED:
@@ -45,6 +51,30 @@ def delete(location: str, options: Options) -> int:
     place.remove_empty_folders()
     place.delete(UNFINISHED)
     return len(blobs)
+
+
+def refuse_others(place: BlobPlace) -> None:
+    """Raise InvalidInputError if there is anything in a savepoint's place that is not of it, StorageError."""
+    _refuse_others(place, place.walk())
+
+
+def _refuse_others(place: BlobPlace, blobs: Sequence[Blob]) -> None:
+    others = [blob.name for blob in blobs if not _is_of_savepoint(blob.name)]
+    if others:
+        raise InvalidInputError(
+            f"{place.url} has more than a savepoint, {others[0]}"
+            + (f" and {len(others) - 1} more" if others[1:] else "")
+            + ", which would be deleted with it: nothing was deleted.",
+            hint="Delete or move what is not of the savepoint, such as other savepoints and checkpoints, first.",
+        )
+
+
+def _is_of_savepoint(name: str) -> bool:
+    """Whether an object may be one of a savepoint in whose place it is, and is of none that lies deeper."""
+    folder, slash, rest = name.partition("/")
+    if not slash:
+        return name in _FILES or name.startswith(".")
+    return folder in _FOLDERS and rest.rpartition("/")[2] not in _MARKS
 
 
 def finish_claim(location: str, target: str, request: Request, options: Options) -> Restored | None:

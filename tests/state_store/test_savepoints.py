@@ -29,6 +29,7 @@ from pyspark_ckpt.state_store.pins import FOLDER as PINS_FOLDER
 from pyspark_ckpt.state_store.pins import Pin, Pins
 from pyspark_ckpt.state_store.redistribution import merged
 from pyspark_ckpt.state_store.savepoint import Kind, Savepoint
+from pyspark_ckpt.state_store.savepoint_deletion import delete
 from pyspark_ckpt.state_store.splitting import RunWriters
 from pyspark_ckpt.state_store.store_version import Workplace
 from pyspark_ckpt.state_store.transfers import CopyTask
@@ -285,6 +286,25 @@ def test_a_claimed_savepoint_goes_when_the_checkpoint_stands_and_not_before(
     savepoints.restore(str(saved), str(quick_path / "restored"), claim="claim")
     assert files(saved) == {}
     assert stored(str(quick_path / "restored")) == (query.version, 2, query.rows)
+
+
+@pytest.mark.parametrize(
+    "inside", ["tuesday/metadata", "state/0/tuesday/savepoint.json", "state/0/savepoint.unfinished"]
+)
+def test_nothing_is_deleted_with_a_savepoint_that_is_not_of_it(inside: str, quick_path: Path) -> None:
+    query = written(quick_path / "query", 2, operators=(1,), batches=1)
+    saved = quick_path / "taken"
+    savepoints.savepoint(query.location, str(saved))
+    LocalPlace(saved).put(inside, b"{}")
+    before = files(saved)
+    for act in (
+        lambda: savepoints.restore(str(saved), str(quick_path / "restored"), claim="claim"),
+        lambda: delete(str(saved), parse({})),
+    ):
+        with pytest.raises(InvalidInputError, match=f"has more than a savepoint, {inside}"):
+            act()
+    assert files(saved) == before
+    assert files(quick_path / "restored") == {}
 
 
 @pytest.mark.parametrize("kind", KINDS)
