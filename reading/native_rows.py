@@ -65,6 +65,11 @@ class NativeRows:
         self._placing = _placing_columns(name, encoder, len(self.key_fields))
 
     @property
+    def placing_fields(self) -> list[pa.Field]:
+        """See StateCodec."""
+        return [self.key_fields[n] for n in self._placing]
+
+    @property
     def fields(self) -> list[pa.Field]:
         """See StateCodec."""
         return [pa.field("key", pa.struct(self.key_fields)), pa.field("value", pa.struct(self._value_fields))]
@@ -94,26 +99,20 @@ class NativeRows:
                 f"{self._whose} has keys with a collation, whose hash is known to Spark alone.",
                 hint="Read the state and filter it.",
             )
-        fields = [self.key_fields[n] for n in self._placing]
-        if len(key) == len(self.key_fields):
-            placing = [key[n] for n in self._placing]
-        elif len(key) == len(fields):
-            placing = list(key)
-        else:
-            names = [field.name for field in self.key_fields]
-            raise InvalidInputError(
-                f"{self._whose} has keys of the columns {names}, and {len(key)} values are given.",
-                hint=f"Give all of them, or those that place a key: {[field.name for field in fields]}.",
-            )
-        kinds = [field.type for field in fields]
-        return Wanted(SparkHash(kinds)(placing), b"", tuple(key))
+        placing = [key[n] for n in self._placing] if len(key) == len(self.key_fields) else list(key)
+        encoded = self._codec_of(key).encode(key)
+        return Wanted(SparkHash([field.type for field in self.placing_fields])(placing), b"", tuple(key), encoded)
 
     def has_key(self, row: Any, wanted: Wanted) -> bool:  # noqa: ANN401 - see StateCodec
         """See StateCodec."""
         is_whole = len(wanted.values) == len(self.key_fields)
-        columns = range(len(self.key_fields)) if is_whole else self._placing
-        codec = KeyCodec([self.key_fields[n].type for n in columns])
-        return codec.encode([row[n] for n in columns]) == codec.encode(wanted.values)
+        columns = list(row) if is_whole else [row[n] for n in self._placing]
+        return self._codec_of(wanted.values).encode(columns) == wanted.encoded
+
+    def _codec_of(self, values: Sequence[Any]) -> KeyCodec:
+        """The codec of whole keys if as many values are given, else of the columns that place them."""
+        fields = self.key_fields if len(values) == len(self.key_fields) else self.placing_fields
+        return KeyCodec([field.type for field in fields], f"a key of {self._whose}")
 
     def value_of(self, columns: pa.Table, wanted: Wanted) -> Any:  # noqa: ANN401 - see StateCodec
         """See StateCodec; a list of values if the state can have several for what was asked."""

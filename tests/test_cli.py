@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import time
+from argparse import Namespace
+from collections.abc import Callable, Iterable
 from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pyspark_ckpt import cli
-from pyspark_ckpt.cli import main
-from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.cli import main, verify
+from pyspark_ckpt.state_store.blobs import Blob, BlobPlace, MeteredPlace, Traffic
+from pyspark_ckpt.state_store.checkpoint import VERIFY_ATTEMPTS, Checkpoint
 from pyspark_ckpt.state_store.collector import Collector
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.errors import NotFoundError
@@ -127,6 +131,96 @@ def test_verify_reads_all_of_a_version(lab: Lab, capsys: pytest.CaptureFixture[s
     for version in range(1, VERSIONS + 1):
         code, text = run(capsys, "verify", *arguments(lab), "--version", str(version))
         assert (code, f"1 stores, {version} rows" in text, "all right" in text) == (0, True, True), text
+
+
+def test_a_version_that_is_not_committed_is_refused(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    (lab.checkpoint / "commits" / str(VERSIONS - 1)).unlink()
+    for command in ("inspect", "verify"):
+        for version in (VERSIONS, -1, 99):
+            code, text = run(capsys, command, str(lab.checkpoint), "--version", str(version))
+            assert (code, f"no version {version}: the newest committed one is 4" in text) == (2, True), text
+
+
+def test_nothing_is_wrong_with_a_query_before_its_first_batch(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    for entry in (lab.checkpoint / "commits").iterdir():
+        entry.unlink()
+    for command in ("list", "inspect", "verify"):
+        code, text = run(capsys, command, str(lab.checkpoint))
+        assert (code, text.splitlines()[0]) == (0, f"query {QUERY}, no batch is committed yet")
+    code, text = run(capsys, "verify", str(lab.checkpoint), "--json")
+    assert (code, json.loads(text)) == (0, {"query": QUERY, "version": 0, "stores": []})
+    code, text = run(capsys, "verify", str(lab.checkpoint), "--version", "1")
+    assert (code, "no version 1: no batch is committed yet" in text) == (2, True), text
+
+
+def test_verify_goes_on_with_the_newest_version_when_retention_has_passed_its_own(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commits = lab.checkpoint / "commits"
+    logged = {path: path.read_bytes() for path in commits.iterdir() if int(path.name) >= 2}
+    for path in logged:
+        path.unlink()
+    checkpoint = Checkpoint(str(lab.checkpoint), parse({}))
+    assert checkpoint.newest_version == 2
+    for path, entry in logged.items():
+        path.write_bytes(entry)
+    assert collected(lab, capsys, *NOW)[0] == 0
+    code = verify(checkpoint, Namespace(version=None, json=False))
+    assert (code, f"version {VERSIONS}: 1 stores, {VERSIONS} rows" in capsys.readouterr().out) == (0, True)
+
+
+class Meanwhile(MeteredPlace):
+    """A place in which one thing after the other happens, each when something is listed or read in it next."""
+
+    def __init__(self, place: BlobPlace, when: str, acts: Iterable[Callable[[], object]]) -> None:
+        """``when``: what the name of the folder or the object ends with."""
+        super().__init__(place, Traffic())
+        self._when, self._acts = when, iter(acts)
+
+    def list(self, folder: str = "", prefix: str = "", start: str = "") -> list[Blob]:
+        self._act(folder)
+        return super().list(folder, prefix, start)
+
+    def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        self._act(name)
+        return super().get(name, start, end)
+
+    def _act(self, name: str) -> None:
+        if name.endswith(self._when):
+            next(self._acts, lambda: None)()
+
+
+def test_verify_finds_nothing_wrong_when_retention_moves_to_another_snapshot(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newer = max(lab.remote.glob("*.snapshot"))
+    hidden = newer.rename(lab.checkpoint / newer.name)
+
+    def retain() -> None:
+        hidden.rename(newer)
+        assert collected(lab, capsys, *NOW)[1]["deleted"] > 0
+
+    checkpoint = Checkpoint(str(lab.checkpoint), parse({}))
+    ((_, identity),) = checkpoint.stores()
+    checkpoint._places[identity] = Meanwhile(checkpoint.place_of(identity), ".snapshot", [retain])
+    found = checkpoint.verify(identity, VERSIONS)
+    assert (found.rows, found.problems) == (VERSIONS, ())
+    assert not hidden.exists()
+
+
+def test_verify_says_so_when_each_version_has_gone_before_it_was_read(lab: Lab) -> None:
+    checkpoint = Checkpoint(str(lab.checkpoint), parse({}))
+    ((_, identity),) = checkpoint.stores()
+    checkpoint.look_again()
+    logged = {path: path.read_bytes() for path in (lab.checkpoint / "commits").iterdir()}
+    for path in (*logged, *lab.remote.glob("*.delta"), *lab.remote.glob("*.snapshot")):
+        path.unlink()
+    commits = [partial(path.write_bytes, logged[path]) for path in sorted(logged)]
+    checkpoint.place = Meanwhile(checkpoint.place, "commits", commits)
+    found = checkpoint.verify_newest(identity)
+    assert (found.version, found.rows) == (VERIFY_ATTEMPTS, 0)
+    assert "version 3 (id ?) was never committed, or retention has retired it" in found.problems[0]
+    assert "take a savepoint" in found.problems[1]
 
 
 @pytest.mark.parametrize("suffix", [".delta", ".snapshot", ".sst"])

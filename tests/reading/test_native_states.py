@@ -85,6 +85,18 @@ def test_the_stores_of_a_join_are_told_apart(frozen: Any) -> None:  # noqa: ANN4
             state.get((1, 2, 3))
 
 
+def test_what_is_no_key_of_a_join_is_refused(frozen: Any) -> None:  # noqa: ANN401
+    with open_state(frozen("join"), store="left-keyWithIndexToValue") as state:
+        assert state.get({"field0": 21})[0] == state.get({"index": 0, "field0": 21})
+        for names in (["index"], ["field0", "other"]):
+            with pytest.raises(pyspark_ckpt.InvalidInputError, match=r"'field0', 'index'.* are given") as refused:
+                state.get(dict.fromkeys(names, 21))
+            assert refused.value.hint == "Give all of them, or those that place a key: ['field0']."
+        for wrong in ("x", 0.0, 2**70):
+            with pytest.raises(pyspark_ckpt.InvalidInputError, match=r"keys of field0 int64, index int64, .* is none"):
+                state.get((21, wrong))
+
+
 def test_operators_are_told_apart_by_number(frozen: Any) -> None:  # noqa: ANN401
     path = frozen("deduplication-and-limit")
     with open_state(path, operator=0) as state:
