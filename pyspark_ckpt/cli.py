@@ -178,6 +178,7 @@ def collect(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
             deleted += sum(collector.clean(each) for each in with_progress(stores, str))
             if collector.waiting():
                 wait(grace_s, "for snapshots that are just being made (-o retentionGracePeriod=0: at once)")
+                checkpoint.look_again()
             deleted += sum(collector.clean(each) for each in with_progress(collector.waiting(), str))
     if given.json:
         described = [

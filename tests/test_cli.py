@@ -6,16 +6,20 @@ import json
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pyspark_ckpt import cli
 from pyspark_ckpt.cli import main, verify
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace, MeteredPlace, Traffic
 from pyspark_ckpt.state_store.checkpoint import VERIFY_ATTEMPTS, Checkpoint
+from pyspark_ckpt.state_store.collector import Collector
 from pyspark_ckpt.state_store.database import Database
+from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.options import parse
 from tests.conftest import MakeLab
 from tests.lab import QUERY, Lab, damage, row_key
@@ -290,6 +294,47 @@ def test_gc_waits_a_grace_period_before_it_deletes_table_files(lab: Lab, capsys:
     assert shared <= set(names)
     assert set(lab.objects()).isdisjoint(names)
     assert run(capsys, "verify", str(lab.checkpoint))[0] == 0
+
+
+def test_gc_goes_on_when_the_query_retires_the_version_that_was_the_newest(
+    lab: Lab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stray = lab.remote / "sst" / f"{0:064x}-{0:08x}.sst"
+    stray.write_bytes(b"of no snapshot")
+    handle = lab.open()
+    first = Checkpoint(str(lab.checkpoint), parse({}))
+    (identity,) = (identity for _, identity in first.stores())
+
+    def run_on(seconds: float, _what: str) -> None:
+        newest = first.commit_of(identity, VERSIONS)
+        for commit_id in lab.grow(handle, 2, VERSIONS, newest.id):
+            lab.log_commit(len(list((lab.checkpoint / "commits").iterdir())), [commit_id])
+        lab.begin(handle, VERSIONS + 2, commit_id).abort()
+        lab.server.call("snapshot", handle=handle, force=True)
+        time.sleep(seconds)
+        with closing(Collector(Checkpoint(str(lab.checkpoint), parse({})), 0, seconds)) as collector:
+            assert collector.clean(identity) > 0
+        with pytest.raises(NotFoundError):
+            first.commit_of(identity, VERSIONS)
+
+    monkeypatch.setattr(cli, "wait", run_on)
+    code, _ = collected(lab, capsys, "-o", "retentionGracePeriod=50ms")
+    assert code == 0
+    assert not stray.exists()
+
+
+def test_gc_takes_a_newer_version_when_the_newest_is_gone_and_fails_when_there_is_none(lab: Lab) -> None:
+    checkpoint = Checkpoint(str(lab.checkpoint), parse({}))
+    (identity,) = (identity for _, identity in checkpoint.stores())
+    newest = checkpoint.commit_of(identity, VERSIONS)
+    (commit_id,) = lab.grow(lab.open(), 1, VERSIONS, newest.id)
+    lab.log_commit(VERSIONS, [commit_id])
+    with closing(Collector(checkpoint, 1, 0)) as collector:
+        for version, each in ((VERSIONS, newest.id), (VERSIONS + 1, commit_id)):
+            assert checkpoint.newest_version == version
+            next(lab.remote.glob(f"*-{each}-*.delta")).unlink()
+            with nullcontext() if version == VERSIONS else pytest.raises(NotFoundError):
+                collector.find(identity)
 
 
 def test_gc_deletes_nothing_that_is_young_or_kept(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
