@@ -30,7 +30,8 @@ TIMERS_AT_ONCE = 65536
 OUTPUT_ROWS = 65536
 OUTPUT_BYTES = 8 << 20
 """What a batch of output has at most, if its rows are small: it is one value on its way, of which there are several."""
-_ROWS_AT_ONCE = 1024
+_LEAST_AT_ONCE, _MOST_AT_ONCE = 64, 1024
+"""So many rows are taken before they are a batch: as many as the size of those before allows."""
 _MOST_COMBINED_BYTES = 1 << 30
 """A text column of 2 GiB cannot be one chunk."""
 TIMERS = pa.schema([("name", pa.string()), ("namespace", pa.string()), ("at", pa.timestamp("us", "UTC"))])
@@ -137,13 +138,16 @@ class Work:
 
     def _small_batches(self, method: str, results: Iterator[Result]) -> Iterator[pa.RecordBatch]:
         out: list[Sequence[Any]] = []
+        at_once = _LEAST_AT_ONCE
         for result in results:
             if result is not None:
                 remaining = iter(result)
-                out.extend(islice(remaining, _ROWS_AT_ONCE))
-                while len(out) >= _ROWS_AT_ONCE:
-                    yield from _portions(self._batch(method, out))
-                    out = list(islice(remaining, _ROWS_AT_ONCE))
+                out.extend(islice(remaining, at_once))
+                while len(out) >= at_once:
+                    batch = self._batch(method, out)
+                    yield from _portions(batch)
+                    at_once = min(_MOST_AT_ONCE, 4 * at_once, _rows_of(batch.nbytes, len(batch)))
+                    out = list(islice(remaining, at_once))
         if out:
             yield from _portions(self._batch(method, out))
 

@@ -28,6 +28,10 @@ ROWS = 300_000
 ROW_BYTES = 600
 MOST_MB = 150  # Spark's own batches of 10,000 rows take most of it, at Python's side and in Arrow
 
+OUTPUT_BYTES = 100_000
+OUTPUT_ROWS = 6_000
+MOST_HELD_MB = 250  # several copies of what Spark's worker holds before it hands it over
+
 _OUT = "rows bigint, peak_mb bigint"
 _SIZES = Source("keys long", (((1_000,),), ((ROWS,),), ((ROWS,),)))
 
@@ -60,6 +64,16 @@ class LongList(ckpt.KeyedProcessor):
         yield sum(1 for _ in self.rows.get()), _peak_mb()
 
 
+class MuchOutput(ckpt.KeyedProcessor):
+    """Says a long text for each row."""
+
+    rows = ckpt.ValueState("rows", "bigint")
+
+    def process(self, _ctx: ckpt.Context, _key: Any, rows: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401
+        for _ in rows:
+            yield "x" * OUTPUT_BYTES, _peak_mb()
+
+
 def _texts(frame: DataFrame) -> DataFrame:
     """As many rows as the only row says, each with a text of its own."""
     number = f.explode(f.sequence(f.lit(1).cast("long"), "keys")).alias("number")
@@ -85,6 +99,18 @@ def test_a_batch_of_many_keys_takes_little_memory(spark: SparkSession, tmp_path:
     found = _play(spark, lambda frames: query([_texts(frames[0])]), _SIZES, tmp_path)
     assert [rows for rows, _ in found] == [1_000, ROWS, ROWS]
     assert max(peak for _, peak in found) - found[0][1] < MOST_MB < ROWS * ROW_BYTES >> 20
+
+
+def test_a_batch_of_much_output_takes_little_memory(spark: SparkSession, tmp_path: Path) -> None:
+    query = keyed(MuchOutput(), "text string, peak_mb bigint", "number")
+    source = Source("keys long", (((100,),), ((OUTPUT_ROWS,),)))
+
+    def lengths(frames: Sequence[DataFrame]) -> DataFrame:
+        return query([_texts(frames[0])]).selectExpr("length(text) as rows", "peak_mb")
+
+    found = _play(spark, lengths, source, tmp_path)
+    assert [size for size, _ in found] == [100 * OUTPUT_BYTES, OUTPUT_ROWS * OUTPUT_BYTES]
+    assert found[1][1] - found[0][1] < MOST_HELD_MB < OUTPUT_ROWS * OUTPUT_BYTES >> 20
 
 
 @pytest.mark.matrix

@@ -79,15 +79,19 @@ private[ckpt] object RowBytes {
   }
 }
 
-/** One row for each row of an Arrow record batch, which is serialized without its schema. */
+/** One row for each row of an Arrow record batch, which is serialized without its schema; none for null. */
 private[ckpt] case class ArrowRows(child: Expression, elementSchema: StructType)
   extends UnaryExpression with Generator with CodegenFallback {
 
   override def eval(input: InternalRow): IterableOnce[InternalRow] = {
     val batch = child.eval(input).asInstanceOf[Array[Byte]]
-    ArrowConverters.fromBatchIterator(
-      new ArrowRows.Once(batch), elementSchema, ArrowRows.TimeZone, errorOnDuplicatedFieldNames = false,
-      largeVarTypes = false, TaskContext.get())
+    if (batch == null) { // has pushed those before it out of the worker
+      Iterator.empty
+    } else {
+      ArrowConverters.fromBatchIterator(
+        new ArrowRows.Once(batch), elementSchema, ArrowRows.TimeZone, errorOnDuplicatedFieldNames = false,
+        largeVarTypes = false, TaskContext.get())
+    }
   }
 
   override protected def withNewChildInternal(child: Expression): Expression = copy(child)
