@@ -36,6 +36,14 @@ class S3aSettings:
         """Keep ``settings``, with their full names."""
         self._settings = dict(settings)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether all settings are the same."""
+        return isinstance(other, S3aSettings) and self._settings == other._settings
+
+    def __hash__(self) -> int:
+        """As ``__eq__`` has it."""
+        return hash(frozenset(self._settings.items()))
+
     def complete(self, own: S3Settings, bucket: str) -> S3Settings:
         """Return ``own``, where it leaves something open as S3A reaches ``bucket``.
 

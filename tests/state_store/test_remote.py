@@ -70,6 +70,24 @@ def test_a_commit_is_one_request_and_one_more_for_the_winner_of_format_1(
     assert requests == {"PutObject": 10 * each}
 
 
+@pytest.mark.parametrize(("fmt", "closed"), [(2, False), (1, False), (1, True)])
+def test_a_query_that_is_restarted_with_new_keys_uses_them(
+    fmt: int, *, closed: bool, make_lab: MakeLab, s3: S3Service
+) -> None:
+    """The handles of the run before are closed later than the next run begins."""
+    root = s3.new_folder().replace("s3:", "s3a:")
+    place: dict[str, Any] = {"fmt": fmt, "checkpoint_root": root, "state_dir": f"{root}/state/0/3"}
+    lab = make_lab()
+    lab.s3a = {**s3.s3a, **s3.s3a_keys, "fs.s3a.secret.key": "expired"}
+    old = lab.open("run-1", **place)
+    with pytest.raises(CallError, match=r"SignatureDoesNotMatch|AccessDenied"):
+        lab.grow(old, 1)
+    if closed:
+        lab.server.call("close", handle=old)
+    lab.s3a = {**s3.s3a, **s3.s3a_keys}
+    lab.grow(lab.open("run-2", **place), 2)
+
+
 @pytest.mark.parametrize("kind", ["s3", "hdfs"])
 def test_retention_deletes_what_nobody_needs(kind: str, make_lab: MakeLab, request: pytest.FixtureRequest) -> None:
     service: S3Service | HdfsService = request.getfixturevalue(kind)
