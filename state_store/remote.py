@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated
+from urllib.parse import unquote
 
 import msgspec
 
@@ -18,7 +19,8 @@ from pyspark_ckpt.state_store.json_objects import read_json
 
 POINTER_NAME = "remote.json"
 DEFAULT_STORE = "default"
-
+_ENCODED = "s3://"
+"""URLs that have %25 for a percent sign in a pointer, and nowhere else."""
 
 _QUERY_ID = r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z"
 _STORE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
@@ -60,7 +62,7 @@ def folder_in(remote: str, query: str, identity: Identity) -> str:
 
 def point_to(place: BlobPlace, checkpoint: BlobPlace, identity: Identity) -> None:
     """Say in the checkpoint where the state of a store is. Raises StorageError."""
-    checkpoint.put(f"{store_folder(identity)}/{POINTER_NAME}", msgspec.json.encode(Pointer(place.url)))
+    checkpoint.put(f"{store_folder(identity)}/{POINTER_NAME}", msgspec.json.encode(Pointer(_encoded(place.url))))
 
 
 def place_of(checkpoint: BlobPlace, identity: Identity, s3: S3Settings) -> BlobPlace:
@@ -71,9 +73,13 @@ def place_of(checkpoint: BlobPlace, identity: Identity, s3: S3Settings) -> BlobP
     except NotFoundError:
         return place_at(f"{checkpoint.url}/{store_folder(identity)}", s3)
     try:
-        return place_at(pointed, s3)
+        return place_at(unquote(pointed) if pointed.startswith(_ENCODED) else pointed, s3)
     except InvalidInputError as problem:
         raise FormatError(f"{checkpoint.url}/{name} is damaged: {problem.message}", hint=problem.hint) from problem
+
+
+def _encoded(url: str) -> str:
+    return url.replace("%", "%25") if url.startswith(_ENCODED) else url
 
 
 def is_store_name(name: str) -> bool:

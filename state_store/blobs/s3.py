@@ -85,7 +85,7 @@ class S3Place:
     @property
     def url(self) -> str:
         """The bucket and the prefix, as a URI that ``place_at`` takes."""
-        return f"s3://{self.bucket}/{self._root.replace('%', '%25')}".rstrip("/")
+        return f"s3://{self.bucket}/{self._root}".rstrip("/")
 
     @property
     def client(self) -> Any:  # noqa: ANN401 - boto3 has no types

@@ -15,6 +15,7 @@ from botocore.client import BaseClient
 from botocore.exceptions import ReadTimeoutError
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, LocalPlace, MeteredPlace, S3Settings, Traffic, place_at
+from pyspark_ckpt.state_store.blobs.s3 import S3Place
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
 from tests.faulty_disk import FULL, READ_ONLY, Trouble, broken, nearly_full
 from tests.faulty_place import FaultyPlace, Link, Network
@@ -355,9 +356,9 @@ def test_place_at_accepts_paths_and_file_uris(tmp_path: Path, form: str) -> None
     assert (tmp_path / "x" / "a").read_bytes() == b"1"
 
 
-def test_place_at_decodes_a_uri_and_not_a_path(tmp_path: Path) -> None:
-    assert place_at(f"file:{tmp_path}/a%20b").url == f"{tmp_path}/a b"
-    assert place_at(f"{tmp_path}/a%20b").url == f"{tmp_path}/a%20b"
+@pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}"])
+def test_a_percent_sign_is_part_of_a_name_as_spark_has_it(tmp_path: Path, form: str) -> None:
+    assert place_at(form.format(tmp_path) + "/10%3A00 %").url == f"{tmp_path}/10%3A00 %"
 
 
 @pytest.mark.parametrize(
@@ -379,10 +380,12 @@ def test_place_at_names_what_it_cannot_use(uri: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize("uri", ["s3://bucket/a%2520b", "s3://bucket/50%25/ü", "s3://bucket"])
+@pytest.mark.parametrize("uri", ["s3://bucket/a%2520b", "s3://bucket/50%/ü", "s3://bucket"])
 def test_the_url_of_a_place_in_s3_names_the_same_place(uri: str) -> None:
-    assert place_at(uri).url == uri
+    place = place_at(uri)
+    assert isinstance(place, S3Place)
+    assert (place.url, place.key("x")) == (uri, f"{uri}/x".removeprefix("s3://bucket/"))
 
 
 def test_a_path_of_s3a_is_the_name_itself() -> None:
-    assert place_at("s3a://bucket/a%20b").url == "s3://bucket/a%2520b"
+    assert place_at("s3a://bucket/a%20b").url == "s3://bucket/a%20b"

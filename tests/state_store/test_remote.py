@@ -10,6 +10,9 @@ import msgspec
 import pytest
 from botocore.client import BaseClient
 
+from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.context import Identity
+from pyspark_ckpt.state_store.options import parse
 from tests.conftest import MakeLab
 from tests.hdfs_service import HdfsService
 from tests.lab import QUERY, CallError, Lab, expected
@@ -43,6 +46,17 @@ def test_every_version_restores_from_the_remote_place_when_the_machine_is_lost(
     assert lab.objects() == ["remote.json"], "the checkpoint knows where the state is, and has none of it"
     place = msgspec.json.decode((lab.remote / "remote.json").read_bytes())["place"]
     assert place == f"{options['remote'].replace('s3a:', 's3:')}/{QUERY}/state/0/3"
+
+
+def test_a_percent_sign_in_the_name_of_a_remote_place_is_kept(make_lab: MakeLab, s3: S3Service) -> None:
+    folder = f"{s3.new_folder()}/day=1 10%3A00"
+    lab = started(make_lab, remote=folder, **s3.options)
+    lab.grow(lab.open(), 1)
+    (key,) = s3.files(folder)
+    assert key.startswith(f"{folder.removeprefix(f's3://{s3.bucket}/')}/{QUERY}/state/0/3/")
+    assert b"/day=1 10%253A00/" in (lab.remote / "remote.json").read_bytes(), "as format 1 has it"
+    checkpoint = Checkpoint(str(lab.checkpoint), parse(lab.options))
+    assert checkpoint.stored(Identity(0, 3, "default")).deltas == 1
 
 
 @pytest.mark.parametrize("where", ["remote", "s3a checkpoint"])
