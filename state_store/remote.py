@@ -7,12 +7,13 @@ Spark's ``statestore`` source finds the partitions of a checkpoint by their fold
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated
 from urllib.parse import unquote
 
 import msgspec
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, S3Settings, place_at
+from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.json_objects import read_json
@@ -65,21 +66,33 @@ def point_to(place: BlobPlace, checkpoint: BlobPlace, identity: Identity) -> Non
     checkpoint.put(f"{store_folder(identity)}/{POINTER_NAME}", msgspec.json.encode(Pointer(_encoded(place.url))))
 
 
-def place_of(checkpoint: BlobPlace, identity: Identity, s3: S3Settings) -> BlobPlace:
-    """Where the state of a store is: where its checkpoint says, else in there. Raises StorageError, FormatError."""
+def place_of(checkpoint: BlobPlace, identity: Identity, place_at: Callable[[str], BlobPlace], remote: str) -> BlobPlace:
+    """Where the state of a store is: where its checkpoint says, else in there; ``remote`` is the option.
+
+    Raises StorageError, FormatError.
+    """
     name = f"{store_folder(identity)}/{POINTER_NAME}"
     try:
         pointed = read_json(checkpoint, name, Pointer).place
     except NotFoundError:
-        return place_at(f"{checkpoint.url}/{store_folder(identity)}", s3)
+        return place_at(f"{checkpoint.url}/{store_folder(identity)}")
     try:
-        return place_at(unquote(pointed) if pointed.startswith(_ENCODED) else pointed, s3)
+        return place_at(_decoded(pointed, remote))
     except InvalidInputError as problem:
         raise FormatError(f"{checkpoint.url}/{name} is damaged: {problem.message}", hint=problem.hint) from problem
 
 
 def _encoded(url: str) -> str:
     return url.replace("%", "%25") if url.startswith(_ENCODED) else url
+
+
+def _decoded(pointed: str, remote: str) -> str:
+    """The URL that a pointer means: one of ``s3:`` may be of a ``remote`` of ``s3a:``, and is reached like that."""
+    if not pointed.startswith(_ENCODED):
+        return pointed
+    url = unquote(pointed)
+    as_s3a = url.replace("s3:", "s3a:", 1)
+    return as_s3a if as_s3a.startswith(f"{remote.rstrip('/')}/") else url
 
 
 def is_store_name(name: str) -> bool:

@@ -97,8 +97,9 @@ def _s3(uri: str, scheme: str, own: S3Settings, s3a: S3aSettings) -> BlobPlace:
         raise InvalidInputError(f"State cannot be stored at {uri!r}: it names no bucket.", hint="s3://bucket/prefix")
     from pyspark_ckpt.state_store.blobs.s3 import S3Place  # noqa: PLC0415 - boto3 is loaded where it is needed
 
-    settings = s3a.complete(own, bucket) if scheme == "s3a" else own
-    return S3Place(bucket, prefix, settings)
+    if scheme == "s3a":
+        return S3Place(bucket, prefix, s3a.complete(own, bucket), scheme)
+    return S3Place(bucket, prefix, own)
 
 
 def _refuse_unstorable(name: str) -> None:

@@ -75,17 +75,18 @@ _HINTS: Mapping[str, str] = {
 class S3Place:
     """A prefix of a bucket. Safe to use from many threads."""
 
-    def __init__(self, bucket: str, prefix: str, settings: S3Settings) -> None:
-        """Use the keys that begin with ``prefix`` and a slash. Makes no request."""
+    def __init__(self, bucket: str, prefix: str, settings: S3Settings, scheme: str = "s3") -> None:
+        """Use the keys that begin with ``prefix`` and a slash; ``scheme`` is that of its URL. Makes no request."""
         self.bucket = bucket
+        self._scheme = scheme
         self._root = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self.writes = settings.write_arguments()
         self._settings = settings
 
     @property
     def url(self) -> str:
-        """The bucket and the prefix, as a URI that ``place_at`` takes."""
-        return f"s3://{self.bucket}/{self._root}".rstrip("/")
+        """The bucket and the prefix, as a URI that ``place_at`` takes; its scheme says how to reach them."""
+        return f"{self._scheme}://{self.bucket}/{self._root}".rstrip("/")
 
     @property
     def client(self) -> Any:  # noqa: ANN401 - boto3 has no types

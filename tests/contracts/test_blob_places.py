@@ -313,7 +313,7 @@ class TestS3Place(BlobPlaceContract):
 
     def test_a_bucket_that_is_missing_is_named(self, s3: S3Service) -> None:
         place = place_at("s3a://no-such-bucket/x", S3Settings(endpoint=s3.endpoint, addressing="path"))
-        with pytest.raises(StorageError, match="s3://no-such-bucket/x") as caught:
+        with pytest.raises(StorageError, match="s3a://no-such-bucket/x") as caught:
             place.list()
         assert "Create the bucket" in caught.value.hint
 
@@ -388,4 +388,4 @@ def test_the_url_of_a_place_in_s3_names_the_same_place(uri: str) -> None:
 
 
 def test_a_path_of_s3a_is_the_name_itself() -> None:
-    assert place_at("s3a://bucket/a%20b").url == "s3://bucket/a%20b"
+    assert place_at("s3a://bucket/a%20b").url == "s3a://bucket/a%20b"
