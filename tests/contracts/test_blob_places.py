@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -281,6 +282,31 @@ class TestS3Place(BlobPlaceContract):
         assert place.discard_unfinished(3600) == 0
         assert place.discard_unfinished(0) == 1
         assert place.discard_unfinished(0) == 0
+
+    def test_discard_unfinished_spares_an_upload_whose_parts_still_come(
+        self, place: BlobPlace, s3: S3Service, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In S3 the time when an upload was begun stays; that of the test's service moves on with its parts."""
+        original = BaseClient._make_api_call
+
+        def call(client: BaseClient, name: str, arguments: Any) -> Any:  # noqa: ANN401
+            answer = original(client, name, arguments)
+            for upload in answer.get("Uploads", ()):
+                upload["Initiated"] -= timedelta(days=1)
+            return answer
+
+        target = {"Bucket": s3.bucket, "Key": place.url.removeprefix(f"s3://{s3.bucket}/") + "/sst/half"}
+        target["UploadId"] = s3.client.create_multipart_upload(**target)["UploadId"]
+        s3.client.upload_part(**target, PartNumber=1, Body=b"of another process")
+        monkeypatch.setattr(BaseClient, "_make_api_call", call)
+        assert place.discard_unfinished(3600) == 0
+        assert place.discard_unfinished(0) == 1
+
+    def test_discard_unfinished_spares_what_this_process_writes(self, place: BlobPlace) -> None:
+        with place.create("large") as sink:
+            sink.write(BIG * 5)
+            assert place.discard_unfinished(0) == 0
+        assert place.get("large", 0, 3) == BIG[:3]
 
     def test_list_pages_when_there_are_many_objects(self, place: BlobPlace) -> None:
         names = [f"{number:04d}" for number in range(1100)]
