@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs import BlobPlace, place_at
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.json_objects import read_json
@@ -66,20 +66,22 @@ def point_to(place: BlobPlace, checkpoint: BlobPlace, identity: Identity) -> Non
     checkpoint.put(f"{store_folder(identity)}/{POINTER_NAME}", msgspec.json.encode(Pointer(_encoded(place.url))))
 
 
-def place_of(checkpoint: BlobPlace, identity: Identity, place_at: Callable[[str], BlobPlace], remote: str) -> BlobPlace:
+def place_of(checkpoint: BlobPlace, identity: Identity, places: Callable[[str], BlobPlace], remote: str) -> BlobPlace:
     """Where the state of a store is: where its checkpoint says, else in there; ``remote`` is the option.
 
-    Raises StorageError, FormatError.
+    Raises StorageError, FormatError, InvalidInputError (a place that ``places`` does not reach as it is set).
     """
     name = f"{store_folder(identity)}/{POINTER_NAME}"
     try:
         pointed = read_json(checkpoint, name, Pointer).place
     except NotFoundError:
-        return place_at(f"{checkpoint.url}/{store_folder(identity)}")
+        return places(f"{checkpoint.url}/{store_folder(identity)}")
+    url = _decoded(pointed, remote)
     try:
-        return place_at(_decoded(pointed, remote))
+        place_at(url)
     except InvalidInputError as problem:
         raise FormatError(f"{checkpoint.url}/{name} is damaged: {problem.message}", hint=problem.hint) from problem
+    return places(url)
 
 
 def _encoded(url: str) -> str:
