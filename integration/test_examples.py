@@ -35,10 +35,10 @@ def aircraft(flights: pd.DataFrame) -> pd.DataFrame:
 
 
 def routes(flights: pd.DataFrame) -> pd.DataFrame:
-    """A late flight is remembered for 60 days behind the watermark of its batch, which the months before it make."""
+    """A late flight is remembered for 60 days behind the watermark of its batch, or behind the first watermark."""
     months = flights["departure"].dt.month
     newest = flights.groupby(months)["departure"].max()
-    watermark = {month: newest.get(month - 1, pd.Timestamp(0, tz="UTC") + _HOUR) - _HOUR for month in newest.index}
+    watermark = {month: newest[max(month - 1, 1)] - _HOUR for month in newest.index}
     is_alive = months.map(lambda month: watermark[_MONTHS] - watermark[month] < _LIFE)
     rows = []
     for origin, of_origin in flights.groupby("origin"):

@@ -27,7 +27,7 @@ def test_no_secret_is_in_confs_arguments_or_the_checkpoint_when_a_query_has_run(
     servers = [each for each in alive if "pyspark_ckpt.state_store" in each.cmdline()]
     assert servers
     for server in servers:
-        assert server.cmdline()[1:] == ["-m", "pyspark_ckpt.state_store"]
+        assert server.cmdline()[3:] == ["pyspark_ckpt.state_store"]
         assert server.environ() == machine.environ(), "nothing is told by the environment"
         (lock,) = (Path(each.path) for each in server.open_files() if each.path.endswith("server.lock"))
         assert stat.S_IMODE(lock.parent.stat().st_mode) == 0o700

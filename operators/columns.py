@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.value_types import fields_of, struct_class
+from pyspark_ckpt.operators.value_types import elements_of, fields_of, hashable, struct_class
+from pyspark_ckpt.operators.value_types import reader as value_reader
+from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,6 +20,17 @@ if TYPE_CHECKING:
 def is_fixed_width(kind: pa.DataType) -> bool:
     """Whether numpy can hold the values of this type as numbers."""
     return bool(pa.types.is_primitive(kind))
+
+
+def is_variant(kind: pa.DataType) -> bool:
+    """Whether this is a VARIANT: a struct of its value and its metadata, of which PySpark has marked the latter."""
+    return pa.types.is_struct(kind) and any((field.metadata or {}).get(b"variant") == b"true" for field in kind)
+
+
+def has_variant(kind: pa.DataType) -> bool:
+    """Whether this is a VARIANT or has one in it."""
+    is_one = is_variant(kind)
+    return is_one or (pa.types.is_nested(kind) and any(has_variant(kind.field(n).type) for n in range(kind.num_fields)))
 
 
 def number_type(kind: pa.DataType) -> str:
@@ -53,7 +66,10 @@ def validity(column: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """A column as the Python values that processors see: structs as named tuples, maps as dicts."""
+    """A column as the Python values that processors see: structs as named tuples, maps as dicts.
+
+    Raises InvalidInputError for a date or an instant that Python does not have.
+    """
     kind = column.type
     if pa.types.is_struct(kind):
         made = struct_class(kind)
@@ -61,16 +77,33 @@ def python_values(column: pa.Array) -> list[Any]:
         values: list[Any] = list(map(made._make, zip(*fields, strict=True))) if fields else [made()] * len(column)
     elif pa.types.is_map(kind):
         keys, items = python_values(column.keys), python_values(column.items)
+        keys = list(map(hashable, keys)) if pa.types.is_nested(kind.key_type) else keys
         values = [dict(zip(keys[a:b], items[a:b], strict=True)) for a, b in _spans(column)]
     elif pa.types.is_list(kind):
         elements = python_values(column.values)
         values = [elements[a:b] for a, b in _spans(column)]
+    elif pa.types.is_temporal(kind):
+        return _temporal_values(column)
     else:
         plain: list[Any] = column.to_pylist()
         return plain
     if column.null_count == 0:
         return values
     return [value if present else None for value, present in zip(values, validity(column).tolist(), strict=True)]
+
+
+def _temporal_values(column: pa.Array) -> list[Any]:
+    try:
+        if pa.types.is_time(column.type):  # of which Arrow drops nanoseconds
+            read = value_reader(column.type)
+            return [read(value) for value in column.cast(pa.int64()).to_pylist()]
+        values: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError) as problem:
+        raise InvalidInputError(
+            f"There is a value of type {column.type} that Python has none for: {problem}.",
+            hint="Take it as Arrow: rows_of() or batches() of a reader, process_batch() of a VectorProcessor.",
+        ) from problem
+    return values
 
 
 def _spans(column: pa.ListArray | pa.MapArray) -> list[tuple[int, int]]:
@@ -101,6 +134,7 @@ def arrow_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         items = arrow_values([item for _, item in pairs], kind.item_type)
         children = [pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])]
     else:
-        children = [arrow_values(list(chain.from_iterable(there)), kind.value_type)]
+        elements = list(chain.from_iterable(map(elements_of, there)))
+        children = [arrow_values(elements, kind.value_type)]
     present = pa.py_buffer(np.packbits(~absent, bitorder="little"))
     return pa.Array.from_buffers(kind, len(values), [present, offsets.buffers()[1]], children=children)

@@ -10,6 +10,7 @@ is there before it is written would take a look-up for each of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -22,6 +23,9 @@ from pyspark_ckpt.operators.ttl import Life, index_instant, instants_of
 Rows = TypeVar("Rows", KeyRows, EntryRows)
 
 LEAST_SWEPT = 10_000
+MOST_BEGUN_BYTES = 16 << 20
+"""A sweep ends with that: rows whose lives begin are held in memory, unlike those that are freed."""
+_SWEPT_AT_ONCE = 1024
 
 
 def index_name(state: str) -> str:
@@ -59,11 +63,12 @@ class ExpiryIndex(OrderedRows):
         """Index rows of the base version whose step has passed, oldest first: their keys, and what they say."""
         return self.items(end=INSTANT.pack(max(0, life.dead_ms >> life.step_bits << life.step_bits)))
 
-    def settle(self, keys: Sequence[bytes], stored: Sequence[bytes | None], life: Life) -> list[int]:
-        """Remove those of the index rows ``keys`` whose rows, ``stored``, do not live: the positions of the dead."""
-        if not keys:
-            return []
-        dead = []
+    def settle(self, keys: Sequence[bytes], stored: Sequence[bytes | None], life: Life) -> dict[int, bytes | None]:
+        """Remove those of the index rows ``keys`` whose rows, ``stored``, do not live, and move those that begin to.
+
+        Returns what is to become of rows, by their positions: None of the dead.
+        """
+        changes: dict[int, bytes | None] = {}
         instants = np.frombuffer(b"".join([key[: INSTANT.size] for key in keys]), ">i8")
         moved_on = instants_of(stored) != instants
         for position, (key, has_moved) in enumerate(zip(keys, moved_on.tolist(), strict=True)):
@@ -72,8 +77,11 @@ class ExpiryIndex(OrderedRows):
                 self.put(key, there=False)
             elif life.is_dead(row):
                 self.put(key, there=False)
-                dead.append(position)
-        return dead
+                changes[position] = None
+            elif (begun := life.begun(row)) is not None:
+                self.move(row_of(key), row, begun)
+                changes[position] = begun
+        return changes
 
 
 class _TimedRows(Generic[Rows]):
@@ -92,6 +100,17 @@ class _TimedRows(Generic[Rows]):
     def change(self) -> int:
         """How many rows more there are than in the base version."""
         return self._rows.change
+
+    def _sweep(self, most: int, settle: Callable[[list[bytes]], dict[int, bytes | None]]) -> int:
+        """Free up to ``most`` expired rows, or let their lives begin; returns how many were freed."""
+        expired = islice(self._index.expired(self._life), most)
+        freed = begun_bytes = 0
+        while begun_bytes < MOST_BEGUN_BYTES and (keys := [key for key, _ in islice(expired, _SWEPT_AT_ONCE)]):
+            changes = settle(keys).values()
+            begun = [len(row) for row in changes if row is not None]
+            freed += len(changes) - len(begun)
+            begun_bytes += sum(begun)
+        return freed
 
 
 class TimedKeyRows(_TimedRows[KeyRows]):
@@ -126,12 +145,14 @@ class TimedKeyRows(_TimedRows[KeyRows]):
 
     def sweep(self, most: int) -> int:
         """Free up to ``most`` expired rows; returns how many."""
-        keys = [key for key, _ in islice(self._index.expired(self._life), most)]
+        return self._sweep(most, self._settle)
+
+    def _settle(self, keys: list[bytes]) -> dict[int, bytes | None]:
         rows = list(map(row_of, keys))
-        dead = self._index.settle(keys, self._rows.get_many(rows), self._life)
-        for position in dead:
-            self._rows.put(rows[position], None)
-        return len(dead)
+        changes = self._index.settle(keys, self._rows.get_many(rows), self._life)
+        for position, row in changes.items():
+            self._rows.put(rows[position], row)
+        return changes
 
 
 class TimedEntryRows(_TimedRows[EntryRows]):
@@ -187,15 +208,17 @@ class TimedEntryRows(_TimedRows[EntryRows]):
 
     def sweep(self, most: int, end_of_key: Callable[[bytes], int]) -> int:
         """Free up to ``most`` expired rows; returns how many. ``end_of_key``: where the suffix ends in a row."""
-        keys = [key for key, _ in islice(self._index.expired(self._life), most)]
+        return self._sweep(most, partial(self._settle, end_of_key))
+
+    def _settle(self, end_of_key: Callable[[bytes], int], keys: list[bytes]) -> dict[int, bytes | None]:
         rows = list(map(row_of, keys))
         ends = list(map(end_of_key, rows))
         suffixes = [row[:end] for row, end in zip(rows, ends, strict=True)]
         entries = [row[end:] for row, end in zip(rows, ends, strict=True)]
-        dead = self._index.settle(keys, self._rows.get_many(suffixes, entries), self._life)
-        for position in dead:
-            self._rows.put(suffixes[position], entries[position], None, there=True)
-        return len(dead)
+        changes = self._index.settle(keys, self._rows.get_many(suffixes, entries), self._life)
+        for position, row in changes.items():
+            self._rows.put(suffixes[position], entries[position], row, there=True)
+        return changes
 
     def _write(
         self, suffix: bytes, entry: bytes, value: bytes | None, before: bytes | None, *, there: bool | None

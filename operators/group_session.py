@@ -2,8 +2,8 @@
 
 What a group has written is staged, in a log, before its call ends. A task may have two such sessions, perhaps in two
 processes: Spark hands groups that have timed out over behind the others, and does not say whether there are any.
-The first of them frees expired rows; to both, those rows are not there any more. A group that had rows may be among
-those that have timed out: it is called again then, and finds what it has staged.
+The first of them frees expired rows, and lets lives begin; both find what that has left. A group that had rows may be
+among those that have timed out: it is called again then, and finds what it has staged.
 """
 
 from __future__ import annotations
@@ -51,10 +51,8 @@ class GroupSession(WorkerSession):
         earlier = len(list(staging.glob(f"groups-*{SUFFIX}")))
         self.is_first = earlier == 0
         self.name = f"groups-{earlier:04d}-{uuid.uuid4().hex[:12]}"
-        self._freed_path = staging / "groups-freed"
-        self._freed: frozenset[bytes] = frozenset()
-        if not self.is_first:
-            self._freed = frozenset(_read_freed(self._freed_path))
+        self._swept_path = staging / "groups-swept"
+        self._swept: Mapping[bytes, bytes | None] = {} if self.is_first else dict(_read_swept(self._swept_path))
         self._log_bytes = log_bytes
         self._recent: dict[bytes, bytes | None] = {}
         self._recent_bytes = 0
@@ -76,8 +74,8 @@ class GroupSession(WorkerSession):
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """See WorkerSession; as the task has left them."""
         values = super().get_many(keys)
-        if self._freed:
-            values = [None if key in self._freed else value for key, value in zip(keys, values, strict=True)]
+        if self._swept:
+            values = [self._swept.get(key, value) for key, value in zip(keys, values, strict=True)]
         if self._overlay:
             values = [self._overlay.get(key, value) for key, value in zip(keys, values, strict=True)]
         return values
@@ -85,20 +83,20 @@ class GroupSession(WorkerSession):
     def scan(self, prefix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """See WorkerSession; as the task has left them."""
         rows = super().scan(prefix, begin, end)
-        if self._freed:
-            rows = (row for row in rows if prefix + row[0] not in self._freed)
+        if self._swept:
+            rows = _not_none((entry, self._swept.get(prefix + entry, value)) for entry, value in rows)
         if self._overlay:
             entries = ((key[len(prefix) :], value) for key, value in self._overlay.items() if key.startswith(prefix))
             inside = (row for row in entries if row[0] >= begin and (end is None or row[0] < end))
             rows = merged(rows, sorted(inside, key=itemgetter(0)))
         return rows
 
-    def stage_freed(self, rows: Iterable[Row], changes: Mapping[int, int]) -> None:
-        """Stage the removal of expired rows, before any group's. To be called once by the first session."""
-        freed = [key for key, _ in rows]
-        self.stage((key, None) for key in freed)
-        self._freed = frozenset(freed)
-        self._freed_path.write_bytes(msgspec.msgpack.encode(freed))
+    def stage_swept(self, rows: Iterable[Row], changes: Mapping[int, int]) -> None:
+        """Stage what a sweep has done to rows, before any group's. To be called once by the first session."""
+        swept = list(rows)
+        self.stage(swept)
+        self._swept = dict(swept)
+        self._swept_path.write_bytes(msgspec.msgpack.encode(swept))
         self._log.append(self._frame([], changes))
 
     def stage_group(self, rows: Iterable[Row], changes: Callable[[], Mapping[int, int]]) -> None:
@@ -135,8 +133,12 @@ class GroupSession(WorkerSession):
         return Frame(rows, tuple(self._files), dict(changes), dict(self.counts), written, self.position.suffix)
 
 
-def _read_freed(path: Path) -> list[bytes]:
+def _not_none(rows: Iterable[Row]) -> Iterator[tuple[bytes, bytes]]:
+    return ((entry, value) for entry, value in rows if value is not None)
+
+
+def _read_swept(path: Path) -> list[Row]:
     try:
-        return msgspec.msgpack.decode(path.read_bytes(), type=list[bytes])
+        return msgspec.msgpack.decode(path.read_bytes(), type=list[tuple[bytes, bytes | None]])
     except (FileNotFoundError, *DAMAGE) as problem:
-        raise FormatError(f"{path} does not say what the task's first session has freed: {problem}.") from problem
+        raise FormatError(f"{path} does not say what the task's first session has swept: {problem}.") from problem

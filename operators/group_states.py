@@ -104,7 +104,7 @@ class _GroupsTask:
         self._states, self._bound = called.declared.bound(called.states, self._session)
         if self._session.is_first:
             sweep(self._session, self._bound, 0)
-            self._session.stage_freed(written(self._bound), row_changes(self._bound))
+            self._session.stage_swept(written(self._bound), row_changes(self._bound))
 
     def at(self, state: GroupState) -> object:
         """The states of a group, which may have had its rows before if Spark's ``state`` has timed out."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from pyspark_ckpt.operators.columns import has_variant
 from pyspark_ckpt.operators.counters import Counter, metric_name
 from pyspark_ckpt.operators.declared_states import check_uid, with_types
 from pyspark_ckpt.operators.group_times import GROUP_ROW, TIME_OUTS
@@ -18,7 +19,7 @@ from pyspark_ckpt.operators.plan import BATCH, HASH, ROUTE, ROW, TIME, Operator
 from pyspark_ckpt.operators.processors import KeyedProcessor, VectorProcessor, states_of
 from pyspark_ckpt.operators.states import ValueState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
-from pyspark_ckpt.operators.value_types import resolved
+from pyspark_ckpt.operators.value_types import check_handed, resolved
 from pyspark_ckpt.session import shim
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.key_groups import MAX_PARALLELISM
@@ -141,6 +142,8 @@ class KeyedStream:
                 "and Spark 4.3 runs one in a query.",
                 hint="Do both in one processor, or put a topic or a table in between.",
             )
+        for field in self.frame.schema:
+            check_handed(field.dataType, f"{who}: column {field.name!r}")
         options = parse(settings_of(partial(session.conf.get, default=None)))
         operator = Operator(
             uid=self.uid,
@@ -201,6 +204,8 @@ class KeyedStream:
             KeyCodec([kind])
         except InvalidInputError as problem:
             raise InvalidInputError(refused, hint="Key by its parts, or by another form of it.") from problem
+        if has_variant(kind):
+            raise InvalidInputError(refused, hint="Key by what variant_get takes out of it.")
         if " collate " in declared.simpleString():
             hint = "Key by collation_key of the column, or by a column of type string."
             raise InvalidInputError(refused, hint=hint)

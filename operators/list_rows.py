@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pyspark_ckpt.operators.expiry import ExpiryIndex, TimedEntryRows
+from pyspark_ckpt.operators.expiry import MOST_BEGUN_BYTES, ExpiryIndex, TimedEntryRows
 from pyspark_ckpt.operators.ordered_rows import INSTANT, THERE, ordered_key, row_of
 from pyspark_ckpt.operators.state_rows import EntryRows, KeyRows
 from pyspark_ckpt.operators.stored_values import SHOWN_BYTES
@@ -167,16 +167,20 @@ class TimedListRows(ListRows):
         """Free up to ``most`` expired elements, or one span; returns how many."""
         singles: list[tuple[bytes, bytes, bytes]] = []
         spans: list[tuple[bytes, bytes, _Span]] = []
-        count = 0
+        count = begun_bytes = 0
         for key, value in self._index.expired(self._life):
             suffix, entry, span = _indexed(key, value)
-            if span is not None and INSTANT.unpack_from(key)[0] + (1 << span.step_bits) - 1 > self._life.dead_ms:
+            instant: int = INSTANT.unpack_from(key)[0]
+            if span is not None and instant + (1 << span.step_bits) - 1 > self._life.dead_ms:
                 continue  # a time to live that was longer had longer steps
-            if count >= most:
+            if count >= most or begun_bytes >= MOST_BEGUN_BYTES:
                 break
             if span is None:
                 singles.append((key, suffix, entry))
                 count += 1
+            elif instant == 0 and self._life.begins_late and (size_bytes := self._begin(key, suffix, span)):
+                begun_bytes += size_bytes
+                count += span.size
             else:
                 spans.append((key, suffix, span))
                 count += span.size
@@ -189,8 +193,27 @@ class TimedListRows(ListRows):
     def _dead_alone(self, found: Sequence[tuple[bytes, bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """The elements of index rows, which are removed, but for those that live."""
         elements = [(suffix, entry) for _, suffix, entry in found]
-        dead = self._index.settle([key for key, _, _ in found], self._stored(elements), self._life)
-        return [elements[position] for position in dead]
+        changes = self._index.settle([key for key, _, _ in found], self._stored(elements), self._life)
+        for position, row in changes.items():
+            if row is not None:
+                self._elements.put(*elements[position], row, there=True)
+        return [elements[position] for position, row in changes.items() if row is None]
+
+    def _begin(self, key: bytes, suffix: bytes, span: _Span) -> int:
+        """Let the lives of a span's elements begin that have not; returns how many bytes were written."""
+        if self._head(suffix).life != span.life:
+            return 0
+        elements = [(suffix, entry) for entry in span.entries]
+        begun_bytes = 0
+        for element, stored in zip(elements, self._stored(elements), strict=True):
+            row = None if stored is None else self._life.begun(stored)
+            if row is not None:
+                self._elements.put(*element, row, there=True)
+                begun_bytes += len(row)
+        if begun_bytes:
+            self._index.put(key, there=False)
+            self._write_span(suffix, span.first, span.first + span.size, span.life)
+        return begun_bytes
 
     def _dead_in_spans(
         self, found: Sequence[tuple[bytes, bytes, _Span]], heads: Mapping[bytes, Head]
@@ -198,12 +221,12 @@ class TimedListRows(ListRows):
         """The elements of spans, which are removed, but for those that reads have refreshed or that were cleared."""
         elements: list[tuple[bytes, bytes]] = []
         read: list[tuple[bytes, bytes]] = []
-        for key, suffix, (first, size, life, _) in found:
+        for key, suffix, span in found:
             self._index.put(key, there=False)
             head = heads[suffix]
-            if head.life == life:
-                span = read if head.is_refreshed else elements
-                span += [(suffix, entry) for entry in map(SEQUENCE.pack, range(first, first + size))]
+            if head.life == span.life:
+                of_head = read if head.is_refreshed else elements
+                of_head += [(suffix, entry) for entry in span.entries]
         of_read = zip(read, self._stored(read), strict=True)
         return elements + [each for each, row in of_read if row is not None and self._life.is_dead(row)]
 
@@ -263,6 +286,11 @@ class _Span(NamedTuple):
     size: int
     life: int
     step_bits: int
+
+    @property
+    def entries(self) -> Iterator[bytes]:
+        """Of its elements."""
+        return map(SEQUENCE.pack, range(self.first, self.first + self.size))
 
 
 def _indexed(key: bytes, value: bytes) -> tuple[bytes, bytes, _Span | None]:

@@ -28,6 +28,11 @@ Result: TypeAlias = "Iterable[Sequence[Any]] | None"
 KEYS_AT_ONCE = 8192
 TIMERS_AT_ONCE = 65536
 OUTPUT_ROWS = 65536
+OUTPUT_BYTES = 8 << 20
+"""What a batch of output has at most, if its rows are small: it is one value on its way, of which there are several."""
+_ROWS_AT_ONCE = 1024
+_MOST_COMBINED_BYTES = 1 << 30
+"""A text column of 2 GiB cannot be one chunk."""
 TIMERS = pa.schema([("name", pa.string()), ("namespace", pa.string()), ("at", pa.timestamp("us", "UTC"))])
 """What a VectorProcessor is told of timers."""
 
@@ -111,23 +116,36 @@ class Work:
         if sorted(result.column_names) != sorted(output.names):
             raise InvalidInputError(f"{who} returned columns {result.column_names}, not {output.names}.")
         try:
-            table = result.select(output.names).cast(output).combine_chunks()
+            table = result.select(output.names).cast(output)
+            table = table if table.nbytes > _MOST_COMBINED_BYTES else table.combine_chunks()
         except pa.ArrowException as problem:
             raise InvalidInputError(f"{who} returned values that are not of the output's types: {problem}") from problem
-        return iter(table.to_batches(max_chunksize=OUTPUT_ROWS))
+        return iter(table.to_batches(max_chunksize=_rows_of(table.nbytes, len(table))))
 
     def _packed(self, method: str, results: Iterator[Result]) -> Iterator[pa.RecordBatch]:
         """Rows in batches. Those of one result are taken before the next one is asked for."""
+        waiting: list[pa.RecordBatch] = []
+        rows = size_bytes = 0
+        for batch in self._small_batches(method, results):
+            if waiting and (rows + len(batch) > OUTPUT_ROWS or size_bytes + batch.nbytes > OUTPUT_BYTES):
+                yield _merged(waiting)
+                waiting, rows, size_bytes = [], 0, 0
+            waiting.append(batch)
+            rows, size_bytes = rows + len(batch), size_bytes + batch.nbytes
+        if waiting:
+            yield _merged(waiting)
+
+    def _small_batches(self, method: str, results: Iterator[Result]) -> Iterator[pa.RecordBatch]:
         out: list[Sequence[Any]] = []
         for result in results:
             if result is not None:
                 remaining = iter(result)
-                out.extend(islice(remaining, OUTPUT_ROWS))
-                while len(out) >= OUTPUT_ROWS:
-                    yield self._batch(method, out)
-                    out = list(islice(remaining, OUTPUT_ROWS))
+                out.extend(islice(remaining, _ROWS_AT_ONCE))
+                while len(out) >= _ROWS_AT_ONCE:
+                    yield from _portions(self._batch(method, out))
+                    out = list(islice(remaining, _ROWS_AT_ONCE))
         if out:
-            yield self._batch(method, out)
+            yield from _portions(self._batch(method, out))
 
     def _batch(self, method: str, out: Sequence[Any]) -> pa.RecordBatch:
         output = self.operator.output
@@ -141,3 +159,18 @@ class Work:
 
     def _who(self, method: str) -> str:
         return f"{type(self.processor).__name__}.{method}() of keyed operator {self.operator.uid!r}"
+
+
+def _rows_of(size_bytes: int, rows: int) -> int:
+    """How many rows a batch has, going by some that have this size."""
+    return max(1, min(OUTPUT_ROWS, rows * OUTPUT_BYTES // max(1, size_bytes)))
+
+
+def _portions(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    rows = _rows_of(batch.nbytes, len(batch))
+    return (batch.slice(begin, rows) for begin in range(0, len(batch), rows))
+
+
+def _merged(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    (merged,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return merged

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from pyspark_ckpt.operators.columns import is_fixed_width
-from pyspark_ckpt.operators.value_types import EXACT, fields_of, writer
+from pyspark_ckpt.operators.value_types import EXACT, elements_of, fields_of, writer
 from pyspark_ckpt.state_store.murmur3 import SEED, of_bytes, of_int, of_long
 
 _LONG_DECIMAL_DIGITS = 18
@@ -52,9 +53,10 @@ def _body(kind: pa.DataType) -> Hash:
         return lambda value, seed: _chained(fields, fields_of(value, names), seed)
     if pa.types.is_list(kind):
         element = _hash_of(kind.value_type)
-        return lambda value, seed: _chained([element] * len(value), value, seed)
+        return lambda value, seed: _chained([element] * len(value), elements_of(value), seed)
     if pa.types.is_decimal(kind):
-        return lambda value, seed: _of_decimal(value, kind, seed)
+        write = writer(kind)
+        return lambda value, seed: _of_decimal(Decimal(write(value)), kind, seed)
     return _of_floats(kind) if pa.types.is_floating(kind) else _of_plain(kind)
 
 
@@ -86,8 +88,8 @@ def _chained(hashes: Sequence[Hash], values: Sequence[Any], seed: int) -> int:
     return seed
 
 
-def _of_decimal(value: Any, kind: pa.Decimal128Type, seed: int) -> int:
-    unscaled = int(EXACT.scaleb(EXACT.create_decimal(value), kind.scale))
+def _of_decimal(value: Decimal, kind: pa.Decimal128Type, seed: int) -> int:
+    unscaled = int(EXACT.scaleb(value, kind.scale))
     if kind.precision <= _LONG_DECIMAL_DIGITS:
         return of_long(unscaled, seed)
     # As java.math.BigInteger.toByteArray: the fewest bytes that hold the number and its sign.

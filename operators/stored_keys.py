@@ -2,9 +2,10 @@
 
 A value is a byte that is 0 for null and 1 for anything else, and then: a number big-endian with its sign flipped
 (a negative float with all bits flipped; -0.0 as 0.0, every NaN as one, behind infinity), an instant in microseconds,
-a date in days; text and bytes with ``00`` as ``00 FF`` and ``00 00`` behind; a decimal as its digits
-before the point moved behind, a number of 16 bytes; a struct as its fields; an array as ``01`` before each element
-and ``00`` behind the last. So do Spark's own order-preserving encoders treat numbers (RangeKeyScanStateEncoder).
+a date in days, a time of day in nanoseconds; text and bytes with ``00`` as ``00 FF`` and ``00 00`` behind; a decimal
+as its digits before the point moved behind, a number of 16 bytes; a struct as its fields; an array as ``01`` before
+each element and ``00`` behind the last. So do Spark's own order-preserving encoders treat numbers
+(RangeKeyScanStateEncoder).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pyspark_ckpt.operators.columns import (
     validity,
 )
 from pyspark_ckpt.operators.stored_values import SHOWN_BYTES
-from pyspark_ckpt.operators.value_types import EXACT, fields_of, reader, struct_class, writer
+from pyspark_ckpt.operators.value_types import EXACT, elements_of, fields_of, reader, struct_class, writer
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def _body_encoder(kind: pa.DataType) -> Encode:
         return _struct_encoder(kind)
     if pa.types.is_list(kind):
         element = _encoder(kind.value_type)
-        return lambda value: b"".join([_PRESENT + element(each) for each in value]) + _NULL
+        return lambda value: b"".join([_PRESENT + element(each) for each in elements_of(value)]) + _NULL
     raise InvalidInputError(
         f"A value of type {kind} cannot be part of a key.", hint="Spark cannot group by it either: key by its parts."
     )

@@ -3,7 +3,7 @@
 A value begins with a byte that says by which of the state's schemas it is written, 1 to 127. A packed value then has a
 byte for each field, 1 where the field is not null, and the fields, little-endian: so whole columns are written and
 read at once. All others are one msgpack value: structs as arrays of their fields, maps as arrays of pairs, dates as
-days, instants as microseconds, decimals as text.
+days, instants as microseconds, times of day as nanoseconds, decimals as text.
 """
 
 from __future__ import annotations

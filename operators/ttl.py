@@ -1,7 +1,8 @@
 """Time to live: rows that are not seen any more a while after they were written or read.
 
 A row of a state with a time to live begins with ``80``, the logarithm of its index step, and when it was last
-written (or read), in milliseconds, little-endian; its value is behind that.
+written (or read), in milliseconds, little-endian; its value is behind that. What is written before there is a
+watermark, in event time, has no instant, which is stored as 0: it lives until a later batch lets its life begin.
 """
 
 from __future__ import annotations
@@ -69,9 +70,12 @@ class Life:
     """The time to live of one state in one batch."""
 
     def __init__(self, ttl: Ttl, now_ms: int) -> None:
-        """``now_ms``: what the batch's clock says."""
+        """``now_ms``: what the batch's clock says, 0 if it is a watermark that is not there yet."""
         self.now_ms = now_ms
         self.dead_ms = now_ms - ttl.duration_ms
+        self.begins_late = ttl.clock == "event"
+        """Whether there may be rows that were written before the clock ran."""
+        self._unbegun_ms = 0 if self.begins_late else -1
         self.refreshed_by_reads = ttl.refresh == "on_read_and_write"
         self._shows_expired = ttl.show_expired
         self.step_bits = max(0, (ttl.duration_ms // STEPS_IN_A_LIFE).bit_length() - 1)
@@ -103,7 +107,8 @@ class Life:
         behind = np.ascontiguousarray(rows[:, _STAMP.size :])
         seen: list[bytes | None] = behind.view(f"V{behind.shape[1]}").ravel().tolist()
         if not self._shows_expired:
-            for position in np.flatnonzero(_written_ms(rows) <= self.dead_ms).tolist():
+            written = _written_ms(rows)
+            for position in np.flatnonzero((written > self._unbegun_ms) & (written <= self.dead_ms)).tolist():
                 seen[position] = None
         if len(there) == len(stored):
             return seen
@@ -112,12 +117,21 @@ class Life:
 
     def is_dead(self, stored: bytes) -> bool:
         """Whether a row has expired."""
-        return _is_stamped(stored) and int(_STAMP.unpack_from(stored)[2]) <= self.dead_ms
+        return _is_stamped(stored) and self._unbegun_ms < int(_STAMP.unpack_from(stored)[2]) <= self.dead_ms
+
+    def begun(self, stored: bytes) -> bytes | None:
+        """A row that lives from now on, of one that was written before there was a watermark; None for others."""
+        if not _is_stamped(stored) or int(_STAMP.unpack_from(stored)[2]) > self._unbegun_ms:
+            return None
+        return self._stamp + stored[_STAMP.size :]
 
 
 def unstamped(stored: bytes) -> tuple[int | None, bytes]:
-    """When a row was last written or read, None for one without a time to live, and its value. Raises FormatError."""
-    return (int(_STAMP.unpack_from(stored)[2]), stored[_STAMP.size :]) if _is_stamped(stored) else (None, stored)
+    """When a row's life began, None for one whose life has not, and its value. Raises FormatError."""
+    if not _is_stamped(stored):
+        return None, stored
+    written_ms = int(_STAMP.unpack_from(stored)[2])
+    return written_ms if written_ms > 0 else None, stored[_STAMP.size :]
 
 
 def index_instant(stored: bytes | None) -> int | None:

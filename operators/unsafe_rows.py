@@ -1,6 +1,6 @@
 """Rows as Spark lays them out in memory (UnsafeRow), read as Arrow columns, for all rows at once.
 
-Source of the format: ``UnsafeRow``, ``UnsafeArrayData`` and ``UnsafeMapData`` in Spark 4.3's catalyst.
+Source of the format: ``UnsafeRow``, ``UnsafeArrayData``, ``UnsafeMapData`` and ``VariantVal`` in Spark 4.3's catalyst.
 
 A row is a bitmap of its nulls in whole words, a word for each field, and what has no fixed width behind them; a
 field's word then says ``offset << 32 | bytes``, the offset counted from where the row begins. Everything begins at a
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.columns import is_fixed_width, python_values
+from pyspark_ckpt.operators.columns import is_fixed_width, is_variant, python_values
 from pyspark_ckpt.operators.value_types import reader
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
@@ -31,6 +31,7 @@ _SIGN_BIT = 0x80
 MOST_BYTES = 2**31 - 1
 PORTION_BYTES = 1 << 20
 _LONG_DECIMAL = 18
+_VARIANT_HEAD = 4
 _WORD = Struct("<q")
 _FLOATS = {32: "f", 64: "d"}
 _INTEGERS = {1: "?", 8: "b", 16: "h", 32: "i", 64: "q"}
@@ -125,10 +126,10 @@ class _Memory:
         if pa.types.is_decimal(kind):
             return self._long_decimals(kind, starts, sizes, valid)
         if pa.types.is_string(kind) or pa.types.is_binary(kind):
-            offsets = _offsets(sizes)
-            picked = np.repeat(starts - offsets[:-1], sizes) + np.arange(offsets[-1])
-            return _array(kind, valid, [offsets.astype(np.int32), self._bytes[picked]])
+            return self._texts(kind, starts, sizes, valid)
         starts = np.where(valid, starts, 0)
+        if is_variant(kind):
+            return self._variants(kind, starts, sizes, valid)
         if pa.types.is_struct(kind):
             return _array(kind, valid, [], self.fields(list(kind), starts, valid))
         if pa.types.is_map(kind):
@@ -147,6 +148,26 @@ class _Memory:
     def _check_sum(self, sizes: Words, most: int) -> None:
         if len(sizes) and (sizes.min() < 0 or sizes.max() > most or int(sizes.sum()) > most):
             raise ValueError(f"values of {len(self._bytes)} bytes are said to be larger")
+
+    def _texts(self, kind: pa.DataType, starts: Words, sizes: Words, valid: Mask) -> pa.Array:
+        offsets = _offsets(sizes)
+        picked = np.repeat(starts - offsets[:-1], sizes) + np.arange(offsets[-1])
+        return _array(kind, valid, [offsets.astype(np.int32), self._bytes[picked]])
+
+    def _variants(self, kind: pa.StructType, starts: Words, sizes: Words, valid: Mask) -> pa.Array:
+        """Each is the number of bytes of its value, in four bytes, its value, and its metadata (VariantVal)."""
+        if np.any(sizes[valid] < _VARIANT_HEAD):
+            raise ValueError(f"a variant has less than {_VARIANT_HEAD} bytes")
+        heads = np.ascontiguousarray(self._bytes[starts[:, None] + np.arange(_VARIANT_HEAD)])
+        of_values = np.where(valid, heads.view("<i4")[:, 0].astype(np.int64), 0)
+        of_metadata = np.where(valid, sizes - _VARIANT_HEAD - of_values, 0)
+        if np.any(of_values < 0) or np.any(of_metadata < 0):
+            raise ValueError("the value of a variant is said to be larger than the variant")
+        begins = starts + _VARIANT_HEAD
+        everywhere = np.ones(len(valid), np.bool_)
+        values = self._texts(pa.binary(), begins, of_values, everywhere)
+        metadata = self._texts(pa.binary(), begins + of_values, of_metadata, everywhere)
+        return _array(kind, valid, [], [values, metadata])
 
     def _maps(self, kind: pa.MapType, starts: Words, valid: Mask) -> pa.Array:
         key_bytes = np.where(valid, self._words[starts // WORD], 0)

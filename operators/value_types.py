@@ -1,7 +1,7 @@
 """Types that a user gives to state and output, and how one Python value of each is written for msgpack or Arrow.
 
 In Python a struct is a named tuple (any sequence, mapping or object with its fields is taken), a timestamp an aware
-datetime in UTC, a timestamp_ntz a naive one, a map a dict.
+datetime in UTC, a timestamp_ntz a naive one, a map a dict, in whose keys an array is a tuple.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -43,6 +43,7 @@ _NO_TYPE = (LookupError, TypeError, ValueError, AttributeError, AssertionError, 
 """What PySpark raises, too, for JSON that is none of its types."""
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MICROSECOND = timedelta(microseconds=1)
+_MICROSECOND_NS = 1000
 _DECIMAL = Annotated[str, msgspec.Meta(pattern=r"\A-?[0-9]{1,39}(\.[0-9]{1,38})?(E-[0-9]{1,2})?\Z", max_length=64)]
 
 
@@ -71,30 +72,78 @@ def resolved(declared: TypeLike, what: str) -> ValueType:
         )
     try:
         kind = ddl if isinstance(ddl, DataType) else _parse_datatype_string(ddl)
+        check_handed(kind, what)
         return ValueType(json.loads(kind.json()), to_arrow_type(kind, timezone="UTC"))
     except PySparkException as problem:
         raise InvalidInputError(f"{what} has the type {ddl!r}, which Spark cannot read: {problem}") from problem
 
 
+def check_handed(kind: DataType, what: str) -> None:
+    """Raise InvalidInputError if ``what`` has values of a type that Python is not handed."""
+    unshown = _unshown(kind)
+    if unshown is not None:
+        raise InvalidInputError(
+            f"{what} has values of type {unshown.simpleString()}, which cannot be handed to Python.",
+            hint="Cast them to another type, such as string, or leave them out.",
+        )
+
+
 def arrow_type(schema: Any) -> pa.DataType:
-    """The Arrow type of a stored type in Spark's JSON. Raises FormatError for what is none."""
+    """The Arrow type of a stored type in Spark's JSON. Raises FormatError for what is none, or cannot be shown.
+
+    Imports nothing that the type names: a type of the user's own is what it is stored as.
+    """
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_type
     from pyspark.sql.types import _parse_datatype_json_value
 
     try:
-        return to_arrow_type(_parse_datatype_json_value(schema), timezone="UTC")
-    except (
-        PySparkException,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        AssertionError,
-        RecursionError,
-    ) as problem:
-        shown = repr(schema)
-        raise FormatError(f"The stored type {shown[:200]} is none that Spark has: {problem}") from problem
+        kind = _parse_datatype_json_value(_without_classes(schema))
+        unshown = _unshown(kind)
+        if unshown is None:
+            return to_arrow_type(kind, timezone="UTC")
+    except (PySparkException, *_NO_TYPE) as problem:
+        raise FormatError(f"The stored type {repr(schema)[:200]} is none that Spark has: {problem}") from problem
+    raise FormatError(
+        f"Values of type {unshown.simpleString()} cannot be shown, and the stored type {repr(schema)[:200]} has some.",
+        hint="Spark's own reader of state shows them: spark.read.format('statestore').",
+    )
+
+
+def _unshown(kind: DataType) -> DataType | None:
+    """A part of a type that Arrow has no type for, or has as a struct that is none in Spark's rows."""
+    from pyspark.sql import types
+
+    parts: Sequence[DataType] = ()
+    if isinstance(kind, types.StructType):
+        parts = [field.dataType for field in kind]
+    elif isinstance(kind, types.MapType):
+        parts = [kind.keyType, kind.valueType]
+    elif isinstance(kind, types.ArrayType):
+        parts = [kind.elementType]
+    elif isinstance(kind, types.UserDefinedType):
+        parts = [kind.sqlType()]
+    elif isinstance(
+        kind, (types.YearMonthIntervalType, types.CalendarIntervalType, types.GeometryType, types.GeographyType)
+    ):
+        return kind
+    return next((found for found in map(_unshown, parts) if found is not None), None)
+
+
+def _without_classes(schema: Any) -> Any:
+    """Spark's JSON of a type with the stored type of each user-defined one in its place.
+
+    PySpark imports the module of such a type's class, whatever that is, before it looks at anything else.
+    """
+    if isinstance(schema, list):
+        return [_without_classes(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") == "udt":
+        if "sqlType" not in schema:
+            raise ValueError("it is a type of the user's own that does not say what it is stored as")
+        return _without_classes(schema["sqlType"])
+    return {what: _without_classes(each) for what, each in schema.items()}
 
 
 def _names(kinds: Mapping[type, str]) -> str:
@@ -124,7 +173,7 @@ def _writer(kind: pa.DataType) -> Convert:
         return lambda value: [[keys(key), items(item)] for key, item in value.items()]
     if pa.types.is_list(kind):
         element = writer(kind.value_type)
-        return lambda value: [element(each) for each in value]
+        return lambda value: [element(each) for each in elements_of(value)]
     for matches, convert in _PLAIN_WRITERS:
         if matches(kind):
             return convert
@@ -140,7 +189,9 @@ def _reader(kind: pa.DataType) -> Convert:
         return _struct_reader(kind)
     if pa.types.is_map(kind):
         keys, items = reader(kind.key_type), reader(kind.item_type)
-        return lambda value: {keys(key): items(item) for key, item in value}
+        if not pa.types.is_nested(kind.key_type):
+            return lambda value: {keys(key): items(item) for key, item in value}
+        return lambda value: {hashable(keys(key)): items(item) for key, item in value}
     if pa.types.is_list(kind):
         element = reader(kind.value_type)
         return lambda value: [element(each) for each in value]
@@ -153,6 +204,8 @@ def _reader(kind: pa.DataType) -> Convert:
         return lambda value: date.fromordinal(_EPOCH_DAY + value)
     if pa.types.is_duration(kind):
         return lambda value: timedelta(microseconds=value)
+    if pa.types.is_time(kind):
+        return _time_of_day
     return lambda value: value
 
 
@@ -180,6 +233,14 @@ def struct_class(kind: pa.StructType) -> type[Any]:
     return namedtuple("Row", [field.name for field in kind], rename=True)  # noqa: PYI024
 
 
+def hashable(value: Any) -> Any:
+    """A value that ``reader`` has made, as a dict can have it as a key: its arrays, which are lists, as tuples."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    make = getattr(value, "_make", tuple)  # a struct stays a named tuple
+    return make(map(hashable, value))
+
+
 def fields_of(value: Any, names: Sequence[str]) -> Sequence[Any]:
     """The fields of a struct as a user gives it: a sequence, a mapping or an object that has them.
 
@@ -194,6 +255,16 @@ def fields_of(value: Any, names: Sequence[str]) -> Sequence[Any]:
         return [getattr(value, name) for name in names]
     if len(value) != len(names):
         raise ValueError(f"{len(value)} values are given for the fields {list(names)}")
+    return value
+
+
+def elements_of(value: Any) -> Any:
+    """The elements of an array as a user gives it: anything that has some, but for text, bytes and mappings.
+
+    Those have some as well, and "ab" is not what is meant by ["a", "b"]. Raises TypeError.
+    """
+    if isinstance(value, (str, bytes, bytearray, memoryview, Mapping)):
+        raise TypeError(f"{value!r} is no array")
     return value
 
 
@@ -257,6 +328,23 @@ def _day(value: Any) -> int:
     return int(value.toordinal()) - _EPOCH_DAY
 
 
+def _nanoseconds(value: Any) -> int:
+    if not isinstance(value, time) or value.tzinfo is not None:
+        raise TypeError(f"{value!r} is no time of day")
+    at = datetime.combine(_NAIVE_EPOCH, value)
+    return int((at - _NAIVE_EPOCH) // _MICROSECOND) * _MICROSECOND_NS
+
+
+def _time_of_day(nanoseconds: int) -> time:
+    micros, rest = divmod(nanoseconds, _MICROSECOND_NS)
+    if rest:
+        raise ValueError(f"a time of {nanoseconds} ns is no whole number of microseconds")
+    at = _NAIVE_EPOCH + timedelta(microseconds=micros)
+    if at.date() != _NAIVE_EPOCH.date():
+        raise ValueError(f"a time of {nanoseconds} ns is of no day")
+    return at.time()
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
@@ -282,5 +370,6 @@ _PLAIN_WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
     (pa.types.is_floating, float),
     (pa.types.is_timestamp, microseconds_at),
     (pa.types.is_date, _day),
+    (pa.types.is_time, _nanoseconds),
     (pa.types.is_duration, lambda value: int(value // _MICROSECOND)),
 )

@@ -27,6 +27,7 @@ from pyspark_ckpt.terminal import print_bars, print_json, print_outcome, print_t
 
 KEEP = 100
 GROUP_RANGES = 32
+NOTHING_YET = "no batch is committed yet"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,7 +57,8 @@ def list_stores(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
     if given.json:
         described = [{"operator_name": operator.name, **asdict(stored)} for operator, stored in stores]
         return print_json({"query": checkpoint.query_id, "version": version, "stores": described})
-    print(f"query {checkpoint.query_id}, version {version} (batch {version - 1} is committed)")
+    what = f"version {version} (batch {version - 1} is committed)" if version else NOTHING_YET
+    print(f"query {checkpoint.query_id}, {what}")
     header = ("operator", "partition", "store", "versions", "deltas", "snapshots", "lag", "table files")
     rows = [
         (
@@ -78,6 +80,8 @@ def list_stores(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
 def inspect(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
     """States with their types and rows, and how even the partitions are."""
     version = _version(checkpoint, given)
+    if version == 0:
+        return _print_nothing_yet(checkpoint, given)
     metas = [(operator, identity, checkpoint.meta(identity, version)) for operator, identity in checkpoint.stores()]
     if given.json:
         rows = [
@@ -146,14 +150,21 @@ def _by_groups(checkpoint: Checkpoint, identities: Iterable[Identity], version: 
 def verify(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
     """Read everything that a version needs, and check all of it."""
     version = _version(checkpoint, given)
-    stores = [identity for _, identity in checkpoint.stores()]
-    found = [checkpoint.verify(identity, version) for identity in with_progress(stores, str)]
+    if version == 0:
+        return _print_nothing_yet(checkpoint, given)
+    stores = with_progress([identity for _, identity in checkpoint.stores()], str)
+    if given.version is None:
+        found = [checkpoint.verify_newest(identity) for identity in stores]
+    else:
+        found = [checkpoint.verify(identity, version) for identity in stores]
     problems = [problem for each in found for problem in each.problems]
     if given.json:
         print_json({"query": checkpoint.query_id, "version": version, "stores": [asdict(each) for each in found]})
         return int(bool(problems))
     rows, size = sum(each.rows for each in found), sum(each.bytes_read for each in found)
-    what = f"version {version}: {len(found)} stores, {rows:,} rows, {size_text(size)} read"
+    versions = sorted({each.version for each in found}) or [version]
+    which = f"version {versions[0]}" if len(versions) == 1 else f"versions {versions[0]} to {versions[-1]}"
+    what = f"{which}: {len(found)} stores, {rows:,} rows, {size_text(size)} read"
     return print_outcome(what, problems)
 
 
@@ -167,6 +178,7 @@ def collect(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
             deleted += sum(collector.clean(each) for each in with_progress(stores, str))
             if collector.waiting():
                 wait(grace_s, "for snapshots that are just being made (-o retentionGracePeriod=0: at once)")
+                checkpoint.look_again()
             deleted += sum(collector.clean(each) for each in with_progress(collector.waiting(), str))
     if given.json:
         described = [
@@ -184,7 +196,18 @@ def collect(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
 
 
 def _version(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
-    return int(given.version) if given.version is not None else checkpoint.newest_version
+    """The version that is meant, 0 if nothing is committed. Raises InvalidInputError for one that is not committed."""
+    if given.version is None:
+        return checkpoint.newest_version
+    checkpoint.require_committed(given.version)
+    return int(given.version)
+
+
+def _print_nothing_yet(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
+    if given.json:
+        return print_json({"query": checkpoint.query_id, "version": 0, "stores": []})
+    print(f"query {checkpoint.query_id}, {NOTHING_YET}")
+    return 0
 
 
 def _described(state: State) -> dict[str, Any]:

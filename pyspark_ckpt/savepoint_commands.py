@@ -18,7 +18,8 @@ from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.inventory import inventory
 from pyspark_ckpt.state_store.restoration import Restoration
 from pyspark_ckpt.state_store.restore_request import Request, Restored
-from pyspark_ckpt.state_store.savepoint import Savepoint, SavepointInfo, delete, place_of_savepoint, saved_below
+from pyspark_ckpt.state_store.savepoint import Savepoint, SavepointInfo, place_of_savepoint, saved_below
+from pyspark_ckpt.state_store.savepoint_deletion import delete
 from pyspark_ckpt.terminal import (
     print_bars,
     print_json,
@@ -71,7 +72,10 @@ def verify(given: argparse.Namespace) -> int:
 
 def remove(given: argparse.Namespace) -> int:
     """Delete a savepoint, or what is left of one that did not finish."""
-    print(f"{delete(given.savepoint, options(given)):,} objects deleted")
+    deleted = delete(given.savepoint, options(given))
+    if given.json:
+        return print_json({"savepoint": given.savepoint, "deleted": deleted})
+    print(f"{deleted:,} objects deleted")
     return 0
 
 

@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,11 +34,11 @@ from pyspark_ckpt.state_store.savepoint import (
     Kind,
     Savepoint,
     SavepointInfo,
-    delete,
     place_of_savepoint,
     refuse_unless_empty,
 )
 from pyspark_ckpt.state_store.savepoint_creation import create, pinned
+from pyspark_ckpt.state_store.savepoint_deletion import delete, finish_claim, refuse_others
 from pyspark_ckpt.terminal import progress_bar
 
 if TYPE_CHECKING:
@@ -119,7 +119,8 @@ def restore(
     """Make the empty ``checkpoint_location`` a checkpoint from which a query goes on behind the savepoint.
 
     ``parallelism``: the number of partitions of stateful operators from then on, None for the same; start the query
-    with spark.sql.shuffle.partitions set to it. ``claim``: "claim" deletes the savepoint once the checkpoint stands.
+    with spark.sql.shuffle.partitions set to it. ``claim``: "claim" deletes the savepoint once the checkpoint stands;
+    anything else in its folder is refused before.
     ``uid_map``: new uids of keyed operators, by their old ones. ``query_id``: "keep" for sinks that know batches by
     the query's id and must not see them twice, "new" for a query that writes beside the old one.
     ``allow_non_restored_state``: state that no operator of the program declares is left alone, and not an error.
@@ -131,8 +132,12 @@ def restore(
     if claim not in ("no_claim", "claim"):
         raise InvalidInputError(f"claim is {claim!r}, not 'no_claim' or 'claim'.")
     given = _options(options, savepoint_or_checkpoint, checkpoint_location)
-    source = Savepoint(savepoint_or_checkpoint, given)
     request = Request(parallelism, query_id, dict(uid_map or {}), allow_non_restored_state)
+    if claim == "claim" and (done := finish_claim(savepoint_or_checkpoint, checkpoint_location, request, given)):
+        return done
+    source = Savepoint(savepoint_or_checkpoint, given)
+    if claim == "claim":
+        refuse_others(source.place)
     restoration = Restoration(
         source,
         source.info.version,
@@ -143,10 +148,8 @@ def restore(
         source.info.files,
         source.info.rows,
     )
-    done = _run(restoration, checkpoint_location)
-    if claim == "claim":
-        delete(savepoint_or_checkpoint, given)
-    return done
+    at_end = partial(delete, savepoint_or_checkpoint, given) if claim == "claim" else None
+    return _run(restoration, checkpoint_location, at_end)
 
 
 def rescale(
@@ -172,10 +175,10 @@ def rescale(
         )
 
 
-def _run(restoration: Restoration, target: str) -> Restored:
+def _run(restoration: Restoration, target: str, at_end: Callable[[], object] | None = None) -> Restored:
     size = sum(operator.size_bytes for operator in restoration.operators)
     with _job(f"restore to {target}", size) as (runner, progress):
-        return restoration.run(runner, progress)
+        return restoration.run(runner, progress, at_end)
 
 
 @contextmanager

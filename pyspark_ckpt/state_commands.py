@@ -7,6 +7,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +116,7 @@ def _text(value: Any) -> str:  # noqa: ANN401 - a value of JSON
 
 def _json(text: str) -> Any:  # noqa: ANN401 - JSON
     try:
-        return json.loads(text)
+        return json.loads(text, parse_float=Decimal)  # a float has not all digits of a decimal
     except ValueError as problem:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no JSON ({problem}): a text needs quotes, '\"like this\"'"

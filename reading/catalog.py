@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import chain
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ from msgspec import UNSET
 
 from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.reading.decoded import StateCodec
-from pyspark_ckpt.reading.keyed_rows import keyed_codec
+from pyspark_ckpt.reading.keyed_rows import keyed_codec, ttl_of
 from pyspark_ckpt.reading.native_rows import NativeRows
 from pyspark_ckpt.state_store.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.context import Identity
@@ -59,8 +58,11 @@ class StoredState:
 
     @property
     def ttl(self) -> TimeToLive | None:
-        """How long rows live, if they do not for ever and the checkpoint says so."""
-        return None if self.descriptor.ttl is UNSET else self.descriptor.ttl
+        """How long rows live, if they do not for ever and the checkpoint says so.
+
+        A partition without rows since a change of it still says the former one, and which is newer is not stored.
+        """
+        return ttl_of(self.descriptor)
 
     @property
     def whose(self) -> str:
@@ -133,11 +135,6 @@ class Catalog:
         if len(found) == 1:
             return found[0]
         raise self._not_one(wanted, found)
-
-    def in_partition(self, state: StoredState, partition: int) -> StoredState:
-        """``state``, with what a partition says of it: that may know later types of its values."""
-        wanted = Selection(state.uid, state.operator.number, state.store, state.stored_name)
-        return reduce(_joined, self._in_partitions(wanted, [partition]), state)
 
     def _in_partitions(self, wanted: Selection, partitions: Sequence[int]) -> list[StoredState]:
         asked = [

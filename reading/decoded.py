@@ -28,11 +28,15 @@ class Decoded(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """A key that is looked for: its hash, and what the stored keys of a hashed state begin with behind the hash."""
+    """A key that is looked for: its hash, and what the stored keys of a hashed state begin with behind the hash.
+
+    ``encoded``: the given columns as KeyCodec has them.
+    """
 
     hash: int
     prefix: bytes
     values: tuple[Any, ...]
+    encoded: bytes
 
 
 class StateCodec(Protocol):
@@ -41,6 +45,11 @@ class StateCodec(Protocol):
     @property
     def key_fields(self) -> list[pa.Field]:
         """The columns of a key."""
+        ...
+
+    @property
+    def placing_fields(self) -> list[pa.Field]:
+        """Those columns of a key that its row is placed by."""
         ...
 
     @property
@@ -58,7 +67,10 @@ class StateCodec(Protocol):
         ...
 
     def wanted(self, key: Sequence[Any]) -> Wanted:
-        """What is looked for when ``key`` is, or as many of its first columns as place it. Raises InvalidInputError."""
+        """What is looked for when a key is, given by its columns, or by those that place it, as many as they are.
+
+        Raises InvalidInputError, and what KeyCodec raises for a value of another type.
+        """
         ...
 
     def has_key(self, row: Any, wanted: Wanted) -> bool:  # noqa: ANN401 - values of any type

@@ -1,7 +1,8 @@
-"""Values as JSON has them, both ways: instants and dates as ISO 8601, bytes as base64, decimals as text.
+"""Values as JSON has them, both ways: instants, dates and times as ISO 8601, bytes as base64, decimals as text.
 
 A map is an array of pairs, a float that is no number the text that Python has for it, an interval a number of
-microseconds.
+microseconds. An instant that Python does not have is a number of microseconds since 1970, such a date
+one of days, such a time one of nanoseconds.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import base64
 import binascii
 import math
 from collections.abc import Callable, Sequence
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from pyspark_ckpt.operators.value_types import EPOCH, fields_of
+from pyspark_ckpt.operators.value_types import elements_of, fields_of, reader
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 Convert: TypeAlias = Callable[[Any], Any]
@@ -27,9 +28,10 @@ _MICROSECOND = timedelta(microseconds=1)
 def json_values(column: pa.Array) -> list[Any]:
     """The values of a column."""
     kind = column.type
-    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
-        show = _instant(kind) if pa.types.is_timestamp(kind) else int
-        return [None if value is None else show(value) for value in column.cast(pa.int64()).to_pylist()]
+    if pa.types.is_temporal(kind):
+        show = int if pa.types.is_duration(kind) else _iso(kind)
+        numbers = column.cast(pa.int32() if pa.types.is_date(kind) else pa.int64())
+        return [None if value is None else show(value) for value in numbers.to_pylist()]
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
         fields = [json_values(column.field(n)) for n in range(kind.num_fields)]
@@ -61,7 +63,7 @@ def _from_json(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401 - any valu
         given = fields_of(value, [field.name for field in kind])
         return [_from_json(each, field.type) for each, field in zip(given, kind, strict=True)]
     if pa.types.is_list(kind):
-        return [_from_json(each, kind.value_type) for each in value]
+        return [_from_json(each, kind.value_type) for each in elements_of(value)]
     if pa.types.is_timestamp(kind):
         at = datetime.fromisoformat(value.replace("Z", "+00:00") if isinstance(value, str) else value)
         return at if at.tzinfo or not kind.tz else at.replace(tzinfo=timezone.utc)
@@ -69,15 +71,15 @@ def _from_json(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401 - any valu
     return read(value)
 
 
-def _instant(kind: pa.DataType) -> Convert:
-    """As ISO 8601 while Python has such instants, else as microseconds since 1970."""
-    zero = EPOCH if kind.tz else EPOCH.replace(tzinfo=None)
+def _iso(kind: pa.DataType) -> Convert:
+    """As ISO 8601 while Python has such values, else as the number that Spark has."""
+    read = reader(kind)
 
-    def show(micros: int) -> str | int:
+    def show(number: int) -> str | int:
         try:
-            return (zero + timedelta(microseconds=micros)).isoformat()
-        except OverflowError:
-            return micros
+            return str(read(number).isoformat())
+        except (ValueError, OverflowError):
+            return number
 
     return show
 
@@ -100,13 +102,13 @@ def _shown_float(value: float) -> float | str:
 
 _SHOWN: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
     (pa.types.is_floating, _shown_float),
-    (pa.types.is_date, date.isoformat),
     (pa.types.is_binary, lambda value: base64.b64encode(value).decode("ascii")),
     (pa.types.is_decimal, str),
 )
 _READ: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
     (pa.types.is_floating, float),
     (pa.types.is_date, date.fromisoformat),
+    (pa.types.is_time, time.fromisoformat),
     (pa.types.is_binary, lambda value: base64.b64decode(value, validate=True)),
     (pa.types.is_decimal, lambda value: Decimal(str(value))),
     (pa.types.is_duration, lambda value: value * _MICROSECOND),

@@ -19,11 +19,11 @@ from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.stored_values import ValueCodec
 from pyspark_ckpt.operators.timers import Timer
 from pyspark_ckpt.operators.ttl import unstamped
-from pyspark_ckpt.operators.value_types import arrow_type
+from pyspark_ckpt.operators.value_types import arrow_type, hashable
 from pyspark_ckpt.reading.decoded import Decoded, StateCodec, StoredRow, Wanted, struct_column
 from pyspark_ckpt.reading.type_names import arrow_type_named
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
-from pyspark_ckpt.state_store.meta import Descriptor
+from pyspark_ckpt.state_store.meta import Descriptor, TimeToLive
 
 INSTANTS = pa.timestamp("us", "UTC")
 LISTS, MAPS, TIMERS = "ListState", "MapState", "Timers"
@@ -53,13 +53,16 @@ class _KeyedRows:
         self._kinds = [field.type for field in self.key_fields]
         self._keys = KeyCodec(self._kinds, f"a key of {whose}")
 
+    @property
+    def placing_fields(self) -> list[pa.Field]:
+        """See StateCodec: all of them."""
+        return self.key_fields
+
     def wanted(self, key: Sequence[Any]) -> Wanted:
         """See StateCodec."""
-        names = [field.name for field in self.key_fields]
-        if len(key) != len(names):
-            raise InvalidInputError(f"{self._whose} has keys of the columns {names}, and {len(key)} values are given.")
         try:
-            return Wanted(SparkHash(self._kinds)(key), self._keys.encode(key), tuple(key))
+            encoded = self._keys.encode(key)
+            return Wanted(SparkHash(self._kinds)(key), encoded, tuple(key), encoded)
         except WRONG_VALUE as problem:
             kinds = ", ".join(map(str, self._kinds))
             raise InvalidInputError(
@@ -68,7 +71,7 @@ class _KeyedRows:
 
     def has_key(self, row: Any, wanted: Wanted) -> bool:  # noqa: ANN401 - see StateCodec
         """See StateCodec."""
-        return self._keys.encode(row) == wanted.prefix
+        return self._keys.encode(row) == wanted.encoded
 
     def _key_column(self, keys: Sequence[tuple[Any, ...]]) -> pa.Array:
         columns = [arrow_values([key[n] for key in keys], field.type) for n, field in enumerate(self.key_fields)]
@@ -93,7 +96,8 @@ class KeyedValues(_KeyedRows):
         self._map_kind = _map_kind(descriptor, whose) if self._kind == MAPS else None
         self._map_keys = None if self._map_kind is None else KeyCodec([self._map_kind], f"a key of a map of {whose}")
         self._has_life = has_life
-        self._life_ms = None if newest.ttl is msgspec.UNSET else newest.ttl.duration_ms
+        ttl = ttl_of(descriptor, newest)
+        self._life_ms = None if ttl is None else ttl.duration_ms
         self.is_one_to_one = self._kind != LISTS
 
     @property
@@ -128,7 +132,7 @@ class KeyedValues(_KeyedRows):
         if self._kind == LISTS:
             return values
         if self._kind == MAPS:
-            return dict(zip(python_values(columns["map_key"].combine_chunks()), values, strict=True))
+            return dict(zip(map(hashable, python_values(columns["map_key"].combine_chunks())), values, strict=True))
         return values[0] if values else None
 
     def _entry_columns(self, entries: Sequence[bytes]) -> list[pa.Array]:
@@ -192,6 +196,11 @@ def keyed_codec(own: Descriptor, newest: Descriptor, name: str, whose: str, *, h
     if kind not in VALUES:
         raise FormatError(f"{whose} is stored as a {kind!r}, which is no kind of state.")
     return KeyedValues(own, newest, whose, has_life=has_life)
+
+
+def ttl_of(*descriptors: Descriptor) -> TimeToLive | None:
+    """How long rows live, by the first of these that says so: their own store's, which has seen the last change."""
+    return next((each.ttl for each in descriptors if each.ttl is not msgspec.UNSET), None)
 
 
 def _value_codec(own: Descriptor, newest: Descriptor, what: str, whose: str) -> ValueCodec:

@@ -59,10 +59,15 @@ class NativeRows:
         self._schema_of_keys = descriptor.key_schema
         encoder = _encoder(descriptor.key_encoder, whose)
         self.key_fields = _key_fields(descriptor.key_schema, encoder, whose)
-        self._value_fields = _fields(descriptor.value_schema)
+        self._value_fields = _fields(descriptor.value_schema, whose)
         self._is_multiple = descriptor.multiple_values
         self._decode_keys = self._key_decoder(encoder)
         self._placing = _placing_columns(name, encoder, len(self.key_fields))
+
+    @property
+    def placing_fields(self) -> list[pa.Field]:
+        """See StateCodec."""
+        return [self.key_fields[n] for n in self._placing]
 
     @property
     def fields(self) -> list[pa.Field]:
@@ -94,26 +99,20 @@ class NativeRows:
                 f"{self._whose} has keys with a collation, whose hash is known to Spark alone.",
                 hint="Read the state and filter it.",
             )
-        fields = [self.key_fields[n] for n in self._placing]
-        if len(key) == len(self.key_fields):
-            placing = [key[n] for n in self._placing]
-        elif len(key) == len(fields):
-            placing = list(key)
-        else:
-            names = [field.name for field in self.key_fields]
-            raise InvalidInputError(
-                f"{self._whose} has keys of the columns {names}, and {len(key)} values are given.",
-                hint=f"Give all of them, or those that place a key: {[field.name for field in fields]}.",
-            )
-        kinds = [field.type for field in fields]
-        return Wanted(SparkHash(kinds)(placing), b"", tuple(key))
+        placing = [key[n] for n in self._placing] if len(key) == len(self.key_fields) else list(key)
+        encoded = self._codec_of(key).encode(key)
+        return Wanted(SparkHash([field.type for field in self.placing_fields])(placing), b"", tuple(key), encoded)
 
     def has_key(self, row: Any, wanted: Wanted) -> bool:  # noqa: ANN401 - see StateCodec
         """See StateCodec."""
         is_whole = len(wanted.values) == len(self.key_fields)
-        columns = range(len(self.key_fields)) if is_whole else self._placing
-        codec = KeyCodec([self.key_fields[n].type for n in columns])
-        return codec.encode([row[n] for n in columns]) == codec.encode(wanted.values)
+        columns = list(row) if is_whole else [row[n] for n in self._placing]
+        return self._codec_of(wanted.values).encode(columns) == wanted.encoded
+
+    def _codec_of(self, values: Sequence[Any]) -> KeyCodec:
+        """The codec of whole keys if as many values are given, else of the columns that place them."""
+        fields = self.key_fields if len(values) == len(self.key_fields) else self.placing_fields
+        return KeyCodec([field.type for field in fields], f"a key of {self._whose}")
 
     def value_of(self, columns: pa.Table, wanted: Wanted) -> Any:  # noqa: ANN401 - see StateCodec
         """See StateCodec; a list of values if the state can have several for what was asked."""
@@ -169,7 +168,7 @@ def _encoder(stored: Any, whose: str) -> _Encoder:  # noqa: ANN401 - JSON
 
 def _key_fields(schema: Any, encoder: _Encoder, whose: str) -> list[pa.Field]:  # noqa: ANN401 - JSON
     """The columns of a key. An event time is in the key, and not in the schema that is stored of it."""
-    fields, ordinals = _fields(schema), encoder.orderingOrdinals
+    fields, ordinals = _fields(schema, whose), encoder.orderingOrdinals
     columns = len(fields)
     if encoder.numColsPrefixKey > columns or len(set(ordinals)) < len(ordinals) or max(ordinals, default=-1) >= columns:
         raise FormatError(f"The key encoder of {whose} is stored with columns that its {columns} are not: {encoder}.")
@@ -186,9 +185,12 @@ def _placing_columns(name: str, encoder: _Encoder, columns: int) -> list[int]:
     return everything[:-1] if kind in _TIMED or name.endswith(_INDEXED) else everything
 
 
-def _fields(schema: Any) -> list[pa.Field]:  # noqa: ANN401 - JSON
+def _fields(schema: Any, whose: str) -> list[pa.Field]:  # noqa: ANN401 - JSON
     """The columns of Spark's JSON of a struct; a name that comes again has its number behind."""
-    kind = arrow_type(_without_metadata(schema))
+    try:
+        kind = arrow_type(_without_metadata(schema))
+    except FormatError as problem:
+        raise FormatError(f"The columns of {whose}: {problem.message}", hint=problem.hint) from problem
     if not pa.types.is_struct(kind):
         raise FormatError(f"The stored type {str(kind)[:200]!r} is no struct.")
     names: Counter[str] = Counter()

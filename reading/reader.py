@@ -23,7 +23,7 @@ from pyspark_ckpt.reading.batch_clocks import clock_ms
 from pyspark_ckpt.reading.catalog import Catalog, Selection, StoredState
 from pyspark_ckpt.reading.decoded import StateCodec, StoredRow, Wanted
 from pyspark_ckpt.reading.json_values import from_json
-from pyspark_ckpt.reading.keyed_rows import INSTANTS
+from pyspark_ckpt.reading.keyed_rows import INSTANTS, ttl_of
 from pyspark_ckpt.reading.places import PLACE, partition_of, place_columns, range_of, stored_row
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.context import Identity
@@ -174,8 +174,9 @@ class StateReader:
         """What the state has for one key, as the program has it: a value or None, a list, a dict, timers.
 
         ``key`` is a value, or a tuple or a dict of the key's columns. Of Spark's own operators it may also be the
-        columns that rows are placed by (of a join its key without the index): then it is a list of values. Fetches only
-        the store of the key's partition, and of its snapshot the table files that can have the key.
+        columns that rows are placed by (of a join its key without the index): then it is a list of values. Fetches rows
+        of the key's partition alone, and of its snapshot the table files that can have the key; the first key of a
+        keyed state also what all partitions say of themselves, for the newest type.
 
         Raises InvalidInputError for what cannot be a key, else as ``batches`` does.
         """
@@ -193,11 +194,11 @@ class StateReader:
     def _find(self, key: Any, convert: Convert | None = None) -> _Found:  # noqa: ANN401 - as get
         self._threads()
         state = self._catalog.one(self._wanted, of_all_partitions=False)
+        if state.uid is not None:  # any partition can be the one that knows the newest type of a keyed state's values
+            state = self.state
         codec = state.codec()
         wanted = _wanted(codec, key, state.whose, convert)
         partition = partition_of(state, wanted.hash, self._catalog.partitions[state.operator.number])
-        state = self._catalog.in_partition(state, partition)
-        codec = state.codec()
         schema = pa.schema([*codec.fields, *PLACE])
         own = self._own(state, partition)
         if own is None or not own.rows:
@@ -240,26 +241,27 @@ class StateReader:
             decoded = codec.decode(portion)
             place = place_columns(state, partition, [portion[position] for position in decoded.rows.tolist()])
             batch = pa.RecordBatch.from_arrays([*decoded.columns, *place], schema=schema)
-            batch = batch if self._include_expired else self._without_expired(state, batch)
+            batch = batch if self._include_expired else self._without_expired(state, own, batch)
             if batch.num_rows:
                 yield batch
 
-    def _without_expired(self, state: StoredState, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _without_expired(self, state: StoredState, own: State, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not state.has_life:
             return batch
-        alive = pc.greater(batch["expires_at"], pa.scalar(self._now_ms(state) * 1000, pa.int64()).cast(INSTANTS))
+        alive = pc.greater(batch["expires_at"], pa.scalar(self._now_ms(state, own) * 1000, pa.int64()).cast(INSTANTS))
         return batch.filter(pc.fill_null(alive, True))
 
-    def _now_ms(self, state: StoredState) -> int:
-        """What the clock of the state's time to live said when the version was made."""
-        if state.ttl is None:
+    def _now_ms(self, state: StoredState, own: State) -> int:
+        """What the clock of the state's time to live in one store said when the version was made."""
+        ttl = ttl_of(own.descriptor, state.descriptor)
+        if ttl is None:
             raise InvalidInputError(
                 f"{state.whose} has a time to live, and was written last by a release that does not say which.",
                 hint="Read expired rows as well, and compare written_at with a time of your own.",
             )
-        if state.ttl.clock not in self._clocks_ms:
-            self._clocks_ms[state.ttl.clock] = clock_ms(self.checkpoint.place, self.version, state.ttl.clock)
-        return self._clocks_ms[state.ttl.clock]
+        if ttl.clock not in self._clocks_ms:
+            self._clocks_ms[ttl.clock] = clock_ms(self.checkpoint.place, self.version, ttl.clock)
+        return self._clocks_ms[ttl.clock]
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:
@@ -267,15 +269,17 @@ class StateReader:
         return self._pool
 
     def _check_version(self, version: int) -> None:
-        """Raise InvalidInputError if the first store does not have the version, and say which ones there are."""
+        """Raise InvalidInputError if the first store does not have the version, and say which ones there are.
+
+        What an attempt has put there that is not committed is none of them: another one may take its place.
+        """
         operators = self.checkpoint.operators()
         if not operators:
             return
         stored = self.checkpoint.stored(Identity(operators[0].number, 0, operators[0].stores[0]))
-        if not stored.first_version <= version <= stored.last_version or version < 1:
-            there = (
-                f"there are {stored.first_version} to {stored.last_version}" if stored.last_version else "none is there"
-            )
+        last = min(stored.last_version, self.checkpoint.newest_version)
+        if not stored.first_version <= version <= last or version < 1:
+            there = f"there are {stored.first_version} to {last}" if last else "none is there"
             raise InvalidInputError(
                 f"{self.checkpoint.place.url} has no version {version}: {there}. Batch N made version N + 1.",
                 hint="Retention keeps spark.sql.streaming.minBatchesToRetain versions.",
@@ -292,21 +296,32 @@ class _Found(NamedTuple):
 
 def _wanted(codec: StateCodec, key: Any, whose: str, convert: Convert | None) -> Wanted:  # noqa: ANN401 - any value
     """What is looked for when a user gives ``key``. Raises InvalidInputError."""
-    names = [field.name for field in codec.key_fields]
-    if isinstance(key, Mapping):
-        unknown = [name for name in key if name not in names]
-        if unknown:
-            raise InvalidInputError(f"{whose} has keys of the columns {names}, and {unknown} are given.")
-        values: Sequence[Any] = [key[name] for name in names if name in key]
-    else:
-        values = key if isinstance(key, (tuple, list)) else (key,)
+    fields, values = _given(codec, key, whose)
     if convert is not None:
-        values = [convert(value, field.type) for value, field in zip(values, codec.key_fields, strict=False)]
+        values = [convert(value, field.type) for value, field in zip(values, fields, strict=True)]
     try:
         return codec.wanted(values)
     except WRONG_VALUE as problem:
         kinds = ", ".join(f"{field.name} {field.type}" for field in codec.key_fields)
         raise InvalidInputError(f"{whose} has keys of {kinds}, and {key!r} is none: {problem}.") from problem
+
+
+def _given(codec: StateCodec, key: Any, whose: str) -> tuple[Sequence[pa.Field], Sequence[Any]]:  # noqa: ANN401
+    """Which columns of a key a user gives, all or those that place it, and their values. Raises InvalidInputError."""
+    values = key if isinstance(key, (tuple, list, Mapping)) else (key,)
+    for fields in (codec.key_fields, codec.placing_fields):
+        names = [field.name for field in fields]
+        if isinstance(values, Mapping):
+            if values.keys() == set(names):
+                return fields, [values[name] for name in names]
+        elif len(values) == len(names):
+            return fields, values
+    names, placing = ([field.name for field in fields] for fields in (codec.key_fields, codec.placing_fields))
+    shown = f"{list(values)} are given" if isinstance(values, Mapping) else f"{len(values)} values are given"
+    raise InvalidInputError(
+        f"{whose} has keys of the columns {names}, and {shown}.",
+        hint="Give all of them" + ("." if names == placing else f", or those that place a key: {placing}."),
+    )
 
 
 def _portion(rows: Iterator[StoredRow]) -> list[StoredRow]:

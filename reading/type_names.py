@@ -24,6 +24,7 @@ _PLAIN: Mapping[str, pa.DataType] = {
         pa.timestamp("us"),
         pa.timestamp("us", "UTC"),
         pa.duration("us"),
+        pa.time64("ns"),
         pa.string(),
         pa.binary(),
     )

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
 from typing import ClassVar
@@ -41,6 +41,9 @@ from pyspark_ckpt.state_store.winners import resolve
 
 MOST_PARTITIONS = 1 << 20
 """Each is looked for: a number beyond all that a query can have is damage."""
+
+VERIFY_ATTEMPTS = 3
+"""How many versions of a store are looked at when retention takes one after the other away."""
 
 _BATCH = re.compile(r"[0-9]{1,19}")
 _OPERATOR_NUMBER = re.compile(r"[0-9]{1,9}")
@@ -118,6 +121,16 @@ class Checkpoint:
         """Ask anew which version is the newest, and what its commits are."""
         for known in ("newest_version", "_ids"):
             self.__dict__.pop(known, None)
+
+    def require_committed(self, version: int) -> None:
+        """Raise InvalidInputError unless ``version`` is of a committed batch: what lies there of others may change."""
+        if not 1 <= version <= self.newest_version:
+            newest = self.newest_version
+            there = f"the newest committed one is {newest}" if newest else "no batch is committed yet"
+            raise InvalidInputError(
+                f"{self.place.url} has no version {version}: {there}.",
+                hint="Batch N makes version N + 1, and it is one when the batch is committed.",
+            )
 
     def operators(self) -> list[Operator]:
         """All stateful operators, by their number."""
@@ -210,14 +223,38 @@ class Checkpoint:
 
     def verify(self, identity: Identity, version: int) -> Verified:
         """Restore a version of a store into a temporary folder: every checksum, the lineage, markers and row counts."""
+        return self._verified(identity, version)[0]
+
+    def verify_newest(self, identity: Identity) -> Verified:
+        """``verify`` the newest committed version of a store; the one that is by then, if it has gone meanwhile.
+
+        So a query may run: nothing is held against its retention. What is found was read of ``Verified.version``.
+        """
+        for _ in range(VERIFY_ATTEMPTS):
+            version = self.newest_version
+            found, is_missing = self._verified(identity, version)
+            if is_missing:
+                self.look_again()
+            if self.newest_version == version:
+                return found
+        faster = (
+            f"{identity}: {VERIFY_ATTEMPTS} versions were looked at, each the newest by then; if retention was faster "
+            "each time, take a savepoint, which it leaves alone, and verify that"
+        )
+        return replace(found, problems=(*found.problems, faster))
+
+    def _verified(self, identity: Identity, version: int) -> tuple[Verified, bool]:
+        """What a version of a store was found to be, and whether it ended with an object that is not there."""
         problems = _Problems(identity.short)
         try:
             commit = self.commit_of(identity, version)
             with self.restored(identity, commit, problems.log) as restored:
                 rows = _counted(restored.database, restored.meta, commit, problems.log)
         except CkptError as problem:
-            return Verified(identity, version, 0, 0, (*problems.found, str(problem)))
-        return Verified(identity, version, rows, restored.metrics["downloaded_bytes"], tuple(problems.found))
+            is_missing = isinstance(problem, NotFoundError)
+            return Verified(identity, version, 0, 0, (*problems.found, str(problem))), is_missing
+        size_bytes = restored.metrics["downloaded_bytes"]
+        return Verified(identity, version, rows, size_bytes, tuple(problems.found)), False
 
     def steps(self, identity: Identity, version: int) -> tuple[Marker, list[Marker]]:
         """What a restore of a version takes: the base, and the commits whose deltas are applied to it, in order.
@@ -251,8 +288,9 @@ class Checkpoint:
     def commit_of(self, identity: Identity, version: int, lineage: Lineage | None = None) -> Marker:
         """Which commit of a store stands; ``lineage``: the store's, if it is known already.
 
-        Raises NotFoundError, ConflictError, InvalidInputError, StorageError.
+        Raises NotFoundError, ConflictError, InvalidInputError (also for a version that is not committed), StorageError.
         """
+        self.require_committed(version)
         place, who, named = self.place_of(identity), str(identity), None
         if version == self.newest_version:
             ids = self.ids(identity.operator)

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.context import Identity
+from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.log import StoreLog
@@ -46,7 +47,15 @@ class Collector:
         self._pool.shutdown()
 
     def _newest(self, identity: Identity) -> Marker:
-        return self._checkpoint.commit_of(identity, self._checkpoint.newest_version)
+        """The newest commit; the query may have retired the one that was, for it has committed others meanwhile."""
+        while True:
+            version = self._checkpoint.newest_version
+            try:
+                return self._checkpoint.commit_of(identity, version)
+            except NotFoundError:
+                self._checkpoint.look_again()
+                if self._checkpoint.newest_version <= version:
+                    raise
 
     def _retention(self, identity: Identity) -> Retention:
         if identity not in self._retentions:

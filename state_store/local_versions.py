@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
+from typing import NamedTuple
 
 from pyspark_ckpt.state_store.copies import LocalCopies, LocalCopy
 from pyspark_ckpt.state_store.database import TableCount
@@ -15,6 +16,17 @@ from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.meta import StoreMeta
 from pyspark_ckpt.state_store.restore import Restored, Restorer
 from pyspark_ckpt.state_store.snapshot_lag import LagTracker
+
+
+class Leased(NamedTuple):
+    """A copy that is leased, what its version holds, and what it took to make it.
+
+    The copy that commits move forward may be at a later version by the time that it is looked at; ``meta`` is not.
+    """
+
+    copy: LocalCopy
+    meta: StoreMeta
+    metrics: dict[str, int]
 
 
 class LocalVersions:
@@ -40,18 +52,17 @@ class LocalVersions:
         self.tables = TableCount(0, 0)
         """Table files of the live database behind the last commit or restore."""
 
-    def leased(self, base: Marker) -> tuple[LocalCopy, dict[str, int]]:
+    def leased(self, base: Marker) -> Leased:
         """A leased local copy of ``base``, restored if there is none, and what that took.
 
         Raises as ``Restorer.restore``; LifecycleError.
         """
-        metrics: dict[str, int] = {}
         while True:
             with self._lock:
                 self._require_usable()
                 copy = self._copies.take(base)
                 if copy is not None:
-                    return copy, metrics
+                    return Leased(copy, copy.meta, {})
                 running = self._restoring.get(base)
                 if running is None:
                     mine = self._restoring[base] = Future[None]()
@@ -59,18 +70,18 @@ class LocalVersions:
                 running.result()
                 continue
             try:
-                copy, metrics = self._restored(base)
+                leased = self._restored(base)
             except BaseException as problem:
                 mine.set_exception(problem)
                 raise
             else:
                 mine.set_result(None)
-                return copy, metrics
+                return leased
             finally:
                 with self._lock:
                     del self._restoring[base]
 
-    def _restored(self, base: Marker) -> tuple[LocalCopy, dict[str, int]]:
+    def _restored(self, base: Marker) -> Leased:
         with self._lock:
             folder = self._copies.new_folder()
             local = {copy.marker for copy in self._copies}
@@ -82,7 +93,7 @@ class LocalVersions:
             raise
         self._lag.observed(restored.lineage, base)
         self._log.info("%s restored: %s", base, restored.metrics)
-        return copy, restored.metrics
+        return Leased(copy, restored.meta, restored.metrics)
 
     def _taken_in(self, folder: Path, restored: Restored) -> LocalCopy:
         """A leased copy of what was restored; after an error its database is closed."""
@@ -97,7 +108,7 @@ class LocalVersions:
             self._copies.lease(copy)
             return copy
 
-    def replayed(self, base: Marker, start: int, start_id: str | None) -> tuple[LocalCopy, dict[str, int]]:
+    def replayed(self, base: Marker, start: int, start_id: str | None) -> Leased:
         """A leased copy that was built for the caller alone, see ``Restorer.replay``, and what that took."""
         with self._lock:
             self._require_usable()
@@ -112,7 +123,7 @@ class LocalVersions:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        return copy, restored.metrics
+        return Leased(copy, restored.meta, restored.metrics)
 
     def _link(self, base: Marker, folder: Path) -> StoreMeta | None:
         with self._lock:

@@ -14,11 +14,13 @@ from __future__ import annotations
 import os
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
+import xxhash
 
+from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.canonical import SavedRows
 from pyspark_ckpt.state_store.checkpoint import MOST_PARTITIONS, Checkpoint
 from pyspark_ckpt.state_store.context import Identity
@@ -166,9 +168,10 @@ class Restoration:
                 share += rows[index] * (min(end, stop) - max(first, begin)) / (stop - begin)
             yield share
 
-    def run(self, runner: Runner, progress: Progress) -> Restored:
+    def run(self, runner: Runner, progress: Progress, at_end: Callable[[], object] | None = None) -> Restored:
         """Do it; after return the target is a checkpoint from which a query goes on, durable.
 
+        ``at_end`` is called when the checkpoint stands; if it fails, so does the restore, and the same call ends both.
         Raises InvalidInputError (the target is in use), NotFoundError, FormatError (damage, or a digest that differs),
         StorageError (the same call may be repeated).
         """
@@ -178,8 +181,9 @@ class Restoration:
             self.place.put(RESULT_NAME, seal(FinishedRequest(recorded, done)))
         if self.place.get(QUERY) == _not_finished(recorded):
             copy_id(self._source.place, self.place, self._rewriting(recorded, {}))
-        for blob in sorted(self.place.walk(WORK_FOLDER), key=lambda blob: (blob.name == RESULT_NAME, blob.name)):
-            self.place.delete(blob.name)  # the result last: who finds it need not, and must not, do anything again
+        if at_end is not None:
+            at_end()
+        forget(self.place)
         return done
 
     def _restored(self, recorded: RecordedRequest, runner: Runner, progress: Progress) -> Restored:
@@ -257,8 +261,7 @@ class Restoration:
         if before is None:
             refuse_unless_empty(self.place, "a checkpoint")
             self._refuse_state_of_others(recorded)
-            self.place.put(REQUEST_NAME, seal(recorded))
-            before = recorded
+            before = self._record(recorded)
         if msgspec.structs.replace(before, query_id=recorded.query_id) != recorded:
             raise InvalidInputError(
                 f"{self.place.url} has a restore of {before.source}, version {before.version}, to {before.partitions} "
@@ -266,8 +269,14 @@ class Restoration:
                 hint="Run that one again, or delete the folder.",
             )
         if not self.place.put_if_absent(QUERY, _not_finished(before)) and done is None:
-            self._refuse_query(before)
+            self._refuse_query(before, is_first=before is recorded)
         return before, done
+
+    def _record(self, recorded: RecordedRequest) -> RecordedRequest:
+        """Say in the target what is restored there; returns what another was first to say."""
+        if self.place.put_if_absent(REQUEST_NAME, seal(recorded)):
+            return recorded
+        return read_sealed(self.place, REQUEST_NAME, RecordedRequest)
 
     def _before(self) -> tuple[RecordedRequest | None, Restored | None]:
         """What an earlier run of a restore was to do, and what came of it, as far as there was one that got there."""
@@ -293,8 +302,10 @@ class Restoration:
                 hint="Restore with query_id 'new', or name another folder in the option remote.",
             )
 
-    def _refuse_query(self, recorded: RecordedRequest) -> None:
+    def _refuse_query(self, recorded: RecordedRequest, *, is_first: bool) -> None:
         if self.place.get(QUERY) != _not_finished(recorded):
+            if is_first:  # the other was through before this one was recorded
+                self.place.delete(REQUEST_NAME)
             raise InvalidInputError(
                 f"{self.place.url} is the checkpoint of another query by now: its metadata is not the restore's.",
                 hint="Restore into a new folder.",
@@ -317,6 +328,25 @@ class Restoration:
         ]
 
 
+def standing(place: BlobPlace) -> FinishedRequest | None:
+    """The restore whose checkpoint stands in ``place``, if it was interrupted behind that.
+
+    Raises FormatError, StorageError.
+    """
+    try:
+        finished = read_sealed(place, RESULT_NAME, FinishedRequest, MOST_RESULT_BYTES)
+        is_unfinished = place.get(QUERY) == _not_finished(finished.request)
+    except NotFoundError:
+        return None
+    return None if is_unfinished else finished
+
+
+def forget(place: BlobPlace) -> None:
+    """Delete what a restore has noted in its target, a checkpoint that stands by now. Raises StorageError."""
+    for blob in sorted(place.walk(WORK_FOLDER), key=lambda blob: (blob.name == RESULT_NAME, blob.name)):
+        place.delete(blob.name)  # the result last: who finds it need not, and must not, do anything again
+
+
 def _but_the_id(files: Iterable[QueryFile]) -> Iterator[QueryFile]:
     return (file for file in files if file.name != QUERY)
 
@@ -324,4 +354,5 @@ def _but_the_id(files: Iterable[QueryFile]) -> Iterator[QueryFile]:
 def _not_finished(recorded: RecordedRequest) -> bytes:
     """What a target has as its ``metadata`` until it is a checkpoint: Spark refuses to start a query on it."""
     explained = f"of {recorded.source} did not finish: run it again, or delete this folder"
-    return msgspec.json.encode({"restore": explained})
+    request = xxhash.xxh3_128_hexdigest(msgspec.json.encode(recorded))
+    return msgspec.json.encode({"restore": explained, "request": request})

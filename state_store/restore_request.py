@@ -36,6 +36,14 @@ class RecordedRequest(msgspec.Struct, frozen=True):
     keeps_id: bool
     remote: str
 
+    def is_of(self, source: str, request: Request, remote: str) -> bool:
+        """Whether it is what ``request`` asks for, as far as that can be told without the source."""
+        return (
+            (self.source, self.remote, self.uid_map) == (source, remote, dict(request.uid_map))
+            and self.keeps_id == (request.query_id == "keep")
+            and request.partitions in (None, self.partitions)
+        )
+
 
 @dataclass(frozen=True)
 class ProvenState:

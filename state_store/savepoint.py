@@ -210,7 +210,8 @@ def read_info(place: BlobPlace) -> SavepointInfo:
     except NotFoundError as problem:
         if _is_unfinished(place):
             hint = (
-                "It did not finish, and is of no use: delete it (pyspark-ckpt savepoint delete), and take another one."
+                "It did not finish, or is half deleted, and is of no use: delete it (pyspark-ckpt savepoint delete), "
+                "and take another one."
             )
         else:
             hint = "Name a savepoint; of the checkpoint of a stopped query, rescale makes another one."
@@ -224,29 +225,10 @@ def _info(place: BlobPlace, name: str) -> SavepointInfo:
     return read_sealed(place, name, SavepointInfo, MOST_BYTES, known=SAVEPOINT_FORMAT)
 
 
-def delete(location: str, options: Options) -> int:
-    """Delete a savepoint, also one that did not finish; returns how many objects that were.
-
-    Raises InvalidInputError for a place that is neither, StorageError.
-    """
-    place = Workplace(options).named(location)
-    blobs = place.walk()
-    names = {blob.name for blob in blobs}
-    if NAME not in names and not _is_unfinished(place):
-        raise InvalidInputError(
-            f"{place.url} is no savepoint: nothing was deleted.",
-            hint="A checkpoint is deleted by its owner's own means.",
-        )
-    for blob in sorted(blobs, key=lambda blob: blob.name != NAME):
-        place.delete(blob.name)
-    place.remove_empty_folders()
-    return len(blobs)
-
-
 def saved_below(place: BlobPlace) -> list[tuple[str, SavepointInfo | FormatError | None]]:
     """Savepoints in a place and below it, by their folders.
 
-    What is wrong with one that is damaged; None for one that did not finish. Raises StorageError.
+    What is wrong with one that is damaged; None for one that did not finish, or is half deleted. Raises StorageError.
     """
     found: list[tuple[str, SavepointInfo | FormatError | None]] = []
     unfinished: list[str] = []
@@ -269,9 +251,9 @@ def place_of_savepoint(target: str, options: Options) -> BlobPlace:
     return Workplace(options).named(target)
 
 
-def refuse_unless_empty(place: BlobPlace, what: str) -> None:
+def refuse_unless_empty(place: BlobPlace, what: str, but_for: str = "") -> None:
     """Raise InvalidInputError if there is anything in a place where ``what`` is to be written; StorageError."""
-    found = place.walk()
+    found = [blob for blob in place.walk() if blob.name != but_for]
     if found:
         raise InvalidInputError(
             f"{place.url} is not empty: it has {found[0].name}"

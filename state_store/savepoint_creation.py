@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,10 +12,11 @@ from threading import Event, Thread
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.canonical import SavedRows, export
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError, StorageError
+from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.inventory import OperatorVersion, inventory
 from pyspark_ckpt.state_store.jobs import Progress, Runner
 from pyspark_ckpt.state_store.json_objects import seal
+from pyspark_ckpt.state_store.log import LOGGER
 from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.pins import Pin, Pins
@@ -39,6 +41,8 @@ PIN_S = 600.0
 LOG_ATTEMPTS = 5
 """How often a newer batch is taken because the query has deleted the logs of the one before."""
 
+_log = logging.getLogger(f"{LOGGER}.savepoint")
+
 
 def create(
     location: str, target: str, options: Options, runner: Runner, progress: Progress, *, written_by: str, kind: Kind
@@ -51,8 +55,7 @@ def create(
     checkpoint = Checkpoint(location, options)
     workplace = Workplace(replace(options, remote=""))
     place = workplace.named(target)
-    refuse_unless_empty(place, "a savepoint")
-    place.put(UNFINISHED, b"")
+    _begin(place)
     with _logs_held(checkpoint, place) as (version, logs):
         operators = inventory(checkpoint, version)
         stores: list[SavedStore] = []
@@ -81,6 +84,21 @@ def create(
     place.put(NAME, seal(info))
     place.delete(UNFINISHED)
     return info
+
+
+def _begin(place: BlobPlace) -> None:
+    """Take an empty place: of several writers one. Raises InvalidInputError, StorageError."""
+    refuse_unless_empty(place, "a savepoint")
+    if not place.put_if_absent(UNFINISHED, b""):
+        raise InvalidInputError(
+            f"Another savepoint is being taken at {place.url}.",
+            hint="Wait for that one, or name a new folder.",
+        )
+    try:
+        refuse_unless_empty(place, "a savepoint", but_for=UNFINISHED)  # one that was taken between the two
+    except InvalidInputError:
+        place.delete(UNFINISHED)
+        raise
 
 
 def _copied(
@@ -127,7 +145,10 @@ def _logs_held(checkpoint: Checkpoint, place: BlobPlace) -> Iterator[tuple[int, 
 
 @contextmanager
 def pinned(checkpoint: Checkpoint) -> Iterator[int]:
-    """The newest committed version, held for as long as the block takes. Raises InvalidInputError, StorageError."""
+    """The newest committed version, held for as long as the block takes and at most ten minutes longer.
+
+    Raises InvalidInputError, StorageError.
+    """
     version = checkpoint.newest_version
     if version == 0:
         raise InvalidInputError(
@@ -144,15 +165,23 @@ def pinned(checkpoint: Checkpoint) -> Iterator[int]:
     finally:
         ended.set()
         renewing.join()
-        pins.remove(held[0])
+        _unpin(pins, held[0])
 
 
 def _renew(pins: Pins, held: list[Pin], ended: Event) -> None:
     while not ended.wait(PIN_S / 4):
         try:
             held[0] = pins.renew(held[0], PIN_S)
-        except StorageError:  # there are three more turns before it ends
-            continue
+        except CkptError as problem:  # there are three more turns before it ends
+            _log.warning("could not renew %s: %s", held[0].name, problem)
+
+
+def _unpin(pins: Pins, pin: Pin) -> None:
+    """Remove a pin; one that stays ends by itself, and is no reason to lose what was done while it was held."""
+    try:
+        pins.remove(pin)
+    except CkptError as problem:
+        _log.warning("could not remove %s, which ends by itself in %.0f s: %s", pin.name, PIN_S, problem)
 
 
 def _saved(operator: OperatorVersion) -> SavedOperator:

@@ -19,9 +19,9 @@ from pyspark_ckpt.state_store.copies import LocalCopies, LocalCopy
 from pyspark_ckpt.state_store.database import TableCount, Tuning, write_table_file
 from pyspark_ckpt.state_store.decisions import Decisions
 from pyspark_ckpt.state_store.delta import write_delta
-from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, StorageError
+from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError, LifecycleError, StorageError
 from pyspark_ckpt.state_store.keys import EMPTY, MARKER_KEY, Marker
-from pyspark_ckpt.state_store.local_versions import LocalVersions
+from pyspark_ckpt.state_store.local_versions import Leased, LocalVersions
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME, DeltaName, new_commit_id
@@ -113,13 +113,13 @@ class Store:
         started = time.monotonic()
         self.await_moves()
         base = self.decisions.commit_of(caller, version, commit_id)
-        copy, metrics = self._versions.leased(base)
+        leased = self._versions.leased(base)
         try:
-            self._check_partitions(copy.meta, num_partitions)
-            transaction = self._opened(caller, base, copy, worker)
+            self._check_partitions(leased.meta, num_partitions)
+            transaction = self._opened(caller, base, leased, worker)
         except BaseException:
             with self._lock:
-                self._copies.release(copy)
+                self._copies.release(leased.copy)
             raise
         self.lag.begun(base)
         with self._lock:
@@ -127,7 +127,7 @@ class Store:
                 self.newest = base
             self.decisions.decide(caller, base)
         self._shared.failpoints.hit("begin.after_ticket")
-        transaction.metrics = {"load_ms": _ms_since(started), "restored": 0, "replayed_deltas": 0, **metrics}
+        transaction.metrics = {"load_ms": _ms_since(started), "restored": 0, "replayed_deltas": 0, **leased.metrics}
         return transaction
 
     def replay(
@@ -141,14 +141,14 @@ class Store:
         if not 1 <= start <= version:
             raise InvalidInputError(f"{self.identity}: version {version} cannot be replayed from version {start}.")
         base = self.decisions.commit_of(caller, version, commit_id)
-        copy, metrics = self._versions.replayed(base, start, start_id)
+        leased = self._versions.replayed(base, start, start_id)
         try:
-            transaction = self._opened(caller, base, copy, None)
+            transaction = self._opened(caller, base, leased, None)
         except BaseException:
             with self._lock:
-                self._copies.release(copy)
+                self._copies.release(leased.copy)
             raise
-        transaction.metrics = {"load_ms": _ms_since(started), **metrics}
+        transaction.metrics = {"load_ms": _ms_since(started), **leased.metrics}
         return transaction
 
     def is_live(self, transaction: Transaction) -> bool:
@@ -252,10 +252,12 @@ class Store:
                 f"{num_partitions} partitions of it: pyspark-ckpt rescale.",
             )
 
-    def _opened(self, caller: Caller, base: Marker, copy: LocalCopy, worker: WorkerTask | None) -> Transaction:
+    def _opened(self, caller: Caller, base: Marker, leased: Leased, worker: WorkerTask | None) -> Transaction:
         number = next(self._shared.transaction_numbers)
         staging = self._shared.local_dir / "staging" / f"{number}-{uuid.uuid4().hex[:8]}"
-        transaction = Transaction(number, base, new_commit_id(), copy, copy.meta, staging, caller.format, caller.run_id)
+        transaction = Transaction(
+            number, base, new_commit_id(), leased.copy, leased.meta, staging, caller.format, caller.run_id
+        )
         try:
             staging.mkdir(mode=0o700)
             if worker is not None:
@@ -284,9 +286,9 @@ class Store:
                 live,
                 str(transaction.staging),
                 self.options.compression,
-                copy.meta,
+                transaction.meta,
                 worker.key_schema,
-                self._allows_non_restored_state(copy.meta),
+                self._allows_non_restored_state(transaction.meta),
             ),
         )
 
@@ -304,6 +306,8 @@ class Store:
         num_partitions: int | None,
     ) -> tuple[StoreMeta, Sequence[Path], Committed]:
         failpoints, started = self._shared.failpoints, time.monotonic()
+        if transaction.meta.marker != transaction.base:  # it could be written, and never restored
+            raise InternalError(f"{self.identity}: a commit on {transaction.base} has states of another version.")
         # 1. What the shim and the workers staged; the marker row alone where the shim has written nothing.
         try:
             parts = [close_log(transaction.staging, part, self._tuning) for part in read_parts(transaction.staging)]

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 import time
+from argparse import Namespace
+from collections.abc import Callable, Iterable
+from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pyspark_ckpt.cli import main
+from pyspark_ckpt import cli
+from pyspark_ckpt.cli import main, verify
+from pyspark_ckpt.state_store.blobs import Blob, BlobPlace, MeteredPlace, Traffic
+from pyspark_ckpt.state_store.checkpoint import VERIFY_ATTEMPTS, Checkpoint
+from pyspark_ckpt.state_store.collector import Collector
 from pyspark_ckpt.state_store.database import Database
+from pyspark_ckpt.state_store.errors import NotFoundError
+from pyspark_ckpt.state_store.options import parse
 from tests.conftest import MakeLab
 from tests.lab import QUERY, Lab, damage, row_key
 from tests.s3_server import S3Service
@@ -123,6 +133,96 @@ def test_verify_reads_all_of_a_version(lab: Lab, capsys: pytest.CaptureFixture[s
         assert (code, f"1 stores, {version} rows" in text, "all right" in text) == (0, True, True), text
 
 
+def test_a_version_that_is_not_committed_is_refused(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    (lab.checkpoint / "commits" / str(VERSIONS - 1)).unlink()
+    for command in ("inspect", "verify"):
+        for version in (VERSIONS, -1, 99):
+            code, text = run(capsys, command, str(lab.checkpoint), "--version", str(version))
+            assert (code, f"no version {version}: the newest committed one is 4" in text) == (2, True), text
+
+
+def test_nothing_is_wrong_with_a_query_before_its_first_batch(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    for entry in (lab.checkpoint / "commits").iterdir():
+        entry.unlink()
+    for command in ("list", "inspect", "verify"):
+        code, text = run(capsys, command, str(lab.checkpoint))
+        assert (code, text.splitlines()[0]) == (0, f"query {QUERY}, no batch is committed yet")
+    code, text = run(capsys, "verify", str(lab.checkpoint), "--json")
+    assert (code, json.loads(text)) == (0, {"query": QUERY, "version": 0, "stores": []})
+    code, text = run(capsys, "verify", str(lab.checkpoint), "--version", "1")
+    assert (code, "no version 1: no batch is committed yet" in text) == (2, True), text
+
+
+def test_verify_goes_on_with_the_newest_version_when_retention_has_passed_its_own(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commits = lab.checkpoint / "commits"
+    logged = {path: path.read_bytes() for path in commits.iterdir() if int(path.name) >= 2}
+    for path in logged:
+        path.unlink()
+    checkpoint = Checkpoint(str(lab.checkpoint), parse({}))
+    assert checkpoint.newest_version == 2
+    for path, entry in logged.items():
+        path.write_bytes(entry)
+    assert collected(lab, capsys, *NOW)[0] == 0
+    code = verify(checkpoint, Namespace(version=None, json=False))
+    assert (code, f"version {VERSIONS}: 1 stores, {VERSIONS} rows" in capsys.readouterr().out) == (0, True)
+
+
+class Meanwhile(MeteredPlace):
+    """A place in which one thing after the other happens, each when something is listed or read in it next."""
+
+    def __init__(self, place: BlobPlace, when: str, acts: Iterable[Callable[[], object]]) -> None:
+        """``when``: what the name of the folder or the object ends with."""
+        super().__init__(place, Traffic())
+        self._when, self._acts = when, iter(acts)
+
+    def list(self, folder: str = "", prefix: str = "", start: str = "") -> list[Blob]:
+        self._act(folder)
+        return super().list(folder, prefix, start)
+
+    def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        self._act(name)
+        return super().get(name, start, end)
+
+    def _act(self, name: str) -> None:
+        if name.endswith(self._when):
+            next(self._acts, lambda: None)()
+
+
+def test_verify_finds_nothing_wrong_when_retention_moves_to_another_snapshot(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newer = max(lab.remote.glob("*.snapshot"))
+    hidden = newer.rename(lab.checkpoint / newer.name)
+
+    def retain() -> None:
+        hidden.rename(newer)
+        assert collected(lab, capsys, *NOW)[1]["deleted"] > 0
+
+    checkpoint = Checkpoint(str(lab.checkpoint), parse({}))
+    ((_, identity),) = checkpoint.stores()
+    checkpoint._places[identity] = Meanwhile(checkpoint.place_of(identity), ".snapshot", [retain])
+    found = checkpoint.verify(identity, VERSIONS)
+    assert (found.rows, found.problems) == (VERSIONS, ())
+    assert not hidden.exists()
+
+
+def test_verify_says_so_when_each_version_has_gone_before_it_was_read(lab: Lab) -> None:
+    checkpoint = Checkpoint(str(lab.checkpoint), parse({}))
+    ((_, identity),) = checkpoint.stores()
+    checkpoint.look_again()
+    logged = {path: path.read_bytes() for path in (lab.checkpoint / "commits").iterdir()}
+    for path in (*logged, *lab.remote.glob("*.delta"), *lab.remote.glob("*.snapshot")):
+        path.unlink()
+    commits = [partial(path.write_bytes, logged[path]) for path in sorted(logged)]
+    checkpoint.place = Meanwhile(checkpoint.place, "commits", commits)
+    found = checkpoint.verify_newest(identity)
+    assert (found.version, found.rows) == (VERIFY_ATTEMPTS, 0)
+    assert "version 3 (id ?) was never committed, or retention has retired it" in found.problems[0]
+    assert "take a savepoint" in found.problems[1]
+
+
 @pytest.mark.parametrize("suffix", [".delta", ".snapshot", ".sst"])
 def test_verify_names_a_damaged_object(suffix: str, lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     newest = max(lab.remote.rglob(f"*{suffix}"))
@@ -194,6 +294,47 @@ def test_gc_waits_a_grace_period_before_it_deletes_table_files(lab: Lab, capsys:
     assert shared <= set(names)
     assert set(lab.objects()).isdisjoint(names)
     assert run(capsys, "verify", str(lab.checkpoint))[0] == 0
+
+
+def test_gc_goes_on_when_the_query_retires_the_version_that_was_the_newest(
+    lab: Lab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stray = lab.remote / "sst" / f"{0:064x}-{0:08x}.sst"
+    stray.write_bytes(b"of no snapshot")
+    handle = lab.open()
+    first = Checkpoint(str(lab.checkpoint), parse({}))
+    (identity,) = (identity for _, identity in first.stores())
+
+    def run_on(seconds: float, _what: str) -> None:
+        newest = first.commit_of(identity, VERSIONS)
+        for commit_id in lab.grow(handle, 2, VERSIONS, newest.id):
+            lab.log_commit(len(list((lab.checkpoint / "commits").iterdir())), [commit_id])
+        lab.begin(handle, VERSIONS + 2, commit_id).abort()
+        lab.server.call("snapshot", handle=handle, force=True)
+        time.sleep(seconds)
+        with closing(Collector(Checkpoint(str(lab.checkpoint), parse({})), 0, seconds)) as collector:
+            assert collector.clean(identity) > 0
+        with pytest.raises(NotFoundError):
+            first.commit_of(identity, VERSIONS)
+
+    monkeypatch.setattr(cli, "wait", run_on)
+    code, _ = collected(lab, capsys, "-o", "retentionGracePeriod=50ms")
+    assert code == 0
+    assert not stray.exists()
+
+
+def test_gc_takes_a_newer_version_when_the_newest_is_gone_and_fails_when_there_is_none(lab: Lab) -> None:
+    checkpoint = Checkpoint(str(lab.checkpoint), parse({}))
+    (identity,) = (identity for _, identity in checkpoint.stores())
+    newest = checkpoint.commit_of(identity, VERSIONS)
+    (commit_id,) = lab.grow(lab.open(), 1, VERSIONS, newest.id)
+    lab.log_commit(VERSIONS, [commit_id])
+    with closing(Collector(checkpoint, 1, 0)) as collector:
+        for version, each in ((VERSIONS, newest.id), (VERSIONS + 1, commit_id)):
+            assert checkpoint.newest_version == version
+            next(lab.remote.glob(f"*-{each}-*.delta")).unlink()
+            with nullcontext() if version == VERSIONS else pytest.raises(NotFoundError):
+                collector.find(identity)
 
 
 def test_gc_deletes_nothing_that_is_young_or_kept(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
 import pickle
@@ -11,15 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import pyspark_ckpt.operators
 import pyspark_ckpt.reading
 import pyspark_ckpt.state_store
+from pyspark_ckpt.reading.keyed_rows import keyed_codec
+from pyspark_ckpt.reading.native_rows import NativeRows
 from pyspark_ckpt.state_store import options
 from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.database import CONFIG_NAME, Database, write_table_file
 from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
+from pyspark_ckpt.state_store.meta import Descriptor
 from tests.lab import TUNING, Lab, Server
 from tests.operators.session_lab import STATES, SessionLab
 from tests.s3_server import S3Service
@@ -47,6 +52,9 @@ def test_no_module_has_a_way_to_execute_what_it_reads() -> None:
             assert not {name.partition(".")[0] for name in names} & EXECUTES, f"{path}: {names}"
 
 
+ELEMENTS = {"elementType": "double", "containsNull": True}
+
+
 class _Trap:
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, (os.environ["CKPT_TEST_TRAP"],)
@@ -71,6 +79,26 @@ def test_a_database_that_claims_pickled_rows_is_not_unpickled(tmp_path: Path, mo
         database.close()
     assert not trap.exists()
     pickle.loads(pickle.dumps(_Trap()))  # noqa: S301 - the trap works
+    assert trap.exists()
+
+
+def test_a_stored_type_has_no_module_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark would, for the class of a type of the user's own."""
+    trap = tmp_path / "executed"
+    (tmp_path / "trap_of_a_type.py").write_text(f"open({str(trap)!r}, 'w').close()")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    kind = {"type": "udt", "pyClass": "trap_of_a_type.Point", "sqlType": {"type": "array", **ELEMENTS}}
+    fields = {"type": "struct", "fields": [{"name": "at", "type": kind, "nullable": True, "metadata": {}}]}
+    spark = Descriptor(
+        key_schema=fields, value_schema=fields, key_encoder={"keyStateEncoderType": "NoPrefixKeyStateEncoderSpec"}
+    )
+    assert NativeRows(spark, "default", "it").fields[1].type == pa.struct([("at", pa.list_(pa.float64()))])
+    stored = {"value": {"schemas": [fields], "current": 1}}
+    own = Descriptor(key_schema={"n": "int64"}, value_schema=stored, key_encoder={"kind": "ValueState"})
+    keyed = keyed_codec(own, own, "it", "it", has_life=False)
+    assert keyed.fields[1].type == pa.struct([("at", pa.list_(pa.float64()))])
+    assert not trap.exists()
+    importlib.import_module("trap_of_a_type")  # the trap works
     assert trap.exists()
 
 

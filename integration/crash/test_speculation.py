@@ -23,7 +23,8 @@ SPECULATION = {
     "spark.speculation.multiplier": "1.1",
     "spark.speculation.quantile": "0.5",
 }
-SLOWER_ATTEMPT = "TaskKilled (Stage cancelled: Stage finished)"
+SLOWER_ATTEMPT = ("TaskKilled (Stage cancelled: Stage finished)", "TaskKilled (another attempt succeeded)")
+"""What Spark says of one: the second where other tasks of the stage still run."""
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +42,17 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
         kill_all(mark)
 
 
+def slower_attempts(driver: Driver) -> int:
+    """How many there have been."""
+    log = driver.log()
+    return sum(map(log.count, SLOWER_ATTEMPT))
+
+
 @pytest.mark.parametrize("version", [1, pytest.param(2, marks=pytest.mark.matrix)])
 def test_state_and_output_are_right_when_the_slower_attempt_commits_late(
     version: int, driver: Driver, reference: Reference, tmp_path: Path
 ) -> None:
-    before = driver.log().count(SLOWER_ATTEMPT)
+    before = slower_attempts(driver)
     driver.lose_local_state()
     conf = {FORMAT: str(version), FAIL_POINTS: "commit.before_upload:sleep=4000@3"}
     hold = {"batch": 1, "file": str(tmp_path / "go")}
@@ -55,15 +62,15 @@ def test_state_and_output_are_right_when_the_slower_attempt_commits_late(
     (tmp_path / "go").touch()
     driver.receive()
     assert driver.fired()
-    assert driver.log().count(SLOWER_ATTEMPT) > before
+    assert slower_attempts(driver) > before
     reference.check(driver, "windows", tmp_path)
 
 
 def test_state_and_output_are_right_when_the_slower_attempt_never_ends(
     driver: Driver, reference: Reference, tmp_path: Path
 ) -> None:
-    before = driver.log().count(SLOWER_ATTEMPT)
+    before = slower_attempts(driver)
     driver.lose_local_state()
     driver.run(order("groups", tmp_path, fault={"kind": "sleep", "marker": str(tmp_path / "asleep")}))
-    assert driver.log().count(SLOWER_ATTEMPT) > before
+    assert slower_attempts(driver) > before
     reference.check(driver, "groups", tmp_path)

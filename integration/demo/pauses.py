@@ -65,7 +65,8 @@ def pauses_in_one_go(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     departures: dict[str, int] = defaultdict(int)
     last: dict[str, datetime] = {}
     used: dict[str, dict[str, datetime]] = defaultdict(dict)
-    watermark, newest = pd.Timestamp(0, tz="UTC"), pd.Timestamp(0, tz="UTC")
+    none = pd.Timestamp(0, tz="UTC")
+    watermark = newest = none
 
     def pause(tailnum: str, since: datetime) -> None:
         airports = sum(watermark - at < RECENT for at in used[tailnum].values())
@@ -84,5 +85,7 @@ def pauses_in_one_go(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
                 pause(tailnum, since)
                 del last[tailnum]
         newest = newest if known.empty else max(newest, known["departure"].max())
-        watermark = max(watermark, newest - LATENESS)
+        had_none, watermark = watermark == none, max(watermark, newest - LATENESS)
+        for airports in used.values() if had_none else ():  # their lives begin with the watermark
+            airports.update(dict.fromkeys(airports, watermark))
     return pd.DataFrame(found, columns=COLUMNS)

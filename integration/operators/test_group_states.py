@@ -195,9 +195,9 @@ def test_groups_that_have_timed_out_have_their_states_and_expired_rows_are_freed
         [(row.user, row.ends, row.seen) for row in map(_parsed, batches[number])] for number in sorted(batches)
     ] == [
         [(1, 0, "[0]"), (2, 0, "[1]")],
-        [(1, 0, "[2]")],
-        [(1, 0, "[3]"), (2, 1, "[]")],
-        [(1, 0, "[3, 4]"), (2, 1, "[5]")],
+        [(1, 0, "[0, 2]")],
+        [(1, 0, "[3]"), (2, 1, "[1]")],  # the life of 1 begins with the first batch that its partition has rows in
+        [(1, 0, "[3, 4]"), (2, 1, "[1, 5]")],
         [(3, 0, "[6]")],
         [(1, 1, "[]"), (2, 2, "[]")],
     ]

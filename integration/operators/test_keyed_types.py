@@ -7,19 +7,24 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
+from pyspark.sql.types import VariantVal
 
 from integration.operators import inputs
 from integration.operators.keyed import Unchanged, keyed, play
 from integration.operators.providers import OURS
 from integration.operators.replay import lines
 from integration.operators.sources import Source
+from pyspark_ckpt import open_state
 from pyspark_ckpt import operators as ckpt
+from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from integration.operators.replay import Query
 
 
 class UnchangedColumns(ckpt.VectorProcessor):
@@ -93,6 +98,67 @@ def test_values_of_every_type_come_out_of_states_as_they_went_in(spark: SparkSes
     for number in range(len(source.batches)):
         expected = spark.read.schema(source.schema).parquet(str(tmp_path / "input0" / f"{number:04d}.parquet"))
         assert found[number] == tuple(sorted([*lines(expected), *lines(expected)]))
+
+
+VARIANTS = Source(
+    "user int, text string",
+    tuple(
+        tuple((number % 3, text) for number, text in enumerate(texts))
+        for texts in (
+            ["1", "true", '"ab"', None, "null", '{"n": 7, "more": [1, 2.5, "x"]}'],
+            ["[]", '"abc"', '{"n": null}', "12345678901", None, '{"a": {"n": 1}}'],
+        )
+    ),
+)
+_VARIANT = "user int, v variant, deep struct<a: array<variant>, m: map<string, variant>>"
+
+
+def _with_variants(frame: DataFrame) -> DataFrame:
+    parsed = frame.selectExpr("user", "parse_json(text) v")
+    return parsed.selectExpr("user", "v", "named_struct('a', array(v, null, v), 'm', map('k', v, 'l', null)) deep")
+
+
+def _as_json(frame: DataFrame) -> DataFrame:
+    inner = (f"to_json({part})" for part in ("v", "deep.a[0]", "deep.a[1]", "deep.a[2]", "deep.m['k']", "deep.m['l']"))
+    return frame.selectExpr("user", *inner, "try_variant_get(v, '$.n', 'int')")
+
+
+def _in_and_out_of_json(query: Query) -> Query:
+    return lambda frames: _as_json(query([_with_variants(frames[0])]))
+
+
+def test_variants_come_out_of_rows_and_states_as_they_went_in(spark: SparkSession, tmp_path: Path) -> None:
+    row = f"struct<{_VARIANT}>"
+
+    class Variants(Through):
+        value = ckpt.ValueState("value", row)
+        list = ckpt.ListState("list", row)
+        map = ckpt.MapState("map", "int", row)
+        last = ckpt.ValueState("last", "variant")
+
+        def process(self, ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401
+            yield from super().process(ctx, key, rows)
+            self.last.update(rows[-1].v and VariantVal(*rows[-1].v))
+
+    for processor, times in ((Variants(), 2), (UnchangedColumns(), 1)):
+        folder = tmp_path / type(processor).__name__
+        found = play(spark, _in_and_out_of_json(keyed(processor, _VARIANT)), VARIANTS, folder)
+        for number in range(len(VARIANTS.batches)):
+            rows = spark.read.schema(VARIANTS.schema).parquet(str(folder / "input0" / f"{number:04d}.parquet"))
+            assert found[number] == tuple(sorted(lines(_as_json(_with_variants(rows))) * times))
+    with open_state(str(tmp_path / "Variants" / "checkpoint"), uid="it", state="last") as state:
+        values = {user: VariantVal(*state.get(user)).toJson() for user in (0, 2)}
+    assert values == {0: "12345678901", 2: '{"a":{"n":1}}'}
+
+
+def test_types_that_python_is_not_handed_are_refused_by_column(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    frame = _with_variants(VARIANTS.stream(spark, tmp_path / "in"))
+    with pytest.raises(InvalidInputError, match="column 'v' of type variant cannot be a key"):
+        ckpt.keyed(frame, "v", uid="it").process(Unchanged(), "user int")
+    months = frame.selectExpr("user", "array(interval '3' month) months")
+    with pytest.raises(InvalidInputError, match="column 'months' has values of type interval month, which cannot be"):
+        ckpt.keyed(months, "user", uid="it").process(Unchanged(), "user int")
 
 
 _KEYS = [name for name in inputs.kinds(seed=5).schema.replace("<", " ").split() if name.startswith("c_")]

@@ -14,7 +14,8 @@ from integration.crash.reference import order, read_output
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.savepoint import Savepoint, delete
+from pyspark_ckpt.state_store.savepoint import Savepoint
+from pyspark_ckpt.state_store.savepoint_deletion import delete
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -150,12 +150,15 @@ class HdfsPlace:
     def discard_unfinished(self, older_than_s: float) -> int:
         """Remove temporary files of writers that died; see the protocol."""
         limit, count = (time.time() - older_than_s) * 1000, 0
-        entries = self._entries("")
-        for folder in ("", *(_last_part(entry) for entry in entries if entry.isdir)):
-            for entry in self._entries(folder) if folder else entries:
+        folders = [""]
+        for here in folders:  # which grows meanwhile
+            for entry in self._entries(here):
                 name = _last_part(entry)
-                if name.startswith(".") and name.endswith(_TEMPORARY) and entry.modification_time <= limit:
-                    with failures("delete", f"{self.url}/{folder}"):
+                is_temporary = name.startswith(".") and name.endswith(_TEMPORARY) and not entry.isdir
+                if entry.isdir and not name.startswith("."):
+                    folders.append(f"{here}/{name}".lstrip("/"))
+                elif is_temporary and entry.modification_time <= limit:
+                    with failures("delete", f"{self.url}/{here}"):
                         count += self.client.delete(entry.path)
         return count
 

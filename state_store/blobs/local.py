@@ -155,17 +155,14 @@ class LocalPlace:
         """Remove temporary files of writers that died; see the protocol."""
         limit = time.time() - older_than_s
         try:
-            return sum(
-                _discard_if_older(path, limit)
-                for folder in (self._root, *self._folders())
-                for path in folder.glob(f".*{_TEMPORARY}")
-            )
+            return sum(_discard_if_older(path, limit) for path in self._temporaries())
         except OSError as problem:
             _fail("tidy up", self._root, problem)
 
-    def _folders(self) -> Iterator[Path]:
-        with suppress(FileNotFoundError), os.scandir(self._root) as entries:
-            yield from (Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
+    def _temporaries(self) -> Iterator[Path]:
+        for path, folders, names in os.walk(self._root, onerror=_unless_missing):
+            folders[:] = [each for each in folders if not each.startswith(".")]
+            yield from (Path(path, name) for name in names if name.startswith(".") and name.endswith(_TEMPORARY))
 
     def _path(self, name: str) -> Path:
         return self._root.joinpath(*checked_name(name).split("/"))

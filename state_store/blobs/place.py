@@ -101,7 +101,7 @@ class BlobPlace(Protocol):
         ...
 
     def discard_unfinished(self, older_than_s: float) -> int:
-        """Remove what writers that died ``older_than_s`` ago left half-written; returns how many.
+        """Remove what writers that died ``older_than_s`` ago left half-written here and below; returns how many.
 
         Raises StorageError.
         """

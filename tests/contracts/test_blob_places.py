@@ -160,10 +160,11 @@ class TestLocalPlace(BlobPlaceContract):
 
     def test_discard_unfinished_removes_leftovers_when_they_are_old(self, place: BlobPlace) -> None:
         place.put("sst/kept", b"x")
-        for folder in ("", "sst/"):
+        place.put("state/0/1/kept", b"x")
+        for folder in ("", "sst/", "state/0/1/"):
             (Path(place.url) / f"{folder}.a.123.tmp").write_bytes(b"half")
         assert place.discard_unfinished(3600) == 0
-        assert place.discard_unfinished(0) == 2
+        assert place.discard_unfinished(0) == 3
         assert [blob.name for blob in place.list("sst")] == ["sst/kept"]
 
     def test_remove_empty_folders_removes_what_is_empty_below_it_alone(self, place: BlobPlace, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class TestHdfsPlace(BlobPlaceContract):
         self, place: BlobPlace, folder: str, hdfs: HdfsService
     ) -> None:
         place.put("sst/kept", b"x")
-        closed, still_open = (f"{hdfs.path(folder)}/{name}" for name in (".a.123.tmp", "sst/.a.123.tmp"))
+        closed, still_open = (f"{hdfs.path(folder)}/{name}" for name in (".a.123.tmp", "state/0/1/.a.123.tmp"))
         hdfs.client.create(closed).close()
         dead = hdfs.client.create(still_open)
         dead.write(b"half")

@@ -24,6 +24,7 @@ FIELDS = {
     "exact": "decimal(38,10)",
     "list": {"type": "array", "elementType": "string", "containsNull": True},
     "map": {"type": "map", "keyType": "integer", "valueType": "long", "valueContainsNull": True},
+    "any": "variant",
     "pair": {"type": "struct", "fields": [{"name": "a", "type": "date", "nullable": True, "metadata": {}}]},
 }
 ENCODERS: dict[str, dict[str, Any]] = {
@@ -50,8 +51,11 @@ def behind(*parts: bytes) -> bytes:
 
 
 TEXTS = struct.pack("<qq", 2, 0) + struct.pack("<QQ", 32 << 32 | 2, 40 << 32 | 1) + b"ab" + bytes(6) + b"c" + bytes(7)
+ANY = struct.pack("<i", 3) + b"\x09ab\x01\0\0"
 NUMBERS = struct.pack("<qq", 1, 0) + struct.pack("<q", 5)
-VALUE = behind(b"text", (10**20).to_bytes(16, "big"), TEXTS, struct.pack("<q", len(NUMBERS)) + NUMBERS * 2, bytes(16))
+VALUE = behind(
+    b"text", (10**20).to_bytes(16, "big"), TEXTS, struct.pack("<q", len(NUMBERS)) + NUMBERS * 2, bytes(16), ANY
+)
 WORD = bytes(8) + struct.pack("<q", 7)
 KEYS = {
     "NoPrefixKeyStateEncoderSpec": behind(b"k") + bytes(8),
@@ -79,7 +83,7 @@ def test_a_row_of_spark_is_of_its_types_or_refused(encoder: str, multiple: bool,
     descriptor = Descriptor(
         multiple_values=multiple,
         key_schema=schema(*names),
-        value_schema=schema("text", "exact", "list", "map", "pair"),
+        value_schema=schema("text", "exact", "list", "map", "pair", "any"),
         key_encoder={"keyStateEncoderType": encoder, **ENCODERS[encoder]},
     )
     value = struct.pack(">I", len(VALUE)) + VALUE if multiple else VALUE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
 from pyspark_ckpt.operators.evolution import EvolvedCodec, schemas_of
 from pyspark_ckpt.operators.list_rows import SPAN_ELEMENTS, Head, _indexed
@@ -97,10 +99,37 @@ def test_an_empty_value_is_refused() -> None:
             codec.decode_column([b""])
 
 
-@pytest.mark.parametrize("schema", [None, "x", {"type": "struct"}, {"type": "array"}, "decimal(99,1)", [[]], {}])
+_OWN = {"type": "udt", "pyClass": "no_such_module.Point"}
+
+
+@pytest.mark.parametrize(
+    "schema", [None, "x", {"type": "struct"}, {"type": "array"}, "decimal(99,1)", [[]], {}, _OWN, {"type": "udt"}]
+)
 def test_a_stored_type_that_is_none_is_refused(schema: object) -> None:
     with pytest.raises(FormatError, match="stored type"):
         arrow_type(schema)
+
+
+def _nested(inner: SearchStrategy[Any]) -> SearchStrategy[Any]:
+    field = st.builds(lambda kind: {"name": "n", "type": kind, "nullable": True, "metadata": {}}, inner)
+    return st.one_of(
+        st.builds(lambda kind: {**_OWN, "sqlType": kind}, inner),
+        st.builds(lambda kind: {"type": "array", "elementType": kind, "containsNull": True}, inner),
+        st.builds(lambda key, kind: {"type": "map", "keyType": key, "valueType": kind}, inner, inner),
+        st.builds(lambda fields: {"type": "struct", "fields": fields}, st.lists(field | inner, max_size=2)),
+    )
+
+
+@fuzzed
+@given(
+    schema=st.recursive(
+        st.sampled_from(["long", "decimal(9,2)", "x", "udt", None, _OWN, {**_OWN, "sqlType": 5}]), _nested
+    )
+)
+def test_a_stored_type_with_classes_is_one_without_them_or_refused(schema: object) -> None:
+    stored = json.dumps(schema).encode()
+    found = read_or_refuse(lambda: arrow_type(schema), stored, "stored type")
+    assert found is None or isinstance(found, pa.DataType)
 
 
 @pytest.mark.parametrize(

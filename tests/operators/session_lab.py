@@ -114,7 +114,7 @@ class SessionLab:
         }
         return Batch(self.lab, answer["txn"], session, list(bound.values())), bound
 
-    def run(self, work: Callable[..., None], now_ms: int = 0) -> dict[str, Any]:
+    def run(self, work: Callable[..., None], now_ms: int | Mapping[Clock, int] = 0) -> dict[str, Any]:
         """One committed batch: ``work(batch, states by name)``."""
         batch, states = self.begin(now_ms)
         work(batch, states)

@@ -15,6 +15,7 @@ from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.group_session import LOG_BYTES, GroupSession
 from pyspark_ckpt.operators.staging import row_changes, sweep, written
 from pyspark_ckpt.operators.states import ListState, MapState, ValueState
+from pyspark_ckpt.operators.ttl import Ttl
 from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.ticket import read_ticket
 from tests.lab import CallError, Lab
@@ -24,6 +25,7 @@ STATES: dict[str, Any] = {
     "value": (ValueState("value", "bigint"), {"value": LONG}),
     "list": (ListState("list", "bigint", ttl="1 hour"), {"element": LONG}),
     "map": (MapState("map", "string", "bigint"), {"key": TEXT, "value": LONG}),
+    "events": (ListState("events", "bigint", ttl=Ttl("1 hour", clock="event")), {"element": LONG}),
 }
 
 
@@ -84,7 +86,7 @@ class Session:
         self._bound: list[Kept] = list(self.states.values())
         if session.is_first:
             sweep(session, self._bound, 0)
-            session.stage_freed(written(self._bound), row_changes(self._bound))
+            session.stage_swept(written(self._bound), row_changes(self._bound))
 
     def at(self, user: str, *, is_again: bool = False) -> dict[str, Any]:
         """The states of a group."""
@@ -235,6 +237,22 @@ def test_rows_that_the_first_session_has_freed_are_gone_for_the_second_one_too(g
     session = groups.session(now_ms=3 * HOUR)
     for user in ("a", "b"):
         assert _shown(session.at(user)) == (None, [3], {})
+
+
+def test_rows_whose_lives_the_first_session_has_begun_are_there_for_the_second_one_too(groups: Groups) -> None:
+    groups.begin()
+    session = groups.session()
+    for user in ("a", "b"):
+        session.at(user)["events"].add_all([1, 2])
+        session.stage()
+    groups.commit()
+    for now_ms, expected in ((500_000 * HOUR, [1, 2]), (500_001 * HOUR - 1, [1, 2]), (500_001 * HOUR, [])):
+        groups.begin()
+        for user in ("a", "b"):
+            session = groups.session(now_ms)
+            assert list(session.at(user)["events"].get()) == expected
+            session.stage()
+        groups.commit()
 
 
 def test_a_task_whose_groups_wrote_nothing_commits(groups: Groups) -> None:

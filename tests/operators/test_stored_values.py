@@ -107,9 +107,17 @@ def test_a_struct_may_be_any_thing_that_has_its_fields(value: Any) -> None:  # n
         (pa.struct([("x", pa.int32()), ("s", pa.string())]), {"z": 1}),
         (pa.struct([("x", pa.int32())]), {"z": 1}),
         (pa.list_(pa.int32()), 3),
+        (pa.list_(pa.string()), "ab"),
+        (pa.list_(pa.string()), {"ab": 1}),
+        (pa.list_(pa.int32()), b"ab"),
         (pa.map_(pa.string(), pa.int32()), [1]),
     ],
 )
 def test_a_value_of_another_type_is_an_error(kind: pa.DataType, value: object) -> None:
     with pytest.raises((TypeError, ValueError, AttributeError, OverflowError)):
         value_codec(kind).encode(value)
+
+
+def test_text_is_no_array_of_its_letters_in_a_column() -> None:
+    with pytest.raises(TypeError, match="'ab' is no array"):
+        arrow_values([["ab"], "ab"], pa.list_(pa.string()))

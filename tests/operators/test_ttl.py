@@ -12,6 +12,7 @@ from pyspark_ckpt.operators import ListState, MapState, Ttl, ValueState
 from pyspark_ckpt.operators.declared_states import DeclaredStates
 from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.plan import ProcessorState
+from pyspark_ckpt.operators.ttl import Refresh
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from tests.operators.session_lab import HOUR, LONG, TEXT, Batch, SessionLab, keys_of
 
@@ -94,6 +95,62 @@ def test_sweeping_goes_on_in_later_batches_when_much_has_expired(
     lab.run(lambda _batch, bound: bound["value"].put(keys, pa.array(range(25), LONG)), now_ms=0)
     freed = [lab.run(lambda _batch, _bound: None, now_ms=3 * HOUR)["metrics"]["expired_rows"] for _ in range(4)]
     assert freed == [10, 10, 5, 0]
+    lab.close()
+
+
+@pytest.mark.parametrize("refresh", ["on_create_and_write", "on_read_and_write"])
+def test_lives_of_event_time_begin_with_the_watermark_when_there_was_none(refresh: Refresh, tmp_path: Path) -> None:
+    ttl = Ttl("8 hours", clock="event", refresh=refresh)
+    states: dict[str, Any] = {
+        "value": (ValueState("value", "bigint", ttl=ttl), {"value": LONG}),
+        "list": (ListState("list", "bigint", ttl=ttl), {"element": LONG}),
+        "map": (MapState("map", "string", "bigint", ttl=ttl), {"key": TEXT, "value": LONG}),
+    }
+    lab = SessionLab(tmp_path, states)
+    first_ms = 500_000 * HOUR
+
+    def write(batch: Batch, bound: dict[str, Any]) -> None:
+        batch.at("a")
+        bound["value"].update(1)
+        bound["list"].add_all([1, 2])
+        bound["map"].put("x", 1)
+
+    def look(event_ms: int) -> list[Any]:
+        batch, bound = lab.begin({"processing": 0, "event": event_ms})
+        batch.at("a")
+        found = [bound["value"].value(), list(bound["list"].get()), bound["map"].get("x")]
+        batch.abort()
+        return found
+
+    lab.run(write, now_ms={"processing": 0, "event": 0})
+    assert look(0) == look(first_ms) == [1, [1, 2], 1]
+    nothing: Any = lambda _batch, _bound: None  # noqa: E731
+    assert lab.run(nothing, now_ms={"processing": 0, "event": first_ms})["metrics"]["expired_rows"] == 0
+    assert look(first_ms + 8 * HOUR - 1) == [1, [1, 2], 1]
+    assert look(first_ms + 8 * HOUR) == [None, [], None]
+    freed = lab.run(nothing, now_ms={"processing": 0, "event": first_ms + 24 * HOUR})
+    assert freed["metrics"]["expired_rows"] == 4, "a value, an entry and two elements"
+    assert [lab.stored_rows(each) for name in states for each in (name, index_name(name))] == [0] * 6
+    lab.close()
+
+
+def test_lives_begin_in_portions_when_many_were_written_before_there_was_a_watermark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark_ckpt.operators.staging.LEAST_SWEPT", 10)
+    ttl = Ttl("1 hour", clock="event")
+    lab = SessionLab(tmp_path, {"value": (ValueState("value", "bigint", ttl=ttl), {"value": LONG})})
+    keys = keys_of([f"{n}" for n in range(25)])
+    lab.run(lambda _batch, bound: bound["value"].put(keys, pa.array(range(25), LONG)), now_ms=0)
+    first_ms = 500_000 * HOUR
+    freed = []
+    for half_hour in range(8):
+        batch, bound = lab.begin(first_ms + half_hour * HOUR // 2)
+        freed.append(25 - len(bound["value"].get(keys).drop_null()))
+        batch.abort()
+        lab.run(lambda _batch, _bound: None, now_ms=first_ms + half_hour * HOUR // 2)
+    assert freed == [0, 0, 10, 20, 25, 25, 25, 25]
+    assert [lab.stored_rows(each) for each in ("value", index_name("value"))] == [0, 0]
     lab.close()
 
 

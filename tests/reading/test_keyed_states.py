@@ -17,6 +17,7 @@ from pyspark_ckpt.operators.columns import python_values
 from pyspark_ckpt.operators.states import AggregatingState, ListState, MapState, ReducingState, ValueState
 from pyspark_ckpt.operators.timers import Timer, Timers
 from pyspark_ckpt.operators.ttl import Ttl
+from pyspark_ckpt.operators.value_types import hashable
 from pyspark_ckpt.state_store.meta import TimeToLive
 from tests.operators.kinds import ALL, ORDERED
 from tests.reading.conftest import MakeWritten
@@ -142,6 +143,20 @@ def test_an_earlier_version_is_read_as_it_was(written: Written) -> None:
         assert sorted(state.to_pandas()["value"]) == list(range(8))
 
 
+def test_a_version_whose_batch_is_not_committed_is_refused(make_written: MakeWritten) -> None:
+    made = make_written({"user": TEXT})
+    states: Any = {"value": (ValueState("value", "bigint"), {"value": LONG})}
+    made.batch(states, [(("a",), lambda bound: bound.value.update(5))])
+    made.batch(states, [(("a",), lambda bound: bound.value.update(6))], is_killed=True)
+    with pytest.raises(pyspark_ckpt.InvalidInputError, match="no version 2: there are 1 to 1"):
+        open_state(made.path, version=2)
+    with open_state(made.path) as state:
+        assert (state.version, state.get("a")) == (1, 5)
+    made.batch(states, [(("a",), lambda bound: bound.value.update(7))])
+    with open_state(made.path, version=2) as state:
+        assert state.get("a") == 7, "the retry's, which the commit log names"
+
+
 @few
 @given(data=st.data())
 def test_values_of_every_type_are_read_as_they_were_stored(data: st.DataObject, tmp_path_factory: Any) -> None:  # noqa: ANN401
@@ -169,7 +184,7 @@ def test_values_of_every_type_are_read_as_they_were_stored(data: st.DataObject, 
                     assert state.get("a") == stored
             if name in ORDERED:
                 with open_state(made.path, uid=UID, state=f"m {name}") as state:
-                    assert python_values(state.rows_of("a")["map_key"].combine_chunks()) == [drawn[0]]
+                    assert state.get("a") == {hashable(drawn[0]): 7}
     finally:
         made.close()
 
@@ -241,11 +256,30 @@ def test_rows_with_a_time_to_live_say_when_they_expire(make_written: MakeWritten
         state.count()
 
 
+def test_a_time_to_live_that_has_changed_is_that_of_each_partition(make_written: MakeWritten) -> None:
+    made = make_written({"user": TEXT}, partitions=2)
+    (first,), (second,) = (next(user for user in USERS if made.partition_of(user) == n) for n in range(2))
+
+    def write(ttl: str, now_ms: int, *users: str) -> None:
+        states: Any = {"value": (ValueState("value", "bigint", ttl=Ttl(ttl)), {"value": LONG})}
+        made.batch(states, [((user,), lambda bound: bound.value.update(1)) for user in users], now_ms)
+
+    write("30 days", 0, first, second)
+    write("1 hour", HOUR, second)  # the worker of the other partition is not called
+    write("1 hour", 11 * HOUR)
+    with open_state(made.path) as state:
+        lives = {row["key"]["user"]: row["expires_at"] for row in state.to_arrow().to_pylist()}
+        hours = {user: at.timestamp() / 3600 for user, at in lives.items()}
+        assert hours == {first: 30 * 24, second: 2}
+    with open_state(made.path, include_expired=False) as state:
+        assert (state.get(first), state.get(second), state.count()) == (1, None, 1)
+
+
 def test_values_of_former_types_are_read_as_the_newest_when_a_partition_has_not_seen_it(
     make_written: MakeWritten,
 ) -> None:
-    made = make_written({"user": TEXT}, partitions=2)
-    first, second = (next(user for user in USERS if made.partition_of(user) == partition) for partition in range(2))
+    made = make_written({"user": TEXT}, partitions=3)
+    first, second = (next(user for user in USERS if made.partition_of(user) == partition) for partition in (1, 2))
     old: Any = {"value": (ValueState("value", "void"), {"value": pa.struct([("n", pa.int32()), ("gone", TEXT)])})}
     renamed = ValueState("value", "void", aliases={"number": "n"})
     new: Any = {"value": (renamed, {"value": pa.struct([("number", LONG), ("more", TEXT)])})}
@@ -256,6 +290,9 @@ def test_values_of_former_types_are_read_as_the_newest_when_a_partition_has_not_
     with open_state(made.path, uid=UID) as state:
         values = python_values(state.to_arrow()["value"].combine_chunks())
         assert sorted(values) == [(1, None), (2**40, "z")]
+    with open_state(made.path, uid=UID) as state:  # another one: nothing is known of the partitions
+        (shown, missing) = state.get(first), state.get("nobody")
+        assert (shown._asdict(), missing) == ({"number": 1, "more": None}, None)
         assert state.get(second) == (2**40, "z")
     with open_state(made.path, uid=UID, version=1) as state:
         assert state.get(second) == (2, "y")

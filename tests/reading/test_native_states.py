@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import struct
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -9,6 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    GeographyType,
+    GeometryType,
+    YearMonthIntervalType,
+)
 
 import pyspark_ckpt
 from pyspark_ckpt import open_state
@@ -83,6 +93,18 @@ def test_the_stores_of_a_join_are_told_apart(frozen: Any) -> None:  # noqa: ANN4
         assert state.get((21, 1)) is None
         with pytest.raises(pyspark_ckpt.InvalidInputError, match=r"'field0', 'index'.* and 3 values are given"):
             state.get((1, 2, 3))
+
+
+def test_what_is_no_key_of_a_join_is_refused(frozen: Any) -> None:  # noqa: ANN401
+    with open_state(frozen("join"), store="left-keyWithIndexToValue") as state:
+        assert state.get({"field0": 21})[0] == state.get({"index": 0, "field0": 21})
+        for names in (["index"], ["field0", "other"]):
+            with pytest.raises(pyspark_ckpt.InvalidInputError, match=r"'field0', 'index'.* are given") as refused:
+                state.get(dict.fromkeys(names, 21))
+            assert refused.value.hint == "Give all of them, or those that place a key: ['field0']."
+        for wrong in ("x", 0.0, 2**70):
+            with pytest.raises(pyspark_ckpt.InvalidInputError, match=r"keys of field0 int64, index int64, .* is none"):
+                state.get((21, wrong))
 
 
 def test_operators_are_told_apart_by_number(frozen: Any) -> None:  # noqa: ANN401
@@ -214,3 +236,13 @@ def test_keys_with_a_collation_are_read_and_not_looked_for() -> None:
     assert python_values(rows.decode([StoredRow(1, unsafe(b"A"), unsafe(3))]).columns[0]) == [("A",)]
     with pytest.raises(pyspark_ckpt.InvalidInputError, match="collation"):
         rows.wanted(("a",))
+
+
+@pytest.mark.parametrize(
+    "kind", [YearMonthIntervalType(), CalendarIntervalType(), GeometryType(4326), GeographyType(4326)], ids=repr
+)
+def test_a_type_that_cannot_be_shown_is_named(kind: DataType) -> None:
+    shown = {**LONG, "type": json.loads(ArrayType(kind).json())}
+    said = f"columns of a state with .*: Values of type {re.escape(kind.simpleString())} cannot be shown"
+    with pytest.raises(pyspark_ckpt.FormatError, match=said):
+        keys_of({"keyStateEncoderType": "NoPrefixKeyStateEncoderSpec"}, [shown], b"")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import time
 from typing import Any
 
 import pyarrow as pa
@@ -10,8 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_ckpt.operators.columns import arrow_values
+from pyspark_ckpt.operators.columns import arrow_values, python_values
+from pyspark_ckpt.operators.spark_hash import SparkHash
 from pyspark_ckpt.operators.stored_keys import KeyCodec
+from pyspark_ckpt.operators.stored_values import value_codec
 from pyspark_ckpt.reading.json_values import from_json, json_values
 from pyspark_ckpt.reading.type_names import arrow_type_named
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
@@ -57,10 +61,65 @@ def test_values_are_json_and_keys_are_read_back(name: str, data: st.DataObject) 
         ]
 
 
+BEYOND: list[tuple[pa.DataType, int]] = [
+    (pa.date32(), 2_932_897),  # 10000-01-01
+    (pa.date32(), -719_163),  # the day before 0001-01-01
+    (pa.timestamp("us"), 2**62),
+    (pa.timestamp("us", "UTC"), -(2**62)),
+    (pa.time64("ns"), 999),
+]
+
+
+@pytest.mark.parametrize(("kind", "number"), BEYOND)
+def test_a_value_that_python_does_not_have_is_a_number_in_json_and_refused_as_python(
+    kind: pa.DataType, number: int
+) -> None:
+    width = pa.int32() if pa.types.is_date(kind) else pa.int64()
+    column = pa.array([0, number, None], width).view(kind)
+    listed = pa.ListArray.from_arrays([0, 3], column)
+    assert json_values(column)[1:] == [number, None]
+    assert json_values(listed) == [json_values(column)]
+    for each in (column, listed):
+        with pytest.raises(InvalidInputError, match=f"a value of type {re.escape(str(kind))} that Python has none for"):
+            python_values(each)
+
+
+@pytest.mark.parametrize("at", [time(0), time(23, 59, 59, 999_999), time(1, 2, 3)])
+def test_a_time_of_day_is_kept_looked_up_and_shown(at: time) -> None:
+    kind = pa.time64("ns")
+    column = pa.array([at, None], kind)
+    assert python_values(column) == [at, None]
+    shown, nothing = json_values(column)
+    assert (from_json(shown, kind), nothing) == (at, None)
+    assert arrow_type_named(str(kind)) == kind
+    for values in (value_codec(kind), value_codec(pa.list_(kind))):
+        stored = at if values.kind == kind else [at]
+        assert values.decode(values.encode(stored)) == stored
+        assert python_values(values.decode_column([values.encode(stored)])) == [stored]
+    codec = KeyCodec([kind])
+    assert codec.decode(codec.encode([at])) == (at,)
+    assert codec.encode_columns([column])[0] == codec.encode([at])
+
+
+def test_a_time_of_day_has_sparks_hash() -> None:
+    """That of hash(to_time('01:02:03.456789'))."""
+    assert SparkHash([pa.time64("ns")])([time(1, 2, 3, 456_789)]) == 1_767_366_308
+
+
+def test_an_array_is_a_tuple_in_the_keys_of_a_dict() -> None:
+    inner = pa.struct([("words", pa.list_(pa.string()))])
+    kind = pa.map_(inner, pa.int64())
+    value = {(("a", "b"),): 1, (None,): 2}
+    assert python_values(arrow_values([value], kind)) == [value]
+    codec = value_codec(kind)
+    assert codec.decode(codec.encode(value)) == value
+
+
 @pytest.mark.parametrize(
     ("value", "kind"),
     [
         ("x", pa.date32()),
+        ("25:00", pa.time64("ns")),
         (5, pa.timestamp("us", "UTC")),
         ("!", pa.binary()),
         ({"z": 1}, pa.struct([("a", pa.int64())])),

@@ -68,8 +68,12 @@ class Written:
         now_ms: int = 0,
         *,
         file_each: bool = False,
+        is_killed: bool = False,
     ) -> None:
-        """A committed batch: for each key its work with the states. ``file_each``: a table file for each key."""
+        """A batch: for each key its work with the states. ``file_each``: a table file for each key.
+
+        ``is_killed``: the query ends when all tasks have committed, and the batch is not committed.
+        """
         placed = [(self.partition_of(key), key, each) for key, each in work]
         declared = DeclaredStates(
             self.uid,
@@ -78,9 +82,13 @@ class Written:
                 for name, (state, kinds) in states.items()
             ),
         )
+        committed = list(self._ids)
         for partition in range(self.partitions):
             of_partition = [(key, each) for place, key, each in placed if place == partition]
             self._run(partition, declared, of_partition, now_ms, file_each=file_each)
+        if is_killed:
+            self._ids = committed
+            return
         self._log_batch(now_ms)
         self.version += 1
 

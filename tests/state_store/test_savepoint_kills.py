@@ -16,7 +16,8 @@ from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.savepoint import Kind, delete
+from pyspark_ckpt.state_store.savepoint import Kind, Savepoint, saved_below
+from pyspark_ckpt.state_store.savepoint_deletion import delete
 from tests.saved_query import stored, written
 
 OPERATORS = {"remainders": (0,), "one partition": (1,), "key groups": (2,)}
@@ -133,7 +134,7 @@ def test_a_restore_is_finished_by_the_same_call_however_often_it_is_killed(
 
 
 STEPS = (
-    ("put", "_ckpt/restore/request.json"),
+    ("put_if_absent", "_ckpt/restore/request.json"),
     ("put_if_absent", "metadata"),
     ("put", "_ckpt/restore/done/digest-0-0-default.json"),
     ("put", "_ckpt/restore/done/make-0-1-default.json"),
@@ -197,6 +198,7 @@ def test_a_savepoint_that_was_killed_is_none_and_can_be_deleted(kind: Kind, mort
             with pytest.raises(InvalidInputError, match="is not empty"):
                 act()
             delete(str(target), parse({}))
+            assert files_in(target) == []
             act()
         if files_in(target) and write % 2:
             restored = quick_path / f"{write}-restored"
@@ -204,3 +206,61 @@ def test_a_savepoint_that_was_killed_is_none_and_can_be_deleted(kind: Kind, mort
             assert stored(str(restored)) == (query.version, 3, query.rows)
         write += 1 if write < 3 else 12
     assert files_in(quick_path / "never") == []
+
+
+def test_a_deletion_that_was_killed_is_seen_and_finished_by_the_same_call(mortal: Mortal, quick_path: Path) -> None:
+    query = written(quick_path / "old", 1, batches=1, operators=(1,))
+    target, write, ended = quick_path / "taken", 0, False
+    act = partial(delete, str(target), parse({}))
+    while not ended:
+        savepoints.savepoint(query.location, str(target))
+        (target / "state" / "0" / "0" / ".half.delta.0.tmp").write_bytes(b"of a writer that died")
+        ended = survives(mortal, target, write // 2, is_after=bool(write % 2), act=act)
+        if (target / "savepoint.json").exists():
+            assert Savepoint(str(target), parse({})).verify_files() == []
+        elif files_in(target):
+            assert saved_below(LocalPlace(quick_path)) == [("taken", None)]
+            with pytest.raises(InvalidInputError, match="is no savepoint"):
+                savepoints.restore(str(target), str(quick_path / "never"), claim="claim")
+        if files_in(target):
+            assert act() > 0
+        assert files_in(target) == []
+        with pytest.raises(InvalidInputError, match="is no savepoint: nothing was deleted"):
+            act()
+        write += 1
+    assert write > 8
+    assert files_in(quick_path / "never") == []
+
+
+STEPS_OF_A_CLAIM = (
+    ("put", "savepoint.unfinished"),
+    ("delete", "savepoint.json"),
+    ("delete", "metadata"),
+    ("delete", "savepoint.unfinished"),
+    ("delete", "_ckpt/restore/request.json"),
+)
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+def test_a_restore_that_is_killed_while_it_deletes_its_savepoint_is_finished_by_the_same_call(
+    is_after: bool,  # noqa: FBT001
+    mortal: Mortal,
+    quick_path: Path,
+) -> None:
+    query = written(quick_path / "old", 1, batches=1, operators=(1,))
+    for number, step in enumerate(STEPS_OF_A_CLAIM):
+        taken, target = quick_path / f"{number}-taken", quick_path / f"{number}-new"
+        savepoints.savepoint(query.location, str(taken))
+        act = partial(savepoints.restore, str(taken), str(target), claim="claim", query_id="new")
+        folder = target if step[1].startswith("_ckpt") else taken
+        assert not survives(mortal, folder, step, is_after=is_after, act=act), step
+        assert is_checkpoint(target), step
+        query_goes_on(target)
+        left = files_in(taken)
+        with pytest.raises(InvalidInputError, match=r"is no savepoint|and this is another"):
+            act(query_id="keep")
+        assert files_in(taken) == left
+        assert act().query_id == Checkpoint(str(target), parse({})).query_id
+        query_went_on(target)
+        assert files_in(taken) == left_behind(target) == [], step
+        assert stored(str(target)) == (query.version, 1, query.rows), step

@@ -11,7 +11,7 @@ from pyspark_ckpt import savepoints
 from pyspark_ckpt.cli import main
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.savepoint import delete
+from pyspark_ckpt.state_store.savepoint_deletion import delete
 from tests.saved_query import Query, stored, written
 
 if TYPE_CHECKING:
@@ -46,8 +46,11 @@ def test_a_savepoint_in_s3_is_copied_by_the_service_and_restored_anywhere(
     assert stored(f"{restored}-3", parsed) == stored(str(quick_path / "here")) == (query.version, 3, query.rows)
     with pytest.raises(InvalidInputError, match="is not empty"):
         savepoints.savepoint(query.location, taken, options=s3.options)
+    prefix = taken.partition(f"{s3.bucket}/")[2]
+    s3.client.create_multipart_upload(Bucket=s3.bucket, Key=f"{prefix}/state/0/0/left/half.sst")
     assert delete(taken, parsed) > 0
     assert s3.files(taken) == []
+    assert "Uploads" not in s3.client.list_multipart_uploads(Bucket=s3.bucket, Prefix=prefix)
 
 
 @pytest.mark.parametrize("service_name", ["s3", "hdfs"])

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,14 +20,16 @@ from pyspark_ckpt.state_store import savepoint_creation
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.blobs.metered import LISTS, READS, Traffic
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.inventory import inventory
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
 from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.pins import Pins
+from pyspark_ckpt.state_store.pins import FOLDER as PINS_FOLDER
+from pyspark_ckpt.state_store.pins import Pin, Pins
 from pyspark_ckpt.state_store.redistribution import merged
 from pyspark_ckpt.state_store.savepoint import Kind, Savepoint
+from pyspark_ckpt.state_store.savepoint_deletion import delete
 from pyspark_ckpt.state_store.splitting import RunWriters
 from pyspark_ckpt.state_store.store_version import Workplace
 from pyspark_ckpt.state_store.transfers import CopyTask
@@ -70,12 +75,16 @@ def test_paths_that_are_not_absolute_are_of_the_present_folder(
     query = written(quick_path / "query", 2)
     monkeypatch.chdir(quick_path)
     savepoints.savepoint("query", "saved/taken")
+    taken = files(quick_path / "saved")
     savepoints.restore("saved/taken", "./restored", parallelism=3)
     assert stored(str(quick_path / "restored")) == (query.version, 3, query.rows)
     assert main(["checkpoint", "verify", "restored"]) == 0
     assert main(["savepoint", "list", "saved"]) == 0
     assert "taken" in capsys.readouterr().out
-    assert main(["savepoint", "delete", "saved/taken"]) == 0
+    capsys.readouterr()
+    assert main(["savepoint", "delete", "saved/taken", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"savepoint": "saved/taken", "deleted": len(taken)}
+    assert not files(quick_path / "saved")
     assert main(["rescale", "query", "rescaled", "-n", "1"]) == 0
     assert stored(str(quick_path / "rescaled")) == (query.version, 1, query.rows)
 
@@ -148,6 +157,42 @@ def test_a_savepoint_is_of_a_newer_batch_when_the_logs_of_the_first_are_gone(
     assert sorted(path.name for path in (quick_path / "taken" / "offsets").iterdir()) == ["4", "5"]
     savepoints.restore(str(quick_path / "taken"), str(quick_path / "restored"))
     assert stored(str(quick_path / "restored")) == (6, 1, query.rows)
+
+
+def test_a_pin_that_stays_fails_nothing_that_was_done_while_it_was_held(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    query, delete = written(quick_path / "query", 1, operators=(1,), batches=1), LocalPlace.delete
+
+    def refused(place: LocalPlace, name: str) -> None:
+        if name.startswith(PINS_FOLDER):
+            raise StorageError(f"Could not delete {name}: made up.")
+        delete(place, name)
+
+    monkeypatch.setattr(LocalPlace, "delete", refused)
+    savepoints.savepoint(query.location, str(quick_path / "taken"))
+    savepoints.rescale(query.location, str(quick_path / "rescaled"), 2)
+    assert stored(str(quick_path / "taken")) == (query.version, 1, query.rows)
+    assert stored(str(quick_path / "rescaled")) == (query.version, 2, query.rows)
+    assert [each.levelname for each in caplog.records if "ends by itself" in each.getMessage()] == ["WARNING"] * 2
+
+
+def test_a_pin_is_renewed_again_when_that_has_failed(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    query, renew = written(quick_path / "query", 1, operators=(1,), batches=1), Pins.renew
+    problems, renewed = iter([NotFoundError("made up")]), threading.Event()
+
+    def renewing(pins: Pins, pin: Pin, for_s: float) -> Pin:
+        for each in problems:
+            raise each
+        new = renew(pins, pin, for_s)
+        renewed.set()
+        return new
+
+    monkeypatch.setattr(Pins, "renew", renewing)
+    monkeypatch.setattr(savepoint_creation, "PIN_S", 0.4)
+    with savepoint_creation.pinned(Checkpoint(query.location, parse({}))):
+        assert renewed.wait(20)
+    assert Pins(LocalPlace(Path(query.location))).held() == []
 
 
 def test_sources_know_every_batch_whose_offsets_a_savepoint_has(
@@ -247,6 +292,25 @@ def test_a_claimed_savepoint_goes_when_the_checkpoint_stands_and_not_before(
     assert stored(str(quick_path / "restored")) == (query.version, 2, query.rows)
 
 
+@pytest.mark.parametrize(
+    "inside", ["tuesday/metadata", "state/0/tuesday/savepoint.json", "state/0/savepoint.unfinished"]
+)
+def test_nothing_is_deleted_with_a_savepoint_that_is_not_of_it(inside: str, quick_path: Path) -> None:
+    query = written(quick_path / "query", 2, operators=(1,), batches=1)
+    saved = quick_path / "taken"
+    savepoints.savepoint(query.location, str(saved))
+    LocalPlace(saved).put(inside, b"{}")
+    before = files(saved)
+    for act in (
+        lambda: savepoints.restore(str(saved), str(quick_path / "restored"), claim="claim"),
+        lambda: delete(str(saved), parse({})),
+    ):
+        with pytest.raises(InvalidInputError, match=f"has more than a savepoint, {inside}"):
+            act()
+    assert files(saved) == before
+    assert files(quick_path / "restored") == {}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_state_that_may_be_left_alone_still_may_when_its_checkpoint_is_moved(kind: Kind, quick_path: Path) -> None:
     query = written(quick_path / "query", 2, operators=(2,), batches=1)
@@ -313,6 +377,69 @@ def test_a_target_that_is_not_empty_stays_as_it_is(quick_path: Path) -> None:
         with pytest.raises(InvalidInputError, match="is not empty: it has deep/file"):
             act()
     assert files(target) == {"deep/file": b"mine"}
+
+
+def at_first_look(monkeypatch: pytest.MonkeyPatch, target: Path, happen: Callable[[], object]) -> None:
+    """Let something happen right behind the first look whether ``target`` is empty."""
+    walk, looks = LocalPlace.walk, iter([1])
+
+    def walked(place: LocalPlace, folder: str = "") -> Any:  # noqa: ANN401
+        found = walk(place, folder)
+        if place.url == str(target) and next(looks, None):
+            happen()
+        return found
+
+    monkeypatch.setattr(LocalPlace, "walk", walked)
+
+
+@pytest.mark.parametrize("is_through", [False, True])
+def test_of_two_savepoints_in_one_target_the_second_is_refused(
+    is_through: bool,  # noqa: FBT001
+    quick_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    query, target = written(quick_path / "query", 1, operators=(1,), batches=1), quick_path / "taken"
+
+    def other() -> None:
+        if is_through:
+            savepoints.savepoint(query.location, str(target))
+            query.run()
+        else:
+            LocalPlace(target).put_if_absent("savepoint.unfinished", b"")
+
+    at_first_look(monkeypatch, target, other)
+    words = "is not empty: it has" if is_through else "Another savepoint is being taken"
+    with pytest.raises(InvalidInputError, match=words):
+        savepoints.savepoint(query.location, str(target))
+    if is_through:
+        assert main(["savepoint", "verify", str(target)]) == 0
+    assert (target / "savepoint.unfinished").exists() != is_through, "it is the other's"
+
+
+@pytest.mark.parametrize("is_through", [False, True])
+def test_of_two_restores_into_one_target_the_second_is_refused(
+    is_through: bool,  # noqa: FBT001
+    quick_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    query, target = written(quick_path / "query", 1, operators=(2,), batches=1), quick_path / "restored"
+
+    def other() -> None:
+        with monkeypatch.context() as patched:
+            if not is_through:
+                patched.setattr("pyspark_ckpt.state_store.restoration.copy_logs", lambda *_: 1 / 0)
+            with nullcontext() if is_through else pytest.raises(ZeroDivisionError):
+                savepoints.rescale(query.location, str(target), 2)
+        before.update(files(target))
+
+    before: dict[str, bytes] = {}
+    at_first_look(monkeypatch, target, other)
+    with pytest.raises(InvalidInputError, match=r"and this is another|of another query by now"):
+        savepoints.rescale(query.location, str(target), 3)
+    assert files(target) == before
+    if not is_through:
+        savepoints.rescale(query.location, str(target), 2)
+    assert stored(str(target)) == (query.version, 2, query.rows)
 
 
 def test_nobody_is_told_to_delete_a_checkpoint(quick_path: Path) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from pyspark_ckpt.state_store.copies import LocalCopies
 from pyspark_ckpt.state_store.database import Database
+from pyspark_ckpt.state_store.keys import Marker
+from pyspark_ckpt.state_store.local_versions import Leased, LocalVersions
 from pyspark_ckpt.state_store.ticket import WorkerTask, read_ticket, ticket_path
 from tests.lab import DESCRIPTOR, CallError, Lab, expected, read_rows
 
@@ -66,6 +68,30 @@ def test_two_attempts_on_one_base_both_commit_and_either_may_stand(lab: Lab) -> 
     first, second = one.commit(), two.commit()
     assert lab.begin(handle, 2, second["id"]).rows["k"] == "two"
     assert lab.begin(handle, 2, first["id"]).rows["k"] == "one"
+
+
+def test_a_commit_can_be_restored_when_the_live_database_moved_on_while_its_transaction_began(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = lab.open()
+    (base,) = lab.grow(handle, 1)
+    first = lab.begin(handle, 1, base)
+    first.put("k", "first")
+    leased = LocalVersions.leased
+
+    def late(versions: LocalVersions, marker: Marker) -> Leased:
+        found = leased(versions, marker)
+        first.commit()
+        lab.server.settled()
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalVersions, "leased", late)
+        begun = lab.server.call("begin", handle=handle, version=1, id=base)
+    assert begun["rows"] == 1, "what the base has, and not what the live database has by now"
+    second = lab.server.call("commit", txn=begun["txn"], files=[], rows={}, num_partitions=None)
+    lab.restart(lose_local=True)
+    assert lab.begin(lab.open(), 2, second["id"]).rows == {"key-1": "value-1"}
 
 
 def test_transactions_on_siblings_do_not_mix(lab: Lab) -> None:

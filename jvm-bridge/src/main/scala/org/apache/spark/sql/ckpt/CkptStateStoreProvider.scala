@@ -128,8 +128,12 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
   /** Spark's coordinator takes stores whose snapshots it does not hear of for lagging ones. */
   private def reportSnapshot(version: Long): Unit = if (storeConf.reportSnapshotUploadLag) {
     val id = StateStoreProviderId(storeId, java.util.UUID.fromString(hadoopConf.get(StreamExecution.RUN_ID_KEY)))
-    Option(SparkEnv.get).foreach { env =>
-      StateStoreCoordinatorRef.forExecutor(env).snapshotUploaded(id, version, System.currentTimeMillis())
+    try {
+      Option(SparkEnv.get).foreach { env =>
+        StateStoreCoordinatorRef.forExecutor(env).snapshotUploaded(id, version, System.currentTimeMillis())
+      }
+    } catch { // the snapshot stands, and a failed maintenance would have Spark unload the store
+      case NonFatal(failure) => logWarning(s"the driver was not told of the snapshot of version $version", failure)
     }
   }
 

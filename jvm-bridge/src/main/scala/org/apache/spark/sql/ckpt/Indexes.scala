@@ -12,9 +12,12 @@ private[ckpt] final class OrderedIndex(map: ByteMap) {
 
   /** Entries of [lower, upper) in key order; upper null: to the end of the state. */
   def range(lower: Array[Byte], upper: Array[Byte]): Array[Int] = {
-    val range = if (upper == null) entries.tailMap(lower, true) else entries.subMap(lower, true, upper, false)
     val found = mutable.ArrayBuilder.make[Int]
-    range.values.forEach(entry => found += entry.intValue)
+    if (upper == null) {
+      entries.tailMap(lower, true).values.forEach(entry => found += entry.intValue)
+    } else if (Arrays.compareUnsigned(lower, upper) < 0) { // Spark asks for ranges that end before they begin
+      entries.subMap(lower, true, upper, false).values.forEach(entry => found += entry.intValue)
+    }
     found.result()
   }
 }

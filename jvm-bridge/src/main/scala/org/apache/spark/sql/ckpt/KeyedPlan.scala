@@ -86,7 +86,7 @@ private[ckpt] case class ArrowRows(child: Expression, elementSchema: StructType)
   override def eval(input: InternalRow): IterableOnce[InternalRow] = {
     val batch = child.eval(input).asInstanceOf[Array[Byte]]
     ArrowConverters.fromBatchIterator(
-      Iterator(batch), elementSchema, ArrowRows.TimeZone, errorOnDuplicatedFieldNames = false,
+      new ArrowRows.Once(batch), elementSchema, ArrowRows.TimeZone, errorOnDuplicatedFieldNames = false,
       largeVarTypes = false, TaskContext.get())
   }
 
@@ -97,4 +97,15 @@ private[ckpt] object ArrowRows {
 
   /** Of the Arrow schema alone: instants are the same in every zone. */
   private final val TimeZone = "UTC"
+
+  /** Lets go of the batch: Spark's iterator over its rows is held until the task ends. */
+  private final class Once(private var batch: Array[Byte]) extends Iterator[Array[Byte]] {
+    override def hasNext: Boolean = batch != null
+
+    override def next(): Array[Byte] = {
+      val taken = batch
+      batch = null
+      taken
+    }
+  }
 }

@@ -4,7 +4,8 @@ import java.io.IOException
 import java.nio.channels.{FileChannel, FileLock, OverlappingFileLockException}
 import java.nio.file.{Files, Path}
 import java.nio.file.StandardOpenOption.{CREATE, WRITE}
-import java.nio.file.attribute.PosixFilePermissions
+import java.nio.file.attribute.{PosixFilePermissions, UserPrincipal}
+import java.util.concurrent.TimeUnit
 
 import scala.jdk.CollectionConverters._
 import scala.util.Using
@@ -27,6 +28,7 @@ private[ckpt] final class LocalFolder private (val path: Path, lock: FileLock) {
 
 private[ckpt] object LocalFolder extends Logging {
   private val Prefix = "ckpt-"
+  private val KeptMs = TimeUnit.DAYS.toMillis(7)
   private val LockName = "owner.lock"
   private val Private = PosixFilePermissions.fromString("rwx------")
 
@@ -42,20 +44,39 @@ private[ckpt] object LocalFolder extends Logging {
     if (!Files.isDirectory(parent)) {
       None
     } else {
-      val found = Using.resource(Files.newDirectoryStream(parent, s"$Prefix*"))(_.asScala.toSeq)
-      found.sortBy(path => -lastUse(path)).iterator.filter(isOurs).flatMap(lock(_)).nextOption().map { folder =>
-        logInfo(s"using the local files that an earlier process has left in ${folder.path}")
-        folder
-      }
+      val me = owner(parent)
+      val left = listed(parent, s"$Prefix*").filter(isOf(_, me)).map(path => path -> lastUse(path)).sortBy(-_._2)
+      val taken = left.iterator.map(_._1).flatMap(lock(_)).nextOption()
+      taken.foreach(folder => logInfo(s"using the local files that an earlier process has left in ${folder.path}"))
+      val forgotten = System.currentTimeMillis() - KeptMs
+      left.iterator.filter(_._2 < forgotten).map(_._1).filterNot(path => taken.exists(_.path == path))
+        .flatMap(lock(_)).foreach { folder =>
+          logInfo(s"deleting the local files in ${folder.path}, which no process has used for a week")
+          folder.delete()
+        }
+      taken
     }
 
-  private def lastUse(path: Path): Long = path.resolve(LockName).toFile.lastModified
+  private def listed(folder: Path, names: String): Seq[Path] =
+    Using.resource(Files.newDirectoryStream(folder, names))(_.asScala.toSeq)
+
+  /** When something was last made or removed in it. */
+  private def lastUse(path: Path): Long =
+    try listed(path, "*").map(_.toFile.lastModified).maxOption.getOrElse(0L)
+    catch { case _: IOException => 0L }
+
+  /** Who owns what this process makes in `parent`; a user's name is not told by all systems. */
+  private def owner(parent: Path): UserPrincipal = {
+    val mine = Files.createTempFile(parent, ".ckpt-owner-", "")
+    try Files.getOwner(mine)
+    finally Files.delete(mine)
+  }
 
   /** Nobody else may have laid it there: its files are state that is used. */
-  private def isOurs(path: Path): Boolean =
+  private def isOf(path: Path, user: UserPrincipal): Boolean =
     try {
       Files.isDirectory(path, java.nio.file.LinkOption.NOFOLLOW_LINKS) && Files.isRegularFile(path.resolve(LockName)) &&
-      Files.getPosixFilePermissions(path) == Private && Files.getOwner(path).getName == System.getProperty("user.name")
+      Files.getPosixFilePermissions(path) == Private && Files.getOwner(path) == user
     } catch {
       case _: IOException => false // its owner is just deleting it
     }

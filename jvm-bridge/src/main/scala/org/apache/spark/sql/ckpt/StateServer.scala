@@ -91,13 +91,25 @@ private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gat
   }
 
   private def ending(): String =
-    if (process.waitFor(200, TimeUnit.MILLISECONDS)) s"; it ended with status ${process.exitValue}" else ""
+    if (hasEnded) s"; it ended with status ${process.exitValue}" else ""
+
+  /** The thread of a task that Spark kills may not wait: that would fail in another way. */
+  private def hasEnded: Boolean =
+    if (Thread.currentThread.isInterrupted) !process.isAlive else process.waitFor(200, TimeUnit.MILLISECONDS)
 }
 
 /** Starts state servers. */
 private[ckpt] object StateServer extends Logging {
   private val Callers = 32
   private val StopSeconds = 5L
+
+  /** As `-m` does, but for the working folder, whose files are the user's: none may stand for a module of Python. */
+  private val Program = "import sys; sys.path[:1] = [path for path in sys.path[:1] if path]; import runpy; " +
+    "runpy.run_module(sys.argv[1], run_name='__main__', alter_sys=True)"
+  private val Module = "pyspark_ckpt.state_store"
+
+  /** Where the server listens; Java's own loopback address may be that of IPv6. */
+  private val Loopback = InetAddress.getByAddress(Array[Byte](127, 0, 0, 1))
 
   private def callers(): ExecutorService = new ThreadPoolExecutor(
     0, Callers, Long.MaxValue, TimeUnit.NANOSECONDS, new SynchronousQueue[Runnable],
@@ -113,7 +125,7 @@ private[ckpt] object StateServer extends Logging {
     val python = settings.python
     val process =
       try {
-        new ProcessBuilder(python, "-m", "pyspark_ckpt.state_store").start()
+        new ProcessBuilder(python, "-c", Program, Module).start()
       } catch {
         case failure: java.io.IOException =>
           throw new CkptException(
@@ -125,10 +137,9 @@ private[ckpt] object StateServer extends Logging {
     log.start()
     try {
       val hello = greet(process, settings, token, home, log)
-      val loopback = InetAddress.getLoopbackAddress
       val gateway = new ClientServer.ClientServerBuilder()
-        .javaPort(0).javaAddress(loopback).autoStartJavaServer(false)
-        .pythonPort(hello.get("port").asInt).pythonAddress(loopback)
+        .javaPort(0).javaAddress(Loopback).autoStartJavaServer(false)
+        .pythonPort(hello.get("port").asInt).pythonAddress(Loopback)
         .authToken(token)
         .build()
       val rpc = gateway.getPythonServerEntryPoint(Array[Class[_]](classOf[StateServerRpc])).asInstanceOf[StateServerRpc]

@@ -56,6 +56,24 @@ class EngineSuite extends AnyFunSuite with BeforeAndAfterEach {
     assert(LocalFolder.takeLeftOver(folder.resolve("nothing")).isEmpty)
   }
 
+  test("folders that killed processes have left are deleted when nobody has used them for a week") {
+    val homes = Seq("old", "new", "newest").map { name =>
+      val home = Files.createDirectory(folder.resolve(s"ckpt-1-$name"))
+      Files.setPosixFilePermissions(home, PosixFilePermissions.fromString("rwx------"))
+      val old = if (name == "old") TimeUnit.DAYS.toMillis(8) else if (name == "new") TimeUnit.DAYS.toMillis(1) else 0
+      for (file <- Seq("owner.lock", "server.lock")) {
+        Files.createFile(home.resolve(file)).toFile.setLastModified(System.currentTimeMillis() - old)
+      }
+      home
+    }
+    val taken = LocalFolder.takeLeftOver(folder)
+    assert(taken.map(_.path).contains(homes.last))
+    assert(folder.toFile.list.toSet == Set("ckpt-1-new", "ckpt-1-newest"))
+    taken.get.delete()
+    LocalFolder.takeLeftOver(folder).get.delete()
+    assert(folder.toFile.list.isEmpty)
+  }
+
   test("a call is handed to a busy pool although its thread is interrupted, and stays interrupted") {
     val pool = new ThreadPoolExecutor(
       0, 1, Long.MaxValue, TimeUnit.NANOSECONDS, new SynchronousQueue[Runnable],

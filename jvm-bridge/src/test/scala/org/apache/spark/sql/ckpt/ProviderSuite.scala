@@ -194,6 +194,8 @@ class ProviderSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAf
       assert(numbers(store.rangeScan(Some(k(-3)), Some(k(4)))) == List(-3L, -2L, -1L, 1L, 2L, 3L))
       assert(numbers(store.rangeScan(None, Some(k(-18)))) == List(-20L, -19L))
       assert(numbers(store.rangeScan(Some(k(19)), None)) == List(19L, 20L, 100L))
+      assert(numbers(store.rangeScan(Some(k(19)), Some(k(3)))) == Nil, "as for Spark's own store")
+      assert(numbers(store.rangeScan(Some(k(19)), Some(k(19)))) == Nil)
       store.deleteRange(k(-100), k(19))
       assert(numbers(store.iterator()) == List(19L, 20L, 100L))
     }
