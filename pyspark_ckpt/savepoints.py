@@ -18,7 +18,6 @@ from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import urlsplit
 
 from pyspark_ckpt.session import shim
 from pyspark_ckpt.state_store.blobs import S3aSettings
@@ -276,16 +275,18 @@ def _active_session() -> SparkSession | None:
 
 
 def _options(given: Mapping[str, str] | None, *locations: str) -> Options:
-    """Those of the session and the ``given`` ones; in a session, places of ``s3a:`` are reached as S3A reaches them."""
+    """Those of the session and the ``given`` ones; in a session, places of ``s3a:`` are reached as S3A reaches them.
+
+    Its keys go with the options, so they are looked up only if such a place is named.
+    """
     session = _active_session()
     found = {} if session is None else settings_of(partial(session.conf.get, default=None))
     options = parse({**found, **(given or {})})
-    bucket = next((urlsplit(each).netloc for each in locations if each.startswith(("s3a://", "s3n://"))), "")
-    if session is None or not bucket:
+    if session is None or not any(each.lower().startswith("s3a:") for each in (*locations, options.remote)):
         return options
     conf = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
     settings = S3aSettings({f"{S3A}{name}": value for name, value in conf.getPropsWithPrefix(S3A).items()})
-    return replace(options, s3=settings.complete(options.s3, bucket))
+    return replace(options, s3a=settings)
 
 
 def _checkpoint_of(query: StreamingQuery | str) -> str:

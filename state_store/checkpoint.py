@@ -181,7 +181,7 @@ class Checkpoint:
     def place_of(self, identity: Identity) -> BlobPlace:
         """Where the state of a store is. Raises StorageError."""
         if identity not in self._places:
-            self._places[identity] = place_of(self.place, identity, self.workplace.options.s3)
+            self._places[identity] = place_of(self.place, identity, self.workplace.place, self.workplace.options.remote)
         return self._places[identity]
 
     def stored(self, identity: Identity) -> Stored:

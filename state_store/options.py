@@ -8,14 +8,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
-from pyspark_ckpt.state_store.blobs import S3Settings
+from pyspark_ckpt.state_store.blobs import S3aSettings, S3Settings
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.json_objects import MAX_LONG
 
@@ -40,7 +40,10 @@ class OptionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Options:
-    """All options with their units; what travels through the engine instead of a map of strings."""
+    """All options with their units; what travels through the engine instead of a map of strings.
+
+    ``s3a``: what is set for S3A where the work is done; it is no option of ours, and has secrets.
+    """
 
     python: str
     memory_limit_bytes: int
@@ -60,6 +63,7 @@ class Options:
     retention_grace_period_s: float
     allow_non_restored_state: bool
     fail_points: str
+    s3a: S3aSettings = field(default=S3aSettings({}), repr=False)
 
 
 @cache

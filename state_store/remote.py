@@ -7,18 +7,21 @@ Spark's ``statestore`` source finds the partitions of a checkpoint by their fold
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated
+from urllib.parse import unquote
 
 import msgspec
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, S3Settings, place_at
+from pyspark_ckpt.state_store.blobs import BlobPlace, place_at
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.json_objects import read_json
 
 POINTER_NAME = "remote.json"
 DEFAULT_STORE = "default"
-
+_ENCODED = "s3://"
+"""URLs that have %25 for a percent sign in a pointer, and nowhere else."""
 
 _QUERY_ID = r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z"
 _STORE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
@@ -60,20 +63,38 @@ def folder_in(remote: str, query: str, identity: Identity) -> str:
 
 def point_to(place: BlobPlace, checkpoint: BlobPlace, identity: Identity) -> None:
     """Say in the checkpoint where the state of a store is. Raises StorageError."""
-    checkpoint.put(f"{store_folder(identity)}/{POINTER_NAME}", msgspec.json.encode(Pointer(place.url)))
+    checkpoint.put(f"{store_folder(identity)}/{POINTER_NAME}", msgspec.json.encode(Pointer(_encoded(place.url))))
 
 
-def place_of(checkpoint: BlobPlace, identity: Identity, s3: S3Settings) -> BlobPlace:
-    """Where the state of a store is: where its checkpoint says, else in there. Raises StorageError, FormatError."""
+def place_of(checkpoint: BlobPlace, identity: Identity, places: Callable[[str], BlobPlace], remote: str) -> BlobPlace:
+    """Where the state of a store is: where its checkpoint says, else in there; ``remote`` is the option.
+
+    Raises StorageError, FormatError, InvalidInputError (a place that ``places`` does not reach as it is set).
+    """
     name = f"{store_folder(identity)}/{POINTER_NAME}"
     try:
         pointed = read_json(checkpoint, name, Pointer).place
     except NotFoundError:
-        return place_at(f"{checkpoint.url}/{store_folder(identity)}", s3)
+        return places(f"{checkpoint.url}/{store_folder(identity)}")
+    url = _decoded(pointed, remote)
     try:
-        return place_at(pointed, s3)
+        place_at(url)
     except InvalidInputError as problem:
         raise FormatError(f"{checkpoint.url}/{name} is damaged: {problem.message}", hint=problem.hint) from problem
+    return places(url)
+
+
+def _encoded(url: str) -> str:
+    return url.replace("%", "%25") if url.startswith(_ENCODED) else url
+
+
+def _decoded(pointed: str, remote: str) -> str:
+    """The URL that a pointer means: one of ``s3:`` may be of a ``remote`` of ``s3a:``, and is reached like that."""
+    if not pointed.startswith(_ENCODED):
+        return pointed
+    url = unquote(pointed)
+    as_s3a = url.replace("s3:", "s3a:", 1)
+    return as_s3a if as_s3a.startswith(f"{remote.rstrip('/')}/") else url
 
 
 def is_store_name(name: str) -> bool:

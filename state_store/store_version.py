@@ -43,8 +43,8 @@ class Workplace:
     options: Options
 
     def place(self, url: str) -> BlobPlace:
-        """The place behind a URL. Raises InvalidInputError."""
-        return place_at(url, self.options.s3)
+        """The place behind a URL; each bucket of ``s3a:`` is reached as S3A reaches it. Raises InvalidInputError."""
+        return place_at(url, self.options.s3, self.options.s3a)
 
     def named(self, location: str) -> BlobPlace:
         """The place that a user names: a path that is not absolute is one of the present folder, as for a shell.

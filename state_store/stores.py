@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+from weakref import WeakValueDictionary
 
 from pyspark_ckpt.state_store import remote
 from pyspark_ckpt.state_store.blobs import BlobPlace, MeteredPlace, S3aSettings, S3Settings, Traffic, place_at
@@ -47,10 +48,20 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
 
 
 @dataclass(frozen=True)
+class Access:
+    """A folder of state, and how it is reached and looked after: opens that agree in all of it share one store."""
+
+    url: str
+    options: Options
+    s3a: S3aSettings
+
+
+@dataclass(frozen=True)
 class Handle:
     """One open of a store."""
 
     number: int
+    access: Access
     store: Store
     maintenance: Maintenance
     caller: Caller
@@ -60,6 +71,7 @@ class Handle:
 class _Shelf:
     store: Store
     maintenance: Maintenance
+    folder: Path
     handles: int = 0
 
 
@@ -103,11 +115,12 @@ class Stores:
         self._handles: dict[int, Handle] = {}
         self._feed_numbers = itertools.count(1)
         self._feeds: dict[int, tuple[int, ChangeFeed]] = {}
-        self._shelves: dict[str, _Shelf] = {}
+        self._shelves: dict[Access, _Shelf] = {}
+        self._taken: set[Path] = set()
         self._adopted: set[Path] = set()
         self._left_over = set((local_dir / "stores").iterdir())
         self._started = time.monotonic()
-        self._epochs: dict[str, Epochs] = {}
+        self._epochs: WeakValueDictionary[tuple[str, S3Settings, S3aSettings], Epochs] = WeakValueDictionary()
         self._transactions: OrderedDict[int, tuple[Store, Transaction]] = OrderedDict()
 
     def open(
@@ -119,7 +132,10 @@ class Stores:
         options: Options,
         s3a: S3aSettings,
     ) -> Handle:
-        """Open a store; several opens of one folder share one store, with the options and settings of the first.
+        """Open a store; opens of one folder with the same options and settings share one store.
+
+        Others have one of their own, with its own local copies: what a run that has ended began with is not what the
+        next one gets, though handles of both may be open for a while.
 
         Makes no remote request but, with ``options.remote``, one for the query's id. Raises InvalidInputError (a place
         of an unknown kind), StorageError.
@@ -129,21 +145,32 @@ class Stores:
         if options.remote:
             state_dir = remote.state_dir(options.remote, checkpoint, identity)
         place = MeteredPlace(self._places(state_dir, options.s3, s3a), traffic)
+        access = Access(place.url, options, s3a)
         with self._lock:
-            shelf = self._shelves.get(place.url)
+            shelf = self._shelves.get(access)
             if shelf is None:
-                epochs = self._epochs.setdefault(checkpoint.url, Epochs(checkpoint))
-                folder = self.local_dir / "stores" / _folder_name(identity, place.url)
+                epochs = self._epochs.setdefault((checkpoint.url, options.s3, s3a), Epochs(checkpoint))
+                folder = self._free_folder(_folder_name(identity, place.url))
                 store = Store(identity, place, checkpoint, traffic, epochs, folder, options, self._shared)
                 if folder not in self._adopted:
                     store.adopt()
                     self._adopted.add(folder)
-                shelf = self._shelves[place.url] = _Shelf(store, Maintenance(store, self._shared))
+                self._taken.add(folder)
+                shelf = self._shelves[access] = _Shelf(store, Maintenance(store, self._shared), folder)
             self._sweep_left_over()
             shelf.handles += 1
-            handle = Handle(next(self._handle_numbers), shelf.store, shelf.maintenance, caller)
+            handle = Handle(next(self._handle_numbers), access, shelf.store, shelf.maintenance, caller)
             self._handles[handle.number] = handle
             return handle
+
+    def _free_folder(self, name: str) -> Path:
+        """A local folder that no open store has: the last used of those left over of the store, else a new one."""
+        its = re.compile(rf"{re.escape(name)}(\.\d+)?")
+        left = [folder for folder in self._left_over - self._adopted if its.fullmatch(folder.name)]
+        if left:
+            return max(left, key=lambda folder: folder.stat().st_mtime)
+        names = itertools.chain([name], (f"{name}.{number}" for number in itertools.count(2)))
+        return next(folder for each in names if (folder := self.local_dir / "stores" / each) not in self._taken)
 
     def _sweep_left_over(self) -> None:
         """Delete what an earlier process has left of stores that are by now, it seems, somebody else's."""
@@ -167,19 +194,21 @@ class Stores:
         with self._lock:
             handle = self._handles.pop(number, None)
             feeds = [feed for feed, (owner, _) in self._feeds.items() if owner == number]
-            last = handle is not None and self._put_back(handle)
+            last = None if handle is None else self._put_back(handle)
         for feed in feeds:
             self.close_feed(feed)
-        if handle is not None and last:
-            handle.store.close()
+        if last is not None:
+            try:
+                last.store.close()
+            finally:
+                with self._lock:
+                    self._taken.discard(last.folder)
 
-    def _put_back(self, handle: Handle) -> bool:
-        """Count one user of the store less; whether it was the last, so that the store is not found any more."""
-        shelf = self._shelves[handle.store.place.url]
+    def _put_back(self, handle: Handle) -> _Shelf | None:
+        """Count one user of the store less; after the last one it is not found any more, and returned."""
+        shelf = self._shelves[handle.access]
         shelf.handles -= 1
-        if shelf.handles == 0:
-            del self._shelves[handle.store.place.url]
-        return shelf.handles == 0
+        return self._shelves.pop(handle.access) if shelf.handles == 0 else None
 
     def open_feed(self, handle: Handle, first: int, last: int, commit_id: str | None) -> int:
         """Open a feed of what versions ``first`` to ``last`` have changed, the last one with that id; its number.

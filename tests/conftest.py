@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from pyspark_ckpt.state_store import remote as remote_module
 from pyspark_ckpt.state_store import store_version as store_version_module
 from pyspark_ckpt.state_store.blobs import MeteredPlace, Traffic, place_at
 from tests.hdfs_service import hdfs
@@ -59,6 +58,5 @@ def lab(make_lab: MakeLab) -> Lab:
 def traffic(monkeypatch: pytest.MonkeyPatch) -> Traffic:
     """Of all places in which offline work looks for state."""
     counted = Traffic()
-    for module in (store_version_module, remote_module):
-        monkeypatch.setattr(module, "place_at", lambda *where: MeteredPlace(place_at(*where), counted))
+    monkeypatch.setattr(store_version_module, "place_at", lambda *where: MeteredPlace(place_at(*where), counted))
     return counted

@@ -1,5 +1,7 @@
 """A query whose checkpoint is in s3a:, that goes on from a savepoint with other partitions; prints its last output.
 
+It goes on in a local checkpoint with its state in s3a:, of which another savepoint is taken.
+
 ``python -m integration.s3a.rescaled ROOT FOLDER SETTINGS``: ``SETTINGS`` is a JSON object of the session's confs.
 """
 
@@ -27,24 +29,27 @@ def main(root: str, folder: Path, settings: dict[str, str]) -> None:
     def keep(frame: DataFrame, _batch: int) -> None:
         rows.update({row.key: row["count"] for row in frame.collect()})
 
-    for number, (name, partitions) in enumerate((("old", 2), ("new", 3))):
+    old, new = f"{root}/old", str(folder / "new")
+    for number, (checkpoint, partitions) in enumerate(((old, 2), (new, 3))):
         (folder / "input").mkdir(exist_ok=True)
         pq.write_table(pa.table({"key": list(range(20))}), folder / "input" / f"{number}.parquet")
         spark.conf.set("spark.sql.shuffle.partitions", partitions)
         if number:
-            ckpt.savepoint(f"{root}/old", f"{root}/saved")
-            ckpt.restore(f"{root}/saved", f"{root}/new", parallelism=partitions)
+            ckpt.savepoint(old, f"{root}/saved")
+            spark.conf.set("spark.sql.streaming.stateStore.ckpt.remote", f"{root}/apart")
+            ckpt.restore(f"{root}/saved", new, parallelism=partitions)
         stream = spark.readStream.schema("key bigint").parquet(str(folder / "input"))
         query = (
             stream.groupBy("key")
             .count()
             .writeStream.outputMode("update")
-            .option("checkpointLocation", f"{root}/{name}")
+            .option("checkpointLocation", checkpoint)
             .foreachBatch(keep)
             .trigger(availableNow=True)
             .start()
         )
         query.awaitTermination()
+    ckpt.savepoint(new, str(folder / "saved"))
     print(json.dumps(sorted(rows.items())))
     spark.stop()
 

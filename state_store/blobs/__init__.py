@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from pyspark_ckpt.state_store.blobs.local import LocalPlace
 from pyspark_ckpt.state_store.blobs.metered import MeteredPlace, Traffic
@@ -39,11 +39,11 @@ def names_scheme(location: str) -> bool:
 
 
 def place_at(uri: str, s3: S3Settings = _BOTO3S_OWN, s3a: S3aSettings = _NOTHING_SET) -> BlobPlace:
-    """Return the place behind an absolute path, a ``file:`` URI (which may be percent-encoded), S3 or HDFS.
+    """Return the place behind an absolute path, a ``file:`` URI, S3 or HDFS.
 
-    S3 is ``s3://bucket/prefix`` (which may be percent-encoded). ``s3a:`` and ``s3n:`` are Hadoop's paths, in which no
-    percent sign is an escape. What ``s3`` leaves open is, for ``s3a:`` alone, as ``s3a`` has it. HDFS is
-    ``hdfs://host:port/path``, ``hdfs://nameservice/path``, ``hdfs:///path`` or ``viewfs://table/path``.
+    URIs are Hadoop's paths, as Spark writes and reads them: what stands there is the name itself, percent signs and
+    all. S3 is ``s3://bucket/prefix``, ``s3a:`` or ``s3n:``; what ``s3`` leaves open is, for ``s3a:`` alone, as ``s3a``
+    has it. HDFS is ``hdfs://host:port/path``, ``hdfs://nameservice/path``, ``hdfs:///path`` or ``viewfs://table/path``.
 
     Raises InvalidInputError that names the scheme for every other kind of place.
     """
@@ -88,7 +88,7 @@ def _local(uri: str) -> LocalPlace:
             f"State cannot be stored at {uri!r}: a file: URI may not name a host ({host!r}).",
             hint="Write file:///path with three slashes.",
         )
-    return LocalPlace(_absolute(unquote(uri.partition(":")[2].removeprefix("//" + host)), uri))
+    return LocalPlace(_absolute(uri.partition(":")[2].removeprefix("//" + host), uri))
 
 
 def _s3(uri: str, scheme: str, own: S3Settings, s3a: S3aSettings) -> BlobPlace:
@@ -97,10 +97,9 @@ def _s3(uri: str, scheme: str, own: S3Settings, s3a: S3aSettings) -> BlobPlace:
         raise InvalidInputError(f"State cannot be stored at {uri!r}: it names no bucket.", hint="s3://bucket/prefix")
     from pyspark_ckpt.state_store.blobs.s3 import S3Place  # noqa: PLC0415 - boto3 is loaded where it is needed
 
-    settings = s3a.complete(own, bucket) if scheme == "s3a" else own
-    name = unquote(prefix) if scheme == "s3" else prefix
-    _refuse_unstorable(name)
-    return S3Place(bucket, name, settings)
+    if scheme == "s3a":
+        return S3Place(bucket, prefix, s3a.complete(own, bucket), scheme)
+    return S3Place(bucket, prefix, own)
 
 
 def _refuse_unstorable(name: str) -> None:
@@ -111,5 +110,4 @@ def _refuse_unstorable(name: str) -> None:
 def _absolute(path: str, given: str) -> Path:
     if not path.startswith("/"):
         raise InvalidInputError(f"State cannot be stored at {given!r}: the path is not absolute.")
-    _refuse_unstorable(path)
     return Path("/" + path.lstrip("/"))

@@ -51,6 +51,9 @@ SERVER_ERROR = 500
 WRITER = "ckpt-writer"
 """The key of the metadata that names the write."""
 
+_under_way: set[str] = set()
+"""Uploads in parts of this process: however slow one is, it is not left."""
+
 _NO_ANSWER = (BotoCoreError, HTTPError)
 _MISSING = frozenset({"NoSuchKey", "404", "NotFound"})
 _EXISTS = frozenset({"PreconditionFailed", "412"})
@@ -63,7 +66,7 @@ _WHERE = (
 _HINTS: Mapping[str, str] = {
     "NoSuchBucket": "Create the bucket, or correct its name: buckets are never created here.",
     "AccessDenied": "Give the credentials of the executors s3:GetObject, PutObject, DeleteObject, ListBucket, "
-    "AbortMultipartUpload and ListBucketMultipartUploads for this prefix.",
+    "AbortMultipartUpload, ListBucketMultipartUploads and ListMultipartUploadParts for this prefix.",
     "ExpiredToken": f"Renew the credentials that the executors find {_WHERE}",
     "InvalidAccessKeyId": f"Correct the credentials that the executors find {_WHERE}",
     "SignatureDoesNotMatch": f"Correct the credentials that the executors find {_WHERE}",
@@ -75,17 +78,18 @@ _HINTS: Mapping[str, str] = {
 class S3Place:
     """A prefix of a bucket. Safe to use from many threads."""
 
-    def __init__(self, bucket: str, prefix: str, settings: S3Settings) -> None:
-        """Use the keys that begin with ``prefix`` and a slash. Makes no request."""
+    def __init__(self, bucket: str, prefix: str, settings: S3Settings, scheme: str = "s3") -> None:
+        """Use the keys that begin with ``prefix`` and a slash; ``scheme`` is that of its URL. Makes no request."""
         self.bucket = bucket
+        self._scheme = scheme
         self._root = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self.writes = settings.write_arguments()
         self._settings = settings
 
     @property
     def url(self) -> str:
-        """The bucket and the prefix, as a URI that ``place_at`` takes."""
-        return f"s3://{self.bucket}/{self._root.replace('%', '%25')}".rstrip("/")
+        """The bucket and the prefix, as a URI that ``place_at`` takes; its scheme says how to reach them."""
+        return f"{self._scheme}://{self.bucket}/{self._root}".rstrip("/")
 
     @property
     def client(self) -> Any:  # noqa: ANN401 - boto3 has no types
@@ -191,19 +195,29 @@ class S3Place:
         """Nothing: there are no folders; see the protocol."""
 
     def discard_unfinished(self, older_than_s: float) -> int:
-        """Abort uploads in parts that nobody has finished; see the protocol."""
+        """Abort uploads in parts that have begun, and got their last part, so long ago; see the protocol."""
         limit, count = time.time() - older_than_s, 0
-        with self.failures("list the unfinished uploads of", "."):
+        with self.failures("clear the unfinished uploads of", "."):
             pages = self.client.get_paginator("list_multipart_uploads")
             for page in pages.paginate(Bucket=self.bucket, Prefix=self._root):
                 for upload in page.get("Uploads", ()):
-                    if upload["Initiated"].timestamp() <= limit:
-                        with suppress(ClientError):  # finished or aborted meanwhile
-                            self.client.abort_multipart_upload(
-                                Bucket=self.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
-                            )
-                            count += 1
+                    if upload["Initiated"].timestamp() <= limit and upload["UploadId"] not in _under_way:
+                        count += self._abort_if_left(upload["Key"], upload["UploadId"], limit)
         return count
+
+    def _abort_if_left(self, key: str, upload_id: str, limit: float) -> bool:
+        """Abort an upload that got no part since ``limit``; whether it was there."""
+        target = {"Bucket": self.bucket, "Key": key, "UploadId": upload_id}
+        try:
+            for page in self.client.get_paginator("list_parts").paginate(**target):
+                if any(part["LastModified"].timestamp() > limit for part in page.get("Parts", ())):
+                    return False
+            self.client.abort_multipart_upload(**target)
+        except ClientError as problem:
+            if _code(problem) != "NoSuchUpload":  # finished or aborted meanwhile
+                raise
+            return False
+        return True
 
     def write_once(self, name: str, writer: str, write: Callable[[], object]) -> bool:
         """Make the conditional write that ``writer`` names: whether it has landed, or there was another object before.
@@ -326,7 +340,9 @@ class _Upload:
         except BaseException:
             self.abort()
             raise
-        if not landed:
+        if landed:
+            _under_way.discard(self._upload_id)
+        else:
             self.abort()
         return landed
 
@@ -340,6 +356,7 @@ class _Upload:
         if self._upload_id:
             with suppress(ClientError, *_NO_ANSWER):  # discard_unfinished finds what is left
                 self._place.client.abort_multipart_upload(**self._target())
+            _under_way.discard(self._upload_id)
 
     def _hold(self, view: memoryview) -> None:
         self._pieces.append(bytes(view))
@@ -358,6 +375,7 @@ class _Upload:
                     Bucket=place.bucket, Key=self._key, Metadata={WRITER: self._writer}, **place.writes
                 )
                 self._upload_id = begun["UploadId"]
+                _under_way.add(self._upload_id)
             number = len(self._parts) + 1
             if number > UPLOADS:  # so many parts are in memory, no more
                 self._parts[number - UPLOADS - 1].result()

@@ -27,14 +27,27 @@ _OLD_NAMES = {
     "encryption.algorithm": "server-side-encryption-algorithm",
     "encryption.key": "server-side-encryption.key",
 }
+_NAMES = (
+    *("endpoint", "endpoint.region", "connection.ssl.enabled", "path.style.access", "aws.credentials.provider"),
+    *("access.key", "secret.key", "session.token", *_OLD_NAMES, *_OLD_NAMES.values()),
+)
+_COUNTS = tuple(f".{name}" for name in _NAMES)
 
 
 class S3aSettings:
     """Settings ``fs.s3a.*``, those of single buckets among them. They hold secrets and are never shown."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        """Keep ``settings``, with their full names."""
-        self._settings = dict(settings)
+        """Keep those of ``settings``, with their full names, that say something here."""
+        self._settings = {name: value for name, value in settings.items() if name.endswith(_COUNTS)}
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all settings are the same."""
+        return isinstance(other, S3aSettings) and self._settings == other._settings
+
+    def __hash__(self) -> int:
+        """As ``__eq__`` has it."""
+        return hash(frozenset(self._settings.items()))
 
     def complete(self, own: S3Settings, bucket: str) -> S3Settings:
         """Return ``own``, where it leaves something open as S3A reaches ``bucket``.

@@ -10,6 +10,11 @@ import msgspec
 import pytest
 from botocore.client import BaseClient
 
+from pyspark_ckpt.state_store.blobs import LocalPlace, place_at
+from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.context import Identity
+from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.remote import place_of
 from tests.conftest import MakeLab
 from tests.hdfs_service import HdfsService
 from tests.lab import QUERY, CallError, Lab, expected
@@ -42,7 +47,26 @@ def test_every_version_restores_from_the_remote_place_when_the_machine_is_lost(
         assert lab.begin(lab.open(), version, ids[version - 1]).rows == expected(version)
     assert lab.objects() == ["remote.json"], "the checkpoint knows where the state is, and has none of it"
     place = msgspec.json.decode((lab.remote / "remote.json").read_bytes())["place"]
-    assert place == f"{options['remote'].replace('s3a:', 's3:')}/{QUERY}/state/0/3"
+    assert place == f"{options['remote']}/{QUERY}/state/0/3"
+
+
+def test_a_percent_sign_in_the_name_of_a_remote_place_is_kept(make_lab: MakeLab, s3: S3Service) -> None:
+    folder = f"{s3.new_folder()}/day=1 10%3A00"
+    lab = started(make_lab, remote=folder, **s3.options)
+    lab.grow(lab.open(), 1)
+    (key,) = s3.files(folder)
+    assert key.startswith(f"{folder.removeprefix(f's3://{s3.bucket}/')}/{QUERY}/state/0/3/")
+    assert b"/day=1 10%253A00/" in (lab.remote / "remote.json").read_bytes(), "as format 1 has it"
+    checkpoint = Checkpoint(str(lab.checkpoint), parse(lab.options))
+    assert checkpoint.stored(Identity(0, 3, "default")).deltas == 1
+
+
+@pytest.mark.parametrize(("remote", "scheme"), [("s3a://bucket/here", "s3a"), ("s3://bucket/here", "s3"), ("", "s3")])
+def test_a_pointer_of_s3_leads_to_a_remote_place_of_s3a(remote: str, scheme: str, tmp_path: Path) -> None:
+    """They were once all written so."""
+    who, checkpoint = Identity(0, 3, "default"), LocalPlace(tmp_path)
+    checkpoint.put("state/0/3/remote.json", b'{"place": "s3://bucket/here/%25/state/0/3"}')
+    assert place_of(checkpoint, who, place_at, remote).url == f"{scheme}://bucket/here/%/state/0/3"
 
 
 @pytest.mark.parametrize("where", ["remote", "s3a checkpoint"])
@@ -68,6 +92,24 @@ def test_a_commit_is_one_request_and_one_more_for_the_winner_of_format_1(
     monkeypatch.setattr(BaseClient, "_make_api_call", counted)
     lab.grow(handle, 10, 1, commit_id)
     assert requests == {"PutObject": 10 * each}
+
+
+@pytest.mark.parametrize(("fmt", "closed"), [(2, False), (1, False), (1, True)])
+def test_a_query_that_is_restarted_with_new_keys_uses_them(
+    fmt: int, *, closed: bool, make_lab: MakeLab, s3: S3Service
+) -> None:
+    """The handles of the run before are closed later than the next run begins."""
+    root = s3.new_folder().replace("s3:", "s3a:")
+    place: dict[str, Any] = {"fmt": fmt, "checkpoint_root": root, "state_dir": f"{root}/state/0/3"}
+    lab = make_lab()
+    lab.s3a = {**s3.s3a, **s3.s3a_keys, "fs.s3a.secret.key": "expired"}
+    old = lab.open("run-1", **place)
+    with pytest.raises(CallError, match=r"SignatureDoesNotMatch|AccessDenied"):
+        lab.grow(old, 1)
+    if closed:
+        lab.server.call("close", handle=old)
+    lab.s3a = {**s3.s3a, **s3.s3a_keys}
+    lab.grow(lab.open("run-2", **place), 2)
 
 
 @pytest.mark.parametrize("kind", ["s3", "hdfs"])

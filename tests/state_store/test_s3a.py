@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pyspark_ckpt.state_store.blobs import S3aSettings, S3Settings, place_at
+from pyspark_ckpt.state_store.blobs import LocalPlace, S3aSettings, S3Settings, place_at
+from pyspark_ckpt.state_store.blobs.s3 import S3Place
 from pyspark_ckpt.state_store.blobs.settings import Credentials
+from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.remote import place_of
+from pyspark_ckpt.state_store.store_version import Workplace
 
 KEYS = {"access.key": "AKIA1", "secret.key": "hidden"}
 DEFAULT_PROVIDERS = (
@@ -91,6 +99,20 @@ def test_an_encryption_that_state_cannot_have_is_refused_by_name(algorithm: str)
 
 def test_settings_of_s3a_are_for_places_of_s3a_alone() -> None:
     assert place_at("s3://b/x", S3Settings(), s3a({"encryption.algorithm": "SSE-C"})).url == "s3://b/x"
+
+
+def test_offline_work_reaches_each_bucket_as_it_is_set_for_s3a(tmp_path: Path) -> None:
+    settings = {**KEYS, "bucket.b.encryption.algorithm": "SSE-S3", "bucket.c.encryption.algorithm": "SSE-C"}
+    options = replace(parse({}), s3a=s3a({**settings, "proxy.password": "not ours"}))
+    there: Workplace = pickle.loads(pickle.dumps(Workplace(options)))  # noqa: S301 - as a task of Spark has it
+    places = [there.place(there.place(f"s3a://{bucket}/x").url) for bucket in "ab"]
+    assert [place.writes for place in places if isinstance(place, S3Place)] == [{}, {"ServerSideEncryption": "AES256"}]
+    checkpoint = LocalPlace(tmp_path)
+    checkpoint.put("state/0/0/remote.json", b'{"place": "s3a://c/x"}')
+    with pytest.raises(InvalidInputError, match="objects of bucket c with SSE-C"):
+        place_of(checkpoint, Identity(0, 0, "default"), there.place, "")
+    assert b"not ours" not in pickle.dumps(there), "no secret goes along that nobody needs"
+    assert "AKIA1" not in repr(there)
 
 
 @pytest.mark.parametrize("value", ["hid\nden", "hid den", "hid\u00e9den"])

@@ -14,7 +14,7 @@ from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.local_versions import Leased, LocalVersions
 from pyspark_ckpt.state_store.ticket import WorkerTask, read_ticket, ticket_path
-from tests.lab import DESCRIPTOR, CallError, Lab, read_rows
+from tests.lab import DESCRIPTOR, CallError, Lab, expected, read_rows
 
 
 def test_begin_reads_what_was_committed(lab: Lab) -> None:
@@ -273,6 +273,21 @@ def test_opens_of_one_folder_share_one_store(lab: Lab) -> None:
     with pytest.raises(CallError) as caught:
         lab.begin(second, 1, ids[0])
     assert (caught.value.kind, caught.value.retryable) == ("LifecycleError", True)
+
+
+def test_a_run_has_the_options_it_was_started_with_while_handles_of_the_run_before_are_open(lab: Lab) -> None:
+    old = lab.open("run-1")
+    (first,) = lab.grow(old, 1)
+    new = lab.open("run-2", options={**lab.options, "snapshotEveryVersions": "1"})
+    third = lab.grow(new, 2, 1, first)[-1]
+    assert lab.begin(old, 1, first).rows == expected(1), "what the run before has open goes on"
+    lab.server.call("close", handle=old)
+    txn = lab.begin(new, 3, third)
+    assert (txn.rows, txn.answer["live"]) == (expected(3), True), "its local files are its own"
+    assert lab.server.call("snapshot", handle=new)["version"] == 3
+    txn.abort()
+    lab.restart()
+    assert lab.begin(lab.open("run-3"), 3, third).answer["metrics"]["restored"] == 0, "the next process finds them"
 
 
 def test_begin_makes_no_remote_request_when_the_version_is_live(lab: Lab) -> None:
