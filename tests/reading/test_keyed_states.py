@@ -264,13 +264,13 @@ def test_a_time_to_live_that_has_changed_is_that_of_each_partition(make_written:
         states: Any = {"value": (ValueState("value", "bigint", ttl=Ttl(ttl)), {"value": LONG})}
         made.batch(states, [((user,), lambda bound: bound.value.update(1)) for user in users], now_ms)
 
-    write("30 days", 0, first, second)
-    write("1 hour", HOUR, second)  # the worker of the other partition is not called
-    write("1 hour", 11 * HOUR)
+    write("30 days", HOUR, first, second)
+    write("1 hour", 2 * HOUR, second)  # the worker of the other partition is not called
+    write("1 hour", 12 * HOUR)
     with open_state(made.path) as state:
         lives = {row["key"]["user"]: row["expires_at"] for row in state.to_arrow().to_pylist()}
         hours = {user: at.timestamp() / 3600 for user, at in lives.items()}
-        assert hours == {first: 30 * 24, second: 2}
+        assert hours == {first: 30 * 24 + 1, second: 3}
     with open_state(made.path, include_expired=False) as state:
         assert (state.get(first), state.get(second), state.count()) == (1, None, 1)
 
