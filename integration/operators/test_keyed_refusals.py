@@ -119,20 +119,16 @@ def test_types_of_states_are_refused_by_the_states_name(spark: SparkSession, tmp
         stream.process(Twice(), TOTALS)
 
 
-@pytest.mark.parametrize(
-    ("declared", "problem"),
-    [
-        ({"seen": ckpt.ListState("seen", "bigint", ttl=ckpt.Ttl("1 day", clock="event"))}, "state 'seen' has a time"),
-        ({"due": ckpt.Timers("due", clock="event"), "on_timer": lambda *_: ()}, "declares timers of event time"),
-    ],
-)
-def test_event_time_is_refused_when_there_is_no_watermark(
-    declared: dict[str, Any], problem: str, spark: SparkSession, tmp_path: Path
+def test_a_time_to_live_in_event_time_is_refused_when_there_is_no_watermark(
+    spark: SparkSession, tmp_path: Path
 ) -> None:
+    class Late(Totals):
+        seen = ckpt.ListState("seen", "bigint", ttl=ckpt.Ttl("1 day", clock="event"))
+
     (tmp_path / "in").mkdir()
     stream = ckpt.keyed(EVENTS.stream(spark, tmp_path / "in"), "user", uid="it")
-    with pytest.raises(InvalidInputError, match=f"{problem}.*the frame has no watermark"):
-        stream.process(type("Late", (Totals,), declared)(), TOTALS)
+    with pytest.raises(InvalidInputError, match=r"state 'seen' has a time.*the frame has no watermark"):
+        stream.process(Late(), TOTALS)
 
 
 def test_keys_that_spark_cannot_group_by_are_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
