@@ -137,7 +137,7 @@ def restore(
         return done
     source = Savepoint(savepoint_or_checkpoint, given)
     if claim == "claim":
-        refuse_others(source.place)
+        refuse_others(source.place, source.place.walk())
     restoration = Restoration(
         source,
         source.info.version,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, NotFoundError
-from pyspark_ckpt.state_store.names import PROVIDER_CLASS
+from pyspark_ckpt.state_store.names import PROVIDER_CLASS, PROVIDER_CONF
 from pyspark_ckpt.state_store.options import PREFIX, parse
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ _MASTER = "spark.master"
 _PYTHON = PREFIX + "python"
 _WORKER_PYTHON = "spark.pyspark.python"
 _CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
 
 def jar_path() -> str:
@@ -41,7 +40,7 @@ def spark_conf(**options: str | float) -> dict[str, str]:
     """
     given = {PREFIX + _camel_case(name): _text(value) for name, value in options.items()}
     parse(given)
-    return {_JARS: jar_path(), _PROVIDER: PROVIDER_CLASS, _CHECKPOINT_FORMAT: "2", **given}
+    return {_JARS: jar_path(), PROVIDER_CONF: PROVIDER_CLASS, _CHECKPOINT_FORMAT: "2", **given}
 
 
 def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSession.Builder:

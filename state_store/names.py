@@ -24,6 +24,8 @@ from pyspark_ckpt.state_store.keys import Marker
 
 PROVIDER_CLASS = "org.apache.spark.sql.ckpt.CkptStateStoreProvider"
 """As Spark knows the state store."""
+PROVIDER_CONF = "spark.sql.streaming.stateStore.providerClass"
+"""Under this name a session and the offset log keep the class of the state store."""
 META_NAME = "meta.json"
 CHECKPOINT_FOLDER = "_ckpt"
 RUNS_FOLDER = f"{CHECKPOINT_FOLDER}/runs"

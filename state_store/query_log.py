@@ -28,13 +28,11 @@ import xxhash
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.json_objects import Count
-from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME, PROVIDER_CLASS
+from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME, PROVIDER_CLASS, PROVIDER_CONF
 
 QUERY = "metadata"
 PARTITIONS_CONF = "spark.sql.shuffle.partitions"
 """Under this name the offset log keeps the number of partitions of stateful operators."""
-PROVIDER_CONF = "spark.sql.streaming.stateStore.providerClass"
-"""And under this one the class that keeps their state."""
 
 _STATE_ROWS = re.compile(r"state/[0-9]+/[0-9]+/(?!(?:[^/]+/)?_metadata/)")
 _OPERATOR = re.compile(r"state/([0-9]+)/_metadata/(?:metadata|v2/[0-9]+)")

@@ -93,7 +93,8 @@ class Restorer:
                     before, lineage = lineage, Lineage.read(self._place)
                     if not before.has_lost(lineage):
                         raise
-                    self._begin_again(problem, folder)
+                    self._log.info("%s; retention has run meanwhile: what is left is looked at again", problem)
+                    _empty(folder)
         except OSError as problem:  # of the local disk: a place raises none
             raise StorageError(f"{self._store}: could not restore {commit} into {folder}: {problem}.") from problem
 
@@ -113,11 +114,9 @@ class Restorer:
             try:
                 return self._build(base, kind, steps, lineage, folder, link)
             except UnusableBaseError as problem:
-                if isinstance(problem.__cause__, NotFoundError):
-                    later = Lineage.read(self._place)
-                    if lineage.has_lost(later):  # what retention leaves is a better base than an older one
-                        self._begin_again(problem, folder)
-                        return self._restore(commit, later, folder, local, link)
+                missing = problem.__cause__
+                if isinstance(missing, NotFoundError) and lineage.has_lost(Lineage.read(self._place)):
+                    raise missing from problem  # what retention leaves is a better base than an older one
                 troubles.append(problem)
                 # A network or a disk that failed: but a local copy that cannot be opened does not mend itself.
                 may_pass |= kind != LOCAL_COPY and isinstance(problem.__cause__, StorageError)
@@ -126,10 +125,6 @@ class Restorer:
                 self._log.warning("%s; an older base and more deltas are used instead", problem)
                 sources[kind].discard(base)
                 _empty(folder)
-
-    def _begin_again(self, problem: Exception, folder: Path) -> None:
-        self._log.info("%s; retention has run meanwhile: what is left is looked at again", problem)
-        _empty(folder)
 
     def replay(self, commit: Marker, start: int, start_id: str | None, folder: Path) -> Restored:
         """As ``restore``, but from the snapshot of version ``start`` and from nothing else; its id may be left open.

@@ -42,7 +42,7 @@ def delete(location: str, options: Options) -> int:
             f"{place.url} is no savepoint: nothing was deleted.",
             hint="A checkpoint is deleted by its owner's own means.",
         )
-    _refuse_others(place, blobs)
+    refuse_others(place, blobs)
     place.put(UNFINISHED, DELETING)
     for blob in sorted(blobs, key=lambda blob: blob.name != NAME):
         if blob.name != UNFINISHED:
@@ -53,12 +53,8 @@ def delete(location: str, options: Options) -> int:
     return len(blobs)
 
 
-def refuse_others(place: BlobPlace) -> None:
-    """Raise InvalidInputError if there is anything in a savepoint's place that is not of it, StorageError."""
-    _refuse_others(place, place.walk())
-
-
-def _refuse_others(place: BlobPlace, blobs: Sequence[Blob]) -> None:
+def refuse_others(place: BlobPlace, blobs: Sequence[Blob]) -> None:
+    """Raise InvalidInputError if any of ``blobs``, all that a savepoint's place has, is not of the savepoint."""
     others = [blob.name for blob in blobs if not _is_of_savepoint(blob.name)]
     if others:
         raise InvalidInputError(

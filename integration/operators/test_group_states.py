@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
 
     from integration.operators.replay import Lines, Query
+    from pyspark_ckpt.operators.group_states import GroupFunctionWithStates
 
 _OUT = "user int, rows bigint, calls bigint, ids string, words string"
 
@@ -177,16 +178,20 @@ _COMING_AND_GOING = Source(
 )
 
 
+def _timing_out(called: GroupFunctionWithStates, output: str) -> Query:
+    """Calls a function for each user, and for those whose time in event time is over."""
+    return lambda frames: (
+        frames[0]
+        .withWatermark("at", "1 minute")
+        .groupBy("user")
+        .applyInPandasWithState(called, output, "n int", "update", "EventTimeTimeout")
+    )
+
+
 def test_groups_that_have_timed_out_have_their_states_and_expired_rows_are_freed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    def query(frames: Sequence[DataFrame]) -> DataFrame:
-        called = ckpt.with_states(pause, Pauses(), uid="pauses")
-        timely = frames[0].withWatermark("at", "1 minute")
-        return timely.groupBy("user").applyInPandasWithState(
-            called, "user int, ends bigint, seen string", "n int", "update", "EventTimeTimeout"
-        )
-
+    query = _timing_out(ckpt.with_states(pause, Pauses(), uid="pauses"), "user int, ends bigint, seen string")
     case = Case(query, (_COMING_AND_GOING,), output_mode="update")
     write_inputs(case, tmp_path, 0, len(_COMING_AND_GOING.batches))
     batches: dict[int, Lines] = {}
@@ -233,13 +238,7 @@ def note(
 def test_a_group_that_has_rows_when_it_times_out_goes_on_from_what_these_have_written(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    def query(frames: Sequence[DataFrame]) -> DataFrame:
-        called = ckpt.with_states(note, Calls(), uid="calls")
-        timely = frames[0].withWatermark("at", "1 minute")
-        return timely.groupBy("user").applyInPandasWithState(
-            called, "number bigint, made string", "n int", "update", "EventTimeTimeout"
-        )
-
+    query = _timing_out(ckpt.with_states(note, Calls(), uid="calls"), "number bigint, made string")
     case = Case(
         query, (Source("user int, at timestamp", tuple(((1, _minute(n)),) for n in (0, 30, 32, 33))),), "update"
     )
