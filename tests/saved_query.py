@@ -43,10 +43,12 @@ from pyspark_ckpt.state_store.names import DeltaName
 from pyspark_ckpt.state_store.options import Options, parse
 from pyspark_ckpt.state_store.remote import POINTER_NAME, Pointer, folder_in, store_folder
 from pyspark_ckpt.state_store.routes import _STRUCT_AT, _VALUE, route_key
+from pyspark_ckpt.state_store.savepoint import Kind
 from pyspark_ckpt.state_store.snapshot import SnapshotWriter
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 from tests.lab import QUERY
 
+SAVEPOINT_KINDS: tuple[Kind, ...] = ("native", "canonical")
 UID = "visits"
 MAX_PARALLELISM = 32
 KEYED = {"keyed": UID, "max_parallelism": MAX_PARALLELISM}
@@ -308,3 +310,8 @@ def written(
     query.run(batches - 1, snapshots=True)
     query.run()
     return query
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """All of a folder, by name."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
