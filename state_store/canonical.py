@@ -23,9 +23,10 @@ import msgspec
 
 from pyspark_ckpt.state_store.assembly import run_files
 from pyspark_ckpt.state_store.blobs.copying import StoredFile, fetch, send
+from pyspark_ckpt.state_store.bulk import Packed, RowColumns, sum_of
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Database
-from pyspark_ckpt.state_store.digests import Digest, combined, digest, require_equal, sum_of
+from pyspark_ckpt.state_store.digests import Digest, combined, digest, require_equal
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.inventory import OperatorVersion
 from pyspark_ckpt.state_store.jobs import Progress, Runner
@@ -36,7 +37,7 @@ from pyspark_ckpt.state_store.meta import State, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.names import ROWS_FOLDER
 from pyspark_ckpt.state_store.redistribution import Layout, merged
 from pyspark_ckpt.state_store.remote import StoreName
-from pyspark_ckpt.state_store.rows import Row, digest_of
+from pyspark_ckpt.state_store.rows import digest_of
 from pyspark_ckpt.state_store.splitting import RunWriters, Split, SplitTask, send_all
 from pyspark_ckpt.state_store.store_version import Workplace
 
@@ -118,7 +119,7 @@ class ExportTask:
         schema = _schema()
         with pq.ParquetWriter(path, schema, compression="zstd") as writer:
 
-            def write(state: State, rows: list[Row]) -> None:
+            def write(state: State, rows: RowColumns) -> None:
                 writer.write_batch(_batch(rows, state, schema), row_group_size=GROUP_ROWS)
 
             for state in sorted(self.states, key=lambda state: state.number):
@@ -162,7 +163,7 @@ class ImportTask:
 
 def rows_of(
     workplace: Workplace, source: str, saved: SavedRows, number: int, folder: Path
-) -> Iterator[tuple[State, list[Row]]]:
+) -> Iterator[tuple[State, RowColumns]]:
     """The rows of one file by their stored keys, which rise, in portions of one state each.
 
     Raises FormatError, NotFoundError, StorageError.
@@ -184,12 +185,11 @@ def rows_of(
                     state = states.get(part.column("state")[0].as_py())
                     if state is None:
                         raise FormatError(f"{source}/{file.name} has rows of a state that there is not.")
-                    rows = _stored(part, state)
-                    keys = [last, *(key for key, _ in rows)]
-                    if not all(map(lt, keys, keys[1:])):
+                    keys = _stored_keys(part, state)
+                    if not all(map(lt, [last, *keys], keys)):
                         raise FormatError(f"{source}/{file.name} is damaged: its rows are not in order.")
                     last = keys[-1]
-                    yield state, rows
+                    yield state, RowColumns(Packed.of(keys), Packed.of(part.column("value").to_pylist()))
     except (pa.ArrowException, OSError, UnicodeError) as problem:  # Parquet has a word of its own for each damage
         raise FormatError(f"{source}/{file.name} is damaged: {problem}") from problem
 
@@ -263,26 +263,27 @@ def _schema() -> Any:  # noqa: ANN401 - of Arrow, which is imported late
     )
 
 
-def _batch(rows: list[Row], state: State, schema: Any) -> Any:  # noqa: ANN401 - see _schema
+def _batch(rows: RowColumns, state: State, schema: Any) -> Any:  # noqa: ANN401 - see _schema
     import pyarrow as pa  # noqa: PLC0415 - see ExportTask
 
-    if state.number & ORDERED_BIT:
-        hashes = [int.from_bytes(key[-HASH_BYTES:], "big") for key, _ in rows]
-        keys = [key[STATE_BYTES:-HASH_BYTES] for key, _ in rows]
-    else:
-        hashes = [int.from_bytes(key[STATE_BYTES : STATE_BYTES + HASH_BYTES], "big") for key, _ in rows]
-        keys = [key[STATE_BYTES + HASH_BYTES :] for key, _ in rows]
-    columns = [[state.number] * len(rows), hashes, keys, [value for _, value in rows]]
+    is_ordered = bool(state.number & ORDERED_BIT)
+    keys = rows.keys.behind(STATE_BYTES if is_ordered else STATE_BYTES + HASH_BYTES)
+    columns = [
+        [state.number] * len(rows),
+        rows.hashes(is_ordered=is_ordered),
+        (keys.before(HASH_BYTES) if is_ordered else keys).strings(),
+        rows.values.strings(),
+    ]
     return pa.record_batch([pa.array(each, field.type) for each, field in zip(columns, schema, strict=True)], schema)
 
 
-def _stored(batch: Any, state: State) -> list[Row]:  # noqa: ANN401 - see _schema
+def _stored_keys(batch: Any, state: State) -> list[bytes]:  # noqa: ANN401 - see _schema
     head = state_head(state.number)
     hashes = [each.to_bytes(HASH_BYTES, "big") for each in batch.column("hash").to_pylist()]
-    keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
+    keys = batch.column("key").to_pylist()
     if state.number & ORDERED_BIT:
-        return [(head + key + at, value) for at, key, value in zip(hashes, keys, values, strict=True)]
-    return [(head + at + key, value) for at, key, value in zip(hashes, keys, values, strict=True)]
+        return [head + key + at for at, key in zip(hashes, keys, strict=True)]
+    return [head + at + key for at, key in zip(hashes, keys, strict=True)]
 
 
 def _runs_of(numbers: Any) -> Iterable[tuple[int, int]]:  # noqa: ANN401 - an array of numpy

@@ -15,12 +15,15 @@ from heapq import merge
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+
 from pyspark_ckpt.state_store.assembly import Assembled, NewStore, publish
-from pyspark_ckpt.state_store.database import Database, write_table_file
+from pyspark_ckpt.state_store.bulk import RowColumns, columns_of
+from pyspark_ckpt.state_store.database import Database, TableWriter, write_table_file
 from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, state_head, state_range
 from pyspark_ckpt.state_store.meta import State, is_keyed
-from pyspark_ckpt.state_store.rows import Row, digests_of, refuse_stray_rows, renumbered, require_counts, rows_between
+from pyspark_ckpt.state_store.rows import Row, digests_of, refuse_stray_rows, require_counts, rows_of
 from pyspark_ckpt.state_store.snapshot import Origins
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
@@ -119,16 +122,18 @@ class ClipTask:
         is_whole = best is not None and best.shared(self.hashes) == best.hashes[1] - best.hashes[0]
         written = []
         for state in self.new.merged.states:  # all is read before anything is hidden
-            rows: Iterator[Row]
+            path = folder / f"{state.number}.sst"
             if not is_keyed(state):
-                rows = iter(self._row_of_spark(state, sources))
+                written += self._written(path, iter(self._row_of_spark(state, sources)))
             elif state.number & ORDERED_BIT:
                 wanted = others if is_whole else sources
-                rows = merge(*(self._of_ordered(state, part, source) for part, source in wanted.items()))
+                merged = merge(*(self._of_ordered(state, part, source) for part, source in wanted.items()))
+                written += self._written(path, merged)
             else:
                 in_order = sorted(others.items(), key=lambda item: item[0].hashes)
-                rows = chain.from_iterable(self._of_hashed(state, part, source) for part, source in in_order)
-            written += self._written(folder / f"{state.number}.sst", rows)
+                written += self._written_columns(
+                    path, chain.from_iterable(self._of_hashed(state, part, source) for part, source in in_order)
+                )
         if best is not None:
             hidden = list(self._hidden(is_whole=is_whole))
             for begin, end in hidden:
@@ -144,31 +149,43 @@ class ClipTask:
         write_table_file(path, chain([first], rows), self.workplace.tuning())
         return [path]
 
+    def _written_columns(self, path: Path, portions: Iterator[RowColumns]) -> list[Path]:
+        first = next(portions, None)
+        if first is None:
+            return []
+        writer = TableWriter(path, self.workplace.tuning())
+        for portion in chain([first], portions):
+            writer.put_all(portion.keys.strings(), portion.values.strings())
+        writer.finish()
+        return [path]
+
     def _row_of_spark(self, state: State, sources: Mapping[Part, Database]) -> list[Row]:
         values = [
             value
             for part, source in sources.items()
             if (old := part.number_of(state)) is not None
-            for _, value in rows_between(source, *state_range(old))
+            for rows in rows_of(source, old)
+            for value in rows.values.strings()
         ]
         return [self.new.row_of_spark(state, values)] if values else []
 
-    def _of_hashed(self, state: State, part: Part, source: Database) -> Iterator[Row]:
+    def _of_hashed(self, state: State, part: Part, source: Database) -> Iterator[RowColumns]:
         old = part.number_of(state)
         if old is None:
             return iter(())
         begin, end = (_bound(old, at) for at in self.hashes)
-        rows = rows_between(source, begin, end)
-        return rows if old == state.number else renumbered(rows, state.number)
+        found = columns_of(source, begin, end)
+        return found if old == state.number else (rows.renumbered(state.number) for rows in found)
 
     def _of_ordered(self, state: State, part: Part, source: Database) -> Iterator[Row]:
         old = part.number_of(state)
         if old is None:
-            return iter(())
-        first, end = (at.to_bytes(HASH_BYTES + 1, "big") for at in self.hashes)
-        found = rows_between(source, *state_range(old))
-        inside = ((key, value) for key, value in found if first <= b"\0" + key[-HASH_BYTES:] < end)
-        return inside if old == state.number else renumbered(inside, state.number)
+            return
+        first, end = self.hashes
+        for rows in rows_of(source, old):
+            hashes = rows.hashes(is_ordered=True).astype(np.int64)
+            inside = rows.taken((first <= hashes) & (hashes < end))
+            yield from (inside if old == state.number else inside.renumbered(state.number)).rows()
 
     def _hidden(self, *, is_whole: bool) -> Iterator[tuple[bytes, bytes]]:
         """What must not be seen of the store that is clipped."""

@@ -7,15 +7,13 @@ and it cannot be told from the whole which part of it is where. The sum does not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import msgspec
-import xxhash
 
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import Count
-from pyspark_ckpt.state_store.keys import STATE_BYTES
 
 _HEX_DIGITS = 32
 
@@ -40,12 +38,6 @@ Digests = Mapping[str, Digest]
 def digest(rows: int, total: int) -> Digest:
     """Of so many rows whose hashes add up to ``total``."""
     return Digest(rows, f"{total:0{_HEX_DIGITS}x}")
-
-
-def sum_of(rows: Sequence[tuple[bytes, bytes]]) -> int:
-    """What the rows, by their stored keys, hash to, added up."""
-    row_hash = xxhash.xxh3_64_intdigest
-    return sum([row_hash(key[STATE_BYTES:] + value, len(key)) for key, value in rows])
 
 
 def combined(parts: Iterable[Digests]) -> dict[str, Digest]:

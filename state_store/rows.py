@@ -1,44 +1,25 @@
-"""The rows of a database, state by state and in portions, for work that reads all of them."""
+"""The rows of a database, state by state and many at once, for work that reads all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 
+from pyspark_ckpt.state_store.bulk import RowColumns, columns_of, sum_of
 from pyspark_ckpt.state_store.database import Database
-from pyspark_ckpt.state_store.digests import Digest, digest, sum_of
-from pyspark_ckpt.state_store.errors import FormatError, StorageError
-from pyspark_ckpt.state_store.keys import MARKER_KEY, STATE_BYTES, state_head, state_range
+from pyspark_ckpt.state_store.digests import Digest, digest
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.keys import MARKER_KEY, state_range
 from pyspark_ckpt.state_store.meta import State, StoreMeta
 
-PORTION = 4096
+MOST_STRAY = 4096
 
 Row = tuple[bytes, bytes]
 
 
-def portions(database: Database, begin: bytes, end: bytes) -> Iterator[list[Row]]:
-    """The rows from key ``begin`` up to ``end``, in lists of ``PORTION``. Raises StorageError, FormatError.
-
-    An iterator of the binding that has met an error just ends: so it is asked what follows the last row.
-    """
-    remaining = iter(database.scan(begin, end))
-    last = begin
-    while portion := list(islice(remaining, PORTION)):
-        yield portion
-        last = portion[-1][0]
-    for key, _ in islice(database.rows_in(last, end), 2):
-        if key != last:
-            raise StorageError(f"The rows of {database.folder} behind {last.hex()} could not be read.")
-
-
-def rows_between(database: Database, begin: bytes, end: bytes) -> Iterator[Row]:
-    """The rows from key ``begin`` up to ``end``. Raises as ``portions``."""
-    return chain.from_iterable(portions(database, begin, end))
-
-
-def portions_of(database: Database, state: State) -> Iterator[list[Row]]:
-    """All rows of a state, in key order. Raises as ``portions``."""
-    return portions(database, *state_range(state.number))
+def rows_of(database: Database, number: int) -> Iterator[RowColumns]:
+    """All rows of the state of that number, in key order and in portions. Raises StorageError, FormatError."""
+    return columns_of(database, *state_range(number))
 
 
 def digests_of(database: Database, states: Sequence[State]) -> dict[str, Digest]:
@@ -46,20 +27,14 @@ def digests_of(database: Database, states: Sequence[State]) -> dict[str, Digest]
     return {state.name: digest_of(database, state) for state in states}
 
 
-def digest_of(database: Database, state: State, take: Callable[[list[Row]], None] = lambda _rows: None) -> Digest:
-    """Digest of all rows of a state; ``take`` gets them, portion by portion. Raises as ``portions``."""
+def digest_of(database: Database, state: State, take: Callable[[RowColumns], None] = lambda _rows: None) -> Digest:
+    """Digest of all rows of a state; ``take`` gets them, portion by portion. Raises as ``rows_of``."""
     count, total = 0, 0
-    for portion in portions_of(database, state):
+    for portion in rows_of(database, state.number):
         count += len(portion)
         total += sum_of(portion)
         take(portion)
     return digest(count, total)
-
-
-def renumbered(rows: Iterable[Row], number: int) -> Iterator[Row]:
-    """Rows of one state as those of the state ``number``."""
-    head = state_head(number)
-    return ((head + key[STATE_BYTES:], value) for key, value in rows)
 
 
 def refuse_stray_rows(database: Database, meta: StoreMeta, what: str) -> None:
@@ -77,7 +52,7 @@ def _stray_keys(database: Database, meta: StoreMeta) -> list[bytes]:
         key
         for begin, end in gaps
         if begin < end
-        for key, _ in islice(database.rows_in(begin, end), PORTION)
+        for key, _ in islice(database.rows_in(begin, end), MOST_STRAY)
         if key != MARKER_KEY
     ][:3]
 

@@ -11,22 +11,24 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from struct import unpack
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.blobs.copying import StoredFile, send
+from pyspark_ckpt.state_store.bulk import RowColumns
 from pyspark_ckpt.state_store.context import Identity
-from pyspark_ckpt.state_store.database import Database, TableWriter, Tuning, failures
+from pyspark_ckpt.state_store.database import Database, TableWriter, Tuning
 from pyspark_ckpt.state_store.digests import Digest
-from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES
+from pyspark_ckpt.state_store.keys import ORDERED_BIT
 from pyspark_ckpt.state_store.meta import State, is_keyed
-from pyspark_ckpt.state_store.rows import Row, digest_of, portions_of, refuse_stray_rows, renumbered, require_counts
+from pyspark_ckpt.state_store.rows import digest_of, refuse_stray_rows, require_counts, rows_of
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
 RUNS_FOLDER = "_ckpt/restore/runs"
@@ -34,11 +36,6 @@ ROLL_OVER_BYTES = 32 << 20
 ALL_WRITERS_BYTES = 1 << 30
 """What all files that are being written at once may grow to: a writer keeps a hash for each row in memory."""
 LEAST_FILE_BYTES = 2 << 20
-LOOK_EVERY = 16
-"""Portions of rows between two looks at the sizes of the files."""
-_U32 = 0xFFFFFFFF
-
-Put = Callable[[bytes, bytes], None]
 
 
 class Split(msgspec.Struct, frozen=True):
@@ -79,7 +76,9 @@ class SplitTask:
             digests, spark_rows = {}, []
             for state in sorted(restored.meta.states, key=lambda state: state.number):
                 if self.is_keyed and not is_keyed(state):
-                    spark_rows += [value for rows in portions_of(restored.database, state) for _, value in rows]
+                    spark_rows += [
+                        value for rows in rows_of(restored.database, state.number) for value in rows.values.strings()
+                    ]
                 else:
                     digests[state.name] = self._split(restored.database, state, writers)
             require_counts(restored.meta, digests, str(identity))
@@ -91,7 +90,7 @@ class SplitTask:
         if number == state.number:
             return digest_of(database, state, write)
         writers.roll_over_all()  # keys would not rise any more
-        found = digest_of(database, state, lambda rows: write(list(renumbered(rows, number))))
+        found = digest_of(database, state, lambda rows: write(rows.renumbered(number)))
         writers.roll_over_all()
         return found
 
@@ -106,25 +105,26 @@ class RunWriters:
         self._most_bytes = max(LEAST_FILE_BYTES, min(ROLL_OVER_BYTES, ALL_WRITERS_BYTES // partitions))
         self._files: dict[int, list[Path]] = defaultdict(list)
         self._open: dict[int, TableWriter] = {}
-        self._put: list[Put] = [partial(self._begin, partition) for partition in range(partitions)]
-        self._portions = 0
 
-    def write(self, rows: Sequence[Row], *, is_ordered: bool) -> None:
+    def write(self, rows: RowColumns, *, is_ordered: bool) -> None:
         """Write rows whose keys rise, each to the file of its partition."""
-        partitions, groups, put = self._partitions, self._key_groups, self._put
-        at = slice(-HASH_BYTES, None) if is_ordered else slice(STATE_BYTES, STATE_BYTES + HASH_BYTES)
-        hashes = unpack(f">{len(rows)}i", b"".join([key[at] for key, _ in rows]))  # with a sign, as Spark has them
-        if groups:
-            places = [((row_hash & _U32) * groups >> 32) * partitions // groups for row_hash in hashes]
-        else:
-            places = [row_hash % partitions for row_hash in hashes]
-        with failures(f"write table files in {self._folder}"):
-            for (key, value), place in zip(rows, places, strict=True):
-                put[place](key, value)
-        self._portions += 1
-        if self._portions % LOOK_EVERY == 0:
-            for partition in [each for each, writer in self._open.items() if writer.size_bytes > self._most_bytes]:
+        places = self._places_of(rows.hashes(is_ordered=is_ordered))
+        rows = rows.taken(np.argsort(places, kind="stable"))
+        keys, values = rows.keys.strings(), rows.values.strings()
+        counts = np.bincount(places, minlength=self._partitions)
+        ends = np.cumsum(counts)
+        for partition in np.flatnonzero(counts).tolist():
+            mine = slice(int(ends[partition] - counts[partition]), int(ends[partition]))
+            writer = self._writer(partition)
+            writer.put_all(keys[mine], values[mine])
+            if writer.size_bytes > self._most_bytes:
                 self._roll_over(partition)
+
+    def _places_of(self, hashes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
+        if self._key_groups:
+            groups = hashes.astype(np.uint64) * np.uint64(self._key_groups) >> np.uint64(32)
+            return (groups * np.uint64(self._partitions) // np.uint64(self._key_groups)).astype(np.uint16)
+        return np.mod(hashes.view(np.int32), self._partitions).astype(np.uint16)  # with a sign, as Spark has them
 
     def roll_over_all(self) -> None:
         """Have what follows in other files than what was written."""
@@ -137,16 +137,15 @@ class RunWriters:
         return self._files
 
     def _roll_over(self, partition: int) -> None:
-        self._put[partition] = partial(self._begin, partition)
         self._open.pop(partition).finish()
 
-    def _begin(self, partition: int, key: bytes, value: bytes) -> None:
-        """Begin a file of the partition with its first row."""
-        path = self._folder / f"{partition}-{len(self._files[partition])}.sst"
-        self._files[partition].append(path)
-        self._open[partition] = writer = TableWriter(path, self._tuning)
-        self._put[partition] = writer.put
-        writer.put(key, value)
+    def _writer(self, partition: int) -> TableWriter:
+        """Of the file of the partition; a new one if there is none."""
+        if partition not in self._open:
+            path = self._folder / f"{partition}-{len(self._files[partition])}.sst"
+            self._files[partition].append(path)
+            self._open[partition] = TableWriter(path, self._tuning)
+        return self._open[partition]
 
 
 def run_folder(operator: int, store: str, partition: int) -> str:

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
 
 import rocksdict
 
@@ -18,7 +17,6 @@ from pyspark_ckpt.state_store.database.tuning import Tuning
 from pyspark_ckpt.state_store.errors import StorageError
 from pyspark_ckpt.state_store.keys import MARKER_KEY, Marker
 
-READAHEAD_BYTES = 2 << 20
 LINK_ATTEMPTS = 5
 CONFIG_NAME = "rocksdict-config.json"
 
@@ -35,7 +33,6 @@ class Database:
         options = tuning.options()
         options.set_paranoid_checks(not may_lack_tables)
         self._closing = threading.Lock()
-        self._bounds: list[rocksdict.ReadOptions] = []
         mode = rocksdict.AccessType.read_only(False) if read_only else rocksdict.AccessType.read_write()
         with failures(f"open the database {folder}"):
             self._db: rocksdict.Rdict | None = rocksdict.Rdict(str(folder), options, access_type=mode)
@@ -57,11 +54,16 @@ class Database:
         with failures(f"ingest {len(files)} files into {self.folder}"):
             self._open.ingest_external_file([str(file) for file in files], how)
 
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a row, None if there is none. Raises StorageError, FormatError."""
+        with failures(f"read the database {self.folder}"):
+            value = self._open.get(key)
+        return None if value is None else bytes(value)
+
     def marker(self) -> Marker | None:
         """Which commit the database holds; None for an empty one."""
-        with failures(f"read the version marker of {self.folder}"):
-            value = self._open.get(MARKER_KEY)
-        return None if value is None else Marker.decode(bytes(value))
+        value = self.get(MARKER_KEY)
+        return None if value is None else Marker.decode(value)
 
     def checkpoint(self, folder: Path) -> None:
         """Make the new ``folder`` a copy of the database by hard links, in well under a millisecond of work.
@@ -102,16 +104,6 @@ class Database:
         everywhere.set_total_order_seek(True)
         for key, value in self._open.items(read_opt=everywhere):
             yield bytes(key), bytes(value)  # type: ignore[arg-type]  # raw mode: keys are bytes
-
-    def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Rows from key ``begin`` up to ``end`` in key order, past the block cache. For offline work."""
-        read = rocksdict.ReadOptions()
-        read.set_total_order_seek(True)
-        read.fill_cache(False)  # type: ignore[call-arg]  # the stub forgets it
-        read.set_readahead_size(READAHEAD_BYTES)
-        read.set_iterate_upper_bound(end)
-        self._bounds.append(read)  # the binding's iterator has a pointer to the bound, and not the bound
-        return cast("Iterator[tuple[bytes, bytes]]", self._open.items(from_key=begin, read_opt=read))
 
     def hide(self, begin: bytes, end: bytes) -> None:
         """Remove the rows from key ``begin`` up to ``end`` by a mark of some bytes; for offline work.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,13 +42,16 @@ class TableWriter:
         with failures(self._what):
             self._writer = rocksdict.SstFileWriter(tuning.options())
             self._writer.open(str(path))
-        self.put = self._writer.__setitem__
-        """Write a row; within ``failures``, for nothing stands between the caller and the binding."""
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the file so far."""
         return int(self._writer.file_size())
+
+    def put_all(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Write rows. Raises StorageError, also for rows out of order."""
+        with failures(self._what):
+            deque(map(self._writer.__setitem__, keys, values), maxlen=0)
 
     def finish(self) -> None:
         """Make the file complete. Raises StorageError."""

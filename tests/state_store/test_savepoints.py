@@ -332,7 +332,7 @@ def test_a_digest_that_differs_fails_the_restore_for_good(quick_path: Path, monk
     target, write = quick_path / "restored", RunWriters.write
 
     def lossy(writers: RunWriters, rows: Any, *, is_ordered: bool) -> None:  # noqa: ANN401
-        write(writers, list(rows)[1:], is_ordered=is_ordered)
+        write(writers, rows.taken(slice(1, None)), is_ordered=is_ordered)
 
     with monkeypatch.context() as patched:
         patched.setattr(RunWriters, "write", lossy)

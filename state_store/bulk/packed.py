@@ -1,0 +1,69 @@
+"""Many byte strings in one array, so that work on all of them is done by numpy and not one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """Byte strings: the ``size[i]`` bytes of ``data`` from ``at[i]`` on. They may overlap, and be in any order."""
+
+    data: Bytes
+    at: Integers
+    size: Integers
+
+    @classmethod
+    def of(cls, strings: Sequence[bytes]) -> Packed:
+        """The same as ``strings``."""
+        size = np.fromiter(map(len, strings), np.int64, len(strings))
+        return cls(np.frombuffer(b"".join(strings), np.uint8), np.cumsum(size) - size, size)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.at)
+
+    def __getitem__(self, index: int) -> bytes:
+        """One of them."""
+        at = self.at[index]
+        return self.data[at : at + self.size[index]].tobytes()
+
+    def taken(self, which: slice | npt.NDArray[np.generic]) -> Packed:
+        """Those at some positions, or where a mask is true; nothing is copied but where they are."""
+        return Packed(self.data, self.at[which], self.size[which])
+
+    def behind(self, count: int) -> Packed:
+        """Each without its first ``count`` bytes, which it must have."""
+        return Packed(self.data, self.at + count, self.size - count)
+
+    def before(self, count: int) -> Packed:
+        """Each without its last ``count`` bytes, which it must have."""
+        return Packed(self.data, self.at, self.size - count)
+
+    def widths(self) -> list[int]:
+        """All sizes that there are, rising."""
+        if len(self) and (self.size == self.size[0]).all():
+            return [int(self.size[0])]
+        return [int(size) for size in np.unique(self.size)]
+
+    def matrix(self, width: int) -> Bytes:
+        """``width`` bytes of each, one row each, copied; every one must have so many."""
+        if not width or not len(self):
+            return np.zeros((len(self), width), np.uint8)
+        windows = np.ndarray((len(self.data) - width + 1,), f"V{width}", self.data, 0, (1,))
+        return windows[self.at].view(np.uint8).reshape(len(self), width)
+
+    def strings(self) -> list[bytes]:
+        """Each as an object of its own."""
+        widths = self.widths()
+        if len(widths) == 1 and widths[0]:
+            return self.matrix(widths[0]).reshape(-1).view(f"V{widths[0]}").tolist()  # type: ignore[no-any-return]
+        data, begins = self.data.tobytes(), self.at.tolist()
+        return [data[at : at + size] for at, size in zip(begins, self.size.tolist(), strict=True)]

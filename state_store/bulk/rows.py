@@ -1,0 +1,53 @@
+"""Rows of a store, many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pyspark_ckpt.state_store.bulk.packed import Packed
+from pyspark_ckpt.state_store.keys import HASH_BYTES, STATE_BYTES, state_head
+
+
+@dataclass(frozen=True, eq=False)
+class RowColumns:
+    """Rows whose keys rise."""
+
+    keys: Packed
+    values: Packed
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.keys)
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[bytes, bytes]]) -> RowColumns:
+        """The same as ``rows``."""
+        return cls(Packed.of([key for key, _ in rows]), Packed.of([value for _, value in rows]))
+
+    def taken(self, which: slice | npt.NDArray[np.generic]) -> RowColumns:
+        """Those at some positions, or where a mask is true."""
+        return RowColumns(self.keys.taken(which), self.values.taken(which))
+
+    def rows(self) -> Iterator[tuple[bytes, bytes]]:
+        """One by one."""
+        return zip(self.keys.strings(), self.values.strings(), strict=True)
+
+    def hashes(self, *, is_ordered: bool) -> npt.NDArray[np.uint32]:
+        """The hashes in the keys of a state that is scanned in key order, or of one that is not."""
+        keys = self.keys
+        at = keys.at + keys.size - HASH_BYTES if is_ordered else keys.at + STATE_BYTES
+        numbers = np.ndarray((max(0, len(keys.data) - HASH_BYTES + 1),), ">u4", keys.data, 0, (1,))
+        return numbers[at].astype(np.uint32)
+
+    def renumbered(self, number: int) -> RowColumns:
+        """The same as rows of the state ``number``."""
+        head, width = state_head(number), self.keys.widths()
+        if len(width) > 1:
+            return RowColumns(Packed.of([head + key[STATE_BYTES:] for key in self.keys.strings()]), self.values)
+        keys = self.keys.matrix(width[0] if width else 0)
+        keys[:, :STATE_BYTES] = np.frombuffer(head, np.uint8)
+        return RowColumns(Packed(keys.reshape(-1), np.arange(len(keys)) * keys.shape[1], self.keys.size), self.values)
