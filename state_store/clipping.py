@@ -8,22 +8,22 @@ the files when these are next compacted; where whole files are hidden, that is d
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from heapq import merge
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
+import msgspec
 
 from pyspark_ckpt.state_store.assembly import Assembled, NewStore, publish
-from pyspark_ckpt.state_store.bulk import RowColumns, columns_of
-from pyspark_ckpt.state_store.database import Database, TableWriter, write_table_file
-from pyspark_ckpt.state_store.digests import Digest
+from pyspark_ckpt.state_store.bulk import RowColumns, columns_of, joined, sum_of
+from pyspark_ckpt.state_store.database import Database, TableWriter
+from pyspark_ckpt.state_store.digests import Digest, digest
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, state_head, state_range
 from pyspark_ckpt.state_store.meta import State, is_keyed
-from pyspark_ckpt.state_store.rows import Row, digests_of, refuse_stray_rows, require_counts, rows_of
+from pyspark_ckpt.state_store.rows import refuse_stray_rows, rows_of
 from pyspark_ckpt.state_store.snapshot import Origins
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
@@ -34,26 +34,11 @@ Hashes = tuple[int, int]
 """The first of a range of hashes, and the one behind its last."""
 
 
-@dataclass(frozen=True)
-class DigestTask:
-    """Reads a store of a keyed operator before it is taken apart."""
+class Clipped(msgspec.Struct, frozen=True):
+    """A new store, and digests of what was made of it as each of the task's parts had it, by the parts' states."""
 
-    workplace: Workplace
-    source: StoreVersion
-
-    @property
-    def key(self) -> str:
-        """Names the task among all of its redistribution."""
-        return f"digest-{self.source.identity.key}"
-
-    def __call__(self) -> dict[str, Digest]:
-        """Digests of its states, but for Spark's own. Raises StorageError, FormatError, NotFoundError."""
-        with self.workplace.folder() as folder, self.workplace.restored(self.source, folder / "old") as restored:
-            refuse_stray_rows(restored.database, restored.meta, str(self.source.identity))
-            kept = [state for state in restored.meta.states if is_keyed(state)]
-            digests = digests_of(restored.database, kept)
-            require_counts(restored.meta, digests, str(self.source.identity))
-            return digests
+    made: Assembled
+    before: list[dict[str, Digest]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,9 +53,9 @@ class Part:
         """How many hashes of a range are its own."""
         return max(0, min(self.hashes[1], hashes[1]) - max(self.hashes[0], hashes[0]))
 
-    def number_of(self, state: State) -> int | None:
-        """What the number of a state of the new store was in this one."""
-        return next((old for old, new in self.numbers.items() if new == state.number), None)
+    def state_of(self, state: State) -> State | None:
+        """What a state of the new store is in this one."""
+        return next((old for old in self.store.meta.states if self.numbers[old.number] == state.number), None)
 
     @property
     def keeps_numbers(self) -> bool:
@@ -89,51 +74,55 @@ class ClipTask:
 
     @property
     def key(self) -> str:
-        """See NewStore."""
-        return self.new.key
+        """Names the task among all of its redistribution."""
+        return f"clip-{self.new.identity.key}"
 
-    def __call__(self) -> Assembled:
+    def __call__(self) -> Clipped:
         """Publish the new store. Raises StorageError, FormatError, NotFoundError."""
         usable = [part for part in self.parts if part.keeps_numbers]
         best = max(usable, key=lambda part: part.shared(self.hashes), default=None)
         with self.workplace.folder() as folder, ExitStack() as stack:
-            others = {
-                part: stack.enter_context(self.workplace.restored(part.store, folder / f"old-{number}")).database
-                for number, part in enumerate(self.parts)
-                if part is not best
-            }
+            sources: dict[Part, Database] = {}
             origins = None
+            for number, part in enumerate(self.parts):
+                name = "copy" if part is best else f"old-{number}"
+                restored = stack.enter_context(self.workplace.restored(part.store, folder / name))
+                refuse_stray_rows(restored.database, restored.meta, str(part.store.identity))
+                sources[part] = restored.database
+                if part is best:
+                    origins = Origins(self.workplace.place(part.store.url), restored.table_files)
             if best is None:
                 (folder / "copy").mkdir(mode=0o700)
                 database = Database(folder / "copy" / "db", self.workplace.tuning())
             else:
-                restored = stack.enter_context(self.workplace.restored(best.store, folder / "copy"))
-                database = restored.database
-                origins = Origins(self.workplace.place(best.store.url), restored.table_files)
+                database = sources[best]
             try:
-                self._fill(database, best, others, folder)
-                return publish(self.workplace, self.new, database, folder, origins)
+                before = self._fill(database, best, sources, folder)
+                return Clipped(publish(self.workplace, self.new, database, folder, origins), before)
             finally:
                 database.close()
 
-    def _fill(self, database: Database, best: Part | None, others: Mapping[Part, Database], folder: Path) -> None:
+    def _fill(
+        self, database: Database, best: Part | None, sources: Mapping[Part, Database], folder: Path
+    ) -> list[dict[str, Digest]]:
         """Bring into ``database``, which is what ``best`` was, what belongs there, and hide everything else."""
-        sources = {**others, **({} if best is None else {best: database})}
         is_whole = best is not None and best.shared(self.hashes) == best.hashes[1] - best.hashes[0]
         written = []
+        before: list[dict[str, Digest]] = [{} for _ in self.parts]
         for state in self.new.merged.states:  # all is read before anything is hidden
             path = folder / f"{state.number}.sst"
             if not is_keyed(state):
-                written += self._written(path, iter(self._row_of_spark(state, sources)))
-            elif state.number & ORDERED_BIT:
-                wanted = others if is_whole else sources
-                merged = merge(*(self._of_ordered(state, part, source) for part, source in wanted.items()))
-                written += self._written(path, merged)
-            else:
-                in_order = sorted(others.items(), key=lambda item: item[0].hashes)
-                written += self._written_columns(
-                    path, chain.from_iterable(self._of_hashed(state, part, source) for part, source in in_order)
-                )
+                written += self._written(path, [self._rows_of_spark(state, sources)])
+                continue
+            is_ordered = bool(state.number & ORDERED_BIT)
+            wanted: list[Iterator[RowColumns]] = []
+            staying: list[Iterator[RowColumns]] = []
+            for part, digests in sorted(zip(self.parts, before, strict=True), key=lambda each: each[0].hashes):
+                stays = part is best and (is_whole or not is_ordered)
+                (staying if stays else wanted).append(self._rows(state, part, sources[part], digests))
+            for rows in staying:
+                deque(rows, maxlen=0)
+            written += self._written(path, joined(wanted) if is_ordered else chain.from_iterable(wanted))
         if best is not None:
             hidden = list(self._hidden(is_whole=is_whole))
             for begin, end in hidden:
@@ -141,51 +130,46 @@ class ClipTask:
             _drop(database, hidden)
         if written:
             database.ingest(written)
+        return before
 
-    def _written(self, path: Path, rows: Iterator[Row]) -> list[Path]:
-        first = next(rows, None)
-        if first is None:
+    def _written(self, path: Path, portions: Iterable[RowColumns]) -> list[Path]:
+        """A table file of the rows, if there are any."""
+        writer = None
+        for rows in portions:
+            if len(rows):
+                writer = writer or TableWriter(path, self.workplace.tuning())
+                writer.put_all(rows.keys.strings(), rows.values.strings())
+        if writer is None:
             return []
-        write_table_file(path, chain([first], rows), self.workplace.tuning())
-        return [path]
-
-    def _written_columns(self, path: Path, portions: Iterator[RowColumns]) -> list[Path]:
-        first = next(portions, None)
-        if first is None:
-            return []
-        writer = TableWriter(path, self.workplace.tuning())
-        for portion in chain([first], portions):
-            writer.put_all(portion.keys.strings(), portion.values.strings())
         writer.finish()
         return [path]
 
-    def _row_of_spark(self, state: State, sources: Mapping[Part, Database]) -> list[Row]:
+    def _rows_of_spark(self, state: State, sources: Mapping[Part, Database]) -> RowColumns:
         values = [
             value
             for part, source in sources.items()
-            if (old := part.number_of(state)) is not None
-            for rows in rows_of(source, old)
+            if (old := part.state_of(state)) is not None
+            for rows in rows_of(source, old.number)
             for value in rows.values.strings()
         ]
-        return [self.new.row_of_spark(state, values)] if values else []
+        return RowColumns.of([self.new.row_of_spark(state, values)] if values else [])
 
-    def _of_hashed(self, state: State, part: Part, source: Database) -> Iterator[RowColumns]:
-        old = part.number_of(state)
-        if old is None:
-            return iter(())
-        begin, end = (_bound(old, at) for at in self.hashes)
-        found = columns_of(source, begin, end)
-        return found if old == state.number else (rows.renumbered(state.number) for rows in found)
-
-    def _of_ordered(self, state: State, part: Part, source: Database) -> Iterator[Row]:
-        old = part.number_of(state)
+    def _rows(self, state: State, part: Part, source: Database, digests: dict[str, Digest]) -> Iterator[RowColumns]:
+        """The rows of a state that an old partition has for the new one; when all are read, so is their digest."""
+        old = part.state_of(state)
         if old is None:
             return
-        first, end = self.hashes
-        for rows in rows_of(source, old):
-            hashes = rows.hashes(is_ordered=True).astype(np.int64)
-            inside = rows.taken((first <= hashes) & (hashes < end))
-            yield from (inside if old == state.number else inside.renumbered(state.number)).rows()
+        begin, end = self.hashes
+        found: Iterator[RowColumns]
+        if state.number & ORDERED_BIT:
+            found = (rows.with_hashes(begin, end, is_ordered=True) for rows in rows_of(source, old.number))
+        else:
+            found = columns_of(source, _bound(old.number, begin), _bound(old.number, end))
+        proof = Digest()
+        for rows in found:
+            proof += digest(len(rows), sum_of(rows))
+            yield rows if old.number == state.number else rows.renumbered(state.number)
+        digests[old.name] = proof
 
     def _hidden(self, *, is_whole: bool) -> Iterator[tuple[bytes, bytes]]:
         """What must not be seen of the store that is clipped."""

@@ -12,9 +12,9 @@ import xxhash
 
 from pyspark_ckpt.state_store.assembly import Assembled, JoinTask, NewStore, run_files
 from pyspark_ckpt.state_store.canonical import ImportTask, SavedRows
-from pyspark_ckpt.state_store.clipping import ClipTask, DigestTask, Part
+from pyspark_ckpt.state_store.clipping import Clipped, ClipTask, Part
 from pyspark_ckpt.state_store.context import Identity
-from pyspark_ckpt.state_store.digests import Digest, combined, require_equal
+from pyspark_ckpt.state_store.digests import Digest, Digests, combined, require_equal
 from pyspark_ckpt.state_store.inventory import OperatorVersion
 from pyspark_ckpt.state_store.jobs import Progress, RecordedTask, Runner, Task
 from pyspark_ckpt.state_store.key_groups import owned_hashes
@@ -27,6 +27,7 @@ from pyspark_ckpt.state_store.redistribution import (
 )
 from pyspark_ckpt.state_store.remote import folder_in, store_folder
 from pyspark_ckpt.state_store.restore_request import ProvenState, RecordedRequest
+from pyspark_ckpt.state_store.rows import require_counts
 from pyspark_ckpt.state_store.splitting import Split, SplitTask
 from pyspark_ckpt.state_store.store_version import StoreVersion
 from pyspark_ckpt.state_store.transfers import Copied, CopyTask
@@ -137,19 +138,22 @@ class Movement:
             Part(store, owned_hashes(store.identity.partition, old, most), numbers)
             for store, numbers in zip(stores, new[0].merged.numbers, strict=True)
         ]
-        digests: list[dict[str, Digest]] = self._run(
-            [DigestTask(self._workplace, store) for store in stores], dict[str, Digest]
-        )
+        of_old = [overlaps(partition, number, old, most) for partition in range(number)]
         clips = [
             ClipTask(
-                self._workplace,
-                each,
-                owned_hashes(partition, number, most),
-                tuple(parts[index] for index in overlaps(partition, number, old, most)),
+                self._workplace, each, owned_hashes(partition, number, most), tuple(parts[index] for index in indexes)
             )
-            for partition, each in enumerate(new)
+            for partition, (each, indexes) in enumerate(zip(new, of_old, strict=True))
         ]
-        return digests, self._run(clips, Assembled)
+        clipped: list[Clipped] = self._run(clips, Clipped)
+        before: list[list[Digests]] = [[] for _ in stores]
+        for done, indexes in zip(clipped, of_old, strict=True):
+            for index, digests in zip(indexes, done.before, strict=True):
+                before[index].append(digests)
+        whole = [combined(digests) for digests in before]
+        for store, digests in zip(stores, whole, strict=True):
+            require_counts(store.meta, digests, str(store.identity))
+        return whole, [done.made for done in clipped]
 
     def _new_stores(self, operator: OperatorVersion, name: str, whole: Merged) -> Iterator[NewStore]:
         for partition in range(self._of.partitions_of(operator)):

@@ -16,11 +16,12 @@ from integration.operators.test_timers import BothClocks, ReminderColumns, Remin
 from integration.savepoints.test_rescale import move, sampled
 from pyspark_ckpt import operators as ckpt
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.clipping import DigestTask
 from pyspark_ckpt.state_store.digests import combined
 from pyspark_ckpt.state_store.inventory import inventory
+from pyspark_ckpt.state_store.meta import is_keyed
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.store_version import Workplace
+from pyspark_ckpt.state_store.rows import digests_of
+from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -98,4 +99,10 @@ def _played(spark: SparkSession, case: Case, folder: Path, numbers: Sequence[int
 def _digests(folder: Path) -> Mapping[str, Digest]:
     checkpoint = Checkpoint(str(folder / "checkpoint"), parse({}))
     (operator,) = inventory(checkpoint, checkpoint.newest_version)
-    return combined(DigestTask(Workplace(parse({})), store)() for store in operator.stores["default"])
+    return combined(map(_digests_of, operator.stores["default"]))
+
+
+def _digests_of(store: StoreVersion) -> Mapping[str, Digest]:
+    workplace = Workplace(parse({}))
+    with workplace.folder() as folder, workplace.restored(store, folder / "store") as restored:
+        return digests_of(restored.database, [state for state in restored.meta.states if is_keyed(state)])

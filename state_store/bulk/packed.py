@@ -64,6 +64,17 @@ class Packed:
         """Each as an object of its own."""
         widths = self.widths()
         if len(widths) == 1 and widths[0]:
-            return self.matrix(widths[0]).reshape(-1).view(f"V{widths[0]}").tolist()  # type: ignore[no-any-return]
+            return self.matrix(widths[0]).reshape(-1).view(f"V{widths[0]}").tolist()
         data, begins = self.data.tobytes(), self.at.tolist()
         return [data[at : at + size] for at, size in zip(begins, self.size.tolist(), strict=True)]
+
+
+def concatenated(parts: Sequence[Packed]) -> Packed:
+    """All of them in one, part after part, copied."""
+    whole = [part for part in parts if len(part)]
+    widths = {width for part in whole for width in part.widths()}
+    if len(widths) != 1:
+        return Packed.of([string for part in whole for string in part.strings()])
+    (width,) = widths
+    rows = np.concatenate([part.matrix(width) for part in whole])
+    return Packed(rows.reshape(-1), np.arange(len(rows)) * width, np.full(len(rows), width))

@@ -43,11 +43,16 @@ class RowColumns:
         numbers = np.ndarray((max(0, len(keys.data) - HASH_BYTES + 1),), ">u4", keys.data, 0, (1,))
         return numbers[at].astype(np.uint32)
 
+    def with_hashes(self, begin: int, end: int, *, is_ordered: bool) -> RowColumns:
+        """Those whose hashes, without a sign, are from ``begin`` up to ``end``."""
+        hashes = self.hashes(is_ordered=is_ordered).astype(np.int64)
+        return self.taken((begin <= hashes) & (hashes < end))
+
     def renumbered(self, number: int) -> RowColumns:
         """The same as rows of the state ``number``."""
         head, width = state_head(number), self.keys.widths()
-        if len(width) > 1:
+        if len(width) != 1:
             return RowColumns(Packed.of([head + key[STATE_BYTES:] for key in self.keys.strings()]), self.values)
-        keys = self.keys.matrix(width[0] if width else 0)
+        keys = self.keys.matrix(width[0])
         keys[:, :STATE_BYTES] = np.frombuffer(head, np.uint8)
         return RowColumns(Packed(keys.reshape(-1), np.arange(len(keys)) * keys.shape[1], self.keys.size), self.values)

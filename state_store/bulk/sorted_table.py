@@ -147,7 +147,7 @@ class SortedTable:
         return found
 
     def content(self, begin: bytes, end: bytes) -> list[bytes]:
-        """The data blocks that may have keys from ``begin`` up to ``end``, as before compression. Raises FormatError."""
+        """The data blocks that may have keys from ``begin`` up to ``end``, before compression. Raises FormatError."""
         first, behind = self.blocks.within(begin, end)
         if first == behind:
             return []
@@ -193,13 +193,10 @@ class SortedTable:
         if length > MOST_BLOCK_BYTES:
             raise self._damaged(f"a block has {length} bytes")
         try:
-            return _CODEC[
-                kind
-            ].decompress(  # type: ignore[no-any-return]
-                block[begin - at :], length, asbytes=True
-            )
+            inflated: bytes = _CODEC[kind].decompress(block[begin - at :], length, asbytes=True)
         except (OSError, pa.ArrowException) as problem:
             raise self._damaged(f"a block cannot be read: {problem}") from problem
+        return inflated
 
     def _bytes(self, at: int, size: int) -> bytes:
         content = os.pread(self._file, size, at) if size <= self._size else b""
@@ -260,7 +257,8 @@ def _index(block: bytes, *, is_short: bool, path: Path) -> tuple[Packed, Integer
 
 
 def _entries_end(block: bytes) -> int:
-    return len(block) - 4 * (1 + _U32.unpack_from(block, len(block) - 4)[0])
+    runs: int = _U32.unpack_from(block, len(block) - 4)[0]
+    return len(block) - 4 * (1 + runs)
 
 
 def entries_of(blocks: Sequence[bytes], what: str) -> tuple[Entries, Integers]:

@@ -14,8 +14,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from pyspark_ckpt.state_store.bulk.order import Bools, in_order
 from pyspark_ckpt.state_store.bulk.packed import Integers, Packed
 from pyspark_ckpt.state_store.bulk.rows import RowColumns
 from pyspark_ckpt.state_store.bulk.sorted_table import DELETION, Entries, Hidden, SortedTable, entries_of
@@ -27,16 +27,15 @@ PORTION_BYTES = 2 << 20
 BLOCK_BYTES = 4 << 10
 ALL_SEQUENCES = 1 << 56
 ATTEMPTS = 5
-_WORD = 8
 
-Bools = npt.NDArray[np.bool_]
 Get = Callable[[bytes], bytes | None]
 
 
 def columns_of(database: Database, begin: bytes, end: bytes) -> Iterator[RowColumns]:
-    """Rows of a database from key ``begin`` up to ``end``, as they are when the first ones are asked for.
+    """Rows of a database from key ``begin`` up to ``end``, in portions that are not empty.
 
-    In portions that are not empty. Raises StorageError, FormatError, InternalError.
+    Nothing may be written to it meanwhile; what is compacted does not matter. Raises StorageError, FormatError,
+    InternalError.
     """
     with ExitStack() as stack:
         yield from scan(_opened(database, begin, end, stack), begin, end, database.get, str(database.folder))
@@ -131,42 +130,3 @@ def _check_newest(entries: Entries, order: Integers, is_older: Bools, get: Get) 
     expected = None if entries.kinds[newest] == DELETION else entries.values[newest]
     if get(entries.keys[newest]) != expected:
         raise InternalError(f"The row of the key {entries.keys[newest].hex()} is not what the database has.")
-
-
-def in_order(keys: Packed) -> tuple[Integers, Bools]:
-    """Positions of the keys in their order, equal ones as they come; and which of these equal the one before."""
-    words = _words(keys)
-    order = np.argsort(words[0], kind="stable")
-    found = words[0][order]
-    is_same = np.zeros(len(keys), np.bool_)
-    is_same[1:] = found[1:] == found[:-1]
-    for word in words[1:]:
-        if not is_same.any():
-            break
-        tied = is_same.copy()
-        tied[:-1] |= is_same[1:]
-        places = np.flatnonzero(tied)
-        groups = np.cumsum(~is_same[places])
-        found = word[order[places]]
-        again = np.lexsort((found, groups))
-        order[places] = order[places][again]
-        found = found[again]
-        is_same[places[1:]] &= found[1:] == found[:-1]
-    return order, is_same
-
-
-def _words(keys: Packed) -> list[npt.NDArray[np.uint64]]:
-    """Columns of numbers that compare as the keys do, the first one first."""
-    width = int(keys.size.max(initial=1))
-    widths = keys.widths()
-    padded = -(-width // _WORD) * _WORD
-    matrix = np.zeros((len(keys), padded + _WORD * (len(widths) > 1)), np.uint8)
-    if len(widths) == 1:
-        matrix[:, :width] = keys.matrix(width)
-    elif widths:
-        for size in widths:
-            which = np.flatnonzero(keys.size == size)
-            matrix[which, :size] = keys.taken(which).matrix(size)
-        matrix[:, padded:] = keys.size.astype(">u8").view(np.uint8).reshape(-1, _WORD)
-    numbers = matrix.view(">u8")
-    return [numbers[:, column].astype(np.uint64) for column in range(numbers.shape[1])]

@@ -136,13 +136,13 @@ def test_a_restore_is_finished_by_the_same_call_however_often_it_is_killed(
 STEPS = (
     ("put_if_absent", "_ckpt/restore/request.json"),
     ("put_if_absent", "metadata"),
-    ("put", "_ckpt/restore/done/digest-0-0-default.json"),
-    ("put", "_ckpt/restore/done/make-0-1-default.json"),
+    ("put", "_ckpt/restore/done/clip-0-0-default.json"),
+    ("put", "_ckpt/restore/done/clip-0-1-default.json"),
     ("put", "commits/0"),
     ("put", "state/0/_metadata/metadata"),
     ("put", "_ckpt/restore/result.json"),
     ("put", "metadata"),
-    ("delete", "_ckpt/restore/done/make-0-0-default.json"),
+    ("delete", "_ckpt/restore/done/clip-0-1-default.json"),
     ("delete", "_ckpt/restore/request.json"),
     ("delete", "_ckpt/restore/result.json"),
 )

@@ -1,0 +1,93 @@
+"""Many keys in their order, and rows of several runs in one."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from pyspark_ckpt.state_store.bulk.packed import Integers, Packed, concatenated
+from pyspark_ckpt.state_store.bulk.rows import RowColumns
+
+WIDEST = 512
+"""Longer keys are compared one by one: a matrix of all would have more bytes than they."""
+_WORD = 8
+
+Bools = npt.NDArray[np.bool_]
+
+
+def joined(runs: Sequence[Iterator[RowColumns]]) -> Iterator[RowColumns]:
+    """The rows of runs whose keys rise, none of which is in two, in the order of all keys.
+
+    Of each run there is one portion in memory. Portions that are empty are allowed.
+    """
+    heads = [(rows, run) for run in runs if (rows := _next(run)) is not None]
+    while len(heads) > 1:
+        cut = min(rows.keys[len(rows) - 1] for rows, _ in heads)
+        below, above = [], []
+        for rows, run in heads:
+            count = bisect_right(rows.keys, cut)
+            below.append(rows.taken(slice(count)))
+            rest = rows.taken(slice(count, None)) if count < len(rows) else _next(run)
+            if rest is not None:
+                above.append((rest, run))
+        heads = above
+        keys = concatenated([rows.keys for rows in below])
+        order, _ = in_order(keys)
+        yield RowColumns(keys.taken(order), concatenated([rows.values for rows in below]).taken(order))
+    for rows, run in heads:
+        yield rows
+        yield from run
+
+
+def _next(run: Iterator[RowColumns]) -> RowColumns | None:
+    """The next portion that has rows."""
+    return next((rows for rows in run if len(rows)), None)
+
+
+def in_order(keys: Packed) -> tuple[Integers, Bools]:
+    """Positions of the keys in their order, equal ones as they come; and which of these equal the one before."""
+    if keys.size.max(initial=0) > WIDEST:
+        return _in_order_one_by_one(keys)
+    found = _word(keys, 0)
+    order = np.argsort(found, kind="stable")
+    found = found[order]
+    is_same = np.zeros(len(keys), np.bool_)
+    is_same[1:] = found[1:] == found[:-1]
+    last = -(-int(keys.size.max(initial=0)) // _WORD)
+    for number in range(1, last + 1):  # behind all of its words, a key that is shorter comes first
+        if not is_same.any():
+            break
+        tied = is_same.copy()
+        tied[:-1] |= is_same[1:]
+        places = np.flatnonzero(tied)
+        some = keys.taken(order[places])
+        found = _word(some, number) if number < last else some.size.astype(np.uint64)
+        again = np.lexsort((found, np.cumsum(~is_same[places])))
+        order[places] = order[places][again]
+        found = found[again]
+        is_same[places[1:]] &= found[1:] == found[:-1]
+    return order, is_same
+
+
+def _in_order_one_by_one(keys: Packed) -> tuple[Integers, Bools]:
+    strings = keys.strings()
+    order = sorted(range(len(strings)), key=strings.__getitem__)
+    is_same = [False, *(strings[one] == strings[other] for one, other in pairwise(order))]
+    return np.array(order), np.array(is_same)
+
+
+def _word(keys: Packed, number: int) -> npt.NDArray[np.uint64]:
+    """Eight bytes of each key as a number that compares as they do; zeros stand for those that it has not."""
+    at, count = keys.at + number * _WORD, np.clip(keys.size - number * _WORD, 0, _WORD)
+    data = keys.data
+    if len(keys) and int(at.max()) + _WORD > len(data):
+        data = np.concatenate([data, np.zeros(_WORD * (number + 1), np.uint8)])
+    words = np.ndarray((max(0, len(data) - _WORD + 1),), ">u8", data, 0, (1,))[at].astype(np.uint64)
+    if (count == _WORD).all():
+        return words
+    lacking = (8 * (_WORD - count)).astype(np.uint64)
+    return np.where(count > 0, words >> lacking << lacking, np.uint64(0))

@@ -1,0 +1,216 @@
+"""Rows that are read many at once are those that RocksDB itself reads, one by one."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from pyspark_ckpt.state_store.bulk import Packed, RowColumns, columns_of, joined, order, sum_of, xxh3
+from pyspark_ckpt.state_store.bulk.sorted_table import SortedTable
+from pyspark_ckpt.state_store.bulk.table_scan import scan
+from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
+from pyspark_ckpt.state_store.errors import FormatError, InternalError
+
+EVERYTHING = b"", b"\xff" * 600
+TUNING = Tuning(1 << 20)
+KEYS = st.one_of(
+    st.binary(min_size=1, max_size=4),
+    st.builds(bytes.__add__, st.sampled_from([b"a" * 7, b"a" * 8, b"a" * 200, b"a" * 520]), st.binary(max_size=12)),
+)
+VALUES = st.one_of(st.binary(max_size=20), st.builds(bytes.__mul__, st.binary(min_size=1, max_size=3), st.just(9000)))
+
+
+def read(database: Database, begin: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+    return [row for rows in columns_of(database, begin, end) for row in rows.rows()]
+
+
+class Databases(RuleBasedStateMachine):
+    """A database with files at several levels, deletions, and ranges that are hidden."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = ExitStack()
+        self.folder = Path(self.stack.enter_context(TemporaryDirectory()))
+        self.number = 0
+
+    @initialize(compression=st.sampled_from(["lz4", "zstd", "none"]))
+    def open(self, compression: str) -> None:
+        self.tuning = TUNING.using(compression)
+        self.database = Database(self.folder / "db", self.tuning)
+
+    @rule(rows=st.dictionaries(KEYS, st.one_of(st.none(), VALUES), min_size=1, max_size=40))
+    def ingest(self, rows: dict[bytes, bytes | None]) -> None:
+        path = self.folder / f"{self.number}.sst"
+        self.number += 1
+        write_table_file(path, sorted(rows.items()), self.tuning)
+        self.database.ingest([path])
+
+    @rule(begin=KEYS, end=KEYS)
+    def hide(self, begin: bytes, end: bytes) -> None:
+        if begin < end:
+            self.database.hide(begin, end)
+
+    @rule()
+    def compact(self) -> None:
+        self.database.compact()
+
+    @rule(begin=KEYS, end=KEYS)
+    def compact_range(self, begin: bytes, end: bytes) -> None:
+        if begin < end:
+            self.database.drop(begin, end)
+
+    @rule(begin=KEYS, end=KEYS)
+    def compare_range(self, begin: bytes, end: bytes) -> None:
+        assert read(self.database, begin, end) == list(self.database.rows_in(begin, max(begin, end)))
+
+    @rule()
+    def compare(self) -> None:
+        assert read(self.database, *EVERYTHING) == list(self.database.rows_in(*EVERYTHING))
+
+    def teardown(self) -> None:
+        self.database.close()
+        self.stack.close()
+
+
+TestDatabases = Databases.TestCase
+TestDatabases.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+
+
+def filled(folder: Path, rows: int, *, seed: int = 0) -> Database:
+    """Many rows of a fixed layout, in a large file and two small ones that change and delete some."""
+    choose = random.Random(seed)
+    database = Database(folder / "db", TUNING)
+    state = {n.to_bytes(4, "big") + bytes(8): n.to_bytes(24, "little") for n in choose.sample(range(1 << 32), rows)}
+    changes = [dict.fromkeys(choose.sample(sorted(state), rows // 50), value) for value in (b"changed", None)]
+    for number, each in enumerate([state, *changes]):
+        write_table_file(folder / f"{number}.sst", sorted(each.items()), TUNING)
+        database.ingest([folder / f"{number}.sst"])
+    return database
+
+
+def test_rows_come_in_portions_of_bounded_size(quick_path: Path) -> None:
+    database = filled(quick_path, 200_000)
+    portions = list(columns_of(database, *EVERYTHING))
+    assert len(portions) > 2
+    assert max(map(len, portions)) < 100_000
+    assert [row for rows in portions for row in rows.rows()] == list(database.rows_in(*EVERYTHING))
+    database.close()
+
+
+def test_files_that_are_compacted_meanwhile_are_read_to_their_end(quick_path: Path) -> None:
+    database = filled(quick_path, 200_000)
+    before = {table.name for table in database.table_files()}
+    portions = columns_of(database, *EVERYTHING)
+    found = list(next(portions).rows())
+    database.compact()
+    assert before.isdisjoint(path.name for path in database.folder.iterdir())
+    found += [row for rows in portions for row in rows.rows()]
+    assert found == list(database.rows_in(*EVERYTHING))
+    database.close()
+
+
+def test_tables_in_a_wrong_order_are_noticed(quick_path: Path) -> None:
+    database = filled(quick_path, 1_000)
+    with ExitStack() as stack:
+        names = [table.name for table in database.table_files()]
+        tables = [stack.enter_context(closing(SortedTable(database.folder / name))) for name in names]
+        assert sum(map(len, scan(tables, *EVERYTHING, database.get, "it"))) == 1_000 - 20
+        with pytest.raises(InternalError, match="is not what the database has"):
+            list(scan(tables[::-1], *EVERYTHING, database.get, "it"))
+    database.close()
+
+
+def test_damage_anywhere_in_a_table_is_found_or_without_effect(quick_path: Path) -> None:
+    rows = [(n.to_bytes(4, "big"), bytes([n % 7]) * (n % 300)) for n in range(400)]
+    path = quick_path / "table.sst"
+    write_table_file(path, rows, TUNING)
+    whole = path.read_bytes()
+
+    def found(content: bytes) -> list[tuple[bytes, bytes]]:
+        path.write_bytes(content)
+        with closing(SortedTable(path)) as table:
+            return [row for part in scan([table], *EVERYTHING, lambda _key: None, "it") for row in part.rows()]
+
+    assert found(whole) == rows
+    choose = random.Random(1)
+    noticed = 0
+    for at in (*choose.sample(range(len(whole)), 300), *range(len(whole) - 60, len(whole))):
+        damaged = bytearray(whole)
+        damaged[at] ^= choose.randrange(1, 256)
+        try:
+            assert found(bytes(damaged)) == rows
+        except FormatError as problem:
+            assert str(path) in str(problem) or "it is damaged" in str(problem)  # noqa: PT017 - either is right
+            noticed += 1
+    assert noticed > 200
+    for length in (0, 10, 53, len(whole) // 2, len(whole) - 1):
+        with pytest.raises(FormatError, match="is damaged"):
+            found(whole[:length])
+
+
+def test_hashes_are_those_of_xxhash() -> None:
+    choose = random.Random(2)
+    for length in xxh3.LENGTHS:
+        rows = [choose.randbytes(length) for _ in range(5)]
+        seed = choose.choice((0, 1, 22, 1 << 20))
+        found = xxh3.hashes_of(Packed.of(rows).matrix(length), seed)
+        assert found.tolist() == [xxhash.xxh3_64_intdigest(row, seed) for row in rows]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=8), st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_sums_of_rows_of_any_lengths_are_right(lengths: list[tuple[int, int]], seed: int) -> None:
+    choose = random.Random(seed)
+    rows = [
+        (choose.randbytes((2, 22, 40, 300)[key]), choose.randbytes((0, 24, 150)[value]))
+        for key, value in lengths
+        for _ in range(choose.choice((3, 700)))
+    ]
+    choose.shuffle(rows)
+    expected = sum(xxhash.xxh3_64_intdigest(key[2:] + value, len(key)) for key, value in rows)
+    assert sum_of(RowColumns.of(rows)) == expected
+
+
+@given(st.lists(KEYS, max_size=60))
+def test_keys_are_put_in_order_and_equal_ones_are_told(keys: list[bytes]) -> None:
+    found, is_same = order.in_order(Packed.of(keys))
+    assert found.tolist() == sorted(range(len(keys)), key=keys.__getitem__)
+    ordered = sorted(keys)
+    assert is_same.tolist() == [n > 0 and ordered[n - 1] == key for n, key in enumerate(ordered)]
+
+
+@given(st.dictionaries(KEYS, st.tuples(st.integers(0, 3), VALUES), max_size=60), st.integers(1, 7))
+def test_runs_are_joined_in_the_order_of_keys(rows: dict[bytes, tuple[int, bytes]], portion: int) -> None:
+    def run(number: int) -> Iterator[RowColumns]:
+        mine = sorted((key, value) for key, (owner, value) in rows.items() if owner == number)
+        for first in range(0, len(mine), portion):
+            yield RowColumns.of(mine[first : first + portion])
+            yield RowColumns.of([])
+
+    found = [row for part in joined([run(number) for number in range(4)]) for row in part.rows()]
+    assert found == sorted((key, value) for key, (_, value) in rows.items())
+
+
+@given(st.lists(KEYS, unique=True, max_size=40), st.integers(1, 0xFFFE))
+def test_rows_get_another_state_and_keep_what_they_are(keys: list[bytes], number: int) -> None:
+    rows = [(b"\0\1" + key, key) for key in sorted(keys)]
+    assert list(RowColumns.of(rows).renumbered(number).rows()) == [
+        (number.to_bytes(2, "big") + key, key) for key in sorted(keys)
+    ]
+
+
+@given(st.lists(KEYS, min_size=1, max_size=40))
+def test_packed_strings_are_a_sequence(strings: list[bytes]) -> None:
+    packed = Packed.of(sorted(strings))
+    assert packed.strings() == [packed[n] for n in range(len(packed))] == sorted(strings)
+    assert bisect_left(packed, strings[0]) == sorted(strings).index(strings[0])
