@@ -25,7 +25,7 @@ from pyspark_ckpt.state_store.blobs.s3a import PREFIX as S3A
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.inventory import inventory
-from pyspark_ckpt.state_store.jobs import SMALL_BYTES, LocalProcesses, Progress, Runner, Task, copy_here, run_here
+from pyspark_ckpt.state_store.jobs import SMALL_BYTES, CopyHere, LocalProcesses, Progress, RunHere, Runner, Task
 from pyspark_ckpt.state_store.options import Options, parse, settings_of
 from pyspark_ckpt.state_store.query_log import refuse_other_provider
 from pyspark_ckpt.state_store.restoration import Restoration
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 STOP_TIMEOUT_S = 600.0
 _LOOK_S = 0.05
-SLICES_A_CORE = 4
-"""Tasks of a Spark job for each core: a task in Python takes Spark 50 ms, and one that ends late keeps cores idle."""
+SLICES_A_CORE = 2
+"""Tasks of a Spark job for each core: a task in Python takes Spark 80 ms, and one that ends late keeps cores idle."""
 
 
 def savepoint(
@@ -185,9 +185,9 @@ def _run(restoration: Restoration, target: str, at_end: Callable[[], object] | N
 def _job(what: str, size_bytes: int = SMALL_BYTES, *, only_copies: bool = False) -> Iterator[tuple[Runner, Progress]]:
     """How the tasks of an operation run, and who is told how far they are."""
     session = _active_session()
-    runner: Runner = run_here if size_bytes < SMALL_BYTES else LocalProcesses()
+    runner: Runner = RunHere() if size_bytes < SMALL_BYTES else LocalProcesses()
     if only_copies and (session is None or _local(session.sparkContext)):
-        runner = copy_here
+        runner = CopyHere()
     elif session is not None:
         runner = SparkJob(session, f"pyspark-ckpt: {what}")
     with progress_bar(what) as progress:
@@ -201,12 +201,17 @@ class SparkJob:
     session: SparkSession
     description: str
 
+    @property
+    def width(self) -> int:
+        """As many as there are cores."""
+        return self.session.sparkContext.defaultParallelism
+
     def __call__(self, tasks: Sequence[Task], progress: Progress) -> list[Any]:
         """See Runner. What fails is raised as it was; Spark tries again first what may pass."""
         if not tasks:
             return []
         context = self.session.sparkContext
-        slices = min(len(tasks), context.defaultParallelism * SLICES_A_CORE)
+        slices = min(len(tasks), self.width * SLICES_A_CORE)
         group = f"pyspark-ckpt-{time.monotonic_ns()}"
         attempted = partial(_outcome, attempts=_attempts(context))
         outcomes: list[tuple[Any, CkptError | None]] = []

@@ -18,12 +18,12 @@ from pathlib import Path
 import msgspec
 
 from pyspark_ckpt.state_store.assembly import Assembled, NewStore, publish
-from pyspark_ckpt.state_store.bulk import RowColumns, columns_of, joined, sum_of
+from pyspark_ckpt.state_store.bulk import RowColumns, columns_of, joined
 from pyspark_ckpt.state_store.database import Database, TableWriter
-from pyspark_ckpt.state_store.digests import Digest, digest
+from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, state_head, state_range
 from pyspark_ckpt.state_store.meta import State, is_keyed
-from pyspark_ckpt.state_store.rows import refuse_stray_rows, rows_of
+from pyspark_ckpt.state_store.rows import proven, refuse_stray_rows, rows_of
 from pyspark_ckpt.state_store.snapshot import Origins
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
@@ -165,11 +165,8 @@ class ClipTask:
             found = (rows.with_hashes(begin, end, is_ordered=True) for rows in rows_of(source, old.number))
         else:
             found = columns_of(source, _bound(old.number, begin), _bound(old.number, end))
-        proof = Digest()
-        for rows in found:
-            proof += digest(len(rows), sum_of(rows))
+        for rows in proven(found, old.name, digests):
             yield rows if old.number == state.number else rows.renumbered(state.number)
-        digests[old.name] = proof
 
     def _hidden(self, *, is_whole: bool) -> Iterator[tuple[bytes, bytes]]:
         """What must not be seen of the store that is clipped."""

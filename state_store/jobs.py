@@ -47,8 +47,19 @@ class Task(Protocol):
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Told how many of how many tasks are done."""
-Runner: TypeAlias = Callable[[Sequence[Task], Progress], list[Any]]
-"""Runs tasks in any order and returns their results in the order of the tasks. Raises what a task raises."""
+
+
+class Runner(Protocol):
+    """Runs tasks, ``width`` at once."""
+
+    @property
+    def width(self) -> int:
+        """At least 1."""
+        ...
+
+    def __call__(self, tasks: Sequence[Task], progress: Progress) -> list[Any]:
+        """Run them in any order; returns their results in the order of the tasks. Raises what a task raises."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -81,34 +92,44 @@ class _Done(msgspec.Struct, Generic[T]):
     result: T
 
 
-def run_here(tasks: Sequence[Task], progress: Progress) -> list[Any]:
+class RunHere:
     """A runner: one task after the other, in this process."""
-    results = []
-    for number, task in enumerate(tasks):
-        progress(number, len(tasks))
-        results.append(task())
-    progress(len(tasks), len(tasks))
-    return results
+
+    width = 1
+
+    def __call__(self, tasks: Sequence[Task], progress: Progress) -> list[Any]:
+        """See Runner."""
+        results = []
+        for number, task in enumerate(tasks):
+            progress(number, len(tasks))
+            results.append(task())
+        progress(len(tasks), len(tasks))
+        return results
 
 
-def copy_here(tasks: Sequence[Task], progress: Progress) -> list[Any]:
+class CopyHere:
     """A runner for tasks that copy, and so wait for places and disks: many at once, in threads of this process."""
-    with ThreadPoolExecutor(COPIES) as pool:
-        running = [pool.submit(task) for task in tasks]
-        try:
-            for done, future in enumerate(as_completed(running), 1):
-                future.result()
-                progress(done, len(tasks))
-        finally:
-            pool.shutdown(cancel_futures=True)
-    return [future.result() for future in running]
+
+    width = COPIES
+
+    def __call__(self, tasks: Sequence[Task], progress: Progress) -> list[Any]:
+        """See Runner."""
+        with ThreadPoolExecutor(self.width) as pool:
+            running = [pool.submit(task) for task in tasks]
+            try:
+                for done, future in enumerate(as_completed(running), 1):
+                    future.result()
+                    progress(done, len(tasks))
+            finally:
+                pool.shutdown(cancel_futures=True)
+        return [future.result() for future in running]
 
 
 @dataclass(frozen=True)
 class LocalProcesses:
     """A runner on the processors of this machine."""
 
-    processes: int = os.cpu_count() or 1
+    width: int = os.cpu_count() or 1
 
     def __call__(self, tasks: Sequence[Task], progress: Progress) -> list[Any]:
         """See Runner. Raises StorageError if a process dies."""
@@ -128,8 +149,8 @@ class LocalProcesses:
                     progress(len(results), len(tasks))
 
         progress(0, len(tasks))
-        with ThreadPoolExecutor(min(self.processes, len(tasks))) as pool:
-            for future in as_completed([pool.submit(work) for _ in range(min(self.processes, len(tasks)))]):
+        with ThreadPoolExecutor(min(self.width, len(tasks))) as pool:
+            for future in as_completed([pool.submit(work) for _ in range(min(self.width, len(tasks)))]):
                 if future.exception() is not None:
                     waiting.clear()
                 future.result()

@@ -25,6 +25,7 @@ from pyspark_ckpt.state_store.redistribution import (
     merged,
     overlaps,
 )
+from pyspark_ckpt.state_store.regrouping import Regrouped, RegroupTask, groups_of
 from pyspark_ckpt.state_store.remote import folder_in, store_folder
 from pyspark_ckpt.state_store.restore_request import ProvenState, RecordedRequest
 from pyspark_ckpt.state_store.rows import require_counts
@@ -79,6 +80,8 @@ class Movement:
             before, results = self._imported(operator, saved, new)
         elif operator.layout is Layout.KEY_GROUPS:
             before, results = self._clipped(operator, stores, new)
+        elif groups := groups_of(len(stores), len(new), self._runner.width):
+            before, results = self._regrouped(groups, stores, new)
         else:
             before, results = self._split(stores, new)
         digests = {whole.names.get(state, state): each for state, each in combined(before).items()}
@@ -108,6 +111,23 @@ class Movement:
             for each in new
         ]
         return [split.digests for split in splits], self._run(joins, Assembled)
+
+    def _regrouped(
+        self, groups: int, stores: Sequence[StoreVersion], new: Sequence[NewStore]
+    ) -> tuple[list[dict[str, Digest]], list[Assembled]]:
+        numbers = new[0].merged.numbers
+        tasks = [
+            RegroupTask(
+                self._workplace,
+                tuple(stores[group::groups]),
+                tuple(numbers[group::groups]),
+                tuple(new[group::groups]),
+                len(new),
+            )
+            for group in range(groups)
+        ]
+        done: list[Regrouped] = self._run(tasks, Regrouped)
+        return [each for group in done for each in group.before], [each for group in done for each in group.made]
 
     def _imported(
         self, operator: OperatorVersion, saved: SavedRows, new: Sequence[NewStore]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from pyspark_ckpt.state_store.bulk import RowColumns, columns_of, sum_of
@@ -29,12 +29,20 @@ def digests_of(database: Database, states: Sequence[State]) -> dict[str, Digest]
 
 def digest_of(database: Database, state: State, take: Callable[[RowColumns], None] = lambda _rows: None) -> Digest:
     """Digest of all rows of a state; ``take`` gets them, portion by portion. Raises as ``rows_of``."""
+    digests: dict[str, Digest] = {}
+    for portion in proven(rows_of(database, state.number), state.name, digests):
+        take(portion)
+    return digests[state.name]
+
+
+def proven(portions: Iterable[RowColumns], name: str, digests: dict[str, Digest]) -> Iterator[RowColumns]:
+    """The same rows; when all have been taken, ``digests`` has theirs under the ``name`` of their state."""
     count, total = 0, 0
-    for portion in rows_of(database, state.number):
+    for portion in portions:
         count += len(portion)
         total += sum_of(portion)
-        take(portion)
-    return digest(count, total)
+        yield portion
+    digests[name] = digest(count, total)
 
 
 def refuse_stray_rows(database: Database, meta: StoreMeta, what: str) -> None:

@@ -267,31 +267,31 @@ def entries_of(blocks: Sequence[bytes], what: str) -> tuple[Entries, Integers]:
         nothing = Packed.of([])
         return Entries(nothing, nothing, np.zeros(0, np.uint64), np.zeros(0, np.uint8)), np.zeros(0, np.int64)
     data, run_begin, run_end, runs = _runs(blocks, what)
-    run, at, ends = np.arange(len(run_begin)), run_begin, run_end
-    steps: list[tuple[Integers, ...]] = []
-    while True:
-        active = at < ends
-        if not active.all():
-            run, at, ends = run[active], at[active], ends[active]
-        if not len(at):
-            break
-        shared, own, size, key_at = _headers(data, at)
+    at, counts = _walked(data, run_begin, run_end, what)
+    shared, own, size, key_at = _headers(data, at)
+    entries = _with_keys(data, shared, own, key_at, Packed(data, key_at + own, size), what)
+    return entries, np.add.reduceat(counts, np.cumsum(runs) - runs)
+
+
+def _walked(data: Bytes, at: Integers, ends: Integers, what: str) -> tuple[Integers, Integers]:
+    """Where all entries of some runs begin, run by run, and how many each run has. All runs go on side by side."""
+    run, counts = np.arange(len(at)), np.zeros(len(at), np.int64)
+    steps = []
+    while len(at):
+        steps.append((run, at))
+        counts[run] += 1
+        _, own, size, key_at = _headers(data, at)
         at = key_at + own + size
         if (at > ends).any():
             raise FormatError(f"{what} is damaged: an entry ends behind its block.")
-        steps.append((run, shared, own, size, key_at))
-    counts = np.zeros(len(run_begin), np.int64)
-    for step in steps:
-        counts[step[0]] += 1
+        goes_on = at < ends
+        if not goes_on.all():
+            run, at, ends = run[goes_on], at[goes_on], ends[goes_on]
     first = np.cumsum(counts) - counts
-    columns = [np.empty(int(counts.sum()), np.int64) for _ in range(4)]
-    for number, (run, *fields) in enumerate(steps):
-        places = first[run] + number
-        for column, field in zip(columns, fields, strict=True):
-            column[places] = field
-    shared, own, size, key_at = columns
-    entries = _with_keys(data, shared, own, key_at, Packed(data, key_at + own, size), what)
-    return entries, np.add.reduceat(counts, np.cumsum(runs) - runs)
+    begins = np.empty(int(counts.sum()), np.int64)
+    for number, (run, at) in enumerate(steps):
+        begins[first[run] + number] = at
+    return begins, counts
 
 
 def _runs(blocks: Sequence[bytes], what: str) -> tuple[Bytes, Integers, Integers, Integers]:
@@ -318,13 +318,15 @@ def _runs(blocks: Sequence[bytes], what: str) -> tuple[Bytes, Integers, Integers
 
 def _headers(data: Bytes, at: Integers) -> tuple[Integers, Integers, Integers, Integers]:
     """Three numbers at each place, and what follows them."""
-    three = np.ndarray((len(data) - 3,), "<u4", data, 0, (1,))[at].astype(np.int64)
-    if not (three & 0x808080).any():
-        return three & 0xFF, three >> 8 & 0xFF, three >> 16 & 0xFF, at + 3
-    shared, at = _varints(data, at)
-    own, at = _varints(data, at)
-    size, at = _varints(data, at)
-    return shared, own, size, at
+    three = np.ndarray((len(data) - 3,), "<u4", data, 0, (1,))[at]
+    if not (np.bitwise_or.reduce(three) & 0x808080):
+        columns = three.view(np.uint8)
+        shared, own, size = (columns[number::4].astype(np.int64) for number in range(3))
+        return shared, own, size, at + 3
+    shared, behind = _varints(data, at)
+    own, behind = _varints(data, behind)
+    size, behind = _varints(data, behind)
+    return shared, own, size, behind
 
 
 def _varints(data: Bytes, at: Integers) -> tuple[Integers, Integers]:
@@ -342,7 +344,7 @@ def _varints(data: Bytes, at: Integers) -> tuple[Integers, Integers]:
 def _with_keys(data: Bytes, shared: Integers, own: Integers, at: Integers, values: Packed, what: str) -> Entries:
     """The entries with their keys put together of what each shares with the one before, and its own."""
     size = shared + own
-    if len(size) and (int(size.min()) < SUFFIX_BYTES or int(shared[0])):
+    if int(size.min()) < SUFFIX_BYTES or shared[0] or (shared[1:] > size[:-1]).any():
         raise FormatError(f"{what} is damaged: an entry has no key.")
     width = int(size.max(initial=0))
     if width > WIDEST_KEY:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
-from pyspark_ckpt.state_store.jobs import LocalProcesses, copy_here
+from pyspark_ckpt.state_store.jobs import CopyHere, LocalProcesses
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def test_a_process_that_dies_is_named_with_its_task() -> None:
 def test_copies_run_at_once_in_this_process_and_stop_at_the_first_error() -> None:
     told: list[tuple[int, int]] = []
     tasks = [Square(number) for number in range(1, 20)]
-    assert copy_here(tasks, lambda done, of: told.append((done, of))) == [task() for task in tasks]
+    assert CopyHere()(tasks, lambda done, of: told.append((done, of))) == [task() for task in tasks]
     assert told[-1] == (19, 19)
     with pytest.raises(FormatError, match="-1 is damaged"):
-        copy_here([Square(1), Square(-1), Square(2)], lambda _done, _of: None)
+        CopyHere()([Square(1), Square(-1), Square(2)], lambda _done, _of: None)
