@@ -8,8 +8,9 @@ the files when these are next compacted; where whole files are hidden, that is d
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+import shutil
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
@@ -19,10 +20,11 @@ import msgspec
 
 from pyspark_ckpt.state_store.assembly import Assembled, NewStore, publish
 from pyspark_ckpt.state_store.bulk import RowColumns, columns_of, joined
-from pyspark_ckpt.state_store.database import Database, TableWriter
+from pyspark_ckpt.state_store.database import Database, TableWriter, Tuning, drop_unreferenced
 from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, state_head, state_range
 from pyspark_ckpt.state_store.meta import State, is_keyed
+from pyspark_ckpt.state_store.restore import Restored
 from pyspark_ckpt.state_store.rows import proven, refuse_stray_rows, rows_of
 from pyspark_ckpt.state_store.snapshot import Origins
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
@@ -35,7 +37,7 @@ Hashes = tuple[int, int]
 
 
 class Clipped(msgspec.Struct, frozen=True):
-    """A new store, and digests of what was made of it as each of the task's parts had it, by the parts' states."""
+    """A new store, and digests of its rows as each part of its clip had them, by the names of the part's states."""
 
     made: Assembled
     before: list[dict[str, Digest]]
@@ -64,67 +66,108 @@ class Part:
 
 
 @dataclass(frozen=True)
-class ClipTask:
-    """Makes one new partition, whose rows have these ``hashes``, of the old ones that have any of them."""
+class Clip:
+    """A new partition, whose rows have these ``hashes``, and the old ones that have any of them."""
 
-    workplace: Workplace
     new: NewStore
     hashes: Hashes
     parts: tuple[Part, ...]
 
     @property
+    def best(self) -> Part | None:
+        """The part that has most of its rows, of those whose rows can stay as they are."""
+        usable = [part for part in self.parts if part.keeps_numbers]
+        return max(usable, key=lambda part: part.shared(self.hashes), default=None)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that the best part has belongs to the new partition."""
+        best = self.best
+        return best is not None and best.shared(self.hashes) == best.hashes[1] - best.hashes[0]
+
+
+def grouped(clips: Sequence[Clip], width: int) -> list[tuple[Clip, ...]]:
+    """Those together that have the same best part, if that leaves enough tasks for ``width`` at once; else each alone.
+
+    A part is brought to the machine of a task once for all of its clips.
+    """
+    groups: dict[Part | None, list[Clip]] = defaultdict(list)
+    for clip in clips:
+        groups[clip.best].append(clip)
+    return [tuple(group) for group in groups.values()] if len(groups) >= width else [(clip,) for clip in clips]
+
+
+@dataclass(frozen=True)
+class ClipTask:
+    """Makes some new partitions."""
+
+    workplace: Workplace
+    clips: tuple[Clip, ...]
+
+    @property
     def key(self) -> str:
         """Names the task among all of its redistribution."""
-        return f"clip-{self.new.identity.key}"
+        return f"clip-{self.clips[0].new.identity.key}-{len(self.clips)}"
 
-    def __call__(self) -> Clipped:
-        """Publish the new store. Raises StorageError, FormatError, NotFoundError."""
-        usable = [part for part in self.parts if part.keeps_numbers]
-        best = max(usable, key=lambda part: part.shared(self.hashes), default=None)
+    def __call__(self) -> list[Clipped]:
+        """Publish the new stores. Raises StorageError, FormatError, NotFoundError."""
         with self.workplace.folder() as folder, ExitStack() as stack:
-            sources: dict[Part, Database] = {}
-            origins = None
-            for number, part in enumerate(self.parts):
-                name = "copy" if part is best else f"old-{number}"
-                restored = stack.enter_context(self.workplace.restored(part.store, folder / name))
-                refuse_stray_rows(restored.database, restored.meta, str(part.store.identity))
-                sources[part] = restored.database
-                if part is best:
-                    origins = Origins(self.workplace.place(part.store.url), restored.table_files)
-            if best is None:
-                (folder / "copy").mkdir(mode=0o700)
-                database = Database(folder / "copy" / "db", self.workplace.tuning())
-            else:
-                database = sources[best]
-            try:
-                before = self._fill(database, best, sources, folder)
-                return Clipped(publish(self.workplace, self.new, database, folder, origins), before)
-            finally:
-                database.close()
+            sources: dict[Part, Restored] = {}
+            for part in (part for clip in self.clips for part in clip.parts):
+                if part not in sources:
+                    restored = stack.enter_context(self.workplace.restored(part.store, folder / f"old-{len(sources)}"))
+                    refuse_stray_rows(restored.database, restored.meta, str(part.store.identity))
+                    sources[part] = restored
+            return [self._made(clip, sources, folder / f"new-{number}") for number, clip in enumerate(self.clips)]
 
-    def _fill(
-        self, database: Database, best: Part | None, sources: Mapping[Part, Database], folder: Path
-    ) -> list[dict[str, Digest]]:
-        """Bring into ``database``, which is what ``best`` was, what belongs there, and hide everything else."""
-        is_whole = best is not None and best.shared(self.hashes) == best.hashes[1] - best.hashes[0]
+    def _made(self, clip: Clip, sources: Mapping[Part, Restored], folder: Path) -> Clipped:
+        (folder / "copy").mkdir(parents=True, mode=0o700)
+        tuning, best = self.workplace.tuning(), clip.best
+        origins = None
+        if best is not None:
+            sources[best].database.checkpoint(folder / "copy" / "db")
+            drop_unreferenced(folder / "copy" / "db", tuning)
+            origins = Origins(self.workplace.place(best.store.url), sources[best].table_files)
+        filling = _Filling(clip, {part: sources[part].database for part in clip.parts}, tuning, folder)
+        database = Database(folder / "copy" / "db", tuning)
+        try:
+            before = filling.fill(database)
+            return Clipped(publish(self.workplace, clip.new, database, folder, origins), before)
+        finally:
+            database.close()
+            shutil.rmtree(folder)
+
+
+@dataclass(frozen=True)
+class _Filling:
+    """Brings into the copy of the best part, or an empty database, what belongs to a new partition."""
+
+    clip: Clip
+    sources: Mapping[Part, Database]
+    tuning: Tuning
+    folder: Path
+
+    def fill(self, database: Database) -> list[dict[str, Digest]]:
+        """Do it, and hide everything else. Returns what each part had of the rows."""
+        best, parts = self.clip.best, self.clip.parts
         written = []
-        before: list[dict[str, Digest]] = [{} for _ in self.parts]
-        for state in self.new.merged.states:  # all is read before anything is hidden
-            path = folder / f"{state.number}.sst"
+        before: list[dict[str, Digest]] = [{} for _ in parts]
+        for state in self.clip.new.merged.states:
+            path = self.folder / f"{state.number}.sst"
             if not is_keyed(state):
-                written += self._written(path, [self._rows_of_spark(state, sources)])
+                written += self._written(path, [self._rows_of_spark(state)])
                 continue
             is_ordered = bool(state.number & ORDERED_BIT)
             wanted: list[Iterator[RowColumns]] = []
             staying: list[Iterator[RowColumns]] = []
-            for part, digests in sorted(zip(self.parts, before, strict=True), key=lambda each: each[0].hashes):
-                stays = part is best and (is_whole or not is_ordered)
-                (staying if stays else wanted).append(self._rows(state, part, sources[part], digests))
+            for part, digests in sorted(zip(parts, before, strict=True), key=lambda each: each[0].hashes):
+                stays = part is best and (self.clip.is_whole or not is_ordered)
+                (staying if stays else wanted).append(self._rows(state, part, digests))
             for rows in staying:
                 deque(rows, maxlen=0)
             written += self._written(path, joined(wanted) if is_ordered else chain.from_iterable(wanted))
         if best is not None:
-            hidden = list(self._hidden(is_whole=is_whole))
+            hidden = list(self._hidden())
             for begin, end in hidden:
                 database.hide(begin, end)
             _drop(database, hidden)
@@ -137,29 +180,29 @@ class ClipTask:
         writer = None
         for rows in portions:
             if len(rows):
-                writer = writer or TableWriter(path, self.workplace.tuning())
+                writer = writer or TableWriter(path, self.tuning)
                 writer.put_all(rows.keys.strings(), rows.values.strings())
         if writer is None:
             return []
         writer.finish()
         return [path]
 
-    def _rows_of_spark(self, state: State, sources: Mapping[Part, Database]) -> RowColumns:
+    def _rows_of_spark(self, state: State) -> RowColumns:
         values = [
             value
-            for part, source in sources.items()
+            for part, source in self.sources.items()
             if (old := part.state_of(state)) is not None
             for rows in rows_of(source, old.number)
             for value in rows.values.strings()
         ]
-        return RowColumns.of([self.new.row_of_spark(state, values)] if values else [])
+        return RowColumns.of([self.clip.new.row_of_spark(state, values)] if values else [])
 
-    def _rows(self, state: State, part: Part, source: Database, digests: dict[str, Digest]) -> Iterator[RowColumns]:
+    def _rows(self, state: State, part: Part, digests: dict[str, Digest]) -> Iterator[RowColumns]:
         """The rows of a state that an old partition has for the new one; when all are read, so is their digest."""
         old = part.state_of(state)
         if old is None:
             return
-        begin, end = self.hashes
+        source, (begin, end) = self.sources[part], self.clip.hashes
         found: Iterator[RowColumns]
         if state.number & ORDERED_BIT:
             found = (rows.with_hashes(begin, end, is_ordered=True) for rows in rows_of(source, old.number))
@@ -168,14 +211,14 @@ class ClipTask:
         for rows in proven(found, old.name, digests):
             yield rows if old.number == state.number else rows.renumbered(state.number)
 
-    def _hidden(self, *, is_whole: bool) -> Iterator[tuple[bytes, bytes]]:
+    def _hidden(self) -> Iterator[tuple[bytes, bytes]]:
         """What must not be seen of the store that is clipped."""
-        for state in self.new.merged.states:
+        for state in self.clip.new.merged.states:
             begin, end = state_range(state.number)
-            if not is_keyed(state) or (state.number & ORDERED_BIT and not is_whole):
+            if not is_keyed(state) or (state.number & ORDERED_BIT and not self.clip.is_whole):
                 yield begin, end
-            elif not state.number & ORDERED_BIT and not is_whole:
-                inside = [_bound(state.number, at) for at in self.hashes]
+            elif not state.number & ORDERED_BIT and not self.clip.is_whole:
+                inside = [_bound(state.number, at) for at in self.clip.hashes]
                 for outside in ((begin, inside[0]), (inside[1], end)):
                     if outside[0] < outside[1]:
                         yield outside

@@ -12,7 +12,7 @@ import xxhash
 
 from pyspark_ckpt.state_store.assembly import Assembled, JoinTask, NewStore, run_files
 from pyspark_ckpt.state_store.canonical import ImportTask, SavedRows
-from pyspark_ckpt.state_store.clipping import Clipped, ClipTask, Part
+from pyspark_ckpt.state_store.clipping import Clip, Clipped, ClipTask, Part, grouped
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.digests import Digest, Digests, combined, require_equal
 from pyspark_ckpt.state_store.inventory import OperatorVersion
@@ -158,22 +158,27 @@ class Movement:
             Part(store, owned_hashes(store.identity.partition, old, most), numbers)
             for store, numbers in zip(stores, new[0].merged.numbers, strict=True)
         ]
-        of_old = [overlaps(partition, number, old, most) for partition in range(number)]
         clips = [
-            ClipTask(
-                self._workplace, each, owned_hashes(partition, number, most), tuple(parts[index] for index in indexes)
+            Clip(
+                each,
+                owned_hashes(partition, number, most),
+                tuple(parts[i] for i in overlaps(partition, number, old, most)),
             )
-            for partition, (each, indexes) in enumerate(zip(new, of_old, strict=True))
+            for partition, each in enumerate(new)
         ]
-        clipped: list[Clipped] = self._run(clips, Clipped)
-        before: list[list[Digests]] = [[] for _ in stores]
-        for done, indexes in zip(clipped, of_old, strict=True):
-            for index, digests in zip(indexes, done.before, strict=True):
-                before[index].append(digests)
-        whole = [combined(digests) for digests in before]
-        for store, digests in zip(stores, whole, strict=True):
-            require_counts(store.meta, digests, str(store.identity))
-        return whole, [done.made for done in clipped]
+        groups = grouped(clips, self._runner.width)
+        done: list[list[Clipped]] = self._run([ClipTask(self._workplace, group) for group in groups], list[Clipped])
+        before: dict[Part, list[Digests]] = {part: [] for part in parts}
+        made: list[Assembled] = []
+        for group, results in zip(groups, done, strict=True):
+            for clip, result in zip(group, results, strict=True):
+                made.append(result.made)
+                for part, digests in zip(clip.parts, result.before, strict=True):
+                    before[part].append(digests)
+        whole = {part: combined(digests) for part, digests in before.items()}
+        for part, digests in whole.items():
+            require_counts(part.store.meta, digests, str(part.store.identity))
+        return list(whole.values()), made
 
     def _new_stores(self, operator: OperatorVersion, name: str, whole: Merged) -> Iterator[NewStore]:
         for partition in range(self._of.partitions_of(operator)):

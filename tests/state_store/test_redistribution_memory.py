@@ -18,7 +18,7 @@ import pytest
 
 from pyspark_ckpt.state_store.assembly import JoinTask, NewStore, publish
 from pyspark_ckpt.state_store.blobs.copying import StoredFile
-from pyspark_ckpt.state_store.clipping import ClipTask, Part
+from pyspark_ckpt.state_store.clipping import Clip, ClipTask, Part
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Database, write_table_file
 from pyspark_ckpt.state_store.key_groups import HASHES
@@ -99,7 +99,8 @@ def _joined(store: StoreVersion, folder: Path, runs: list[tuple[StoredFile, ...]
 
 def _clipped(parts: list[Part], hashes: tuple[int, int], folder: Path) -> int:
     new = _new_store(parts[0].store.meta, folder / "new")
-    return ClipTask(WORKPLACE, new, hashes, tuple(parts))().made.digests["rows"].rows
+    (clipped,) = ClipTask(WORKPLACE, (Clip(new, hashes, tuple(parts)),))()
+    return clipped.made.digests["rows"].rows
 
 
 def _new_store(meta: StoreMeta, folder: Path) -> NewStore:

@@ -15,6 +15,7 @@ from pyspark_ckpt import savepoints
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.jobs import RunHere
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoint import Kind, Savepoint, saved_below
 from pyspark_ckpt.state_store.savepoint_deletion import delete
@@ -136,13 +137,13 @@ def test_a_restore_is_finished_by_the_same_call_however_often_it_is_killed(
 STEPS = (
     ("put_if_absent", "_ckpt/restore/request.json"),
     ("put_if_absent", "metadata"),
-    ("put", "_ckpt/restore/done/clip-0-0-default.json"),
-    ("put", "_ckpt/restore/done/clip-0-1-default.json"),
+    ("put", "_ckpt/restore/done/clip-0-0-default-1.json"),
+    ("put", "_ckpt/restore/done/clip-0-1-default-1.json"),
     ("put", "commits/0"),
     ("put", "state/0/_metadata/metadata"),
     ("put", "_ckpt/restore/result.json"),
     ("put", "metadata"),
-    ("delete", "_ckpt/restore/done/clip-0-1-default.json"),
+    ("delete", "_ckpt/restore/done/clip-0-1-default-1.json"),
     ("delete", "_ckpt/restore/request.json"),
     ("delete", "_ckpt/restore/result.json"),
 )
@@ -153,7 +154,9 @@ def test_a_restore_is_finished_by_the_same_call_when_it_is_killed_at_a_step(
     is_after: bool,  # noqa: FBT001
     mortal: Mortal,
     quick_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(RunHere, "width", 2)  # a task for each partition
     query = written(quick_path / "old", 1, batches=1, operators=(2,))
     for number, step in enumerate(STEPS):
         target = quick_path / f"{number}"

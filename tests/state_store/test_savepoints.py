@@ -20,6 +20,7 @@ from pyspark_ckpt.state_store.blobs.metered import LISTS, READS, Traffic
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.inventory import inventory
+from pyspark_ckpt.state_store.jobs import RunHere
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
 from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 from pyspark_ckpt.state_store.options import parse
@@ -39,7 +40,11 @@ ALLOWED = f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}"
 
 
 @pytest.mark.parametrize("seed", range(EXAMPLES // 20))
-def test_every_row_is_in_its_partition_when_a_query_is_rescaled_again_and_again(seed: int, quick_path: Path) -> None:
+@pytest.mark.parametrize("width", [1, 2, 100])
+def test_every_row_is_in_its_partition_when_a_query_is_rescaled_again_and_again(
+    width: int, seed: int, quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunHere, "width", width)  # how rows are moved depends on how many tasks run at once
     walk = random.Random(seed).sample(NUMBERS, 4)
     query = written(quick_path / "0", walk[0], seed=seed, checkpoint_format=2 - seed % 2)
     for step, (_, partitions) in enumerate(pairwise((*walk, walk[0])), 1):
@@ -327,7 +332,10 @@ def test_a_restore_is_refused_when_nothing_has_been_committed_or_its_notes_are_d
     assert files(target) == {}
 
 
-def test_a_digest_that_differs_fails_the_restore_for_good(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("width", [1, 100])
+def test_a_digest_that_differs_fails_the_restore_for_good(
+    width: int, quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     query = written(quick_path / "query", 2, operators=(0,))
     target, write = quick_path / "restored", RunWriters.write
 
@@ -335,6 +343,7 @@ def test_a_digest_that_differs_fails_the_restore_for_good(quick_path: Path, monk
         write(writers, rows.taken(slice(1, None)), is_ordered=is_ordered)
 
     with monkeypatch.context() as patched:
+        patched.setattr(RunHere, "width", width)
         patched.setattr(RunWriters, "write", lossy)
         with pytest.raises(
             FormatError, match=r"operator 0, store 'left': state 'by time' had \d+ rows with the digest"
