@@ -10,6 +10,7 @@ import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.blobs.copying import StoredFile, fetch
+from pyspark_ckpt.state_store.bulk import Sums
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.copies import LocalCopy
 from pyspark_ckpt.state_store.database import Database, write_table_file
@@ -110,15 +111,22 @@ class JoinTask:
 
 
 def publish(
-    workplace: Workplace, new: NewStore, database: Database, folder: Path, origins: Origins | None = None
+    workplace: Workplace,
+    new: NewStore,
+    database: Database,
+    folder: Path,
+    origins: Origins | None = None,
+    known: Sums | None = None,
 ) -> Assembled:
     """Make what ``database``, in ``folder/copy/db``, holds the first version of a new store. The database is closed.
+
+    Table files that are among ``origins`` are copied from there; of their rows, sums may be ``known``: see ``sums_of``.
 
     What another attempt has published stands: nothing that it may rely on is deleted. Objects that one has left which
     was killed are in no manifest, and go with the clean-up of the query. Raises StorageError, InternalError.
     """
     identity = new.identity
-    digests = digests_of(database, new.merged.states)
+    digests = digests_of(database, new.merged.states, known)
     meta = new.meta(digests)
     marker = folder / "marker.sst"
     write_table_file(marker, [(MARKER_KEY, meta.marker.encode())], workplace.tuning())

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from operator import lt
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ from pyspark_ckpt.state_store.meta import State, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.names import ROWS_FOLDER
 from pyspark_ckpt.state_store.redistribution import Layout, merged
 from pyspark_ckpt.state_store.remote import StoreName
-from pyspark_ckpt.state_store.rows import digest_of
+from pyspark_ckpt.state_store.rows import proven, rows_of
 from pyspark_ckpt.state_store.splitting import RunWriters, Split, SplitTask, send_all
 from pyspark_ckpt.state_store.store_version import Workplace
 
@@ -115,15 +114,12 @@ class ExportTask:
     def _write(self, database: Database, path: Path) -> dict[str, Digest]:
         import pyarrow.parquet as pq  # noqa: PLC0415 - the state server never needs it, and it is slow to import
 
-        digests = {}
+        digests: dict[str, Digest] = {}
         schema = _schema()
         with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-
-            def write(state: State, rows: RowColumns) -> None:
-                writer.write_batch(_batch(rows, state, schema), row_group_size=GROUP_ROWS)
-
             for state in sorted(self.states, key=lambda state: state.number):
-                digests[state.name] = digest_of(database, state, partial(write, state))
+                for rows in proven(rows_of(database, state.number), state.name, digests):
+                    writer.write_batch(_batch(rows, state, schema), row_group_size=GROUP_ROWS)
         return digests
 
 
@@ -154,14 +150,14 @@ class ImportTask:
         with self.workplace.folder() as folder:
             writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups)
             parts = []
-            for state, portion in rows_of(self.workplace, self.source, self.rows, self.number, folder):
+            for state, portion in saved_rows(self.workplace, self.source, self.rows, self.number, folder):
                 parts.append({state.name: digest(len(portion), sum_of(portion))})
-                writers.write(portion, is_ordered=bool(state.number & ORDERED_BIT))
+                writers.write(portion)
             place = self.workplace.place(self.target)
             return Split(combined(parts), send_all(place, self.identity, writers.finish()))
 
 
-def rows_of(
+def saved_rows(
     workplace: Workplace, source: str, saved: SavedRows, number: int, folder: Path
 ) -> Iterator[tuple[State, RowColumns]]:
     """The rows of one file by their stored keys, which rise, in portions of one state each.
@@ -199,7 +195,7 @@ def digests_of_file(workplace: Workplace, source: str, saved: SavedRows, number:
     with workplace.folder() as folder:
         return combined(
             {state.name: digest(len(rows), sum_of(rows))}
-            for state, rows in rows_of(workplace, source, saved, number, folder)
+            for state, rows in saved_rows(workplace, source, saved, number, folder)
         )
 
 
@@ -266,14 +262,11 @@ def _schema() -> Any:  # noqa: ANN401 - of Arrow, which is imported late
 def _batch(rows: RowColumns, state: State, schema: Any) -> Any:  # noqa: ANN401 - see _schema
     import pyarrow as pa  # noqa: PLC0415 - see ExportTask
 
-    is_ordered = bool(state.number & ORDERED_BIT)
-    keys = rows.keys.behind(STATE_BYTES if is_ordered else STATE_BYTES + HASH_BYTES)
-    columns = [
-        [state.number] * len(rows),
-        rows.hashes(is_ordered=is_ordered),
-        (keys.before(HASH_BYTES) if is_ordered else keys).strings(),
-        rows.values.strings(),
-    ]
+    if rows.is_ordered:
+        keys = rows.keys.behind(STATE_BYTES).before(HASH_BYTES)
+    else:
+        keys = rows.keys.behind(STATE_BYTES + HASH_BYTES)
+    columns = [[state.number] * len(rows), rows.hashes(), keys.strings(), rows.values.strings()]
     return pa.record_batch([pa.array(each, field.type) for each, field in zip(columns, schema, strict=True)], schema)
 
 

@@ -9,7 +9,7 @@ the files when these are next compacted; where whole files are hidden, that is d
 from __future__ import annotations
 
 import shutil
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from pathlib import Path
 import msgspec
 
 from pyspark_ckpt.state_store.assembly import Assembled, NewStore, publish
-from pyspark_ckpt.state_store.bulk import RowColumns, columns_of, joined
+from pyspark_ckpt.state_store.bulk import RowColumns, Sums, columns_of, joined, sums_of
 from pyspark_ckpt.state_store.database import Database, TableWriter, Tuning, drop_unreferenced
-from pyspark_ckpt.state_store.digests import Digest
+from pyspark_ckpt.state_store.digests import Digest, digest
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, state_head, state_range
 from pyspark_ckpt.state_store.meta import State, is_keyed
 from pyspark_ckpt.state_store.restore import Restored
@@ -118,9 +118,12 @@ class ClipTask:
                     restored = stack.enter_context(self.workplace.restored(part.store, folder / f"old-{len(sources)}"))
                     refuse_stray_rows(restored.database, restored.meta, str(part.store.identity))
                     sources[part] = restored
-            return [self._made(clip, sources, folder / f"new-{number}") for number, clip in enumerate(self.clips)]
+            known: Sums = {}
+            return [
+                self._made(clip, sources, folder / f"new-{number}", known) for number, clip in enumerate(self.clips)
+            ]
 
-    def _made(self, clip: Clip, sources: Mapping[Part, Restored], folder: Path) -> Clipped:
+    def _made(self, clip: Clip, sources: Mapping[Part, Restored], folder: Path, known: Sums) -> Clipped:
         (folder / "copy").mkdir(parents=True, mode=0o700)
         tuning, best = self.workplace.tuning(), clip.best
         origins = None
@@ -128,11 +131,11 @@ class ClipTask:
             sources[best].database.checkpoint(folder / "copy" / "db")
             drop_unreferenced(folder / "copy" / "db", tuning)
             origins = Origins(self.workplace.place(best.store.url), sources[best].table_files)
-        filling = _Filling(clip, {part: sources[part].database for part in clip.parts}, tuning, folder)
+        filling = _Filling(clip, {part: sources[part].database for part in clip.parts}, tuning, folder, known)
         database = Database(folder / "copy" / "db", tuning)
         try:
             before = filling.fill(database)
-            return Clipped(publish(self.workplace, clip.new, database, folder, origins), before)
+            return Clipped(publish(self.workplace, clip.new, database, folder, origins, known), before)
         finally:
             database.close()
             shutil.rmtree(folder)
@@ -146,6 +149,7 @@ class _Filling:
     sources: Mapping[Part, Database]
     tuning: Tuning
     folder: Path
+    known: Sums
 
     def fill(self, database: Database) -> list[dict[str, Digest]]:
         """Do it, and hide everything else. Returns what each part had of the rows."""
@@ -158,13 +162,12 @@ class _Filling:
                 written += self._written(path, [self._rows_of_spark(state)])
                 continue
             is_ordered = bool(state.number & ORDERED_BIT)
-            wanted: list[Iterator[RowColumns]] = []
-            staying: list[Iterator[RowColumns]] = []
+            wanted = []
             for part, digests in sorted(zip(parts, before, strict=True), key=lambda each: each[0].hashes):
-                stays = part is best and (self.clip.is_whole or not is_ordered)
-                (staying if stays else wanted).append(self._rows(state, part, digests))
-            for rows in staying:
-                deque(rows, maxlen=0)
+                if part is best and (self.clip.is_whole or not is_ordered):
+                    digests.update(self._digest(state, part))
+                else:
+                    wanted.append(self._rows(state, part, digests))
             written += self._written(path, joined(wanted) if is_ordered else chain.from_iterable(wanted))
         if best is not None:
             hidden = list(self._hidden())
@@ -202,14 +205,23 @@ class _Filling:
         old = part.state_of(state)
         if old is None:
             return
-        source, (begin, end) = self.sources[part], self.clip.hashes
-        found: Iterator[RowColumns]
+        found = columns_of(self.sources[part], *self._range(old))
         if state.number & ORDERED_BIT:
-            found = (rows.with_hashes(begin, end, is_ordered=True) for rows in rows_of(source, old.number))
-        else:
-            found = columns_of(source, _bound(old.number, begin), _bound(old.number, end))
+            found = (rows.with_hashes(*self.clip.hashes) for rows in found)
         for rows in proven(found, old.name, digests):
-            yield rows if old.number == state.number else rows.renumbered(state.number)
+            yield rows.renumbered(state.number)
+
+    def _digest(self, state: State, part: Part) -> dict[str, Digest]:
+        """That of the rows of a state which stay where they are."""
+        old = part.state_of(state)
+        return {} if old is None else {old.name: digest(*sums_of(self.sources[part], *self._range(old), self.known))}
+
+    def _range(self, state: State) -> tuple[bytes, bytes]:
+        """Where the rows of the new partition are, and only they if the state is not scanned in key order."""
+        if state.number & ORDERED_BIT:
+            return state_range(state.number)
+        begin, end = self.clip.hashes
+        return _bound(state.number, begin), _bound(state.number, end)
 
     def _hidden(self) -> Iterator[tuple[bytes, bytes]]:
         """What must not be seen of the store that is clipped."""

@@ -21,7 +21,6 @@ from pyspark_ckpt.state_store.bulk import RowColumns, joined
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.keys import ORDERED_BIT
 from pyspark_ckpt.state_store.rows import proven, refuse_stray_rows, require_counts, rows_of
 from pyspark_ckpt.state_store.splitting import RunWriters
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
@@ -90,7 +89,7 @@ class RegroupTask:
                     self._rows(index, databases[index], state.number, before[index]) for index in range(len(before))
                 ]
                 for rows in joined(runs):
-                    writers.write(rows, is_ordered=bool(state.number & ORDERED_BIT))
+                    writers.write(rows)
             files = writers.finish()
         for source, digests in zip(self.sources, before, strict=True):
             require_counts(source.meta, digests, str(source.identity))
@@ -108,4 +107,4 @@ class RegroupTask:
         for state in self.sources[index].meta.states:
             if self.numbers[index][state.number] == number:
                 for rows in proven(rows_of(database, state.number), state.name, digests):
-                    yield rows if state.number == number else rows.renumbered(number)
+                    yield rows.renumbered(number)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from pyspark_ckpt.state_store.bulk import RowColumns, columns_of, sum_of
+from pyspark_ckpt.state_store.bulk import RowColumns, Sums, columns_of, sum_of, sums_of
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.digests import Digest, digest
 from pyspark_ckpt.state_store.errors import FormatError
@@ -22,17 +22,10 @@ def rows_of(database: Database, number: int) -> Iterator[RowColumns]:
     return columns_of(database, *state_range(number))
 
 
-def digests_of(database: Database, states: Sequence[State]) -> dict[str, Digest]:
-    """Digests of all rows of some states."""
-    return {state.name: digest_of(database, state) for state in states}
-
-
-def digest_of(database: Database, state: State, take: Callable[[RowColumns], None] = lambda _rows: None) -> Digest:
-    """Digest of all rows of a state; ``take`` gets them, portion by portion. Raises as ``rows_of``."""
-    digests: dict[str, Digest] = {}
-    for portion in proven(rows_of(database, state.number), state.name, digests):
-        take(portion)
-    return digests[state.name]
+def digests_of(database: Database, states: Sequence[State], known: Sums | None = None) -> dict[str, Digest]:
+    """Digests of all rows of some states; ``known``: see ``sums_of``."""
+    sums: Sums = {} if known is None else known
+    return {state.name: digest(*sums_of(database, *state_range(state.number), sums)) for state in states}
 
 
 def proven(portions: Iterable[RowColumns], name: str, digests: dict[str, Digest]) -> Iterator[RowColumns]:

@@ -13,7 +13,6 @@ import uuid
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -24,11 +23,10 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.blobs.copying import StoredFile, send
 from pyspark_ckpt.state_store.bulk import RowColumns
 from pyspark_ckpt.state_store.context import Identity
-from pyspark_ckpt.state_store.database import Database, TableWriter, Tuning
+from pyspark_ckpt.state_store.database import TableWriter, Tuning
 from pyspark_ckpt.state_store.digests import Digest
-from pyspark_ckpt.state_store.keys import ORDERED_BIT
-from pyspark_ckpt.state_store.meta import State, is_keyed
-from pyspark_ckpt.state_store.rows import digest_of, refuse_stray_rows, require_counts, rows_of
+from pyspark_ckpt.state_store.meta import is_keyed
+from pyspark_ckpt.state_store.rows import proven, refuse_stray_rows, require_counts, rows_of
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
 RUNS_FOLDER = "_ckpt/restore/runs"
@@ -73,26 +71,17 @@ class SplitTask:
         with self.workplace.folder() as folder, self.workplace.restored(self.source, folder / "old") as restored:
             refuse_stray_rows(restored.database, restored.meta, str(identity))
             writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups)
-            digests, spark_rows = {}, []
-            for state in sorted(restored.meta.states, key=lambda state: state.number):
+            digests: dict[str, Digest] = {}
+            spark_rows = []
+            for state in sorted(restored.meta.states, key=lambda state: self.numbers[state.number]):
+                rows = rows_of(restored.database, state.number)
                 if self.is_keyed and not is_keyed(state):
-                    spark_rows += [
-                        value for rows in rows_of(restored.database, state.number) for value in rows.values.strings()
-                    ]
-                else:
-                    digests[state.name] = self._split(restored.database, state, writers)
+                    spark_rows += [value for portion in rows for value in portion.values.strings()]
+                    continue
+                for portion in proven(rows, state.name, digests):
+                    writers.write(portion.renumbered(self.numbers[state.number]))
             require_counts(restored.meta, digests, str(identity))
             return Split(digests, send_all(self.workplace.place(self.target), identity, writers.finish()), spark_rows)
-
-    def _split(self, database: Database, state: State, writers: RunWriters) -> Digest:
-        write = partial(writers.write, is_ordered=bool(state.number & ORDERED_BIT))
-        number = self.numbers[state.number]
-        if number == state.number:
-            return digest_of(database, state, write)
-        writers.roll_over_all()  # keys would not rise any more
-        found = digest_of(database, state, lambda rows: write(rows.renumbered(number)))
-        writers.roll_over_all()
-        return found
 
 
 class RunWriters:
@@ -106,9 +95,9 @@ class RunWriters:
         self._files: dict[int, list[Path]] = defaultdict(list)
         self._open: dict[int, TableWriter] = {}
 
-    def write(self, rows: RowColumns, *, is_ordered: bool) -> None:
-        """Write rows whose keys rise, each to the file of its partition."""
-        places = self._places_of(rows.hashes(is_ordered=is_ordered))
+    def write(self, rows: RowColumns) -> None:
+        """Write rows of one state, whose keys rise from call to call, each to the file of its partition."""
+        places = self._places_of(rows.hashes())
         rows = rows.taken(np.argsort(places, kind="stable"))
         keys, values = rows.keys.strings(), rows.values.strings()
         counts = np.bincount(places, minlength=self._partitions)
@@ -126,14 +115,10 @@ class RunWriters:
             return (groups * np.uint64(self._partitions) // np.uint64(self._key_groups)).astype(np.uint16)
         return np.mod(hashes.view(np.int32), self._partitions).astype(np.uint16)  # with a sign, as Spark has them
 
-    def roll_over_all(self) -> None:
-        """Have what follows in other files than what was written."""
-        for partition in list(self._open):
-            self._roll_over(partition)
-
     def finish(self) -> Mapping[int, list[Path]]:
         """All files, by partition."""
-        self.roll_over_all()
+        for partition in list(self._open):
+            self._roll_over(partition)
         return self._files
 
     def _roll_over(self, partition: int) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspark_ckpt.state_store.bulk.packed import Packed
-from pyspark_ckpt.state_store.keys import HASH_BYTES, STATE_BYTES, state_head
+from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,21 +36,28 @@ class RowColumns:
         """One by one."""
         return zip(self.keys.strings(), self.values.strings(), strict=True)
 
-    def hashes(self, *, is_ordered: bool) -> npt.NDArray[np.uint32]:
-        """The hashes in the keys of a state that is scanned in key order, or of one that is not."""
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the rows, all of one state, are of one that is scanned in key order: then hashes are at the end."""
+        return len(self) > 0 and bool(self.keys.data[self.keys.at[0]] & ORDERED_BIT >> 8)
+
+    def hashes(self) -> npt.NDArray[np.uint32]:
+        """The hashes in the keys of rows that are all of one state."""
         keys = self.keys
-        at = keys.at + keys.size - HASH_BYTES if is_ordered else keys.at + STATE_BYTES
+        at = keys.at + keys.size - HASH_BYTES if self.is_ordered else keys.at + STATE_BYTES
         numbers = np.ndarray((max(0, len(keys.data) - HASH_BYTES + 1),), ">u4", keys.data, 0, (1,))
         return numbers[at].astype(np.uint32)
 
-    def with_hashes(self, begin: int, end: int, *, is_ordered: bool) -> RowColumns:
-        """Those whose hashes, without a sign, are from ``begin`` up to ``end``."""
-        hashes = self.hashes(is_ordered=is_ordered).astype(np.int64)
+    def with_hashes(self, begin: int, end: int) -> RowColumns:
+        """Those, all of one state, whose hashes, without a sign, are from ``begin`` up to ``end``."""
+        hashes = self.hashes().astype(np.int64)
         return self.taken((begin <= hashes) & (hashes < end))
 
     def renumbered(self, number: int) -> RowColumns:
-        """The same as rows of the state ``number``."""
+        """The same, all of one state, as rows of the state ``number``."""
         head, width = state_head(number), self.keys.widths()
+        if not len(self) or self.keys[0][:STATE_BYTES] == head:
+            return self
         if len(width) != 1:
             return RowColumns(Packed.of([head + key[STATE_BYTES:] for key in self.keys.strings()]), self.values)
         keys = self.keys.matrix(width[0])

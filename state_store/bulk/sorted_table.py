@@ -37,6 +37,9 @@ DELETION, VALUE, RANGE_DELETION = 0, 1, 15
 _PLAIN, _LZ4, _LZ4HC, _ZSTD = 0, 4, 5, 7
 _CODECS = {_LZ4: "lz4_raw", _LZ4HC: "lz4_raw", _ZSTD: "zstd"}
 MOST_BLOCK_BYTES = 1 << 31
+PORTION_BYTES = 2 << 20
+"""So much of each table, before it was compressed, is about what is read at once."""
+BLOCK_BYTES = 4 << 10
 WIDEST_KEY = 512
 """Longer keys are put together one by one: a matrix of all would have more bytes than they."""
 _LAST_BYTE = 0x6B9083D9
@@ -105,7 +108,10 @@ class SortedTable:
         self._path = path
         self._file = os.open(path, os.O_RDONLY)
         try:
-            self._size = os.fstat(self._file).st_size
+            status = os.fstat(self._file)
+            self._size = status.st_size
+            self.identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+            """Of the file: links to it have the same, and its content never changes."""
             meta, self._index = self._footer()
             self._meta = {key: _handle(value, 0)[0] for key, value in _entries(self._block(meta))}
             self._properties = dict(_entries(self._block(self._meta[b"rocksdb.properties"])))
@@ -135,6 +141,12 @@ class SortedTable:
         return Blocks(keys, at, size)
 
     @cached_property
+    def cuts(self) -> list[bytes]:
+        """Keys between which there are about ``PORTION_BYTES``, the same whatever is read of the table."""
+        portions = np.cumsum(np.maximum(self.blocks.size, BLOCK_BYTES)) // PORTION_BYTES
+        return [self.blocks.keys[int(at)] + b"\0" for at in np.flatnonzero(np.diff(portions))]
+
+    @cached_property
     def hidden(self) -> list[Hidden]:
         """Ranges of rows that were deleted as such."""
         where = self._meta.get(b"rocksdb.range_del")
@@ -145,6 +157,11 @@ class SortedTable:
             suffix = int.from_bytes(key[-SUFFIX_BYTES:], "little")
             found.append(Hidden(key[:-SUFFIX_BYTES], end, suffix >> 8))
         return found
+
+    def has(self, begin: bytes, end: bytes) -> bool:
+        """Whether there is a block that may have keys from ``begin`` up to ``end``."""
+        first, behind = self.blocks.within(begin, end)
+        return first < behind
 
     def content(self, begin: bytes, end: bytes) -> list[bytes]:
         """The data blocks that may have keys from ``begin`` up to ``end``, before compression. Raises FormatError."""

@@ -8,9 +8,9 @@ of keys are read one after the other, so memory is bounded whatever the size of 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -18,17 +18,18 @@ import numpy as np
 from pyspark_ckpt.state_store.bulk.order import Bools, in_order
 from pyspark_ckpt.state_store.bulk.packed import Integers, Packed
 from pyspark_ckpt.state_store.bulk.rows import RowColumns
-from pyspark_ckpt.state_store.bulk.sorted_table import DELETION, Entries, Hidden, SortedTable, entries_of
+from pyspark_ckpt.state_store.bulk.sorted_table import DELETION, Entries, SortedTable, entries_of
+from pyspark_ckpt.state_store.bulk.sums import sum_of
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.errors import InternalError, StorageError
 
-PORTION_BYTES = 2 << 20
-"""So much of each table, before it was compressed, is about what is read at once."""
-BLOCK_BYTES = 4 << 10
-ALL_SEQUENCES = 1 << 56
 ATTEMPTS = 5
 
 Get = Callable[[bytes], bytes | None]
+
+
+Sums = dict[Hashable, tuple[int, int]]
+"""How many rows there are in parts of table files, which never change, and what they hash to, added up."""
 
 
 def columns_of(database: Database, begin: bytes, end: bytes) -> Iterator[RowColumns]:
@@ -37,18 +38,41 @@ def columns_of(database: Database, begin: bytes, end: bytes) -> Iterator[RowColu
     Nothing may be written to it meanwhile; what is compacted does not matter. Raises StorageError, FormatError,
     InternalError.
     """
+    with _opened(database, begin, end) as tables:
+        yield from scan(tables, begin, end, database.get, str(database.folder))
+
+
+def sums_of(database: Database, begin: bytes, end: bytes, known: Sums) -> tuple[int, int]:
+    """How many rows a database has from key ``begin`` up to ``end``, and what they hash to, added up.
+
+    Parts of files that are ``known``, also from another database with links to them, are not read again. Raises as
+    ``columns_of``.
+    """
+    count = total = 0
+    with _opened(database, begin, end) as tables:
+        for portion in _portions(tables, begin, end):
+            if portion.identity not in known:
+                rows = portion.rows(database.get, str(database.folder))
+                known[portion.identity] = len(rows), sum_of(rows)
+            rows_here, total_here = known[portion.identity]
+            count += rows_here
+            total += total_here
+    return count, total
+
+
+@contextmanager
+def _opened(database: Database, begin: bytes, end: bytes) -> Iterator[list[SortedTable]]:
+    """The tables that may have rows there, newest first; that they are deleted later does not matter."""
     with ExitStack() as stack:
-        yield from scan(_opened(database, begin, end, stack), begin, end, database.get, str(database.folder))
-
-
-def _opened(database: Database, begin: bytes, end: bytes, stack: ExitStack) -> list[SortedTable]:
-    """The tables that may have rows there; that they are deleted later does not matter."""
-    for _ in range(ATTEMPTS):
-        within = [each.name for each in database.table_files() if each.first_key < end and begin <= each.last_key]
-        try:
-            return [stack.enter_context(closing(SortedTable(database.folder / name))) for name in within]
-        except FileNotFoundError:  # compacted just now
-            stack.close()
+        for _ in range(ATTEMPTS):
+            within = [each.name for each in database.table_files() if each.first_key < end and begin <= each.last_key]
+            try:
+                tables = [stack.enter_context(closing(SortedTable(database.folder / name))) for name in within]
+            except FileNotFoundError:  # compacted just now
+                stack.close()
+            else:
+                yield tables
+                return
     raise StorageError(f"The files of {database.folder} are replaced faster than they can be opened.")
 
 
@@ -58,61 +82,60 @@ def scan(tables: Sequence[SortedTable], begin: bytes, end: bytes, get: Get, what
     ``get`` is what the database has for a key: it is asked now and then, to see that the order is right.
     Raises FormatError about ``what``, InternalError.
     """
-    for first, behind in pairwise(_cuts(tables, begin, end)):
-        entries, has_versions = _entries(tables, first, behind, what)
-        if has_versions:
+    for portion in _portions(tables, begin, end):
+        rows = portion.rows(get, what)
+        if len(rows):
+            yield rows
+
+
+def _portions(tables: Sequence[SortedTable], begin: bytes, end: bytes) -> Iterator[_Portion]:
+    """Ranges of keys, each in whole hidden by a mark or not at all, and which tables have rows in them."""
+    cuts = {begin, end}
+    for table in tables:
+        cuts.update(table.cuts)
+        cuts.update(key for each in table.hidden for key in (each.begin, each.end))
+    for first, behind in pairwise(sorted(cut for cut in cuts if begin <= cut <= end)):
+        parts = []
+        for table in tables:
+            marks = tuple(each.sequence for each in table.hidden if each.begin <= first < each.end)
+            if table.has(first, behind):
+                parts.append((table, max(marks, default=0)))
+            if marks:
+                break  # what is older is hidden
+        yield _Portion(first, behind, tuple(parts))
+
+
+@dataclass(frozen=True)
+class _Portion:
+    """Rows from key ``begin`` up to ``end``: tables, newest first, and below which sequence entries are hidden."""
+
+    begin: bytes
+    end: bytes
+    parts: tuple[tuple[SortedTable, int], ...]
+
+    @property
+    def identity(self) -> Hashable:
+        """What its rows follow from."""
+        return self.begin, self.end, tuple((table.identity, hidden) for table, hidden in self.parts)
+
+    def rows(self, get: Get, what: str) -> RowColumns:
+        """Read them."""
+        contents = [table.content(self.begin, self.end) for table, _ in self.parts]
+        entries, counts = entries_of([block for content in contents for block in content], what)
+        hidden = np.repeat(
+            np.array([hidden for _, hidden in self.parts], np.uint64), [len(content) for content in contents]
+        )
+        if hidden.any():
+            entries = entries.taken(entries.sequences >= np.repeat(hidden, counts))
+        if len(self.parts) > 1 or entries.sequences.any():
             order, is_older = in_order(entries.keys)
-        else:
+        else:  # no key is there twice
             order, is_older = np.arange(len(entries)), np.zeros(len(entries), np.bool_)
-        inside = _between(entries.keys, order, first, behind)
+        inside = _between(entries.keys, order, self.begin, self.end)
         order, is_older = order[inside], is_older[inside]
         _check_newest(entries, order, is_older, get)
         order = order[~is_older & (entries.kinds[order] != DELETION)]
-        if len(order):
-            yield RowColumns(entries.keys.taken(order), entries.values.taken(order))
-
-
-def _cuts(tables: Sequence[SortedTable], begin: bytes, end: bytes) -> list[bytes]:
-    """Keys at which one portion ends and the next begins."""
-    cuts = {begin, end}
-    for table in tables:
-        blocks = table.blocks
-        first, behind = blocks.within(begin, end)
-        portions = np.cumsum(np.maximum(blocks.size[first:behind], BLOCK_BYTES)) // PORTION_BYTES
-        cuts.update(blocks.keys[first + int(at)] + b"\0" for at in np.flatnonzero(np.diff(portions)))
-        cuts.update(key for each in table.hidden for key in (each.begin, each.end))
-    return sorted(cut for cut in cuts if begin <= cut <= end)
-
-
-def _entries(tables: Sequence[SortedTable], begin: bytes, end: bytes, what: str) -> tuple[Entries, bool]:
-    """Entries of a portion that are not hidden, table by table, and whether there may be several of one key.
-
-    Some of them are before the portion or behind it.
-    """
-    blocks: list[bytes] = []
-    parts: list[tuple[int, Sequence[Hidden]]] = []
-    hidden: list[Hidden] = []
-    for table in tables:
-        own = [each for each in table.hidden if each.begin < end and begin < each.end]
-        found = table.content(begin, end)
-        if found:
-            parts.append((len(blocks), [*hidden, *own]))
-            blocks += found
-        hidden += [replace(each, sequence=ALL_SEQUENCES) for each in own]
-        if any(each.begin <= begin and end <= each.end for each in own):
-            break  # and so are the rows of all that are older
-    entries, counts = entries_of(blocks, what)
-    if hidden:
-        kept = np.ones(len(entries), np.bool_)
-        ends = np.cumsum(counts)
-        bounds = [*(int(ends[first - 1]) if first else 0 for first, _ in parts), len(entries)]
-        for (_, marks), (at, behind) in zip(parts, pairwise(bounds), strict=True):
-            for mark in marks:
-                first = bisect_left(entries.keys, mark.begin, at, behind)
-                inside = slice(first, bisect_left(entries.keys, mark.end, first, behind))
-                kept[inside] &= entries.sequences[inside] >= np.uint64(mark.sequence)
-        entries = entries.taken(kept)
-    return entries, len(parts) > 1 or bool(entries.sequences.any())
+        return RowColumns(entries.keys.taken(order), entries.values.taken(order))
 
 
 def _between(keys: Packed, order: Integers, begin: bytes, end: bytes) -> slice:

@@ -17,6 +17,7 @@ from pyspark_ckpt.cli import main
 from pyspark_ckpt.state_store import savepoint_creation
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.blobs.metered import LISTS, READS, Traffic
+from pyspark_ckpt.state_store.bulk import RowColumns
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.inventory import inventory
@@ -339,8 +340,8 @@ def test_a_digest_that_differs_fails_the_restore_for_good(
     query = written(quick_path / "query", 2, operators=(0,))
     target, write = quick_path / "restored", RunWriters.write
 
-    def lossy(writers: RunWriters, rows: Any, *, is_ordered: bool) -> None:  # noqa: ANN401
-        write(writers, rows.taken(slice(1, None)), is_ordered=is_ordered)
+    def lossy(writers: RunWriters, rows: RowColumns) -> None:
+        write(writers, rows.taken(slice(1, None)))
 
     with monkeypatch.context() as patched:
         patched.setattr(RunHere, "width", width)
