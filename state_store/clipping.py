@@ -171,8 +171,7 @@ class _Filling:
             written += self._written(path, joined(wanted) if is_ordered else chain.from_iterable(wanted))
         if best is not None:
             hidden = list(self._hidden())
-            for begin, end in hidden:
-                database.hide(begin, end)
+            database.hide(*hidden)
             _drop(database, hidden)
         if written:
             database.ingest(written)

@@ -105,15 +105,16 @@ class Database:
         for key, value in self._open.items(read_opt=everywhere):
             yield bytes(key), bytes(value)  # type: ignore[arg-type]  # raw mode: keys are bytes
 
-    def hide(self, begin: bytes, end: bytes) -> None:
-        """Remove the rows from key ``begin`` up to ``end`` by a mark of some bytes; for offline work.
+    def hide(self, *ranges: tuple[bytes, bytes]) -> None:
+        """Remove the rows from one key up to another, of each range, by a mark of some bytes; for offline work.
 
-        The rows leave the files when these are compacted. Raises StorageError.
+        The rows leave the files when these are compacted. All marks are in one file. Raises StorageError.
         """
         unlogged = rocksdict.WriteOptions()
         unlogged.disable_wal = True  # type: ignore[method-assign,assignment]  # the stub has a method of this name
         with failures(f"delete rows of {self.folder}"):
-            self._open.delete_range(begin, end, write_opt=unlogged)
+            for begin, end in ranges:
+                self._open.delete_range(begin, end, write_opt=unlogged)
             self._open.flush()
 
     def drop(self, begin: bytes, end: bytes) -> None:

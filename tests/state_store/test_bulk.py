@@ -55,10 +55,9 @@ class Databases(RuleBasedStateMachine):
         write_table_file(path, sorted(rows.items()), self.tuning)
         self.database.ingest([path])
 
-    @rule(begin=KEYS, end=KEYS)
-    def hide(self, begin: bytes, end: bytes) -> None:
-        if begin < end:
-            self.database.hide(begin, end)
+    @rule(ranges=st.lists(st.tuples(KEYS, KEYS), max_size=3))
+    def hide(self, ranges: list[tuple[bytes, bytes]]) -> None:
+        self.database.hide(*(each for each in ranges if each[0] < each[1]))
 
     @rule()
     def compact(self) -> None:
