@@ -1,12 +1,14 @@
 """Savepoints and rescaling: five million keys from 8 partitions to 32 and back, and the batches that follow.
 
 Spark repartitions its state in place, by a batch of its own; it gets a copy of its checkpoint for every round, which
-is not timed. Ours makes another checkpoint. Each has a process with a session, and they take turns. State is made by
-one batch that has every key, and two small ones.
+is not timed. Ours makes another checkpoint. Each has a process with a session, and they take turns; what one has left to
+be written to the disk is written before the next one's turn. State is made by one batch that has every key, and two
+small ones.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
@@ -101,6 +103,7 @@ def _await_snapshots(checkpoint: Path, stores: int) -> None:
 def _rescale(subject: _Subject, workload: Workload, inputs: list[Path]) -> None:
     """To many partitions and, of what came of it, back; then the query goes on with many."""
     many, back = subject.folder / "many", subject.folder / "back"
+    os.sync()  # or who comes next waits for what the one before has left to be written
     subject.splits.append(subject.worker.rescale(subject.few, many, MANY))
     subject.merges.append(subject.worker.rescale(many, back, FEW))
     shutil.rmtree(back)
@@ -115,6 +118,7 @@ def _rescale(subject: _Subject, workload: Workload, inputs: list[Path]) -> None:
 def _repartition(spark: _Subject) -> None:
     copy = spark.folder / "copy"
     shutil.copytree(spark.few, copy)
+    os.sync()
     spark.splits.append(spark.worker.repartition(copy, MANY))
     spark.merges.append(spark.worker.repartition(copy, FEW))
     shutil.rmtree(copy)

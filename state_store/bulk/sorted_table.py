@@ -33,7 +33,7 @@ XXH3 = 4
 TRAILER_BYTES = 5
 SUFFIX_BYTES = 8
 """Of a key in a table: its sequence number and kind."""
-DELETION, VALUE, RANGE_DELETION = 0, 1, 15
+DELETION, VALUE = 0, 1
 _PLAIN, _LZ4, _LZ4HC, _ZSTD = 0, 4, 5, 7
 _CODECS = {_LZ4: "lz4_raw", _LZ4HC: "lz4_raw", _ZSTD: "zstd"}
 MOST_BLOCK_BYTES = 1 << 31
@@ -124,11 +124,6 @@ class SortedTable:
         """Let the file go."""
         os.close(self._file)
 
-    @property
-    def rows(self) -> int:
-        """How many entries it has."""
-        return self._count("rocksdb.num.entries")
-
     @cached_property
     def blocks(self) -> Blocks:
         """All data blocks."""
@@ -196,11 +191,9 @@ class SortedTable:
         end = at + size
         kind = content[end]
         block = memoryview(content)[at:end]
-        # Of what is behind the block, its kind, the checksum knows by this product.
-        if (
-            xxh3_64_intdigest(block) & 0xFFFFFFFF ^ kind * _LAST_BYTE & 0xFFFFFFFF
-            != _U32.unpack_from(content, end + 1)[0]
-        ):
+        # The checksum is of the block, and by this product of the byte for its kind.
+        checksum = (xxh3_64_intdigest(block) ^ kind * _LAST_BYTE) & 0xFFFFFFFF
+        if checksum != _U32.unpack_from(content, end + 1)[0]:
             raise self._damaged("the checksum of a block is wrong")
         if kind == _PLAIN:
             return content[at:end]
