@@ -27,6 +27,7 @@ from pyspark_ckpt.state_store.meta import State, is_keyed
 from pyspark_ckpt.state_store.restore import Restored
 from pyspark_ckpt.state_store.rows import proven, refuse_stray_rows, rows_of
 from pyspark_ckpt.state_store.snapshot import Origins
+from pyspark_ckpt.state_store.splitting import ROLL_OVER_BYTES
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
 LEAST_DROPPED_BYTES = 64 << 20
@@ -157,9 +158,8 @@ class _Filling:
         written = []
         before: list[dict[str, Digest]] = [{} for _ in parts]
         for state in self.clip.new.merged.states:
-            path = self.folder / f"{state.number}.sst"
             if not is_keyed(state):
-                written += self._written(path, [self._rows_of_spark(state)])
+                written += self._written(state, self._rows_of_spark(state))
                 continue
             is_ordered = bool(state.number & ORDERED_BIT)
             wanted = []
@@ -168,7 +168,7 @@ class _Filling:
                     digests.update(self._digest(state, part))
                 else:
                     wanted.append(self._rows(state, part, digests))
-            written += self._written(path, joined(wanted) if is_ordered else chain.from_iterable(wanted))
+            written += self._written(state, joined(wanted) if is_ordered else chain.from_iterable(wanted))
         if best is not None:
             hidden = list(self._hidden())
             database.hide(*hidden)
@@ -177,19 +177,23 @@ class _Filling:
             database.ingest(written)
         return before
 
-    def _written(self, path: Path, portions: Iterable[RowColumns]) -> list[Path]:
-        """A table file of the rows, if there are any."""
+    def _written(self, state: State, portions: Iterable[RowColumns]) -> list[Path]:
+        """Table files of the rows, whose keys rise from file to file; none if there are no rows."""
+        paths: list[Path] = []
         writer = None
         for rows in portions:
-            if len(rows):
-                writer = writer or TableWriter(path, self.tuning)
-                writer.put_all(rows.keys.strings(), rows.values.strings())
-        if writer is None:
-            return []
-        writer.finish()
-        return [path]
+            if writer is None:
+                paths.append(self.folder / f"{state.number}-{len(paths)}.sst")
+                writer = TableWriter(paths[-1], self.tuning)
+            writer.put_all(rows.keys.strings(), rows.values.strings())
+            if writer.size_bytes > ROLL_OVER_BYTES:
+                writer.finish()
+                writer = None
+        if writer is not None:
+            writer.finish()
+        return paths
 
-    def _rows_of_spark(self, state: State) -> RowColumns:
+    def _rows_of_spark(self, state: State) -> list[RowColumns]:
         values = [
             value
             for part, source in self.sources.items()
@@ -197,7 +201,7 @@ class _Filling:
             for rows in rows_of(source, old.number)
             for value in rows.values.strings()
         ]
-        return RowColumns.of([self.clip.new.row_of_spark(state, values)] if values else [])
+        return [RowColumns.of([self.clip.new.row_of_spark(state, values)])] if values else []
 
     def _rows(self, state: State, part: Part, digests: dict[str, Digest]) -> Iterator[RowColumns]:
         """The rows of a state that an old partition has for the new one; when all are read, so is their digest."""
@@ -208,7 +212,8 @@ class _Filling:
         if state.number & ORDERED_BIT:
             found = (rows.with_hashes(*self.clip.hashes) for rows in found)
         for rows in proven(found, old.name, digests):
-            yield rows.renumbered(state.number)
+            if len(rows):
+                yield rows.renumbered(state.number)
 
     def _digest(self, state: State, part: Part) -> dict[str, Digest]:
         """That of the rows of a state which stay where they are."""

@@ -30,8 +30,8 @@ from pyspark_ckpt.state_store.rows import proven, refuse_stray_rows, require_cou
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
 RUNS_FOLDER = "_ckpt/restore/runs"
-ROLL_OVER_BYTES = 32 << 20
-ALL_WRITERS_BYTES = 1 << 30
+ROLL_OVER_BYTES = 16 << 20
+ALL_WRITERS_BYTES = 256 << 20
 """What all files that are being written at once may grow to: a writer keeps a hash for each row in memory."""
 LEAST_FILE_BYTES = 2 << 20
 

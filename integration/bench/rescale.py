@@ -1,8 +1,8 @@
 """Savepoints and rescaling: five million keys from 8 partitions to 32 and back, and the batches that follow.
 
 Spark repartitions its state in place, by a batch of its own; it gets a copy of its checkpoint for every round, which
-is not timed. Ours makes another checkpoint. Each has a process with a session, and they take turns; what one has left to
-be written to the disk is written before the next one's turn. State is made by one batch that has every key, and two
+is not timed. Ours makes another checkpoint. Each has a process with a session, and they take turns; what one has left
+to be written to the disk is written before the next one's turn. State is made by one batch that has every key, and two
 small ones.
 """
 
