@@ -13,7 +13,7 @@ import os
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -103,9 +103,13 @@ class Blocks:
 class SortedTable:
     """One table file, open. What it does not know is refused as damage: no release has written it."""
 
-    def __init__(self, path: Path) -> None:
-        """Read what the file says of itself. Raises FormatError, FileNotFoundError."""
-        self._path = path
+    def __init__(self, path: Path, bounds: tuple[bytes, bytes] | None = None) -> None:
+        """Read what the file says of itself. Raises FormatError, FileNotFoundError.
+
+        ``bounds``: the first and the last key that the database says it has. A mark may reach further: what it hides
+        there is said by other files.
+        """
+        self._path, self._bounds = path, bounds
         self._file = os.open(path, os.O_RDONLY)
         try:
             status = os.fstat(self._file)
@@ -143,7 +147,7 @@ class SortedTable:
 
     @cached_property
     def hidden(self) -> list[Hidden]:
-        """Ranges of rows that were deleted as such."""
+        """Ranges of rows that were deleted as such, within the bounds of the file."""
         where = self._meta.get(b"rocksdb.range_del")
         if where is None:
             return []
@@ -151,7 +155,21 @@ class SortedTable:
         for key, end in _entries(self._block(where)):
             suffix = int.from_bytes(key[-SUFFIX_BYTES:], "little")
             found.append(Hidden(key[:-SUFFIX_BYTES], end, suffix >> 8))
-        return found
+        if self._bounds is None:
+            return found
+        first, last = self._bounds
+        if any(each.end > last for each in found) and self._last_key() == last:
+            last += b"\0"  # the bound is an entry; else it is where the next file begins
+        within = [replace(each, begin=max(each.begin, first), end=min(each.end, last)) for each in found]
+        return [each for each in within if each.begin < each.end]
+
+    def _last_key(self) -> bytes | None:
+        """That of the last entry, if there are any."""
+        if not len(self.blocks):
+            return None
+        at, size = int(self.blocks.at[-1]), int(self.blocks.size[-1])
+        entries, _ = entries_of([self._inflated(self._bytes(at, size + TRAILER_BYTES), 0, size)], str(self._path))
+        return entries.keys[len(entries) - 1]
 
     def has(self, begin: bytes, end: bytes) -> bool:
         """Whether there is a block that may have keys from ``begin`` up to ``end``."""

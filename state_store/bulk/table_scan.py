@@ -65,9 +65,14 @@ def _opened(database: Database, begin: bytes, end: bytes) -> Iterator[list[Sorte
     """The tables that may have rows there, newest first; that they are deleted later does not matter."""
     with ExitStack() as stack:
         for _ in range(ATTEMPTS):
-            within = [each.name for each in database.table_files() if each.first_key < end and begin <= each.last_key]
+            within = [each for each in database.table_files() if each.first_key < end and begin <= each.last_key]
             try:
-                tables = [stack.enter_context(closing(SortedTable(database.folder / name))) for name in within]
+                tables = [
+                    stack.enter_context(
+                        closing(SortedTable(database.folder / each.name, (each.first_key, each.last_key)))
+                    )
+                    for each in within
+                ]
             except FileNotFoundError:  # compacted just now
                 stack.close()
             else:

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+import rocksdict
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -103,6 +104,34 @@ def test_rows_come_in_portions_of_bounded_size(quick_path: Path) -> None:
     assert len(portions) > 2
     assert max(map(len, portions)) < 100_000
     assert [row for rows in portions for row in rows.rows()] == list(database.rows_in(*EVERYTHING))
+    database.close()
+
+
+class SmallFiles(Tuning):
+    """So that a compaction writes several files, and marks reach beyond those that have them."""
+
+    def options(self) -> rocksdict.Options:
+        options = super().options()
+        options.set_target_file_size_base(16 << 10)
+        options.set_max_bytes_for_level_base(128 << 10)
+        options.set_level_zero_file_num_compaction_trigger(2)
+        return options
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_mark_hides_nothing_beyond_its_file(seed: int, quick_path: Path) -> None:
+    choose = random.Random(seed)
+    tuning = SmallFiles(1 << 20, "none")
+    database = Database(quick_path / "db", tuning)
+    for step in range(60):
+        if step % 7 == 6:
+            begin, end = sorted(choose.sample(range(1000), 2))
+            database.hide((begin.to_bytes(4, "big"), end.to_bytes(4, "big")))
+            continue
+        rows = {n.to_bytes(4, "big"): choose.randbytes(100) for n in choose.sample(range(1000), 200)}
+        write_table_file(quick_path / "rows.sst", sorted(rows.items()), tuning)
+        database.ingest([quick_path / "rows.sst"])
+        assert read(database, *EVERYTHING) == list(database.rows_in(*EVERYTHING)), step
     database.close()
 
 
