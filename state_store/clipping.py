@@ -92,9 +92,9 @@ def grouped(clips: Sequence[Clip], width: int) -> list[tuple[Clip, ...]]:
 
     A part is brought to the machine of a task once for all of its clips.
     """
-    groups: dict[Part | None, list[Clip]] = defaultdict(list)
+    groups: dict[Part | tuple[Part, ...], list[Clip]] = defaultdict(list)
     for clip in clips:
-        groups[clip.best].append(clip)
+        groups[clip.best or clip.parts].append(clip)
     return [tuple(group) for group in groups.values()] if len(groups) >= width else [(clip,) for clip in clips]
 
 

@@ -109,11 +109,12 @@ class RunWriters:
             if writer.size_bytes > self._most_bytes:
                 self._roll_over(partition)
 
-    def _places_of(self, hashes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
+    def _places_of(self, hashes: npt.NDArray[np.uint32]) -> npt.NDArray[np.generic]:
+        small = np.uint16 if self._partitions <= 1 << 16 else np.int64  # numbers of 16 bits are sorted fastest
         if self._key_groups:
             groups = hashes.astype(np.uint64) * np.uint64(self._key_groups) >> np.uint64(32)
-            return (groups * np.uint64(self._partitions) // np.uint64(self._key_groups)).astype(np.uint16)
-        return np.mod(hashes.view(np.int32), self._partitions).astype(np.uint16)  # with a sign, as Spark has them
+            return (groups * np.uint64(self._partitions) // np.uint64(self._key_groups)).astype(small)
+        return np.mod(hashes.view(np.int32), self._partitions).astype(small)  # with a sign, as Spark has them
 
     def finish(self) -> Mapping[int, list[Path]]:
         """All files, by partition."""

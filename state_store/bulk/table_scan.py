@@ -75,6 +75,8 @@ def _opened(database: Database, begin: bytes, end: bytes) -> Iterator[list[Sorte
                 ]
             except FileNotFoundError:  # compacted just now
                 stack.close()
+            except OSError as problem:
+                raise StorageError(f"Could not open the table files of {database.folder}: {problem}") from problem
             else:
                 yield tables
                 return
