@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,24 +91,28 @@ class JoinTask:
             place = self.workplace.place(self.target)
             files = [file for run in self.runs for file in run]
             paths = [fetch(place, file, folder / f"{number}.sst") for number, file in enumerate(files)]
-            (folder / "copy").mkdir(mode=0o700)
-            database = Database(folder / "copy" / "db", self.workplace.tuning())
-            try:
-                if paths:
-                    database.ingest(paths)
-                if self.spark_rows:
-                    database.ingest([self._row_of_spark(folder / "spark.sst")])
-                if len(self.runs) >= LEAST_COMPACTED:
-                    database.compact()
-                return publish(self.workplace, self.new, database, folder)
-            finally:
-                database.close()
+            spark = [self._row_of_spark(folder / "spark.sst")] if self.spark_rows else []
+            are_merged = len(self.runs) >= LEAST_COMPACTED
+            return assembled(self.workplace, self.new, (paths, spark), folder, are_merged=are_merged)
 
     def _row_of_spark(self, path: Path) -> Path:
         """The row that Spark keeps of the partition of a keyed operator."""
         (state,) = (state for state in self.new.merged.states if not is_keyed(state))
         write_table_file(path, [self.new.row_of_spark(state, self.spark_rows)], self.workplace.tuning())
         return path
+
+
+def assembled(
+    workplace: Workplace, new: NewStore, files: Iterable[Sequence[Path]], folder: Path, *, are_merged: bool = False
+) -> Assembled:
+    """Publish a new store that has the rows of some table files, which are taken. Raises as ``publish``."""
+    (folder / "copy").mkdir(parents=True, mode=0o700)
+    with closing(Database(folder / "copy" / "db", workplace.tuning())) as database:
+        for some in filter(None, files):
+            database.ingest(some)
+        if are_merged:
+            database.compact()
+        return publish(workplace, new, database, folder)
 
 
 def publish(

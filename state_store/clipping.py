@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import msgspec
 
 from pyspark_ckpt.state_store.assembly import Assembled, NewStore, publish
 from pyspark_ckpt.state_store.bulk import RowColumns, Sums, columns_of, joined, sums_of
-from pyspark_ckpt.state_store.database import Database, TableWriter, Tuning, drop_unreferenced
+from pyspark_ckpt.state_store.database import Database, RollingWriter, Tuning, drop_unreferenced
 from pyspark_ckpt.state_store.digests import Digest, digest
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, state_head, state_range
 from pyspark_ckpt.state_store.meta import State, is_keyed
@@ -74,13 +75,13 @@ class Clip:
     hashes: Hashes
     parts: tuple[Part, ...]
 
-    @property
+    @cached_property
     def best(self) -> Part | None:
         """The part that has most of its rows, of those whose rows can stay as they are."""
         usable = [part for part in self.parts if part.keeps_numbers]
         return max(usable, key=lambda part: part.shared(self.hashes), default=None)
 
-    @property
+    @cached_property
     def is_whole(self) -> bool:
         """Whether all that the best part has belongs to the new partition."""
         best = self.best
@@ -179,19 +180,10 @@ class _Filling:
 
     def _written(self, state: State, portions: Iterable[RowColumns]) -> list[Path]:
         """Table files of the rows, whose keys rise from file to file; none if there are no rows."""
-        paths: list[Path] = []
-        writer = None
+        writer = RollingWriter(self.folder, str(state.number), self.tuning, ROLL_OVER_BYTES)
         for rows in portions:
-            if writer is None:
-                paths.append(self.folder / f"{state.number}-{len(paths)}.sst")
-                writer = TableWriter(paths[-1], self.tuning)
             writer.put_all(rows.keys.strings(), rows.values.strings())
-            if writer.size_bytes > ROLL_OVER_BYTES:
-                writer.finish()
-                writer = None
-        if writer is not None:
-            writer.finish()
-        return paths
+        return writer.finish()
 
     def _rows_of_spark(self, state: State) -> list[RowColumns]:
         values = [

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from pyspark_ckpt.state_store.assembly import Assembled, NewStore, publish
+from pyspark_ckpt.state_store.assembly import Assembled, NewStore, assembled
 from pyspark_ckpt.state_store.bulk import RowColumns, joined
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.digests import Digest
@@ -61,17 +61,10 @@ class RegroupTask:
         """Publish the new stores. Raises StorageError, FormatError, NotFoundError."""
         with self.workplace.folder() as folder:
             files, before = self._split(folder)
-            made = []
-            for new in self.new:
-                scratch = folder / f"new-{new.identity.partition}"
-                (scratch / "copy").mkdir(parents=True, mode=0o700)
-                database = Database(scratch / "copy" / "db", self.workplace.tuning())
-                try:
-                    if mine := files.get(new.identity.partition):
-                        database.ingest(mine)
-                    made.append(publish(self.workplace, new, database, scratch))
-                finally:
-                    database.close()
+            made = [
+                assembled(self.workplace, new, [files.get(new.identity.partition, [])], folder / f"new-{new.key}")
+                for new in self.new
+            ]
             return Regrouped(before, made)
 
     def _split(self, folder: Path) -> tuple[Mapping[int, list[Path]], list[dict[str, Digest]]]:

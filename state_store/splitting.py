@@ -10,7 +10,6 @@ The digits keep attempts apart: what one has left that was killed is in nobody's
 from __future__ import annotations
 
 import uuid
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.blobs.copying import StoredFile, send
 from pyspark_ckpt.state_store.bulk import RowColumns
 from pyspark_ckpt.state_store.context import Identity
-from pyspark_ckpt.state_store.database import TableWriter, Tuning
+from pyspark_ckpt.state_store.database import RollingWriter, Tuning
 from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.meta import is_keyed
 from pyspark_ckpt.state_store.rows import proven, refuse_stray_rows, require_counts, rows_of
@@ -92,8 +91,7 @@ class RunWriters:
         self._folder, self._tuning, self._partitions = folder, tuning, partitions
         self._key_groups = key_groups
         self._most_bytes = max(LEAST_FILE_BYTES, min(ROLL_OVER_BYTES, ALL_WRITERS_BYTES // partitions))
-        self._files: dict[int, list[Path]] = defaultdict(list)
-        self._open: dict[int, TableWriter] = {}
+        self._runs: dict[int, RollingWriter] = {}
 
     def write(self, rows: RowColumns) -> None:
         """Write rows of one state, whose keys rise from call to call, each to the file of its partition."""
@@ -104,10 +102,13 @@ class RunWriters:
         ends = np.cumsum(counts)
         for partition in np.flatnonzero(counts).tolist():
             mine = slice(int(ends[partition] - counts[partition]), int(ends[partition]))
-            writer = self._writer(partition)
-            writer.put_all(keys[mine], values[mine])
-            if writer.size_bytes > self._most_bytes:
-                self._roll_over(partition)
+            if partition not in self._runs:
+                self._runs[partition] = RollingWriter(self._folder, str(partition), self._tuning, self._most_bytes)
+            self._runs[partition].put_all(keys[mine], values[mine])
+
+    def finish(self) -> Mapping[int, list[Path]]:
+        """All files, by partition."""
+        return {partition: run.finish() for partition, run in self._runs.items()}
 
     def _places_of(self, hashes: npt.NDArray[np.uint32]) -> npt.NDArray[np.generic]:
         small = np.uint16 if self._partitions <= 1 << 16 else np.int64  # numbers of 16 bits are sorted fastest
@@ -115,23 +116,6 @@ class RunWriters:
             groups = hashes.astype(np.uint64) * np.uint64(self._key_groups) >> np.uint64(32)
             return (groups * np.uint64(self._partitions) // np.uint64(self._key_groups)).astype(small)
         return np.mod(hashes.view(np.int32), self._partitions).astype(small)  # with a sign, as Spark has them
-
-    def finish(self) -> Mapping[int, list[Path]]:
-        """All files, by partition."""
-        for partition in list(self._open):
-            self._roll_over(partition)
-        return self._files
-
-    def _roll_over(self, partition: int) -> None:
-        self._open.pop(partition).finish()
-
-    def _writer(self, partition: int) -> TableWriter:
-        """Of the file of the partition; a new one if there is none."""
-        if partition not in self._open:
-            path = self._folder / f"{partition}-{len(self._files[partition])}.sst"
-            self._files[partition].append(path)
-            self._open[partition] = TableWriter(path, self._tuning)
-        return self._open[partition]
 
 
 def run_folder(operator: int, store: str, partition: int) -> str:

@@ -1,10 +1,8 @@
-"""Rows of a table file, many at once: what RocksDB's iterator takes one call each for.
+"""A table file of RocksDB: which blocks it has, and what is in them before compression.
 
-A block-based table of RocksDB (https://github.com/facebook/rocksdb/wiki/Rocksdb-BlockBasedTable-Format), of the kind
-that this store writes: data blocks, each ended by one byte for its compression and a checksum; an index of one entry
-a block; properties; a footer. A block has runs of entries, and where each run begins in an array at its end. An entry
-says how many bytes its key shares with that of the one before it in its run; a key ends in eight bytes for the
-sequence number and the kind of the entry. All runs of many blocks are read side by side, entry by entry.
+A block-based table (https://github.com/facebook/rocksdb/wiki/Rocksdb-BlockBasedTable-Format), of the kind that this
+store writes: data blocks, each ended by one byte for its compression and a checksum; an index of one entry a block;
+properties; a footer. What the blocks say is read by ``blocks``.
 """
 
 from __future__ import annotations
@@ -12,17 +10,17 @@ from __future__ import annotations
 import os
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
-from pyspark_ckpt.state_store.bulk.packed import Bytes, Integers, Packed
+from pyspark_ckpt.state_store.bulk.blocks import SUFFIX_BYTES, entries_of, varints
+from pyspark_ckpt.state_store.bulk.packed import Integers, Packed
 from pyspark_ckpt.state_store.errors import FormatError
 
 FOOTER_BYTES = 53
@@ -31,22 +29,15 @@ FORMATS = range(3, 6)
 XXH3 = 4
 """The checksum of blocks."""
 TRAILER_BYTES = 5
-SUFFIX_BYTES = 8
-"""Of a key in a table: its sequence number and kind."""
-DELETION, VALUE = 0, 1
 _PLAIN, _LZ4, _LZ4HC, _ZSTD = 0, 4, 5, 7
 _CODECS = {_LZ4: "lz4_raw", _LZ4HC: "lz4_raw", _ZSTD: "zstd"}
 MOST_BLOCK_BYTES = 1 << 31
 PORTION_BYTES = 2 << 20
 """So much of each table, before it was compressed, is about what is read at once."""
 BLOCK_BYTES = 4 << 10
-WIDEST_KEY = 512
-"""Longer keys are put together one by one: a matrix of all would have more bytes than they."""
 _LAST_BYTE = 0x6B9083D9
 _U32 = struct.Struct("<I")
 _MORE = 0x80
-_MOST_SHIFT = 56
-"""No number in a table has more bits, and damaged ones must end."""
 
 Handle = tuple[int, int]
 """Where a block begins in the file, and its bytes without those at its end."""
@@ -59,24 +50,6 @@ class Hidden:
     begin: bytes
     end: bytes
     sequence: int
-
-
-@dataclass(frozen=True, eq=False)
-class Entries:
-    """Entries of a table in key order: of one key, newer ones first."""
-
-    keys: Packed
-    values: Packed
-    sequences: npt.NDArray[np.uint64]
-    kinds: npt.NDArray[np.uint8]
-
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self.keys)
-
-    def taken(self, which: slice | npt.NDArray[np.generic]) -> Entries:
-        """Those at some positions, or where a mask is true."""
-        return Entries(self.keys.taken(which), self.values.taken(which), self.sequences[which], self.kinds[which])
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,12 +246,12 @@ def _index(block: bytes, *, is_short: bool, path: Path) -> tuple[Packed, Integer
     end = _entries_end(block)
     data = np.frombuffer(block, np.uint8)
     begins = np.frombuffer(block, "<u4", (len(block) - end) // 4 - 1 if end else 0, max(0, end)).astype(np.int64)
-    shared, at = _varints(data, begins)
-    size, at = _varints(data, at)
+    shared, at = varints(data, begins)
+    size, at = varints(data, at)
     if not is_short:
-        _, at = _varints(data, at)
-    block_at, behind = _varints(data, at + size)
-    block_size, behind = _varints(data, behind)
+        _, at = varints(data, at)
+    block_at, behind = varints(data, at + size)
+    block_size, behind = varints(data, behind)
     if shared.any() or (behind != np.append(begins[1:], [end] * (len(begins) > 0))).any():
         raise FormatError(f"{path} is damaged: its index is not of one entry a run.")
     return Packed(data, at, size), block_at, block_size
@@ -287,114 +260,3 @@ def _index(block: bytes, *, is_short: bool, path: Path) -> tuple[Packed, Integer
 def _entries_end(block: bytes) -> int:
     runs: int = _U32.unpack_from(block, len(block) - 4)[0]
     return len(block) - 4 * (1 + runs)
-
-
-def entries_of(blocks: Sequence[bytes], what: str) -> tuple[Entries, Integers]:
-    """All entries of data blocks, in their order, and how many each block has. Raises FormatError about ``what``."""
-    if not blocks:
-        nothing = Packed.of([])
-        return Entries(nothing, nothing, np.zeros(0, np.uint64), np.zeros(0, np.uint8)), np.zeros(0, np.int64)
-    data, run_begin, run_end, runs = _runs(blocks, what)
-    at, counts = _walked(data, run_begin, run_end, what)
-    shared, own, size, key_at = _headers(data, at)
-    entries = _with_keys(data, shared, own, key_at, Packed(data, key_at + own, size), what)
-    return entries, np.add.reduceat(counts, np.cumsum(runs) - runs)
-
-
-def _walked(data: Bytes, at: Integers, ends: Integers, what: str) -> tuple[Integers, Integers]:
-    """Where all entries of some runs begin, run by run, and how many each run has. All runs go on side by side."""
-    run, counts = np.arange(len(at)), np.zeros(len(at), np.int64)
-    steps = []
-    while len(at):
-        steps.append((run, at))
-        counts[run] += 1
-        _, own, size, key_at = _headers(data, at)
-        at = key_at + own + size
-        if (at > ends).any():
-            raise FormatError(f"{what} is damaged: an entry ends behind its block.")
-        goes_on = at < ends
-        if not goes_on.all():
-            run, at, ends = run[goes_on], at[goes_on], ends[goes_on]
-    first = np.cumsum(counts) - counts
-    begins = np.empty(int(counts.sum()), np.int64)
-    for number, (run, at) in enumerate(steps):
-        begins[first[run] + number] = at
-    return begins, counts
-
-
-def _runs(blocks: Sequence[bytes], what: str) -> tuple[Bytes, Integers, Integers, Integers]:
-    """The blocks in one array, where each run begins and ends in it, and how many runs each block has."""
-    pad = bytes(WIDEST_KEY)
-    data = np.frombuffer(b"".join([pad, *blocks, pad]), np.uint8)
-    ends = len(pad) + np.cumsum([len(block) for block in blocks])
-    begins = np.concatenate(([len(pad)], ends[:-1]))
-    words = np.ndarray((len(data) - 3,), "<u4", data, 0, (1,))
-    runs = words[ends - 4].astype(np.int64)
-    entries_end = ends - 4 - 4 * runs
-    if (runs < 1).any() or (entries_end < begins).any():
-        raise FormatError(f"{what} is damaged: a block has no runs, or more than bytes.")
-    block_of = np.repeat(np.arange(len(blocks)), runs)
-    last_run = np.cumsum(runs) - 1
-    nth = np.arange(len(block_of)) - (last_run - runs + 1)[block_of]
-    run_begin = begins[block_of] + words[entries_end[block_of] + 4 * nth]
-    run_end = np.append(run_begin[1:], 0)
-    run_end[last_run] = entries_end
-    if (run_begin >= run_end).any():
-        raise FormatError(f"{what} is damaged: a run of a block has no entries.")
-    return data, run_begin, run_end, runs
-
-
-def _headers(data: Bytes, at: Integers) -> tuple[Integers, Integers, Integers, Integers]:
-    """Three numbers at each place, and what follows them."""
-    three = np.ndarray((len(data) - 3,), "<u4", data, 0, (1,))[at]
-    if not (np.bitwise_or.reduce(three) & 0x808080):
-        columns = three.view(np.uint8)
-        shared, own, size = (columns[number::4].astype(np.int64) for number in range(3))
-        return shared, own, size, at + 3
-    shared, behind = _varints(data, at)
-    own, behind = _varints(data, behind)
-    size, behind = _varints(data, behind)
-    return shared, own, size, behind
-
-
-def _varints(data: Bytes, at: Integers) -> tuple[Integers, Integers]:
-    """The number at each place, of seven bits a byte, and where it ends."""
-    number = np.zeros(len(at), np.int64)
-    ends, going, shift = at.copy(), np.arange(len(at)), 0
-    while len(going) and shift < _MOST_SHIFT:
-        byte = data[ends[going]].astype(np.int64)
-        number[going] |= (byte & 0x7F) << shift
-        ends[going] += 1
-        going, shift = going[byte >= _MORE], shift + 7
-    return number, ends
-
-
-def _with_keys(data: Bytes, shared: Integers, own: Integers, at: Integers, values: Packed, what: str) -> Entries:
-    """The entries with their keys put together of what each shares with the one before, and its own."""
-    size = shared + own
-    if int(size.min()) < SUFFIX_BYTES or shared[0] or (shared[1:] > size[:-1]).any():
-        raise FormatError(f"{what} is damaged: an entry has no key.")
-    width = int(size.max(initial=0))
-    if width > WIDEST_KEY:
-        keys = _long_keys(data.tobytes(), shared, own, at)
-    else:
-        windows = np.ndarray((len(data) - width + 1,), f"V{max(1, width)}", data, 0, (1,))
-        matrix = windows[at - shared].view(np.uint8).reshape(len(at), width)
-        for column in range(int(shared.max(initial=0))):  # a byte stands in the last entry that has it as its own
-            owners = np.flatnonzero(shared <= column)
-            matrix[:, column] = np.repeat(matrix[owners, column], np.diff(owners, append=len(at)))
-        keys = Packed(matrix.reshape(-1), np.arange(len(at)) * width, size)
-    suffix_at = keys.at + size - SUFFIX_BYTES
-    suffixes = np.ndarray((max(0, len(keys.data) - 7),), "<u8", keys.data, 0, (1,))[suffix_at]
-    kinds = (suffixes & np.uint64(0xFF)).astype(np.uint8)
-    if (kinds > VALUE).any():
-        raise FormatError(f"{what} is damaged: it has entries that are neither values nor deletions.")
-    return Entries(Packed(keys.data, keys.at, size - SUFFIX_BYTES), values, suffixes >> np.uint64(8), kinds)
-
-
-def _long_keys(data: bytes, shared: Integers, own: Integers, at: Integers) -> Packed:
-    keys, key = [], b""
-    for common, rest, begin in zip(shared.tolist(), own.tolist(), at.tolist(), strict=True):
-        key = key[:common] + data[begin : begin + rest]
-        keys.append(key)
-    return Packed.of(keys)

@@ -15,10 +15,11 @@ from itertools import pairwise
 
 import numpy as np
 
+from pyspark_ckpt.state_store.bulk.blocks import DELETION, Entries, entries_of
 from pyspark_ckpt.state_store.bulk.order import Bools, in_order
 from pyspark_ckpt.state_store.bulk.packed import Integers, Packed
 from pyspark_ckpt.state_store.bulk.rows import RowColumns
-from pyspark_ckpt.state_store.bulk.sorted_table import DELETION, Entries, SortedTable, entries_of
+from pyspark_ckpt.state_store.bulk.sorted_table import SortedTable
 from pyspark_ckpt.state_store.bulk.sums import sum_of
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.errors import InternalError, StorageError

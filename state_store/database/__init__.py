@@ -7,7 +7,7 @@ table format is pinned to what Spark's own rocksdbjni reads, whatever a newer ro
 
 from pyspark_ckpt.state_store.database.failures import failures
 from pyspark_ckpt.state_store.database.primary import CONFIG_NAME, Database, drop_unreferenced
-from pyspark_ckpt.state_store.database.tables import TableCount, TableFile, TableWriter, write_table_file
+from pyspark_ckpt.state_store.database.tables import RollingWriter, TableCount, TableFile, write_table_file
 from pyspark_ckpt.state_store.database.tuning import Tuning
 from pyspark_ckpt.state_store.database.view import Cursor, Reader
 
@@ -16,9 +16,9 @@ __all__ = [
     "Cursor",
     "Database",
     "Reader",
+    "RollingWriter",
     "TableCount",
     "TableFile",
-    "TableWriter",
     "Tuning",
     "drop_unreferenced",
     "failures",

@@ -59,6 +59,32 @@ class TableWriter:
             self._writer.finish()
 
 
+class RollingWriter:
+    """Writes rows whose keys rise into table files, one after the other, of about ``most_bytes`` each."""
+
+    def __init__(self, folder: Path, name: str, tuning: Tuning, most_bytes: int) -> None:
+        """Write ``<name>-0.sst`` and so on in ``folder``; none as long as there are no rows."""
+        self._folder, self._name, self._tuning, self._most_bytes = folder, name, tuning, most_bytes
+        self._paths: list[Path] = []
+        self._open: TableWriter | None = None
+
+    def put_all(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Write rows. Raises StorageError, also for rows out of order."""
+        if self._open is None:
+            self._paths.append(self._folder / f"{self._name}-{len(self._paths)}.sst")
+            self._open = TableWriter(self._paths[-1], self._tuning)
+        self._open.put_all(keys, values)
+        if self._open.size_bytes > self._most_bytes:
+            self.finish()
+
+    def finish(self) -> list[Path]:
+        """All files, complete. Raises StorageError."""
+        if self._open is not None:
+            self._open.finish()
+            self._open = None
+        return self._paths
+
+
 def write_table_file(path: Path, rows: Iterable[tuple[bytes, bytes | None]], tuning: Tuning) -> int:
     """Write rows, sorted by key without duplicates, as one table file; a value of None deletes its key.
 
