@@ -37,7 +37,7 @@ from pyspark_ckpt.state_store.names import ROWS_FOLDER
 from pyspark_ckpt.state_store.redistribution import Layout, merged
 from pyspark_ckpt.state_store.remote import StoreName
 from pyspark_ckpt.state_store.rows import proven, rows_of
-from pyspark_ckpt.state_store.splitting import RunWriters, Split, SplitTask, send_all
+from pyspark_ckpt.state_store.splitting import RunWriters, Split, SplitTask, passes, send_all
 from pyspark_ckpt.state_store.store_version import Workplace
 
 RANGE_BYTES = 64 << 20
@@ -148,13 +148,15 @@ class ImportTask:
     def __call__(self) -> Split:
         """Write the runs of all new partitions. Raises StorageError, FormatError, NotFoundError."""
         with self.workplace.folder() as folder:
-            writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups)
-            parts = []
-            for state, portion in saved_rows(self.workplace, self.source, self.rows, self.number, folder):
-                parts.append({state.name: digest(len(portion), sum_of(portion))})
-                writers.write(portion)
-            place = self.workplace.place(self.target)
-            return Split(combined(parts), send_all(place, self.identity, writers.finish()))
+            files: dict[int, list[Path]] = {}
+            for some in passes(self.partitions):
+                writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups, some)
+                parts = []
+                for state, portion in saved_rows(self.workplace, self.source, self.rows, self.number, folder):
+                    parts.append({state.name: digest(len(portion), sum_of(portion))})
+                    writers.write(portion)
+                files |= writers.finish()
+            return Split(combined(parts), send_all(self.workplace.place(self.target), self.identity, files))
 
 
 def saved_rows(

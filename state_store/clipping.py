@@ -23,10 +23,11 @@ from pyspark_ckpt.state_store.assembly import Assembled, NewStore, publish
 from pyspark_ckpt.state_store.bulk import RowColumns, Sums, columns_of, joined, sums_of
 from pyspark_ckpt.state_store.database import Database, RollingWriter, Tuning, drop_unreferenced
 from pyspark_ckpt.state_store.digests import Digest, digest
+from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, state_head, state_range
 from pyspark_ckpt.state_store.meta import State, is_keyed
 from pyspark_ckpt.state_store.restore import Restored
-from pyspark_ckpt.state_store.rows import proven, refuse_stray_rows, rows_of
+from pyspark_ckpt.state_store.rows import counts_of, proven, refuse_stray_rows, rows_of
 from pyspark_ckpt.state_store.snapshot import Origins
 from pyspark_ckpt.state_store.splitting import ROLL_OVER_BYTES
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
@@ -34,15 +35,22 @@ from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 LEAST_DROPPED_BYTES = 64 << 20
 """So much in table files that are hidden as a whole is worth reading them, so that they are not copied."""
 
+MOST_CLIPS = 64
+"""Of one task: what an interrupted one has done is done again, and its result is one small object."""
+
 Hashes = tuple[int, int]
 """The first of a range of hashes, and the one behind its last."""
 
 
 class Clipped(msgspec.Struct, frozen=True):
-    """A new store, and digests of its rows as each part of its clip had them, by the names of the part's states."""
+    """A new store, and what each part of its clip had, by the names of its states.
+
+    ``before``: digests of the rows that are the new store's. ``counts``: how many rows there are for all new stores.
+    """
 
     made: Assembled
     before: list[dict[str, Digest]]
+    counts: list[dict[str, Count]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,12 +99,18 @@ class Clip:
 def grouped(clips: Sequence[Clip], width: int) -> list[tuple[Clip, ...]]:
     """Those together that have the same best part, if that leaves enough tasks for ``width`` at once; else each alone.
 
-    A part is brought to the machine of a task once for all of its clips.
+    A part is brought to the machine of a task once for all of its clips, of which there are ``MOST_CLIPS`` at most.
     """
     groups: dict[Part | tuple[Part, ...], list[Clip]] = defaultdict(list)
     for clip in clips:
         groups[clip.best or clip.parts].append(clip)
-    return [tuple(group) for group in groups.values()] if len(groups) >= width else [(clip,) for clip in clips]
+    if len(groups) < width:
+        return [(clip,) for clip in clips]
+    return [
+        tuple(group[first : first + MOST_CLIPS])
+        for group in groups.values()
+        for first in range(0, len(group), MOST_CLIPS)
+    ]
 
 
 @dataclass(frozen=True)
@@ -115,17 +129,23 @@ class ClipTask:
         """Publish the new stores. Raises StorageError, FormatError, NotFoundError."""
         with self.workplace.folder() as folder, ExitStack() as stack:
             sources: dict[Part, Restored] = {}
+            counts: dict[Part, dict[str, int]] = {}
             for part in (part for clip in self.clips for part in clip.parts):
                 if part not in sources:
                     restored = stack.enter_context(self.workplace.restored(part.store, folder / f"old-{len(sources)}"))
                     refuse_stray_rows(restored.database, restored.meta, str(part.store.identity))
                     sources[part] = restored
+                    counts[part] = counts_of(restored.database, restored.meta)
             known: Sums = {}
             return [
-                self._made(clip, sources, folder / f"new-{number}", known) for number, clip in enumerate(self.clips)
+                Clipped(*self._made(clip, sources, folder / f"new-{number}", known), [counts[p] for p in clip.parts])
+                for number, clip in enumerate(self.clips)
             ]
 
-    def _made(self, clip: Clip, sources: Mapping[Part, Restored], folder: Path, known: Sums) -> Clipped:
+    def _made(
+        self, clip: Clip, sources: Mapping[Part, Restored], folder: Path, known: Sums
+    ) -> tuple[Assembled, list[dict[str, Digest]]]:
+        """A new store, and digests of what each part had of it."""
         (folder / "copy").mkdir(parents=True, mode=0o700)
         tuning, best = self.workplace.tuning(), clip.best
         origins = None
@@ -137,7 +157,7 @@ class ClipTask:
         database = Database(folder / "copy" / "db", tuning)
         try:
             before = filling.fill(database)
-            return Clipped(publish(self.workplace, clip.new, database, folder, origins, known), before)
+            return publish(self.workplace, clip.new, database, folder, origins, known), before
         finally:
             database.close()
             shutil.rmtree(folder)
@@ -200,8 +220,10 @@ class _Filling:
         old = part.state_of(state)
         if old is None:
             return
-        found = columns_of(self.sources[part], *self._range(old))
-        if state.number & ORDERED_BIT:
+        is_ordered = bool(state.number & ORDERED_BIT)
+        readers = len(self.clip.parts) if is_ordered else 1
+        found = columns_of(self.sources[part], *self._range(old), readers=readers)
+        if is_ordered:
             found = (rows.with_hashes(*self.clip.hashes) for rows in found)
         for rows in proven(found, old.name, digests):
             if len(rows):

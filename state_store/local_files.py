@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,16 @@ def publish(path: Path, content: bytes) -> None:
         with suppress(OSError):
             unfinished.unlink()
         raise
+
+
+def take_open_files() -> int:
+    """Raise this process's limit of open files to what the system grants; returns that."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # macOS refuses a limit without a number, and then the present one stays.
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    granted, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return granted
 
 
 def make_private(folder: Path) -> None:

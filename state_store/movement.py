@@ -169,15 +169,17 @@ class Movement:
         groups = grouped(clips, self._runner.width)
         done: list[list[Clipped]] = self._run([ClipTask(self._workplace, group) for group in groups], list[Clipped])
         before: dict[Part, list[Digests]] = {part: [] for part in parts}
+        counts: dict[Part, dict[str, int]] = {}
         made: list[Assembled] = []
         for group, results in zip(groups, done, strict=True):
             for clip, result in zip(group, results, strict=True):
                 made.append(result.made)
-                for part, digests in zip(clip.parts, result.before, strict=True):
+                for part, digests, rows in zip(clip.parts, result.before, result.counts, strict=True):
                     before[part].append(digests)
+                    counts[part] = rows
         whole = {part: combined(digests) for part, digests in before.items()}
         for part, digests in whole.items():
-            require_counts(part.store.meta, digests, str(part.store.identity))
+            require_counts(counts[part], digests, str(part.store.identity))
         return list(whole.values()), made
 
     def _new_stores(self, operator: OperatorVersion, name: str, whole: Merged) -> Iterator[NewStore]:

@@ -21,8 +21,8 @@ from pyspark_ckpt.state_store.bulk import RowColumns, joined
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.rows import proven, refuse_stray_rows, require_counts, rows_of
-from pyspark_ckpt.state_store.splitting import RunWriters
+from pyspark_ckpt.state_store.rows import counts_of, proven, refuse_stray_rows, require_counts, rows_of
+from pyspark_ckpt.state_store.splitting import MOST_WRITERS, RunWriters
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
 MOST_SOURCES = 8
@@ -32,7 +32,8 @@ MOST_SOURCES = 8
 def groups_of(old_partitions: int, partitions: int, width: int) -> int:
     """How many groups there are, or 0 if they are too large, or too few to keep ``width`` tasks at once at work."""
     groups = gcd(old_partitions, partitions)
-    return groups if groups >= width and old_partitions // groups <= MOST_SOURCES else 0
+    is_small = old_partitions // groups <= MOST_SOURCES and partitions // groups <= MOST_WRITERS
+    return groups if groups >= width and is_small else 0
 
 
 class Regrouped(msgspec.Struct, frozen=True):
@@ -84,8 +85,8 @@ class RegroupTask:
                 for rows in joined(runs):
                     writers.write(rows)
             files = writers.finish()
-        for source, digests in zip(self.sources, before, strict=True):
-            require_counts(source.meta, digests, str(source.identity))
+            for source, database, digests in zip(self.sources, databases, before, strict=True):
+                require_counts(counts_of(database, source.meta), digests, str(source.identity))
         strangers = sorted(files.keys() - {new.identity.partition for new in self.new})
         if strangers:
             raise FormatError(
@@ -99,5 +100,6 @@ class RegroupTask:
         """The rows of an old store for the state that has that number now; when all are read, so is their digest."""
         for state in self.sources[index].meta.states:
             if self.numbers[index][state.number] == number:
-                for rows in proven(rows_of(database, state.number), state.name, digests):
+                found = rows_of(database, state.number, readers=len(self.sources))
+                for rows in proven(found, state.name, digests):
                     yield rows.renumbered(number)

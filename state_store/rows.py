@@ -17,9 +17,9 @@ MOST_STRAY = 4096
 Row = tuple[bytes, bytes]
 
 
-def rows_of(database: Database, number: int) -> Iterator[RowColumns]:
-    """All rows of the state of that number, in key order and in portions. Raises StorageError, FormatError."""
-    return columns_of(database, *state_range(number))
+def rows_of(database: Database, number: int, *, readers: int = 1) -> Iterator[RowColumns]:
+    """All rows of the state of that number, in key order and in portions: see ``columns_of``."""
+    return columns_of(database, *state_range(number), readers=readers)
 
 
 def digests_of(database: Database, states: Sequence[State], known: Sums | None = None) -> dict[str, Digest]:
@@ -58,11 +58,19 @@ def _stray_keys(database: Database, meta: StoreMeta) -> list[bytes]:
     ][:3]
 
 
-def require_counts(meta: StoreMeta, digests: Mapping[str, Digest], what: str) -> None:
-    """Raise FormatError if ``what`` has not as many rows of a state as its commit says: none was passed over."""
-    for state in meta.states:
-        if state.is_counted and state.name in digests and digests[state.name].rows != state.rows:
+def counts_of(database: Database, meta: StoreMeta) -> dict[str, int]:
+    """How many rows of each state there are: what the commit says or, where nobody counts them, what RocksDB finds."""
+    return {
+        state.name: state.rows if state.is_counted else database.count(*state_range(state.number))
+        for state in meta.states
+    }
+
+
+def require_counts(counts: Mapping[str, int], digests: Mapping[str, Digest], what: str) -> None:
+    """Raise FormatError if ``digests`` are not of as many rows of a state as there are in ``what``."""
+    for name, digest_ in digests.items():
+        if digest_.rows != counts[name]:
             raise FormatError(
-                f"{what}: state {state.name!r} has {digests[state.name].rows} rows, and its commit says {state.rows}.",
+                f"{what}: state {name!r} has {counts[name]} rows, and {digest_.rows} were found for its partitions.",
                 hint="Verify the source (pyspark-ckpt checkpoint verify).",
             )

@@ -8,7 +8,6 @@ appear nowhere else.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
@@ -26,6 +25,7 @@ from pyspark_ckpt.state_store import options as option_table
 from pyspark_ckpt.state_store.entrusted import Entrusted
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.json_objects import DAMAGE, Count
+from pyspark_ckpt.state_store.local_files import take_open_files
 from pyspark_ckpt.state_store.log import LOGGER, log_to_stderr
 from pyspark_ckpt.state_store.rpc import PROTOCOL, Dispatcher, error_answer
 from pyspark_ckpt.state_store.stores import Stores
@@ -121,12 +121,8 @@ def _serve(dispatcher: Dispatcher, token: str) -> Any:  # noqa: ANN401 - py4j ha
 
 
 def _take_open_files() -> None:
-    """Raise this process's limit of open files to what the system grants, and warn if that is little."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # macOS refuses a limit without a number, and then the present one stays.
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    granted, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    """Take all open files that the system grants, and warn if these are few."""
+    granted = take_open_files()
     if granted != resource.RLIM_INFINITY and granted < FEW_OPEN_FILES:
         _log.warning(
             "the state server may open %d files only, and every store needs some dozens: raise 'ulimit -n' to 65536",

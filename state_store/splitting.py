@@ -10,9 +10,10 @@ The digits keep attempts apart: what one has left that was killed is in nobody's
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -25,14 +26,16 @@ from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import RollingWriter, Tuning
 from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.meta import is_keyed
-from pyspark_ckpt.state_store.rows import proven, refuse_stray_rows, require_counts, rows_of
+from pyspark_ckpt.state_store.restore import Restored
+from pyspark_ckpt.state_store.rows import counts_of, proven, refuse_stray_rows, require_counts, rows_of
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
 RUNS_FOLDER = "_ckpt/restore/runs"
 ROLL_OVER_BYTES = 16 << 20
-ALL_WRITERS_BYTES = 256 << 20
-"""What all files that are being written at once may grow to: a writer keeps a hash for each row in memory."""
-LEAST_FILE_BYTES = 2 << 20
+MOST_WRITERS = 128
+"""Files that are written at once: RocksDB has a buffer of up to 1 MB for each."""
+MOST_OPEN_ROWS = 4_000_000
+"""In all files that are being written: RocksDB keeps 16 bytes for each until a file is complete."""
 
 
 class Split(msgspec.Struct, frozen=True):
@@ -69,48 +72,72 @@ class SplitTask:
         identity = self.source.identity
         with self.workplace.folder() as folder, self.workplace.restored(self.source, folder / "old") as restored:
             refuse_stray_rows(restored.database, restored.meta, str(identity))
-            writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups)
-            digests: dict[str, Digest] = {}
-            spark_rows = []
-            for state in sorted(restored.meta.states, key=lambda state: self.numbers[state.number]):
-                rows = rows_of(restored.database, state.number)
-                if self.is_keyed and not is_keyed(state):
-                    spark_rows += [value for portion in rows for value in portion.values.strings()]
-                    continue
-                for portion in proven(rows, state.name, digests):
-                    writers.write(portion.renumbered(self.numbers[state.number]))
-            require_counts(restored.meta, digests, str(identity))
-            return Split(digests, send_all(self.workplace.place(self.target), identity, writers.finish()), spark_rows)
+            files: dict[int, list[Path]] = {}
+            for some in passes(self.partitions):
+                writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups, some)
+                digests, spark_rows = self._write(restored, writers)
+                files |= writers.finish()
+            require_counts(counts_of(restored.database, restored.meta), digests, str(identity))
+            return Split(digests, send_all(self.workplace.place(self.target), identity, files), spark_rows)
+
+    def _write(self, restored: Restored, writers: RunWriters) -> tuple[dict[str, Digest], list[bytes]]:
+        """Write all rows, but those that Spark keeps of a keyed operator: the values of these, and digests."""
+        digests: dict[str, Digest] = {}
+        spark_rows = []
+        for state in sorted(restored.meta.states, key=lambda state: self.numbers[state.number]):
+            rows = rows_of(restored.database, state.number)
+            if self.is_keyed and not is_keyed(state):
+                spark_rows += [value for portion in rows for value in portion.values.strings()]
+                continue
+            for portion in proven(rows, state.name, digests):
+                writers.write(portion.renumbered(self.numbers[state.number]))
+        return digests, spark_rows
+
+
+def passes(partitions: int) -> Iterator[range]:
+    """The new partitions that are written at once, one range after the other: all rows are read for each of them."""
+    for first in range(0, partitions, MOST_WRITERS):
+        yield range(first, min(first + MOST_WRITERS, partitions))
 
 
 class RunWriters:
-    """One file that is being written for each new partition that has rows."""
+    """One file that is being written for each of some new partitions that has rows."""
 
-    def __init__(self, folder: Path, tuning: Tuning, partitions: int, key_groups: int = 0) -> None:
-        """Write to ``folder``, for partitions by remainders of hashes or, if there are any, by ``key_groups``."""
+    def __init__(
+        self, folder: Path, tuning: Tuning, partitions: int, key_groups: int = 0, some: range | None = None
+    ) -> None:
+        """Write to ``folder``, for partitions by remainders of hashes or, if there are any, by ``key_groups``.
+
+        Rows of others than ``some`` of the partitions are passed over.
+        """
         self._folder, self._tuning, self._partitions = folder, tuning, partitions
         self._key_groups = key_groups
-        self._most_bytes = max(LEAST_FILE_BYTES, min(ROLL_OVER_BYTES, ALL_WRITERS_BYTES // partitions))
+        self._some = range(partitions) if some is None else some
         self._runs: dict[int, RollingWriter] = {}
 
     def write(self, rows: RowColumns) -> None:
         """Write rows of one state, whose keys rise from call to call, each to the file of its partition."""
         places = self._places_of(rows.hashes())
+        if len(self._some) < self._partitions:
+            mine = (self._some.start <= places) & (places < self._some.stop)
+            places, rows = places[mine], rows.taken(mine)
         rows = rows.taken(np.argsort(places, kind="stable"))
         keys, values = rows.keys.strings(), rows.values.strings()
         counts = np.bincount(places, minlength=self._partitions)
         ends = np.cumsum(counts)
         for partition in np.flatnonzero(counts).tolist():
-            mine = slice(int(ends[partition] - counts[partition]), int(ends[partition]))
+            part = slice(int(ends[partition] - counts[partition]), int(ends[partition]))
             if partition not in self._runs:
-                self._runs[partition] = RollingWriter(self._folder, str(partition), self._tuning, self._most_bytes)
-            self._runs[partition].put_all(keys[mine], values[mine])
+                self._runs[partition] = RollingWriter(self._folder, str(partition), self._tuning, ROLL_OVER_BYTES)
+            self._runs[partition].put_all(keys[part], values[part])
+        while sum(run.open_rows for run in self._runs.values()) > MOST_OPEN_ROWS:
+            max(self._runs.values(), key=lambda run: run.open_rows).finish()
 
     def finish(self) -> Mapping[int, list[Path]]:
         """All files, by partition."""
         return {partition: run.finish() for partition, run in self._runs.items()}
 
-    def _places_of(self, hashes: npt.NDArray[np.uint32]) -> npt.NDArray[np.generic]:
+    def _places_of(self, hashes: npt.NDArray[np.uint32]) -> npt.NDArray[np.integer[Any]]:
         small = np.uint16 if self._partitions <= 1 << 16 else np.int64  # numbers of 16 bits are sorted fastest
         if self._key_groups:
             groups = hashes.astype(np.uint64) * np.uint64(self._key_groups) >> np.uint64(32)

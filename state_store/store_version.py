@@ -14,6 +14,7 @@ from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.keys import Marker
+from pyspark_ckpt.state_store.local_files import take_open_files
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.meta import StoreMeta
 from pyspark_ckpt.state_store.options import Options
@@ -60,7 +61,8 @@ class Workplace:
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
-        """A folder of this user's alone that goes when the block ends."""
+        """A folder of this user's alone that goes when the block ends, for databases whose files are all open."""
+        take_open_files()
         with tempfile.TemporaryDirectory(prefix="pyspark-ckpt-") as folder:
             yield Path(folder)
 

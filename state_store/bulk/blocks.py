@@ -21,6 +21,8 @@ SUFFIX_BYTES = 8
 DELETION, VALUE = 0, 1
 WIDEST_KEY = 512
 """Longer keys are put together one by one: a matrix of all would have more bytes than they."""
+ENTRY_BYTES = 128
+"""Of memory for each entry, beside its key and its value."""
 _MORE = 0x80
 _MOST_SHIFT = 56
 """No number in a table has more bits, and damaged ones must end."""
@@ -44,16 +46,45 @@ class Entries:
         return Entries(self.keys.taken(which), self.values.taken(which), self.sequences[which], self.kinds[which])
 
 
-def entries_of(blocks: Sequence[bytes], what: str) -> tuple[Entries, Integers]:
-    """All entries of data blocks, in their order, and how many each block has. Raises FormatError about ``what``."""
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Entries of data blocks, in their order, before their keys are put together.
+
+    ``counts``: how many each block has. ``shared``, ``own`` and ``size``: bytes of the key that are those of the key
+    before, other ones, which are ``at`` a place, and bytes of the value behind it.
+    """
+
+    data: Bytes
+    counts: Integers
+    shared: Integers
+    own: Integers
+    size: Integers
+    at: Integers
+
+    @property
+    def size_bytes(self) -> int:
+        """About what the entries take in memory, and as objects of Python."""
+        keys = self.shared + self.own
+        widest = int(keys.max(initial=0))
+        in_keys = int(keys.sum()) if widest > WIDEST_KEY else len(keys) * widest
+        return len(self.data) + in_keys + len(keys) * ENTRY_BYTES
+
+    def entries(self, what: str) -> Entries:
+        """Put them together. Raises FormatError about ``what``."""
+        if not len(self.at):
+            return Entries(Packed.of([]), Packed.of([]), np.zeros(0, np.uint64), np.zeros(0, np.uint8))
+        values = Packed(self.data, self.at + self.own, self.size)
+        return _with_keys(self.data, self.shared, self.own, self.at, values, what)
+
+
+def find(blocks: Sequence[bytes], what: str) -> Found:
+    """All entries of data blocks. Raises FormatError about ``what``."""
     if not blocks:
-        nothing = Packed.of([])
-        return Entries(nothing, nothing, np.zeros(0, np.uint64), np.zeros(0, np.uint8)), np.zeros(0, np.int64)
+        nothing = np.zeros(0, np.int64)
+        return Found(np.zeros(0, np.uint8), nothing, nothing, nothing, nothing, nothing)
     data, run_begin, run_end, runs = _runs(blocks, what)
     at, counts = _walked(data, run_begin, run_end, what)
-    shared, own, size, key_at = _headers(data, at)
-    entries = _with_keys(data, shared, own, key_at, Packed(data, key_at + own, size), what)
-    return entries, np.add.reduceat(counts, np.cumsum(runs) - runs)
+    return Found(data, np.add.reduceat(counts, np.cumsum(runs) - runs), *_headers(data, at))
 
 
 def _walked(data: Bytes, at: Integers, ends: Integers, what: str) -> tuple[Integers, Integers]:

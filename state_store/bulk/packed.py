@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+WIDE = 1024
+"""Longer strings are copied one by one, and not in a matrix of all."""
+
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 
@@ -63,6 +66,8 @@ class Packed:
     def strings(self) -> list[bytes]:
         """Each as an object of its own."""
         widths = self.widths()
+        if widths and widths[-1] > WIDE:
+            return [self[index] for index in range(len(self))]
         if len(widths) == 1 and widths[0]:
             return self.matrix(widths[0]).reshape(-1).view(f"V{widths[0]}").tolist()
         data, begins = self.data.tobytes(), self.at.tolist()

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
-from pyspark_ckpt.state_store.bulk.blocks import SUFFIX_BYTES, entries_of, varints
+from pyspark_ckpt.state_store.bulk.blocks import SUFFIX_BYTES, find, varints
 from pyspark_ckpt.state_store.bulk.packed import Integers, Packed
-from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.errors import FormatError, StorageError
 
 FOOTER_BYTES = 53
 MAGIC = 0x88E241B785F4CFF7
@@ -33,11 +33,12 @@ _PLAIN, _LZ4, _LZ4HC, _ZSTD = 0, 4, 5, 7
 _CODECS = {_LZ4: "lz4_raw", _LZ4HC: "lz4_raw", _ZSTD: "zstd"}
 MOST_BLOCK_BYTES = 1 << 31
 PORTION_BYTES = 2 << 20
-"""So much of each table, before it was compressed, is about what is read at once."""
+"""So much of each table is about what is read at once, if it has no large values that were compressed much."""
 BLOCK_BYTES = 4 << 10
 _LAST_BYTE = 0x6B9083D9
 _U32 = struct.Struct("<I")
 _MORE = 0x80
+_MOST_DIGITS = 8
 
 Handle = tuple[int, int]
 """Where a block begins in the file, and its bytes without those at its end."""
@@ -69,21 +70,52 @@ class Blocks:
         if begin >= end:
             return 0, 0
         first = bisect_left(self.keys, begin)
-        # The first block with a key of ``end`` or more may begin with smaller ones.
-        return first, min(len(self), bisect_left(self.keys, end, lo=first) + 1)
+        behind = bisect_left(self.keys, end, lo=first)
+        if behind == len(self) or (behind > first and self.keys[behind - 1] + b"\0" == end):
+            return first, behind
+        return first, behind + 1  # the first block with a key of ``end`` or more may begin with smaller ones
+
+
+@dataclass(frozen=True, eq=False)
+class Content:
+    """Data blocks of a table that lie one behind the other: where each begins in ``data``, and its bytes there."""
+
+    table: SortedTable
+    data: bytes
+    at: Integers
+    size: Integers
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all before compression, as they say themselves."""
+        if not len(self.at):
+            return 0
+        data = np.frombuffer(self.data + bytes(_MOST_DIGITS), np.uint8)  # a damaged number may have no end
+        inflated, _ = varints(data, self.at)
+        return int(np.where(data[self.at + self.size] == _PLAIN, self.size, inflated).sum())
+
+    def blocks(self) -> list[bytes]:
+        """Each before compression. Raises FormatError."""
+        places = zip(self.at.tolist(), self.size.tolist(), strict=True)
+        return [self.table.inflated(self.data, at, size) for at, size in places]
 
 
 class SortedTable:
     """One table file, open. What it does not know is refused as damage: no release has written it."""
 
-    def __init__(self, path: Path, bounds: tuple[bytes, bytes] | None = None) -> None:
-        """Read what the file says of itself. Raises FormatError, FileNotFoundError.
+    def __init__(self, path: Path, bounds: tuple[bytes, bytes]) -> None:
+        """Read what the file says of itself. Raises FormatError, StorageError, FileNotFoundError.
 
         ``bounds``: the first and the last key that the database says it has. A mark may reach further: what it hides
         there is said by other files.
         """
         self._path, self._bounds = path, bounds
-        self._file = os.open(path, os.O_RDONLY)
+        try:
+            self._file = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            raise
+        except OSError as problem:
+            raise StorageError(f"Could not open {path}: {problem}") from problem
         try:
             status = os.fstat(self._file)
             self._size = status.st_size
@@ -128,8 +160,6 @@ class SortedTable:
         for key, end in _entries(self._block(where)):
             suffix = int.from_bytes(key[-SUFFIX_BYTES:], "little")
             found.append(Hidden(key[:-SUFFIX_BYTES], end, suffix >> 8))
-        if self._bounds is None:
-            return found
         first, last = self._bounds
         if any(each.end > last for each in found) and self._last_key() == last:
             last += b"\0"  # the bound is an entry; else it is where the next file begins
@@ -141,22 +171,37 @@ class SortedTable:
         if not len(self.blocks):
             return None
         at, size = int(self.blocks.at[-1]), int(self.blocks.size[-1])
-        entries, _ = entries_of([self._inflated(self._bytes(at, size + TRAILER_BYTES), 0, size)], str(self._path))
-        return entries.keys[len(entries) - 1]
+        last = find([self.inflated(self._bytes(at, size + TRAILER_BYTES), 0, size)], str(self._path))
+        keys = last.entries(str(self._path)).keys
+        return keys[len(keys) - 1]
 
     def has(self, begin: bytes, end: bytes) -> bool:
         """Whether there is a block that may have keys from ``begin`` up to ``end``."""
         first, behind = self.blocks.within(begin, end)
         return first < behind
 
-    def content(self, begin: bytes, end: bytes) -> list[bytes]:
-        """The data blocks that may have keys from ``begin`` up to ``end``, before compression. Raises FormatError."""
+    def stored_bytes(self, begin: bytes, end: bytes) -> int:
+        """About the bytes of the blocks that may have keys from ``begin`` up to ``end``; of large ones, compressed."""
         first, behind = self.blocks.within(begin, end)
+        return int(np.maximum(self.blocks.size[first:behind], BLOCK_BYTES).sum())
+
+    def middle(self, begin: bytes, end: bytes) -> tuple[int, bytes]:
+        """A key that halves the blocks that may have keys from ``begin`` up to ``end``, and how many there are.
+
+        Of a single block there are no halves: 0, and no key.
+        """
+        first, behind = self.blocks.within(begin, end)
+        middle = self.blocks.keys[(first + behind) // 2 - 1] + b"\0" if behind - first > 1 else b""
+        return (behind - first, middle) if begin < middle < end else (0, b"")
+
+    def content(self, begin: bytes, end: bytes) -> Content:
+        """The data blocks that may have keys from ``begin`` up to ``end``. Raises FormatError, StorageError."""
+        first, behind = self.blocks.within(begin, end)
+        at, size = self.blocks.at[first:behind], self.blocks.size[first:behind]
         if first == behind:
-            return []
-        places, sizes = (each[first:behind].tolist() for each in (self.blocks.at, self.blocks.size))
-        content = self._bytes(places[0], places[-1] + sizes[-1] + TRAILER_BYTES - places[0])
-        return [self._inflated(content, at - places[0], size) for at, size in zip(places, sizes, strict=True)]
+            return Content(self, b"", at, size)
+        data = self._bytes(int(at[0]), int(at[-1] + size[-1] + TRAILER_BYTES - at[0]))
+        return Content(self, data, at - at[0], size)
 
     def _footer(self) -> tuple[Handle, Handle]:
         footer = self._bytes(max(0, self._size - FOOTER_BYTES), FOOTER_BYTES)
@@ -176,9 +221,10 @@ class SortedTable:
 
     def _block(self, handle: Handle) -> bytes:
         at, size = handle
-        return bytes(self._inflated(self._bytes(at, size + TRAILER_BYTES), 0, size))
+        return bytes(self.inflated(self._bytes(at, size + TRAILER_BYTES), 0, size))
 
-    def _inflated(self, content: bytes, at: int, size: int) -> bytes:
+    def inflated(self, content: bytes, at: int, size: int) -> bytes:
+        """The block of so many bytes at a place of ``content``, before compression. Raises FormatError."""
         end = at + size
         kind = content[end]
         block = memoryview(content)[at:end]
@@ -200,7 +246,10 @@ class SortedTable:
         return inflated
 
     def _bytes(self, at: int, size: int) -> bytes:
-        content = os.pread(self._file, size, at) if size <= self._size else b""
+        try:
+            content = os.pread(self._file, size, at) if size <= self._size else b""
+        except OSError as problem:
+            raise StorageError(f"Could not read {self._path}: {problem}") from problem
         if len(content) != size:
             raise self._damaged("it is too short")
         return content

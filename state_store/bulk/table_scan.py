@@ -1,30 +1,38 @@
 """All rows of a database in a range of keys, many at once, read from its table files.
 
 RocksDB's rule of what a key has is simple where nothing is in memory alone: of all entries of a key, the one in the
-newest file counts. Files are newer the nearer their level is to 0; in level 0 RocksDB lists newer ones first. Ranges
-of keys are read one after the other, so memory is bounded whatever the size of the files.
+newest file counts. Files are newer the nearer their level is to 0; in level 0 RocksDB lists newer ones first.
+
+Keys are gone through as a line that rises: a file is open from its first key to its last. Between two keys is a
+portion of rows, of bounded size, and what is too large is halved: so memory is bounded whatever the size of the files,
+how many they are, and what is in them.
 """
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
-from itertools import pairwise
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
-from pyspark_ckpt.state_store.bulk.blocks import DELETION, Entries, entries_of
+from pyspark_ckpt.state_store.bulk.blocks import DELETION, Entries, find
 from pyspark_ckpt.state_store.bulk.order import Bools, in_order
 from pyspark_ckpt.state_store.bulk.packed import Integers, Packed
 from pyspark_ckpt.state_store.bulk.rows import RowColumns
 from pyspark_ckpt.state_store.bulk.sorted_table import SortedTable
 from pyspark_ckpt.state_store.bulk.sums import sum_of
-from pyspark_ckpt.state_store.database import Database
+from pyspark_ckpt.state_store.database import Database, TableFile
 from pyspark_ckpt.state_store.errors import InternalError, StorageError
 
 ATTEMPTS = 5
+MOST_BYTES = 64 << 20
+"""Of rows in memory at once, as far as they can be parted: those of one block of each table cannot."""
+LEAST_GROWTH = 6
+"""Rows take so many times the bytes of their blocks on their way, small ones more."""
 
 Get = Callable[[bytes], bytes | None]
 
@@ -33,14 +41,16 @@ Sums = dict[Hashable, tuple[int, int]]
 """How many rows there are in parts of table files, which never change, and what they hash to, added up."""
 
 
-def columns_of(database: Database, begin: bytes, end: bytes) -> Iterator[RowColumns]:
+def columns_of(database: Database, begin: bytes, end: bytes, *, readers: int = 1) -> Iterator[RowColumns]:
     """Rows of a database from key ``begin`` up to ``end``, in portions that are not empty.
+
+    ``readers``: how many such iterators the caller has side by side; they share ``MOST_BYTES``.
 
     Nothing may be written to it meanwhile; what is compacted does not matter. Raises StorageError, FormatError,
     InternalError.
     """
-    with _opened(database, begin, end) as tables:
-        yield from scan(tables, begin, end, database.get, str(database.folder))
+    for portion in _portions(database, begin, end):
+        yield from portion.rows(database.get, MOST_BYTES // readers)
 
 
 def sums_of(database: Database, begin: bytes, end: bytes, known: Sums) -> tuple[int, int]:
@@ -50,91 +60,145 @@ def sums_of(database: Database, begin: bytes, end: bytes, known: Sums) -> tuple[
     ``columns_of``.
     """
     count = total = 0
-    with _opened(database, begin, end) as tables:
-        for portion in _portions(tables, begin, end):
-            if portion.identity not in known:
-                rows = portion.rows(database.get, str(database.folder))
-                known[portion.identity] = len(rows), sum_of(rows)
-            rows_here, total_here = known[portion.identity]
-            count += rows_here
-            total += total_here
+    for portion in _portions(database, begin, end):
+        if portion.identity not in known:
+            sums = [(len(rows), sum_of(rows)) for rows in portion.rows(database.get, MOST_BYTES)]
+            known[portion.identity] = sum(rows for rows, _ in sums), sum(each for _, each in sums)
+        rows_here, total_here = known[portion.identity]
+        count += rows_here
+        total += total_here
     return count, total
 
 
-@contextmanager
-def _opened(database: Database, begin: bytes, end: bytes) -> Iterator[list[SortedTable]]:
-    """The tables that may have rows there, newest first; that they are deleted later does not matter."""
-    with ExitStack() as stack:
-        for _ in range(ATTEMPTS):
-            within = [each for each in database.table_files() if each.first_key < end and begin <= each.last_key]
+def _portions(database: Database, begin: bytes, end: bytes) -> Iterator[Portion]:
+    """All portions between two keys. A file that was compacted away before it was open is asked for no more."""
+    at, lost = begin, 0
+    while at < end:
+        with closing(Sweep(database.folder, database.table_files())) as sweep:
             try:
-                tables = [
-                    stack.enter_context(
-                        closing(SortedTable(database.folder / each.name, (each.first_key, each.last_key)))
-                    )
-                    for each in within
-                ]
-            except FileNotFoundError:  # compacted just now
-                stack.close()
-            except OSError as problem:
-                raise StorageError(f"Could not open the table files of {database.folder}: {problem}") from problem
-            else:
-                yield tables
-                return
-    raise StorageError(f"The files of {database.folder} are replaced faster than they can be opened.")
+                for portion in sweep.portions(at, end):
+                    yield portion
+                    at, lost = portion.end, 0
+            except FileNotFoundError as gone:
+                lost += 1
+                if lost == ATTEMPTS:
+                    raise StorageError(
+                        f"The files of {database.folder} are replaced faster than they can be opened."
+                    ) from gone
 
 
-def scan(tables: Sequence[SortedTable], begin: bytes, end: bytes, get: Get, what: str) -> Iterator[RowColumns]:
-    """The rows of ``tables``, newest first, from key ``begin`` up to ``end``, in portions that are not empty.
+class Sweep:
+    """Goes through table files of a folder in the order of keys. ``files``: newer ones first."""
 
-    ``get`` is what the database has for a key: it is asked now and then, to see that the order is right.
-    Raises FormatError about ``what``, InternalError.
-    """
-    for portion in _portions(tables, begin, end):
-        rows = portion.rows(get, what)
-        if len(rows):
-            yield rows
+    def __init__(self, folder: Path, files: Sequence[TableFile]) -> None:
+        self._folder = folder
+        self._waiting = sorted(enumerate(files), key=lambda each: each[1].first_key, reverse=True)
+        self._open: dict[int, tuple[TableFile, SortedTable]] = {}
 
+    def close(self) -> None:
+        """Let all files go."""
+        for _, table in self._open.values():
+            table.close()
+        self._open.clear()
 
-def _portions(tables: Sequence[SortedTable], begin: bytes, end: bytes) -> Iterator[_Portion]:
-    """Ranges of keys, each in whole hidden by a mark or not at all, and which tables have rows in them."""
-    cuts = {begin, end}
-    for table in tables:
-        cuts.update(table.cuts)
-        cuts.update(key for each in table.hidden for key in (each.begin, each.end))
-    for first, behind in pairwise(sorted(cut for cut in cuts if begin <= cut <= end)):
-        parts = []
-        for table in tables:
-            marks = tuple(each.sequence for each in table.hidden if each.begin <= first < each.end)
-            if table.has(first, behind):
-                parts.append((table, max(marks, default=0)))
+    def portions(self, begin: bytes, end: bytes) -> Iterator[Portion]:
+        """The rows from key ``begin`` up to ``end``, in parts that are hidden by a mark in whole or not at all.
+
+        Where they are parted follows from the files that there are. A file may be deleted once it is open. Raises
+        FormatError, StorageError, FileNotFoundError.
+        """
+        at = begin
+        while at < end:
+            self._move_to(at)
+            until = min([end, *self._cuts_behind(at)])
+            yield Portion(at, until, tuple(self._parts(at, until)), str(self._folder))
+            at = until
+
+    def _move_to(self, at: bytes) -> None:
+        """Have those files open whose keys may be ``at``."""
+        for age, (file, table) in list(self._open.items()):
+            if file.last_key < at:
+                table.close()
+                del self._open[age]
+        while self._waiting and self._waiting[-1][1].first_key <= at:
+            age, file = self._waiting.pop()
+            if file.last_key >= at:
+                self._open[age] = file, SortedTable(self._folder / file.name, (file.first_key, file.last_key))
+
+    def _cuts_behind(self, at: bytes) -> Iterator[bytes]:
+        """Where the next file begins, where one ends, where one is cut, and where marks begin and end."""
+        if self._waiting:
+            yield self._waiting[-1][1].first_key
+        for file, table in self._open.values():
+            yield file.last_key + b"\0"
+            yield from table.cuts[(behind := bisect_left(table.cuts, at + b"\0")) : behind + 1]
+            yield from (key for each in table.hidden for key in (each.begin, each.end) if key > at)
+
+    def _parts(self, begin: bytes, end: bytes) -> Iterator[tuple[SortedTable, int]]:
+        """Tables that have rows there, newer ones first, and below which sequence their entries are hidden."""
+        for _, (_, table) in sorted(self._open.items()):
+            marks = [each.sequence for each in table.hidden if each.begin <= begin < each.end]
+            if table.has(begin, end):
+                yield table, max(marks, default=0)
             if marks:
-                break  # what is older is hidden
-        yield _Portion(first, behind, tuple(parts))
+                return  # what is older is hidden
 
 
 @dataclass(frozen=True)
-class _Portion:
+class Portion:
     """Rows from key ``begin`` up to ``end``: tables, newest first, and below which sequence entries are hidden."""
 
     begin: bytes
     end: bytes
     parts: tuple[tuple[SortedTable, int], ...]
+    what: str
 
     @property
     def identity(self) -> Hashable:
         """What its rows follow from."""
         return self.begin, self.end, tuple((table.identity, hidden) for table, hidden in self.parts)
 
-    def rows(self, get: Get, what: str) -> RowColumns:
-        """Read them."""
+    def rows(self, get: Get, most_bytes: int) -> Iterator[RowColumns]:
+        """Read them, if that is too much one half after the other; none that are empty.
+
+        ``get`` is what the database has for a key: it is asked now and then, to see that the order is right. Raises
+        StorageError, FormatError, InternalError.
+        """
+        middle = self._middle()
+        entries = self._entries(most_bytes if middle else sys.maxsize)
+        if entries is not None:
+            rows = self._newest(entries, get)
+            if len(rows):
+                yield rows
+            return
+        for half in (replace(self, end=middle), replace(self, begin=middle)):
+            parts = tuple(part for part in self.parts if part[0].has(half.begin, half.end))
+            yield from replace(half, parts=parts).rows(get, most_bytes)
+
+    def _middle(self) -> bytes:
+        """A key between two blocks of the table that has most there; none if all have a block each."""
+        middles = [table.middle(self.begin, self.end) for table, _ in self.parts]
+        return max(middles, default=(0, b""))[1]
+
+    def _entries(self, most_bytes: int) -> Entries | None:
+        """What the tables have, in their order; None if that would take more memory."""
+        if sum(table.stored_bytes(self.begin, self.end) for table, _ in self.parts) > most_bytes // LEAST_GROWTH:
+            return None
         contents = [table.content(self.begin, self.end) for table, _ in self.parts]
-        entries, counts = entries_of([block for content in contents for block in content], what)
-        hidden = np.repeat(
-            np.array([hidden for _, hidden in self.parts], np.uint64), [len(content) for content in contents]
-        )
+        if sum(content.size_bytes for content in contents) > most_bytes // LEAST_GROWTH:
+            return None
+        blocks = [content.blocks() for content in contents]
+        found = find([block for some in blocks for block in some], self.what)
+        if found.size_bytes > most_bytes:
+            return None
+        entries = found.entries(self.what)
+        hidden = np.repeat(np.array([hidden for _, hidden in self.parts], np.uint64), list(map(len, blocks)))
         if hidden.any():
-            entries = entries.taken(entries.sequences >= np.repeat(hidden, counts))
+            entries = entries.taken(entries.sequences >= np.repeat(hidden, found.counts))
+        return entries
+
+    def _newest(self, entries: Entries, get: Get) -> RowColumns:
+        """The rows that follow from the entries."""
         if len(self.parts) > 1 or entries.sequences.any():
             order, is_older = in_order(entries.keys)
         else:  # no key is there twice

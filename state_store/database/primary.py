@@ -124,16 +124,32 @@ class Database:
 
     def rows_in(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Rows whose keys are from ``begin`` up to ``end`` (exclusive), in order. Raises StorageError, FormatError."""
-        within = rocksdict.ReadOptions()
-        within.set_total_order_seek(True)
-        within.set_iterate_upper_bound(end)
         with failures(f"read the database {self.folder}"):
-            rows = self._open.iter(within)
+            rows = self._iterator(end)
             rows.seek(begin)
             while (key := rows.key()) is not None:
                 yield key, rows.value()
                 rows.next()
             rows.status()  # an iterator that fails says only here that it has not come to the end
+
+    def count(self, begin: bytes, end: bytes) -> int:
+        """How many rows there are from key ``begin`` up to ``end``. Raises StorageError, FormatError."""
+        count = 0
+        with failures(f"read the database {self.folder}"):
+            rows = self._iterator(end)
+            rows.seek(begin)
+            while rows.valid():
+                count += 1
+                rows.next()
+            rows.status()
+        return count
+
+    def _iterator(self, end: bytes) -> rocksdict.RdictIter:
+        """One for all rows whose keys are less than ``end``."""
+        within = rocksdict.ReadOptions()
+        within.set_total_order_seek(True)
+        within.set_iterate_upper_bound(end)
+        return self._open.iter(within)
 
     def compact(self) -> None:
         """Merge everything into the fewest files; for offline work and tests."""

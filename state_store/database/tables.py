@@ -67,6 +67,8 @@ class RollingWriter:
         self._folder, self._name, self._tuning, self._most_bytes = folder, name, tuning, most_bytes
         self._paths: list[Path] = []
         self._open: TableWriter | None = None
+        self.open_rows = 0
+        """Rows of the file that is being written."""
 
     def put_all(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Write rows. Raises StorageError, also for rows out of order."""
@@ -74,6 +76,7 @@ class RollingWriter:
             self._paths.append(self._folder / f"{self._name}-{len(self._paths)}.sst")
             self._open = TableWriter(self._paths[-1], self._tuning)
         self._open.put_all(keys, values)
+        self.open_rows += len(keys)
         if self._open.size_bytes > self._most_bytes:
             self.finish()
 
@@ -81,7 +84,7 @@ class RollingWriter:
         """All files, complete. Raises StorageError."""
         if self._open is not None:
             self._open.finish()
-            self._open = None
+            self._open, self.open_rows = None, 0
         return self._paths
 
 

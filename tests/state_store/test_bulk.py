@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from pyspark_ckpt.state_store.bulk import Packed, RowColumns, columns_of, joined, order, sum_of, xxh3
-from pyspark_ckpt.state_store.bulk.sorted_table import SortedTable
-from pyspark_ckpt.state_store.bulk.table_scan import scan
-from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
+from pyspark_ckpt.state_store.bulk.table_scan import Sweep
+from pyspark_ckpt.state_store.database import Database, TableFile, Tuning, write_table_file
 from pyspark_ckpt.state_store.database.tuning import LEVEL0_COMPACTION_FILES
 from pyspark_ckpt.state_store.errors import FormatError, InternalError
 
@@ -33,8 +32,12 @@ KEYS = st.one_of(
 VALUES = st.one_of(st.binary(max_size=20), st.builds(bytes.__mul__, st.binary(min_size=1, max_size=3), st.just(9000)))
 
 
-def read(database: Database, begin: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
-    return [row for rows in columns_of(database, begin, end) for row in rows.rows()]
+READERS = st.sampled_from([1, 10_000, 1_000_000])
+"""With many, portions are halved as long as they have two blocks."""
+
+
+def read(database: Database, begin: bytes, end: bytes, readers: int = 1) -> list[tuple[bytes, bytes]]:
+    return [row for rows in columns_of(database, begin, end, readers=readers) for row in rows.rows()]
 
 
 class Databases(RuleBasedStateMachine):
@@ -71,13 +74,13 @@ class Databases(RuleBasedStateMachine):
         if begin < end:
             self.database.drop(begin, end)
 
-    @rule(begin=KEYS, end=KEYS)
-    def compare_range(self, begin: bytes, end: bytes) -> None:
-        assert read(self.database, begin, end) == list(self.database.rows_in(begin, max(begin, end)))
+    @rule(begin=KEYS, end=KEYS, readers=READERS)
+    def compare_range(self, begin: bytes, end: bytes, readers: int) -> None:
+        assert read(self.database, begin, end, readers) == list(self.database.rows_in(begin, max(begin, end)))
 
-    @rule()
-    def compare(self) -> None:
-        assert read(self.database, *EVERYTHING) == list(self.database.rows_in(*EVERYTHING))
+    @rule(readers=READERS)
+    def compare(self, readers: int) -> None:
+        assert read(self.database, *EVERYTHING, readers) == list(self.database.rows_in(*EVERYTHING))
 
     def teardown(self) -> None:
         self.database.close()
@@ -158,14 +161,19 @@ def test_files_that_are_compacted_meanwhile_are_read_to_their_end(quick_path: Pa
     database.close()
 
 
+def swept(folder: Path, files: Sequence[TableFile], get: Callable[[bytes], bytes | None]) -> list[tuple[bytes, bytes]]:
+    with closing(Sweep(folder, files)) as sweep:
+        return [
+            row for portion in sweep.portions(*EVERYTHING) for rows in portion.rows(get, 1 << 20) for row in rows.rows()
+        ]
+
+
 def test_tables_in_a_wrong_order_are_noticed(quick_path: Path) -> None:
     database = filled(quick_path, 1_000)
-    with ExitStack() as stack:
-        names = [table.name for table in database.table_files()]
-        tables = [stack.enter_context(closing(SortedTable(database.folder / name))) for name in names]
-        assert sum(map(len, scan(tables, *EVERYTHING, database.get, "it"))) == 1_000 - 20
-        with pytest.raises(InternalError, match="is not what the database has"):
-            list(scan(tables[::-1], *EVERYTHING, database.get, "it"))
+    files = database.table_files()
+    assert len(swept(database.folder, files, database.get)) == 1_000 - 20
+    with pytest.raises(InternalError, match="is not what the database has"):
+        swept(database.folder, files[::-1], database.get)
     database.close()
 
 
@@ -174,11 +182,11 @@ def test_damage_anywhere_in_a_table_is_found_or_without_effect(quick_path: Path)
     path = quick_path / "table.sst"
     write_table_file(path, rows, TUNING)
     whole = path.read_bytes()
+    file = TableFile(path.name, len(whole), rows[0][0], rows[-1][0], len(rows), 0)
 
     def found(content: bytes) -> list[tuple[bytes, bytes]]:
         path.write_bytes(content)
-        with closing(SortedTable(path)) as table:
-            return [row for part in scan([table], *EVERYTHING, lambda _key: None, "it") for row in part.rows()]
+        return swept(quick_path, [file], lambda _key: None)
 
     assert found(whole) == rows
     choose = random.Random(1)

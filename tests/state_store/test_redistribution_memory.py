@@ -10,85 +10,81 @@ import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from pyspark_ckpt.state_store.assembly import JoinTask, NewStore, publish
-from pyspark_ckpt.state_store.blobs.copying import StoredFile
 from pyspark_ckpt.state_store.clipping import Clip, ClipTask, Part
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Database, write_table_file
 from pyspark_ckpt.state_store.key_groups import HASHES
-from pyspark_ckpt.state_store.keys import FIRST_KEYED_COUNTER, hashed_key
+from pyspark_ckpt.state_store.keys import hashed_key, ordered_key
 from pyspark_ckpt.state_store.meta import EMPTY_META, Descriptor, StoreMeta
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution import merged
 from pyspark_ckpt.state_store.regrouping import RegroupTask
-from pyspark_ckpt.state_store.splitting import SplitTask
+from pyspark_ckpt.state_store.splitting import Split, SplitTask
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
+T = TypeVar("T")
+
 ROWS = int(os.environ.get("CKPT_REDISTRIBUTED_ROWS", "1000000"))
-FEW_ROWS = 10_000
 ROWS_A_FILE = 500_000
 MOST_BYTES = 512 << 20
 MOST_GROWTH_BYTES = 160 << 20
-"""A row is 46 bytes, and some 180 where it is an object of Python: all of them would take more. A writer keeps 16 bytes
-for each row of its file."""
-PARTITIONS = 4
+"""A row is 46 bytes, and some 180 where it is an object of Python: all of them would take more."""
 WORKPLACE = Workplace(parse({}))
-NUMBERS = {FIRST_KEYED_COUNTER: FIRST_KEYED_COUNTER}
 
 
-@pytest.mark.parametrize("kind", ["split", "join", "regroup", "clip", "merge"])
-def test_a_task_takes_little_memory_when_its_partition_is_large(kind: str, tmp_path: Path) -> None:
-    few, many = (_peak_bytes(kind, rows, tmp_path / str(rows)) for rows in (FEW_ROWS, ROWS))
+@dataclass(frozen=True)
+class Case:
+    """What a task is given: so many ``rows`` in all of its old ``stores``, or ``few_rows``, to compare with.
+
+    ``partitions``: new ones, of which a task of clips makes the first.
+    """
+
+    run: Callable[[Case, int, Path], None]
+    rows: int
+    few_rows: int = 10_000
+    stores: int = 1
+    partitions: int = 4
+    value_bytes: int = 24
+    is_keyed: bool = False
+    is_ordered: bool = False
+
+    def value(self, number: int) -> bytes:
+        """One that is nearly all zeros."""
+        return number.to_bytes(self.value_bytes, "little")
+
+
+NAMES = (
+    *("split", "many-partitions", "join", "regroup", "large-values", "large-values-of-many", "clip", "merge"),
+    "merge-of-many-ordered",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_task_takes_little_memory_when_its_partition_is_large(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    few, many = (_peak_bytes(name, rows, tmp_path / str(rows)) for rows in (case.few_rows, case.rows))
     assert many - few < MOST_GROWTH_BYTES
     assert many < MOST_BYTES
 
 
-def _peak_bytes(kind: str, rows: int, folder: Path) -> int:
-    """The most memory that a process has had which ran tasks of a ``kind`` on a partition of so many rows."""
+def _peak_bytes(name: str, rows: int, folder: Path) -> int:
+    """The most memory that a process has had which ran the task of a case on so many rows."""
     folder.mkdir()
-    command = [sys.executable, "-m", "tests.state_store.test_redistribution_memory", kind, str(rows), str(folder)]
+    command = [sys.executable, "-m", "tests.state_store.test_redistribution_memory", name, str(rows), str(folder)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     peak_bytes = int(done.stdout)
     shutil.rmtree(folder)
     return peak_bytes
-
-
-def _run(kind: str, rows: int, folder: Path) -> None:
-    """Run tasks of one kind, in this process, on stores that another one has made."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as maker:
-        if kind == "regroup":
-            store = maker.submit(_made, folder / "old", rows, 0, HASHES, keyed=False).result()
-            new = tuple(_new_store(store.meta, folder / "new", partition) for partition in range(PARTITIONS))
-            done = RegroupTask(WORKPLACE, (store,), ({1: 1},), new, PARTITIONS)()
-            assert sum(made.digests["rows"].rows for made in done.made) == rows
-        elif kind in ("split", "join"):
-            store = maker.submit(_made, folder / "old", rows, 0, HASHES, keyed=False).result()
-            split = SplitTask(WORKPLACE, store, str(folder / "new"), PARTITIONS, {1: 1})
-            made = split() if kind == "split" else maker.submit(split).result()
-            if kind == "join":  # all rows in one partition, as of two old ones
-                runs = [tuple(run) for run in made.runs.values()]
-                assert _joined(store, folder, runs) == rows
-        elif kind == "merge":
-            half = HASHES // 2
-            parts = [
-                Part(
-                    maker.submit(_made, folder / str(first), rows // 2, first, half, keyed=True).result(),
-                    (first, first + half),
-                    NUMBERS,
-                )
-                for first in (0, half)
-            ]
-            assert _clipped(parts, (0, HASHES), folder) == rows
-        else:
-            store = maker.submit(_made, folder / "old", rows, 0, HASHES, keyed=True).result()
-            assert _clipped([Part(store, (0, HASHES), NUMBERS)], (0, HASHES // 2), folder) == rows // 2
-    print(_most_bytes())
 
 
 def _most_bytes() -> int:
@@ -99,40 +95,107 @@ def _most_bytes() -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) << 10
 
 
-def _joined(store: StoreVersion, folder: Path, runs: list[tuple[StoredFile, ...]]) -> int:
-    new = _new_store(store.meta, folder / "joined")
-    return JoinTask(WORKPLACE, new, str(folder / "new"), tuple(runs))().digests["rows"].rows
+def _split(case: Case, rows: int, folder: Path) -> None:
+    (store,) = _stores(case, rows, folder)
+    _split_of(case, store, folder)()
 
 
-def _clipped(parts: list[Part], hashes: tuple[int, int], folder: Path) -> int:
-    new = _new_store(parts[0].store.meta, folder / "new")
-    (clipped,) = ClipTask(WORKPLACE, (Clip(new, hashes, tuple(parts)),))()
-    return clipped.made.digests["rows"].rows
+def _split_of(case: Case, store: StoreVersion, folder: Path) -> SplitTask:
+    return SplitTask(WORKPLACE, store, str(folder / "new"), case.partitions, {1: 1})
 
 
-def _new_store(meta: StoreMeta, folder: Path, partition: int = 0) -> NewStore:
+def _join(case: Case, rows: int, folder: Path) -> None:
+    """All rows in one partition, as of several old ones."""
+    (store,) = _stores(case, rows, folder)
+    split: Split = _elsewhere(_split_of(case, store, folder))
+    runs = tuple(tuple(run) for run in split.runs.values())
+    made = JoinTask(WORKPLACE, _new_store(store.meta, folder / "joined"), str(folder / "new"), runs)()
+    assert made.digests["rows"].rows == rows
+
+
+def _regroup(case: Case, rows: int, folder: Path) -> None:
+    stores = _stores(case, rows, folder)
+    new = tuple(_new_store(stores[0].meta, folder / "new", each, case.partitions) for each in range(case.partitions))
+    done = RegroupTask(WORKPLACE, stores, ({1: 1},) * len(stores), new, case.partitions)()
+    assert sum(made.digests["rows"].rows for made in done.made) == rows
+
+
+def _clip(case: Case, rows: int, folder: Path) -> None:
+    stores = _stores(case, rows, folder)
+    numbers = {state.number: state.number for state in stores[0].meta.states}
+    parts = tuple(Part(store, _hashes(n, case), numbers) for n, store in enumerate(stores))
+    hashes = 0, HASHES // case.partitions
+    new = _new_store(stores[0].meta, folder / "new", 0, case.partitions)
+    (clipped,) = ClipTask(WORKPLACE, (Clip(new, hashes, parts),))()
+    assert clipped.made.digests["rows"].rows == rows // case.partitions
+
+
+CASES = {
+    "split": Case(_split, ROWS),
+    "many-partitions": Case(_split, ROWS, partitions=500),
+    "join": Case(_join, ROWS),
+    "regroup": Case(_regroup, ROWS),
+    "large-values": Case(_regroup, 500, 5, value_bytes=1_000_000),
+    "large-values-of-many": Case(_regroup, 8_000, 8, stores=8, value_bytes=100_000),
+    "clip": Case(_clip, ROWS, partitions=2, is_keyed=True),
+    "merge": Case(_clip, ROWS, stores=2, partitions=1, is_keyed=True),
+    "merge-of-many-ordered": Case(
+        _clip, 1_000_000, stores=100, partitions=1, value_bytes=200, is_keyed=True, is_ordered=True
+    ),
+}
+
+
+def _hashes(number: int, case: Case) -> tuple[int, int]:
+    return number * HASHES // case.stores, (number + 1) * HASHES // case.stores
+
+
+def _new_store(meta: StoreMeta, folder: Path, partition: int = 0, partitions: int = 1) -> NewStore:
     identity = Identity(0, partition, "default")
-    return NewStore(identity, str(folder / str(partition)), merged([meta], "a store"), 1, "new", PARTITIONS)
+    return NewStore(identity, str(folder / str(partition)), merged([meta], "a store"), 1, "new", partitions)
 
 
-def _made(folder: Path, rows: int, first_hash: int, hashes: int, *, keyed: bool) -> StoreVersion:
-    """A store of so many rows, whose hashes are spread over a range, in files of ``ROWS_A_FILE``."""
-    meta, number = EMPTY_META.with_state("rows", Descriptor(), keyed=keyed)
-    new, identity = _new_store(meta, folder), Identity(0, 0, "default")
+def _elsewhere(task: Callable[..., T], *arguments: object) -> T:
+    """What a task gives, run in another process: what it takes of memory is not counted."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(task, *arguments).result()
+
+
+def _stores(case: Case, rows: int, folder: Path) -> tuple[StoreVersion, ...]:
+    """The old stores, with about as many rows each."""
+    return _elsewhere(_made, next(name for name, each in CASES.items() if each is case), rows, folder)
+
+
+def _made(name: str, rows: int, folder: Path) -> tuple[StoreVersion, ...]:
+    case = CASES[name]
+    return tuple(_store(case, number, rows, folder) for number in range(case.stores))
+
+
+def _store(case: Case, number: int, rows: int, folder: Path) -> StoreVersion:
+    """One of the old stores. What each has of a keyed state is a range of all hashes, else they take turns."""
+    meta, state = EMPTY_META.with_state("rows", Descriptor(ordered=case.is_ordered), keyed=case.is_keyed)
+    new = _new_store(meta, folder / "old", number, case.stores)
+    mine = range(rows * number // case.stores, rows * (number + 1) // case.stores)
+    if not case.is_keyed:
+        mine = range(number, rows, case.stores)
     with WORKPLACE.folder() as scratch:
         (scratch / "copy").mkdir()
         database = Database(scratch / "copy" / "db", WORKPLACE.tuning())
-        for first in range(0, rows, ROWS_A_FILE):
-            numbers = range(first, min(first + ROWS_A_FILE, rows))
+        for first in range(0, len(mine), ROWS_A_FILE):
             some = (
-                (hashed_key(number, first_hash + n * hashes // rows, n.to_bytes(16, "big")), n.to_bytes(24, "little"))
-                for n in numbers
+                (_key(case, state, place, each * HASHES // rows), case.value(each))
+                for place, each in enumerate(mine[first : first + ROWS_A_FILE], first)
             )
             write_table_file(scratch / "rows.sst", some, WORKPLACE.tuning())
             database.ingest([scratch / "rows.sst"])
         made = publish(WORKPLACE, new, database, scratch)
-    return StoreVersion(identity, new.url, new.meta(made.digests))
+    return StoreVersion(new.identity, new.url, new.meta(made.digests))
+
+
+def _key(case: Case, state: int, place: int, row_hash: int) -> bytes:
+    user_key = place.to_bytes(16, "big")
+    return ordered_key(state, user_key, row_hash) if case.is_ordered else hashed_key(state, row_hash, user_key)
 
 
 if __name__ == "__main__":
-    _run(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
+    CASES[sys.argv[1]].run(CASES[sys.argv[1]], int(sys.argv[2]), Path(sys.argv[3]))
+    print(_most_bytes())

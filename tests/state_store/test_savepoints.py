@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 import threading
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,16 @@ import pytest
 
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.cli import main
-from pyspark_ckpt.state_store import savepoint_creation
+from pyspark_ckpt.state_store import clipping, savepoint_creation, splitting
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.blobs.metered import LISTS, READS, Traffic
-from pyspark_ckpt.state_store.bulk import RowColumns
+from pyspark_ckpt.state_store.bulk import RowColumns, columns_of
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.inventory import inventory
 from pyspark_ckpt.state_store.jobs import RunHere
+from pyspark_ckpt.state_store.keys import ORDERED_BIT
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
 from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 from pyspark_ckpt.state_store.options import parse
@@ -32,11 +35,13 @@ from pyspark_ckpt.state_store.savepoint import Kind
 from pyspark_ckpt.state_store.splitting import RunWriters
 from pyspark_ckpt.state_store.store_version import Workplace
 from pyspark_ckpt.state_store.transfers import CopyTask
+from tests import saved_query
 from tests.fuzz.mutations import EXAMPLES
 from tests.lab import QUERY
-from tests.saved_query import MAX_PARALLELISM, SAVEPOINT_KINDS, UID, Logical, Query, files, stored, written
+from tests.saved_query import EXPIRY, MAX_PARALLELISM, SAVEPOINT_KINDS, UID, Logical, Query, files, stored, written
 
 NUMBERS = (1, 2, 3, 4, 7, 8, 16)
+ONLY_EXPIRY = {name: saved_query.STATES[2, "default"][name] for name in ("default", EXPIRY)}
 ALLOWED = f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}"
 
 
@@ -352,6 +357,44 @@ def test_a_digest_that_differs_fails_the_restore_for_good(
             savepoints.rescale(query.location, str(target), 3)
     with pytest.raises(InvalidInputError, match="is no checkpoint"):
         Checkpoint(str(target), parse({}))
+
+
+def test_rows_that_nobody_counts_are_counted_before_they_are_moved(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(saved_query.STATES, (2, "default"), ONLY_EXPIRY)
+    query = written(quick_path / "query", 2, operators=(2,))
+
+    def lossy(database: Database, begin: bytes, end: bytes, *, readers: int) -> Iterator[RowColumns]:
+        is_ordered = begin[0] & ORDERED_BIT >> 8
+        return (rows.taken(slice(is_ordered, None)) for rows in columns_of(database, begin, end, readers=readers))
+
+    monkeypatch.setattr(clipping, "columns_of", lossy)
+    with pytest.raises(FormatError, match=rf"state '{EXPIRY}' has \d+ rows, and \d+ were found"):
+        savepoints.rescale(query.location, str(quick_path / "restored"), 3)
+
+
+@pytest.mark.parametrize("kind", SAVEPOINT_KINDS)
+def test_the_rows_of_many_partitions_are_moved_in_passes(
+    kind: Kind, quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = written(quick_path / "query", 3)
+    savepoints.savepoint(query.location, str(quick_path / "taken"), kind=kind)
+    monkeypatch.setattr(splitting, "MOST_WRITERS", 2)
+    monkeypatch.setattr(splitting, "MOST_OPEN_ROWS", 5)
+    savepoints.restore(str(quick_path / "taken"), str(quick_path / "restored"), parallelism=7)
+    assert stored(str(quick_path / "restored")) == (query.version, 7, query.rows)
+
+
+def test_a_row_that_is_in_a_wrong_partition_is_refused(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setitem(saved_query.STATES, (2, "default"), ONLY_EXPIRY)
+        patched.setattr(saved_query, "partition_of", lambda _kind, row_hash, _partitions: row_hash & 1)
+        query = written(quick_path / "query", 2, operators=(2,))
+    with pytest.raises(FormatError, match=rf"state '{EXPIRY}' has \d+ rows, and \d+ were found"):
+        savepoints.rescale(query.location, str(quick_path / "restored"), 3)
+    with pytest.raises(InvalidInputError, match="is no checkpoint"):
+        Checkpoint(str(quick_path / "restored"), parse({}))
 
 
 def history(*types: str) -> Descriptor:
