@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import rocksdict
 
@@ -78,15 +79,17 @@ class Tuning:
     def reader_options(self) -> rocksdict.Options:
         """Options of a reader.
 
-        Table files without compression are read where the system has mapped them, indexes and filters as well:
-        nothing is copied, and no cache is asked. For a random row that takes half the time of a compressed one.
+        Indexes and filters are kept outside of the cache, as long as their files are open: they are larger than a
+        shard of a small cache, which would forget them at once. That takes 2.5 bytes a row and 1% of the files.
+
+        Table files without compression are read where the system has mapped them: nothing is copied. For a random row
+        that takes two thirds of the time of a compressed one.
         """
         options = self.options()
-        if self.compression == "none":
-            options.set_allow_mmap_reads(True)
-            tables = self._tables()
-            tables.set_cache_index_and_filter_blocks(False)
-            options.set_block_based_table_factory(tables)
+        tables = self._tables()
+        tables.set_cache_index_and_filter_blocks(False)
+        options.set_block_based_table_factory(tables)
+        options.set_allow_mmap_reads(self.compression == "none")
         return options
 
     def _tables(self) -> rocksdict.BlockBasedOptions:
@@ -97,3 +100,12 @@ class Tuning:
         tables.set_block_cache(self.cache)
         tables.set_cache_index_and_filter_blocks(True)
         return tables
+
+
+def opened(folder: Path, options: rocksdict.Options, mode: rocksdict.AccessType) -> rocksdict.Rdict:
+    """Open a database with these options.
+
+    Of one that exists, the binding takes those of tables from a file in the folder, unless it is given them for the
+    column family by name: the file has neither the cache nor the filters.
+    """
+    return rocksdict.Rdict(str(folder), options, column_families={"default": options}, access_type=mode)

@@ -8,7 +8,7 @@ from pathlib import Path
 import rocksdict
 
 from pyspark_ckpt.state_store.database.failures import failures
-from pyspark_ckpt.state_store.database.tuning import Tuning
+from pyspark_ckpt.state_store.database.tuning import Tuning, opened
 from pyspark_ckpt.state_store.keys import MARKER_KEY, Marker
 
 
@@ -26,7 +26,7 @@ class Reader:
         self._what = f"read the database {folder}"
         try:
             with failures(self._what):
-                self._db = rocksdict.Rdict(str(folder), tuning.reader_options(), access_type=mode)
+                self._db = opened(folder, tuning.reader_options(), mode)
         except BaseException:
             self._remove_scratch()
             raise

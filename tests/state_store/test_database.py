@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt.state_store.database import Database, Tuning, drop_unreferenced, write_table_file
+from pyspark_ckpt.state_store.database import Database, Reader, Tuning, drop_unreferenced, write_table_file
 from pyspark_ckpt.state_store.database import tuning as tuning_module
 from pyspark_ckpt.state_store.errors import StorageError
 from pyspark_ckpt.state_store.keys import MARKER_KEY, Marker, hashed_key
@@ -67,3 +67,21 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
         Database(tmp_path / "db", TUNING)
     db.close()
     db.close()
+
+
+def test_a_database_that_is_opened_again_has_filters_and_the_cache(tmp_path: Path) -> None:
+    rows = [(hashed_key(1, k << 16, b"%d" % k), b"%d" % k) for k in range(20_000)]
+    Database(tmp_path / "db", TUNING).close()
+    tuning = Tuning(64 << 20)
+    database = Database(tmp_path / "db", tuning)
+    for part in (rows[::2], rows[1::2]):
+        write_table_file(tmp_path / "x.sst", part, tuning)
+        database.ingest([tmp_path / "x.sst"])
+    database.compact()
+    assert all(b"fullfilter." in path.read_bytes() for path in (tmp_path / "db").glob("*.sst"))
+    reader = Reader(tmp_path / "db", tuning, tmp_path / "scratch")
+    before = tuning.used_bytes()
+    assert reader.get_many([key for key, _ in rows]) == [value for _, value in rows]
+    assert tuning.used_bytes() - before > 100_000
+    reader.close()
+    database.close()
