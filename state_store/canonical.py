@@ -37,12 +37,13 @@ from pyspark_ckpt.state_store.names import ROWS_FOLDER
 from pyspark_ckpt.state_store.redistribution import Layout, merged
 from pyspark_ckpt.state_store.remote import StoreName
 from pyspark_ckpt.state_store.rows import proven, rows_of
-from pyspark_ckpt.state_store.splitting import RunWriters, Split, SplitTask, passes, send_all
+from pyspark_ckpt.state_store.splitting import RunWriters, Split, SplitTask, send_all
 from pyspark_ckpt.state_store.store_version import Workplace
 
 RANGE_BYTES = 64 << 20
 """About so much state goes into one file."""
 BATCH_ROWS = 16_384
+BATCH_BYTES = 4 << 20
 GROUP_ROWS = 65_536
 
 
@@ -116,7 +117,7 @@ class ExportTask:
 
         digests: dict[str, Digest] = {}
         schema = _schema()
-        with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as writer:
             for state in sorted(self.states, key=lambda state: state.number):
                 for rows in proven(rows_of(database, state.number), state.name, digests):
                     writer.write_batch(_batch(rows, state, schema), row_group_size=GROUP_ROWS)
@@ -148,56 +149,65 @@ class ImportTask:
     def __call__(self) -> Split:
         """Write the runs of all new partitions. Raises StorageError, FormatError, NotFoundError."""
         with self.workplace.folder() as folder:
-            files: dict[int, list[Path]] = {}
-            for some in passes(self.partitions):
-                writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups, some)
-                parts = []
-                for state, portion in saved_rows(self.workplace, self.source, self.rows, self.number, folder):
+            path = fetched(self.workplace, self.source, self.rows, self.number, folder)
+            writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups)
+            for _ in writers.passes():
+                parts: list[dict[str, Digest]] = []  # the same in each pass
+                for state, portion in rows_in(path, f"{self.source}/{self.rows.files[self.number].name}", self.rows):
                     parts.append({state.name: digest(len(portion), sum_of(portion))})
                     writers.write(portion)
-                files |= writers.finish()
-            return Split(combined(parts), send_all(self.workplace.place(self.target), self.identity, files))
+            return Split(combined(parts), send_all(self.workplace.place(self.target), self.identity, writers.files))
 
 
-def saved_rows(
-    workplace: Workplace, source: str, saved: SavedRows, number: int, folder: Path
-) -> Iterator[tuple[State, RowColumns]]:
+def fetched(workplace: Workplace, source: str, saved: SavedRows, number: int, folder: Path) -> Path:
+    """Bring one file here. Raises NotFoundError, FormatError, StorageError."""
+    return fetch(workplace.place(source), saved.files[number], folder / "rows.parquet")
+
+
+def rows_in(path: Path, name: str, saved: SavedRows) -> Iterator[tuple[State, RowColumns]]:
     """The rows of one file by their stored keys, which rise, in portions of one state each.
 
-    Raises FormatError, NotFoundError, StorageError.
+    Raises FormatError about ``name``.
     """
     import pyarrow as pa  # noqa: PLC0415 - see ExportTask
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    file = saved.files[number]
-    path = fetch(workplace.place(source), file, folder / "rows.parquet")
     states = {state.number: state for state in saved.meta.states}
     last = b""
     try:
         with pq.ParquetFile(path) as parquet:
             if not parquet.schema_arrow.equals(_schema()):
-                raise FormatError(f"{source}/{file.name} has other columns: {parquet.schema_arrow.names}.")
-            for batch in parquet.iter_batches(BATCH_ROWS):
+                raise FormatError(f"{name} has other columns: {parquet.schema_arrow.names}.")
+            for batch in _batches(parquet):
                 for begin, end in _runs_of(batch.column("state").to_numpy()):
                     part = batch.slice(begin, end - begin)
                     state = states.get(part.column("state")[0].as_py())
                     if state is None:
-                        raise FormatError(f"{source}/{file.name} has rows of a state that there is not.")
+                        raise FormatError(f"{name} has rows of a state that there is not.")
                     keys = _stored_keys(part, state)
                     if not all(map(lt, [last, *keys], keys)):
-                        raise FormatError(f"{source}/{file.name} is damaged: its rows are not in order.")
+                        raise FormatError(f"{name} is damaged: its rows are not in order.")
                     last = keys[-1]
                     yield state, RowColumns(Packed.of(keys), Packed.of(part.column("value").to_pylist()))
     except (pa.ArrowException, OSError, UnicodeError) as problem:  # Parquet has a word of its own for each damage
-        raise FormatError(f"{source}/{file.name} is damaged: {problem}") from problem
+        raise FormatError(f"{name} is damaged: {problem}") from problem
+
+
+def _batches(parquet: Any) -> Iterator[Any]:  # noqa: ANN401 - see _schema
+    """All rows, in batches of about ``BATCH_BYTES`` and no more than ``BATCH_ROWS``: as the file says of each group."""
+    for number in range(parquet.num_row_groups):
+        group = parquet.metadata.row_group(number)
+        row_bytes = group.total_byte_size // max(1, group.num_rows)
+        yield from parquet.iter_batches(max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes))), [number])
 
 
 def digests_of_file(workplace: Workplace, source: str, saved: SavedRows, number: int) -> dict[str, Digest]:
     """Digests of the states that have rows in a file. Raises FormatError, StorageError."""
     with workplace.folder() as folder:
+        path = fetched(workplace, source, saved, number, folder)
         return combined(
             {state.name: digest(len(rows), sum_of(rows))}
-            for state, rows in saved_rows(workplace, source, saved, number, folder)
+            for state, rows in rows_in(path, f"{source}/{saved.files[number].name}", saved)
         )
 
 

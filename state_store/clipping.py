@@ -45,7 +45,8 @@ Hashes = tuple[int, int]
 class Clipped(msgspec.Struct, frozen=True):
     """A new store, and what each part of its clip had, by the names of its states.
 
-    ``before``: digests of the rows that are the new store's. ``counts``: how many rows there are for all new stores.
+    ``before``: digests of the rows that are the new store's. ``counts``: how many rows there are for all new stores, of
+    those parts that this clip counts.
     """
 
     made: Assembled
@@ -77,11 +78,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Clip:
-    """A new partition, whose rows have these ``hashes``, and the old ones that have any of them."""
+    """A new partition, whose rows have these ``hashes``, and the old ones that have any of them.
+
+    ``counted``: those of the parts whose rows are counted on this occasion.
+    """
 
     new: NewStore
     hashes: Hashes
     parts: tuple[Part, ...]
+    counted: tuple[Part, ...]
 
     @cached_property
     def best(self) -> Part | None:
@@ -129,16 +134,17 @@ class ClipTask:
         """Publish the new stores. Raises StorageError, FormatError, NotFoundError."""
         with self.workplace.folder() as folder, ExitStack() as stack:
             sources: dict[Part, Restored] = {}
-            counts: dict[Part, dict[str, int]] = {}
             for part in (part for clip in self.clips for part in clip.parts):
                 if part not in sources:
                     restored = stack.enter_context(self.workplace.restored(part.store, folder / f"old-{len(sources)}"))
                     refuse_stray_rows(restored.database, restored.meta, str(part.store.identity))
                     sources[part] = restored
-                    counts[part] = counts_of(restored.database, restored.meta)
             known: Sums = {}
             return [
-                Clipped(*self._made(clip, sources, folder / f"new-{number}", known), [counts[p] for p in clip.parts])
+                Clipped(
+                    *self._made(clip, sources, folder / f"new-{number}", known),
+                    [counts_of(sources[part].database, sources[part].meta) for part in clip.counted],
+                )
                 for number, clip in enumerate(self.clips)
             ]
 

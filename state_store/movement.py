@@ -158,14 +158,13 @@ class Movement:
             Part(store, owned_hashes(store.identity.partition, old, most), numbers)
             for store, numbers in zip(stores, new[0].merged.numbers, strict=True)
         ]
-        clips = [
-            Clip(
-                each,
-                owned_hashes(partition, number, most),
-                tuple(parts[i] for i in overlaps(partition, number, old, most)),
-            )
-            for partition, each in enumerate(new)
-        ]
+        clips: list[Clip] = []
+        uncounted = set(parts)
+        for partition, each in enumerate(new):
+            mine = tuple(parts[i] for i in overlaps(partition, number, old, most))
+            counted = tuple(part for part in mine if part in uncounted)
+            uncounted.difference_update(counted)
+            clips.append(Clip(each, owned_hashes(partition, number, most), mine, counted))
         groups = grouped(clips, self._runner.width)
         done: list[list[Clipped]] = self._run([ClipTask(self._workplace, group) for group in groups], list[Clipped])
         before: dict[Part, list[Digests]] = {part: [] for part in parts}
@@ -174,10 +173,14 @@ class Movement:
         for group, results in zip(groups, done, strict=True):
             for clip, result in zip(group, results, strict=True):
                 made.append(result.made)
-                for part, digests, rows in zip(clip.parts, result.before, result.counts, strict=True):
+                for part, digests in zip(clip.parts, result.before, strict=True):
                     before[part].append(digests)
-                    counts[part] = rows
+                counts |= zip(clip.counted, result.counts, strict=True)
         whole = {part: combined(digests) for part, digests in before.items()}
+        for part in uncounted:  # it has no key groups, for there are more partitions than these
+            keyed = [state for state in part.store.meta.states if is_keyed(state)]
+            counts[part] = {state.name: state.rows for state in keyed}
+            whole[part] = {state.name: Digest() for state in keyed}
         for part, digests in whole.items():
             require_counts(counts[part], digests, str(part.store.identity))
         return list(whole.values()), made

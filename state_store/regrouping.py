@@ -22,7 +22,7 @@ from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.rows import counts_of, proven, refuse_stray_rows, require_counts, rows_of
-from pyspark_ckpt.state_store.splitting import MOST_WRITERS, RunWriters
+from pyspark_ckpt.state_store.splitting import RunWriters
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
 MOST_SOURCES = 8
@@ -32,8 +32,7 @@ MOST_SOURCES = 8
 def groups_of(old_partitions: int, partitions: int, width: int) -> int:
     """How many groups there are, or 0 if they are too large, or too few to keep ``width`` tasks at once at work."""
     groups = gcd(old_partitions, partitions)
-    is_small = old_partitions // groups <= MOST_SOURCES and partitions // groups <= MOST_WRITERS
-    return groups if groups >= width and is_small else 0
+    return groups if groups >= width and old_partitions // groups <= MOST_SOURCES else 0
 
 
 class Regrouped(msgspec.Struct, frozen=True):
@@ -78,23 +77,23 @@ class RegroupTask:
                 refuse_stray_rows(restored.database, restored.meta, str(source.identity))
                 databases.append(restored.database)
             writers = RunWriters(folder, self.workplace.tuning(), self.partitions)
-            for state in sorted(self.new[0].merged.states, key=lambda state: state.number):
-                runs = [
-                    self._rows(index, databases[index], state.number, before[index]) for index in range(len(before))
-                ]
-                for rows in joined(runs):
-                    writers.write(rows)
-            files = writers.finish()
+            for _ in writers.passes():
+                for state in sorted(self.new[0].merged.states, key=lambda state: state.number):
+                    runs = [
+                        self._rows(index, databases[index], state.number, before[index]) for index in range(len(before))
+                    ]
+                    for rows in joined(runs):
+                        writers.write(rows)
             for source, database, digests in zip(self.sources, databases, before, strict=True):
                 require_counts(counts_of(database, source.meta), digests, str(source.identity))
-        strangers = sorted(files.keys() - {new.identity.partition for new in self.new})
+        strangers = sorted(writers.files.keys() - {new.identity.partition for new in self.new})
         if strangers:
             raise FormatError(
                 f"{', '.join(str(source.identity) for source in self.sources)}: there are rows of the partitions "
                 f"{strangers} of {self.partitions}, which cannot have any from there.",
                 hint="Verify the source (pyspark-ckpt checkpoint verify).",
             )
-        return files, before
+        return writers.files, before
 
     def _rows(self, index: int, database: Database, number: int, digests: dict[str, Digest]) -> Iterator[RowColumns]:
         """The rows of an old store for the state that has that number now; when all are read, so is their digest."""

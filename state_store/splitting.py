@@ -12,6 +12,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,9 @@ RUNS_FOLDER = "_ckpt/restore/runs"
 ROLL_OVER_BYTES = 16 << 20
 MOST_WRITERS = 128
 """Files that are written at once: RocksDB has a buffer of up to 1 MB for each."""
-MOST_OPEN_ROWS = 4_000_000
-"""In all files that are being written: RocksDB keeps 16 bytes for each until a file is complete."""
+MOST_OPEN_BYTES = 128 << 20
+"""Of memory for all files that are being written."""
+_UNSEEN, _NOW, _LATER, _DONE = range(4)
 
 
 class Split(msgspec.Struct, frozen=True):
@@ -72,13 +74,11 @@ class SplitTask:
         identity = self.source.identity
         with self.workplace.folder() as folder, self.workplace.restored(self.source, folder / "old") as restored:
             refuse_stray_rows(restored.database, restored.meta, str(identity))
-            files: dict[int, list[Path]] = {}
-            for some in passes(self.partitions):
-                writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups, some)
-                digests, spark_rows = self._write(restored, writers)
-                files |= writers.finish()
+            writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups)
+            for _ in writers.passes():
+                digests, spark_rows = self._write(restored, writers)  # the same in each pass
             require_counts(counts_of(restored.database, restored.meta), digests, str(identity))
-            return Split(digests, send_all(self.workplace.place(self.target), identity, files), spark_rows)
+            return Split(digests, send_all(self.workplace.place(self.target), identity, writers.files), spark_rows)
 
     def _write(self, restored: Restored, writers: RunWriters) -> tuple[dict[str, Digest], list[bytes]]:
         """Write all rows, but those that Spark keeps of a keyed operator: the values of these, and digests."""
@@ -94,48 +94,53 @@ class SplitTask:
         return digests, spark_rows
 
 
-def passes(partitions: int) -> Iterator[range]:
-    """The new partitions that are written at once, one range after the other: all rows are read for each of them."""
-    for first in range(0, partitions, MOST_WRITERS):
-        yield range(first, min(first + MOST_WRITERS, partitions))
-
-
 class RunWriters:
-    """One file that is being written for each of some new partitions that has rows."""
+    """Writes the rows of each new partition that has any to files of its own, of ``MOST_WRITERS`` partitions at once.
 
-    def __init__(
-        self, folder: Path, tuning: Tuning, partitions: int, key_groups: int = 0, some: range | None = None
-    ) -> None:
-        """Write to ``folder``, for partitions by remainders of hashes or, if there are any, by ``key_groups``.
+    So all rows are to be given again in each of the ``passes``; mostly there is one.
+    """
 
-        Rows of others than ``some`` of the partitions are passed over.
-        """
+    def __init__(self, folder: Path, tuning: Tuning, partitions: int, key_groups: int = 0) -> None:
+        """Write to ``folder``, for partitions by remainders of hashes or, if there are any, by ``key_groups``."""
         self._folder, self._tuning, self._partitions = folder, tuning, partitions
         self._key_groups = key_groups
-        self._some = range(partitions) if some is None else some
+        self._turns = np.full(partitions, _UNSEEN, np.uint8)
         self._runs: dict[int, RollingWriter] = {}
+        self.files: dict[int, list[Path]] = {}
+        """All that are complete, by partition; keys rise from file to file."""
+
+    def passes(self) -> Iterator[None]:
+        """Begin one pass after the other, until the rows of all partitions are written."""
+        is_through = False
+        while not is_through:
+            yield
+            for partition, run in self._runs.items():
+                self.files[partition] = run.finish()
+            self._runs.clear()
+            self._turns[self._turns == _NOW] = _DONE
+            is_through = not (self._turns == _LATER).any()
+            self._turns[self._turns == _LATER] = _UNSEEN
 
     def write(self, rows: RowColumns) -> None:
         """Write rows of one state, whose keys rise from call to call, each to the file of its partition."""
         places = self._places_of(rows.hashes())
-        if len(self._some) < self._partitions:
-            mine = (self._some.start <= places) & (places < self._some.stop)
-            places, rows = places[mine], rows.taken(mine)
-        rows = rows.taken(np.argsort(places, kind="stable"))
-        keys, values = rows.keys.strings(), rows.values.strings()
-        counts = np.bincount(places, minlength=self._partitions)
-        ends = np.cumsum(counts)
-        for partition in np.flatnonzero(counts).tolist():
-            part = slice(int(ends[partition] - counts[partition]), int(ends[partition]))
-            if partition not in self._runs:
+        for partition in np.flatnonzero(np.bincount(places, minlength=self._partitions)).tolist():
+            if self._turns[partition] == _UNSEEN:
+                self._turns[partition] = _NOW if len(self._runs) < MOST_WRITERS else _LATER
+            if self._turns[partition] == _NOW and partition not in self._runs:
                 self._runs[partition] = RollingWriter(self._folder, str(partition), self._tuning, ROLL_OVER_BYTES)
-            self._runs[partition].put_all(keys[part], values[part])
-        while sum(run.open_rows for run in self._runs.values()) > MOST_OPEN_ROWS:
-            max(self._runs.values(), key=lambda run: run.open_rows).finish()
-
-    def finish(self) -> Mapping[int, list[Path]]:
-        """All files, by partition."""
-        return {partition: run.finish() for partition, run in self._runs.items()}
+        mine = self._turns[places] == _NOW
+        if not mine.all():
+            places, rows = places[mine], rows.taken(mine)
+        order = np.argsort(places, kind="stable")
+        rows, places = rows.taken(order), places[order]
+        keys, values = rows.keys.strings(), rows.values.strings()
+        begins = np.flatnonzero(np.diff(places, prepend=-1))
+        for begin, end in pairwise([*begins.tolist(), len(places)]):
+            largest = int(rows.values.size[begin:end].max())
+            self._runs[int(places[begin])].put_all(keys[begin:end], values[begin:end], largest)
+        while sum(run.memory_bytes for run in self._runs.values()) > MOST_OPEN_BYTES:
+            max(self._runs.values(), key=lambda run: run.memory_bytes).finish()
 
     def _places_of(self, hashes: npt.NDArray[np.uint32]) -> npt.NDArray[np.integer[Any]]:
         small = np.uint16 if self._partitions <= 1 << 16 else np.int64  # numbers of 16 bits are sorted fastest

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, names_scheme, place_at
@@ -56,8 +57,8 @@ class Workplace:
         return self.place(str(Path(location).absolute()) if is_path else location)
 
     def tuning(self) -> Tuning:
-        """RocksDB settings for databases that are read once."""
-        return Tuning(CACHE_BYTES, self.options.compression)
+        """RocksDB settings for databases that are read once; all of this process share one cache."""
+        return _tuning(self.options.compression)
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
@@ -84,3 +85,8 @@ class Workplace:
                 yield restored
             finally:
                 restored.database.close()
+
+
+@cache
+def _tuning(compression: str) -> Tuning:
+    return Tuning(CACHE_BYTES, compression)

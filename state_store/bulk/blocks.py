@@ -61,13 +61,13 @@ class Found:
     size: Integers
     at: Integers
 
-    @property
-    def size_bytes(self) -> int:
-        """About what the entries take in memory, and as objects of Python."""
-        keys = self.shared + self.own
+    def size_bytes(self, blocks: npt.NDArray[np.bool_]) -> int:
+        """About what the entries of some of the blocks take in memory, as objects of Python as well."""
+        some = np.repeat(blocks, self.counts)
+        keys = (self.shared + self.own)[some]
         widest = int(keys.max(initial=0))
         in_keys = int(keys.sum()) if widest > WIDEST_KEY else len(keys) * widest
-        return len(self.data) + in_keys + len(keys) * ENTRY_BYTES
+        return in_keys + int((self.own + self.size)[some].sum()) + len(keys) * ENTRY_BYTES
 
     def entries(self, what: str) -> Entries:
         """Put them together. Raises FormatError about ``what``."""

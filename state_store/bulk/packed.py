@@ -68,10 +68,13 @@ class Packed:
         widths = self.widths()
         if widths and widths[-1] > WIDE:
             return [self[index] for index in range(len(self))]
-        if len(widths) == 1 and widths[0]:
+        if widths in ([], [0]):
+            return [b""] * len(self)
+        if len(widths) == 1:
             return self.matrix(widths[0]).reshape(-1).view(f"V{widths[0]}").tolist()
-        data, begins = self.data.tobytes(), self.at.tolist()
-        return [data[at : at + size] for at, size in zip(begins, self.size.tolist(), strict=True)]
+        first, ends = int(self.at.min()), self.at + self.size
+        data, begins = self.data[first : int(ends.max())].tobytes(), (self.at - first).tolist()
+        return [data[at:end] for at, end in zip(begins, (ends - first).tolist(), strict=True)]
 
 
 def concatenated(parts: Sequence[Packed]) -> Packed:

@@ -77,8 +77,49 @@ class Blocks:
 
 
 @dataclass(frozen=True, eq=False)
+class Span:
+    """Data blocks of a table that lie one behind the other: from number ``first`` to that before ``behind``."""
+
+    table: SortedTable
+    first: int
+    behind: int
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return self.behind - self.first
+
+    @property
+    def at(self) -> Integers:
+        """Where each begins in the file."""
+        return self.table.blocks.at[self.first : self.behind]
+
+    @property
+    def size(self) -> Integers:
+        """Bytes of each in the file."""
+        return self.table.blocks.size[self.first : self.behind]
+
+    @property
+    def stored_bytes(self) -> int:
+        """About the bytes of all; of large ones, compressed."""
+        return int(np.maximum(self.size, BLOCK_BYTES).sum())
+
+    @property
+    def middle(self) -> bytes:
+        """A key that halves them; none if there are not two."""
+        return self.table.blocks.keys[(self.first + self.behind) // 2 - 1] + b"\0" if len(self) > 1 else b""
+
+    def read(self) -> Content:
+        """Have them here. Raises FormatError, StorageError."""
+        at, size = self.at, self.size
+        if not len(self):
+            return Content(self.table, b"", at, size)
+        data = self.table.bytes_at(int(at[0]), int(at[-1] + size[-1] + TRAILER_BYTES - at[0]))
+        return Content(self.table, data, at - at[0], size)
+
+
+@dataclass(frozen=True, eq=False)
 class Content:
-    """Data blocks of a table that lie one behind the other: where each begins in ``data``, and its bytes there."""
+    """Data blocks as they are stored: where each begins in ``data``, and its bytes there."""
 
     table: SortedTable
     data: bytes
@@ -132,6 +173,7 @@ class SortedTable:
     def close(self) -> None:
         """Let the file go."""
         os.close(self._file)
+        self._file = -1
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -171,40 +213,16 @@ class SortedTable:
         if not len(self.blocks):
             return None
         at, size = int(self.blocks.at[-1]), int(self.blocks.size[-1])
-        last = find([self.inflated(self._bytes(at, size + TRAILER_BYTES), 0, size)], str(self._path))
+        last = find([self.inflated(self.bytes_at(at, size + TRAILER_BYTES), 0, size)], str(self._path))
         keys = last.entries(str(self._path)).keys
         return keys[len(keys) - 1]
 
-    def has(self, begin: bytes, end: bytes) -> bool:
-        """Whether there is a block that may have keys from ``begin`` up to ``end``."""
-        first, behind = self.blocks.within(begin, end)
-        return first < behind
-
-    def stored_bytes(self, begin: bytes, end: bytes) -> int:
-        """About the bytes of the blocks that may have keys from ``begin`` up to ``end``; of large ones, compressed."""
-        first, behind = self.blocks.within(begin, end)
-        return int(np.maximum(self.blocks.size[first:behind], BLOCK_BYTES).sum())
-
-    def middle(self, begin: bytes, end: bytes) -> tuple[int, bytes]:
-        """A key that halves the blocks that may have keys from ``begin`` up to ``end``, and how many there are.
-
-        Of a single block there are no halves: 0, and no key.
-        """
-        first, behind = self.blocks.within(begin, end)
-        middle = self.blocks.keys[(first + behind) // 2 - 1] + b"\0" if behind - first > 1 else b""
-        return (behind - first, middle) if begin < middle < end else (0, b"")
-
-    def content(self, begin: bytes, end: bytes) -> Content:
-        """The data blocks that may have keys from ``begin`` up to ``end``. Raises FormatError, StorageError."""
-        first, behind = self.blocks.within(begin, end)
-        at, size = self.blocks.at[first:behind], self.blocks.size[first:behind]
-        if first == behind:
-            return Content(self, b"", at, size)
-        data = self._bytes(int(at[0]), int(at[-1] + size[-1] + TRAILER_BYTES - at[0]))
-        return Content(self, data, at - at[0], size)
+    def span(self, begin: bytes, end: bytes) -> Span:
+        """The data blocks that may have keys from ``begin`` up to ``end``."""
+        return Span(self, *self.blocks.within(begin, end))
 
     def _footer(self) -> tuple[Handle, Handle]:
-        footer = self._bytes(max(0, self._size - FOOTER_BYTES), FOOTER_BYTES)
+        footer = self.bytes_at(max(0, self._size - FOOTER_BYTES), FOOTER_BYTES)
         version, magic = struct.unpack_from("<IQ", footer, FOOTER_BYTES - 12)
         if magic != MAGIC or version not in FORMATS or footer[0] != XXH3:
             raise self._damaged(f"it ends like no table of the formats {FORMATS.start} to {FORMATS.stop - 1} with xxh3")
@@ -221,7 +239,7 @@ class SortedTable:
 
     def _block(self, handle: Handle) -> bytes:
         at, size = handle
-        return bytes(self.inflated(self._bytes(at, size + TRAILER_BYTES), 0, size))
+        return bytes(self.inflated(self.bytes_at(at, size + TRAILER_BYTES), 0, size))
 
     def inflated(self, content: bytes, at: int, size: int) -> bytes:
         """The block of so many bytes at a place of ``content``, before compression. Raises FormatError."""
@@ -245,9 +263,12 @@ class SortedTable:
             raise self._damaged(f"a block cannot be read: {problem}") from problem
         return inflated
 
-    def _bytes(self, at: int, size: int) -> bytes:
+    def bytes_at(self, at: int, size: int) -> bytes:
+        """A piece of the file. Raises FormatError, StorageError."""
+        if not 0 <= at <= self._size - size:
+            raise self._damaged("it is too short")
         try:
-            content = os.pread(self._file, size, at) if size <= self._size else b""
+            content = os.pread(self._file, size, at)
         except OSError as problem:
             raise StorageError(f"Could not read {self._path}: {problem}") from problem
         if len(content) != size:

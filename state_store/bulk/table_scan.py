@@ -10,11 +10,12 @@ how many they are, and what is in them.
 
 from __future__ import annotations
 
-import sys
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from pyspark_ckpt.state_store.bulk.blocks import DELETION, Entries, find
 from pyspark_ckpt.state_store.bulk.order import Bools, in_order
 from pyspark_ckpt.state_store.bulk.packed import Integers, Packed
 from pyspark_ckpt.state_store.bulk.rows import RowColumns
-from pyspark_ckpt.state_store.bulk.sorted_table import SortedTable
+from pyspark_ckpt.state_store.bulk.sorted_table import SortedTable, Span
 from pyspark_ckpt.state_store.bulk.sums import sum_of
 from pyspark_ckpt.state_store.database import Database, TableFile
 from pyspark_ckpt.state_store.errors import InternalError, StorageError
@@ -31,6 +32,8 @@ from pyspark_ckpt.state_store.errors import InternalError, StorageError
 ATTEMPTS = 5
 MOST_BYTES = 64 << 20
 """Of rows in memory at once, as far as they can be parted: those of one block of each table cannot."""
+MOST_MORE = 64
+"""Files that begin within one portion."""
 LEAST_GROWTH = 6
 """Rows take so many times the bytes of their blocks on their way, small ones more."""
 
@@ -82,9 +85,7 @@ def _portions(database: Database, begin: bytes, end: bytes) -> Iterator[Portion]
             except FileNotFoundError as gone:
                 lost += 1
                 if lost == ATTEMPTS:
-                    raise StorageError(
-                        f"The files of {database.folder} are replaced faster than they can be opened."
-                    ) from gone
+                    raise StorageError(f"A table file is missing, {ATTEMPTS} times in a row: {gone}") from gone
 
 
 class Sweep:
@@ -110,38 +111,50 @@ class Sweep:
         at = begin
         while at < end:
             self._move_to(at)
-            until = min([end, *self._cuts_behind(at)])
+            until = min((end, *(cut for _, table in self._open.values() for cut in _cuts_behind(table, at))))
+            most_open = len(self._open) + MOST_MORE
+            while self._waiting and self._waiting[-1][1].first_key < until:
+                if len(self._open) == most_open:
+                    until = self._waiting[-1][1].first_key
+                else:
+                    until = min((until, *_cuts_behind(self._open_next(), at)))
             yield Portion(at, until, tuple(self._parts(at, until)), str(self._folder))
             at = until
 
     def _move_to(self, at: bytes) -> None:
-        """Have those files open whose keys may be ``at``."""
+        """Have those files open that have begun, and have not ended."""
         for age, (file, table) in list(self._open.items()):
             if file.last_key < at:
                 table.close()
                 del self._open[age]
         while self._waiting and self._waiting[-1][1].first_key <= at:
-            age, file = self._waiting.pop()
-            if file.last_key >= at:
-                self._open[age] = file, SortedTable(self._folder / file.name, (file.first_key, file.last_key))
+            if self._waiting[-1][1].last_key < at:
+                self._waiting.pop()
+            else:
+                self._open_next()
 
-    def _cuts_behind(self, at: bytes) -> Iterator[bytes]:
-        """Where the next file begins, where one ends, where one is cut, and where marks begin and end."""
-        if self._waiting:
-            yield self._waiting[-1][1].first_key
-        for file, table in self._open.values():
-            yield file.last_key + b"\0"
-            yield from table.cuts[(behind := bisect_left(table.cuts, at + b"\0")) : behind + 1]
-            yield from (key for each in table.hidden for key in (each.begin, each.end) if key > at)
+    def _open_next(self) -> SortedTable:
+        age, file = self._waiting[-1]
+        table = SortedTable(self._folder / file.name, (file.first_key, file.last_key))
+        self._open[age] = file, table
+        self._waiting.pop()
+        return table
 
     def _parts(self, begin: bytes, end: bytes) -> Iterator[tuple[SortedTable, int]]:
         """Tables that have rows there, newer ones first, and below which sequence their entries are hidden."""
         for _, (_, table) in sorted(self._open.items()):
             marks = [each.sequence for each in table.hidden if each.begin <= begin < each.end]
-            if table.has(begin, end):
+            if table.span(begin, end):
                 yield table, max(marks, default=0)
             if marks:
                 return  # what is older is hidden
+
+
+def _cuts_behind(table: SortedTable, at: bytes) -> Iterator[bytes]:
+    """Where the table is cut next, and where its marks begin and end."""
+    behind = bisect_right(table.cuts, at)
+    yield from table.cuts[behind : behind + 1]
+    yield from (key for each in table.hidden for key in (each.begin, each.end) if key > at)
 
 
 @dataclass(frozen=True)
@@ -164,32 +177,45 @@ class Portion:
         ``get`` is what the database has for a key: it is asked now and then, to see that the order is right. Raises
         StorageError, FormatError, InternalError.
         """
-        middle = self._middle()
-        entries = self._entries(most_bytes if middle else sys.maxsize)
-        if entries is not None:
-            rows = self._newest(entries, get)
-            if len(rows):
-                yield rows
-            return
-        for half in (replace(self, end=middle), replace(self, begin=middle)):
-            parts = tuple(part for part in self.parts if part[0].has(half.begin, half.end))
-            yield from replace(half, parts=parts).rows(get, most_bytes)
+        waiting = [self]
+        while waiting:
+            portion = waiting.pop()
+            entries = portion.entries(most_bytes)
+            if entries is None:
+                waiting += portion.halves()
+            else:
+                rows = portion.newest(entries, get)
+                if len(rows):
+                    yield rows
 
-    def _middle(self) -> bytes:
-        """A key between two blocks of the table that has most there; none if all have a block each."""
-        middles = [table.middle(self.begin, self.end) for table, _ in self.parts]
-        return max(middles, default=(0, b""))[1]
+    def halves(self) -> list[Portion]:
+        """The second and the first one of that table which has most there."""
+        middle = max(self._spans, key=lambda span: span.stored_bytes * (len(span) > 1)).middle
+        halves = replace(self, begin=middle), replace(self, end=middle)
+        return [
+            replace(half, parts=tuple(part for part in self.parts if part[0].span(half.begin, half.end)))
+            for half in halves
+        ]
 
-    def _entries(self, most_bytes: int) -> Entries | None:
-        """What the tables have, in their order; None if that would take more memory."""
-        if sum(table.stored_bytes(self.begin, self.end) for table, _ in self.parts) > most_bytes // LEAST_GROWTH:
+    @cached_property
+    def _spans(self) -> list[Span]:
+        return [table.span(self.begin, self.end) for table, _ in self.parts]
+
+    def entries(self, most_bytes: int) -> Entries | None:
+        """What the tables have, in their order; None if that would take more memory.
+
+        Tables that have one block there do not count: it would be as large in one of two halves.
+        """
+        counts = [len(span) > 1 for span in self._spans]
+        least_bytes = most_bytes // LEAST_GROWTH
+        if sum(span.stored_bytes for span in compress(self._spans, counts)) > least_bytes:
             return None
-        contents = [table.content(self.begin, self.end) for table, _ in self.parts]
-        if sum(content.size_bytes for content in contents) > most_bytes // LEAST_GROWTH:
+        contents = [span.read() for span in self._spans]
+        if sum(content.size_bytes for content in compress(contents, counts)) > least_bytes:
             return None
         blocks = [content.blocks() for content in contents]
         found = find([block for some in blocks for block in some], self.what)
-        if found.size_bytes > most_bytes:
+        if any(counts) and found.size_bytes(np.repeat(counts, list(map(len, blocks)))) > most_bytes:
             return None
         entries = found.entries(self.what)
         hidden = np.repeat(np.array([hidden for _, hidden in self.parts], np.uint64), list(map(len, blocks)))
@@ -197,7 +223,7 @@ class Portion:
             entries = entries.taken(entries.sequences >= np.repeat(hidden, found.counts))
         return entries
 
-    def _newest(self, entries: Entries, get: Get) -> RowColumns:
+    def newest(self, entries: Entries, get: Get) -> RowColumns:
         """The rows that follow from the entries."""
         if len(self.parts) > 1 or entries.sequences.any():
             order, is_older = in_order(entries.keys)

@@ -33,6 +33,12 @@ class TableCount:
     size_bytes: int
 
 
+WRITER_ROW_BYTES = 16
+"""For the filters, until a file is complete."""
+WRITER_BUFFER_BYTES = 1 << 20
+"""What is not yet in the file, at most."""
+
+
 class TableWriter:
     """Writes one table file, whose rows are given in the order of their keys."""
 
@@ -67,16 +73,24 @@ class RollingWriter:
         self._folder, self._name, self._tuning, self._most_bytes = folder, name, tuning, most_bytes
         self._paths: list[Path] = []
         self._open: TableWriter | None = None
-        self.open_rows = 0
-        """Rows of the file that is being written."""
+        self._rows = self._largest_bytes = 0
 
-    def put_all(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Write rows. Raises StorageError, also for rows out of order."""
+    @property
+    def memory_bytes(self) -> int:
+        """About what RocksDB holds of the file that is being written."""
+        if self._open is None:
+            return 0
+        buffer_bytes = min(self._open.size_bytes, WRITER_BUFFER_BYTES)
+        return self._rows * WRITER_ROW_BYTES + buffer_bytes + self._largest_bytes
+
+    def put_all(self, keys: Sequence[bytes], values: Sequence[bytes], largest_bytes: int = 0) -> None:
+        """Write rows, no value larger than ``largest_bytes``. Raises StorageError, also for rows out of order."""
         if self._open is None:
             self._paths.append(self._folder / f"{self._name}-{len(self._paths)}.sst")
             self._open = TableWriter(self._paths[-1], self._tuning)
         self._open.put_all(keys, values)
-        self.open_rows += len(keys)
+        self._rows += len(keys)
+        self._largest_bytes = max(self._largest_bytes, largest_bytes)
         if self._open.size_bytes > self._most_bytes:
             self.finish()
 
@@ -84,7 +98,7 @@ class RollingWriter:
         """All files, complete. Raises StorageError."""
         if self._open is not None:
             self._open.finish()
-            self._open, self.open_rows = None, 0
+            self._open, self._rows, self._largest_bytes = None, 0, 0
         return self._paths
 
 

@@ -359,6 +359,17 @@ def test_a_digest_that_differs_fails_the_restore_for_good(
         Checkpoint(str(target), parse({}))
 
 
+def test_partitions_without_key_groups_are_left_behind(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = written(quick_path / "query", MAX_PARALLELISM + 8, operators=(2,))
+    savepoints.rescale(query.location, str(quick_path / "restored"), 3)
+    assert stored(str(quick_path / "restored")) == (query.version, 3, query.rows)
+    with monkeypatch.context() as patched:
+        patched.setattr(saved_query, "partition_of", lambda _kind, _row_hash, partitions: partitions - 1)
+        query = written(quick_path / "wrong", MAX_PARALLELISM + 8, operators=(2,))
+    with pytest.raises(FormatError, match=r"state '\S+' has \d+ rows, and 0 were found"):
+        savepoints.rescale(query.location, str(quick_path / "refused"), 3)
+
+
 def test_rows_that_nobody_counts_are_counted_before_they_are_moved(
     quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,7 +392,7 @@ def test_the_rows_of_many_partitions_are_moved_in_passes(
     query = written(quick_path / "query", 3)
     savepoints.savepoint(query.location, str(quick_path / "taken"), kind=kind)
     monkeypatch.setattr(splitting, "MOST_WRITERS", 2)
-    monkeypatch.setattr(splitting, "MOST_OPEN_ROWS", 5)
+    monkeypatch.setattr(splitting, "MOST_OPEN_BYTES", 1)
     savepoints.restore(str(quick_path / "taken"), str(quick_path / "restored"), parallelism=7)
     assert stored(str(quick_path / "restored")) == (query.version, 7, query.rows)
 
