@@ -29,7 +29,6 @@ from pyspark_ckpt.state_store.bulk.sums import sum_of
 from pyspark_ckpt.state_store.database import Database, TableFile
 from pyspark_ckpt.state_store.errors import InternalError, StorageError
 
-ATTEMPTS = 5
 MOST_BYTES = 64 << 20
 """Of rows in memory at once, as far as they can be parted: those of one block of each table cannot."""
 MOST_MORE = 64
@@ -75,17 +74,17 @@ def sums_of(database: Database, begin: bytes, end: bytes, known: Sums) -> tuple[
 
 def _portions(database: Database, begin: bytes, end: bytes) -> Iterator[Portion]:
     """All portions between two keys. A file that was compacted away before it was open is asked for no more."""
-    at, lost = begin, 0
+    at, missing = begin, None
     while at < end:
         with closing(Sweep(database.folder, database.table_files())) as sweep:
             try:
                 for portion in sweep.portions(at, end):
                     yield portion
-                    at, lost = portion.end, 0
+                    at = portion.end
             except FileNotFoundError as gone:
-                lost += 1
-                if lost == ATTEMPTS:
-                    raise StorageError(f"A table file is missing, {ATTEMPTS} times in a row: {gone}") from gone
+                if gone.filename == missing:
+                    raise StorageError(f"A table file that the database has is missing: {gone}") from gone
+                missing = gone.filename
 
 
 class Sweep:

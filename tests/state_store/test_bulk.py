@@ -21,7 +21,7 @@ from pyspark_ckpt.state_store.bulk import Packed, RowColumns, columns_of, joined
 from pyspark_ckpt.state_store.bulk.table_scan import Sweep
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning, write_table_file
 from pyspark_ckpt.state_store.database.tuning import LEVEL0_COMPACTION_FILES
-from pyspark_ckpt.state_store.errors import FormatError, InternalError
+from pyspark_ckpt.state_store.errors import FormatError, InternalError, StorageError
 
 EVERYTHING = b"", b"\xff" * 600
 TUNING = Tuning(1 << 20)
@@ -158,6 +158,15 @@ def test_files_that_are_compacted_meanwhile_are_read_to_their_end(quick_path: Pa
     assert before.isdisjoint(path.name for path in database.folder.iterdir())
     found += [row for rows in portions for row in rows.rows()]
     assert found == list(database.rows_in(*EVERYTHING))
+    database.close()
+
+
+def test_a_table_file_that_is_missing_is_named(quick_path: Path) -> None:
+    database = filled(quick_path, 1_000)
+    gone = max(database.table_files(), key=lambda table: table.rows).name
+    (database.folder / gone).unlink()
+    with pytest.raises(StorageError, match=rf"is missing: .*{gone}"):
+        read(database, *EVERYTHING)
     database.close()
 
 
