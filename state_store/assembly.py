@@ -28,7 +28,7 @@ from pyspark_ckpt.state_store.names import snapshot_name
 from pyspark_ckpt.state_store.redistribution import Merged
 from pyspark_ckpt.state_store.routes import joined_times, route_key
 from pyspark_ckpt.state_store.rows import Row, digests_of
-from pyspark_ckpt.state_store.snapshot import Origins, SnapshotWriter
+from pyspark_ckpt.state_store.snapshot import NOWHERE, Origin, SnapshotWriter
 from pyspark_ckpt.state_store.store_version import Workplace
 
 LEAST_COMPACTED = 5
@@ -120,12 +120,13 @@ def publish(
     new: NewStore,
     database: Database,
     folder: Path,
-    origins: Origins | None = None,
+    origins: dict[str, Origin] | None = None,
     known: Sums | None = None,
 ) -> Assembled:
     """Make what ``database``, in ``folder/copy/db``, holds the first version of a new store. The database is closed.
 
-    Table files that are among ``origins`` are copied from there; of their rows, sums may be ``known``: see ``sums_of``.
+    Table files that are among ``origins`` are copied from there, and by the next store from this one; of their rows,
+    sums may be ``known``: see ``sums_of``.
 
     What another attempt has published stands: nothing that it may rely on is deleted. Objects that one has left which
     was killed are in no manifest, and go with the clean-up of the query. Raises StorageError, InternalError.
@@ -139,9 +140,11 @@ def publish(
     database.close()
     place, log = workplace.place(new.url), StoreLog(f"offline.{identity.short}", identity.short)
     writer = SnapshotWriter(place, identity.partition, workplace.tuning(), FailPoints(""), log, full=False)
-    published = writer.publish(LocalCopy(folder / "copy", meta), Lineage.read(place), lambda: False, origins)
+    published = writer.publish(LocalCopy(folder / "copy", meta), Lineage.read(place), lambda: False, origins or NOWHERE)
     if published is None:
         return Assembled(digests, _standing_bytes(place, meta), 0)
+    if origins is not None:
+        origins.update({file.name: Origin(place, file, True) for file in published.files if file.name in origins})
     return Assembled(digests, published.uploaded_bytes, published.copied_bytes)
 
 

@@ -26,9 +26,8 @@ from pyspark_ckpt.state_store.digests import Digest, digest
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, state_head, state_range
 from pyspark_ckpt.state_store.meta import State, is_keyed
-from pyspark_ckpt.state_store.restore import Restored
 from pyspark_ckpt.state_store.rows import counts_of, proven, refuse_stray_rows, rows_of
-from pyspark_ckpt.state_store.snapshot import Origins
+from pyspark_ckpt.state_store.snapshot import Origin
 from pyspark_ckpt.state_store.splitting import ROLL_OVER_BYTES
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
@@ -133,40 +132,49 @@ class ClipTask:
     def __call__(self) -> list[Clipped]:
         """Publish the new stores. Raises StorageError, FormatError, NotFoundError."""
         with self.workplace.folder() as folder, ExitStack() as stack:
-            sources: dict[Part, Restored] = {}
+            sources: dict[Part, _Source] = {}
             for part in (part for clip in self.clips for part in clip.parts):
                 if part not in sources:
                     restored = stack.enter_context(self.workplace.restored(part.store, folder / f"old-{len(sources)}"))
                     refuse_stray_rows(restored.database, restored.meta, str(part.store.identity))
-                    sources[part] = restored
+                    place = self.workplace.place(part.store.url)
+                    origins = {name: Origin(place, file) for name, file in restored.table_files.items()}
+                    sources[part] = _Source(restored.database, origins)
             known: Sums = {}
             return [
                 Clipped(
                     *self._made(clip, sources, folder / f"new-{number}", known),
-                    [counts_of(sources[part].database, sources[part].meta) for part in clip.counted],
+                    [counts_of(sources[part].database, part.store.meta) for part in clip.counted],
                 )
                 for number, clip in enumerate(self.clips)
             ]
 
     def _made(
-        self, clip: Clip, sources: Mapping[Part, Restored], folder: Path, known: Sums
+        self, clip: Clip, sources: Mapping[Part, _Source], folder: Path, known: Sums
     ) -> tuple[Assembled, list[dict[str, Digest]]]:
         """A new store, and digests of what each part had of it."""
         (folder / "copy").mkdir(parents=True, mode=0o700)
         tuning, best = self.workplace.tuning(), clip.best
-        origins = None
         if best is not None:
             sources[best].database.checkpoint(folder / "copy" / "db")
             drop_unreferenced(folder / "copy" / "db", tuning)
-            origins = Origins(self.workplace.place(best.store.url), sources[best].table_files)
         filling = _Filling(clip, {part: sources[part].database for part in clip.parts}, tuning, folder, known)
         database = Database(folder / "copy" / "db", tuning)
         try:
             before = filling.fill(database)
+            origins = None if best is None else sources[best].origins
             return publish(self.workplace, clip.new, database, folder, origins, known), before
         finally:
             database.close()
             shutil.rmtree(folder)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The database of an old store, and where its table files are objects."""
+
+    database: Database
+    origins: dict[str, Origin]
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.blobs.copying import copy_object
+from pyspark_ckpt.state_store.blobs.copying import copy_object, share_object
 from pyspark_ckpt.state_store.copies import LocalCopy
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning
 from pyspark_ckpt.state_store.errors import CkptError, InternalError, LifecycleError
@@ -46,14 +47,19 @@ class Published:
     uploaded_bytes: int
     reused_files: int
     copied_bytes: int = 0
+    files: tuple[ManifestFile, ...] = ()
 
 
 @dataclass(frozen=True)
-class Origins:
-    """Table files of a folder, by their names, that are objects of another store."""
+class Origin:
+    """Where a table file is an object of another store; ``is_sibling``: of the same checkpoint, and made with it."""
 
     place: BlobPlace
-    files: Mapping[str, ManifestFile]
+    file: ManifestFile
+    is_sibling: bool = False
+
+
+NOWHERE: Mapping[str, Origin] = MappingProxyType({})
 
 
 class Hashes:
@@ -93,20 +99,19 @@ class SnapshotWriter:
         self._hashes = Hashes()
 
     def publish(
-        self, copy: LocalCopy, lineage: Lineage, cancelled: Callable[[], bool], origins: Origins | None = None
+        self, copy: LocalCopy, lineage: Lineage, cancelled: Callable[[], bool], origins: Mapping[str, Origin] = NOWHERE
     ) -> Published | None:
         """Make a snapshot of a frozen copy that is leased meanwhile; None if there is one of that commit.
 
         After return it survives the loss of this machine. But for full snapshots, a table file is not uploaded
-        again if a published snapshot of an ancestor has the same content, and what another store has (``origins``) is
-        copied from there. None also if another process deleted some of its table files meanwhile, as retention does
-        with a snapshot that takes longer than the grace period.
+        again if a published snapshot of an ancestor has the same content, and what another store has (``origins``, by
+        the names of the files) is copied from there. None also if another process deleted some of its table files
+        meanwhile, as retention does with a snapshot that takes longer than the grace period.
         A failure leaves at most objects that nothing refers to, or a manifest that retention and restore
         pass over. Raises LifecycleError when ``cancelled`` says so, StorageError, InternalError.
         """
         if copy.marker in lineage.snapshots:
             return None
-        origins = origins or Origins(self._place, {})
         known = {} if self._full else self._confirmed_objects(copy.marker, lineage)
         tables = {table.name: table for table in self._tables(copy)}
         files: list[ManifestFile] = []
@@ -115,8 +120,8 @@ class SnapshotWriter:
         for path in sorted(copy.db.iterdir()):
             if cancelled():
                 raise LifecycleError("The store was closed while a snapshot was made.")
-            if path.name in tables and path.name in origins.files:
-                files.append(self._copied(origins.place, origins.files[path.name]))
+            if path.name in tables and path.name in origins:
+                files.append(self._copied(origins[path.name]))
                 copied.append(files[-1].size_bytes)
             elif path.name in tables:
                 file, is_new = self._table(path, tables[path.name], known)
@@ -129,11 +134,11 @@ class SnapshotWriter:
         manifest = Manifest(FORMAT_VERSION, copy.meta, *stored_groups(copy.meta, self._partition), tuple(files))
         self._failpoints.hit("snapshot.before_manifest")
         created = self._is_complete(manifest) and self._put(manifest)
-        self._hashes.keep_only([copy.db / name for name in tables if name not in origins.files])
+        self._hashes.keep_only([copy.db / name for name in tables if name not in origins])
         if not created:
             return None
         reused = len(tables) - len(uploaded) - len(copied)
-        return Published(copy.marker, len(uploaded), sum(uploaded), reused, sum(copied))
+        return Published(copy.marker, len(uploaded), sum(uploaded), reused, sum(copied), tuple(files))
 
     def _put(self, manifest: Manifest) -> bool:
         """Create the manifest, and take it back if a table file was deleted while it appeared."""
@@ -182,10 +187,11 @@ class SnapshotWriter:
         described = ManifestFile(path.name, size, sha256, xxh3, name, None, table.first_key, table.last_key, table.rows)
         return described, is_new
 
-    def _copied(self, place: BlobPlace, file: ManifestFile) -> ManifestFile:
-        name = table_object_name(file.sha256)
-        copy_object(place, file.stored, self._place, name)
-        return msgspec.structs.replace(file, object_name=name)
+    def _copied(self, origin: Origin) -> ManifestFile:
+        name = table_object_name(origin.file.sha256)
+        copy = share_object if origin.is_sibling else copy_object
+        copy(origin.place, origin.file.stored, self._place, name)
+        return msgspec.structs.replace(origin.file, object_name=name)
 
     def _confirmed_objects(self, commit: Marker, lineage: Lineage) -> dict[str, str]:
         """Objects by content that the newest readable snapshot of an ancestor refers to and that are there."""

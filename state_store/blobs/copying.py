@@ -63,6 +63,16 @@ def copy_object(source: BlobPlace, file: StoredFile, target: BlobPlace, new_name
             raise FormatError(f"{source.url}/{name} is damaged: its checksum is wrong.")
 
 
+def share_object(source: BlobPlace, file: StoredFile, target: BlobPlace, new_name: str) -> None:
+    """As ``copy_object``, of an object of the same checkpoint: on a file system both names are of one file.
+
+    Objects are never changed, and the file is there as long as one of its names is.
+    """
+    link = getattr(target, "link_from", None)
+    if link is None or type(source) is not type(target) or not link(source, file.name, new_name):
+        copy_object(source, file, target, new_name)
+
+
 def described(name: str, path: Path) -> StoredFile:
     """A local file as the object ``name`` that is made of it."""
     return StoredFile(name, path.stat().st_size, _checksum(_chunks(path)))

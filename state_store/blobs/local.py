@@ -55,6 +55,24 @@ class LocalPlace:
             temporary.unlink()
             _sync_folder(path.parent)
 
+    def link_from(self, source: LocalPlace, name: str, new_name: str) -> bool:
+        """Make the object ``new_name`` a link to one of ``source``, durably; False if the file system refuses it.
+
+        Raises NotFoundError, ConflictError (there is one of the new name), StorageError.
+        """
+        origin, path = source._path(name), self._path(new_name)
+        try:
+            self._make_folder(path.parent)
+            os.link(origin, path)
+            _sync_folder(path.parent)
+        except FileExistsError as problem:
+            raise ConflictError(f"{path} exists already.") from problem
+        except OSError as problem:
+            if problem.errno in (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP):
+                return False
+            _fail("link", path, problem)
+        return True
+
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write ``data`` unless ``name`` exists; see the protocol."""
         try:

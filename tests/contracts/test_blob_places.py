@@ -187,6 +187,18 @@ class TestLocalPlace(BlobPlaceContract):
         place.remove_empty_folders()
         assert list(root.iterdir()) == []
 
+    def test_an_object_that_is_shared_is_there_as_long_as_one_of_its_names(self, tmp_path: Path) -> None:
+        source, target = LocalPlace(tmp_path / "source"), LocalPlace(tmp_path / "target")
+        source.put("sst/a", b"1234567890")
+        assert target.link_from(source, "sst/a", "sst/b")
+        assert (tmp_path / "source/sst/a").samefile(tmp_path / "target/sst/b")
+        with pytest.raises(ConflictError, match="sst/b exists already"):
+            target.link_from(source, "sst/a", "sst/b")
+        source.delete("sst/a")
+        assert target.get("sst/b") == b"1234567890"
+        with pytest.raises(NotFoundError):
+            target.link_from(source, "sst/a", "sst/c")
+
     def test_an_error_of_the_disk_is_a_storage_error(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("in the way")
         with pytest.raises(StorageError, match="file"):

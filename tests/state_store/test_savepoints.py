@@ -370,6 +370,17 @@ def test_partitions_without_key_groups_are_left_behind(quick_path: Path, monkeyp
         savepoints.rescale(query.location, str(quick_path / "refused"), 3)
 
 
+def test_new_partitions_share_files_with_each_other_and_not_with_the_source(quick_path: Path) -> None:
+    query = written(quick_path / "query", 1, operators=(2,))
+    savepoints.rescale(query.location, str(quick_path / "restored"), 4)
+    tables = list((quick_path / "restored").rglob("*.sst"))
+    assert {path.stat().st_nlink for path in tables if path.stat().st_nlink > 1} == {4}
+    assert all(path.stat().st_nlink == 1 for path in Path(query.location).rglob("*.sst"))
+    assert stored(str(quick_path / "restored")) == (query.version, 4, query.rows)
+    shutil.rmtree(quick_path / "restored" / "state" / "0" / "0")
+    assert {path.stat().st_nlink for path in (quick_path / "restored").rglob("*.sst")} == {1, 3}
+
+
 def test_rows_that_nobody_counts_are_counted_before_they_are_moved(
     quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
