@@ -137,10 +137,12 @@ def publish(
     marker = folder / "marker.sst"
     write_table_file(marker, [(MARKER_KEY, meta.marker.encode())], workplace.tuning())
     database.ingest([marker])
+    tables = database.table_files()
     database.close()
     place, log = workplace.place(new.url), StoreLog(f"offline.{identity.short}", identity.short)
     writer = SnapshotWriter(place, identity.partition, workplace.tuning(), FailPoints(""), log, full=False)
-    published = writer.publish(LocalCopy(folder / "copy", meta), Lineage.read(place), lambda: False, origins or NOWHERE)
+    copy = LocalCopy(folder / "copy", meta)
+    published = writer.publish(copy, Lineage.read(place), lambda: False, origins or NOWHERE, tables)
     if published is None:
         return Assembled(digests, _standing_bytes(place, meta), 0)
     if origins is not None:

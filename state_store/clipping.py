@@ -21,7 +21,7 @@ import msgspec
 
 from pyspark_ckpt.state_store.assembly import Assembled, NewStore, publish
 from pyspark_ckpt.state_store.bulk import RowColumns, Sums, columns_of, joined, sums_of
-from pyspark_ckpt.state_store.database import Database, RollingWriter, Tuning, drop_unreferenced
+from pyspark_ckpt.state_store.database import Database, RollingWriter, Tuning, keep_only
 from pyspark_ckpt.state_store.digests import Digest, digest
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, state_head, state_range
@@ -157,7 +157,7 @@ class ClipTask:
         tuning, best = self.workplace.tuning(), clip.best
         if best is not None:
             sources[best].database.checkpoint(folder / "copy" / "db")
-            drop_unreferenced(folder / "copy" / "db", tuning)
+            keep_only(folder / "copy" / "db", {table.name for table in sources[best].database.table_files()})
         filling = _Filling(clip, {part: sources[part].database for part in clip.parts}, tuning, folder, known)
         database = Database(folder / "copy" / "db", tuning)
         try:

@@ -7,7 +7,7 @@ carries the commit's id, so a snapshot of a commit that Spark never confirms is 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -99,7 +99,12 @@ class SnapshotWriter:
         self._hashes = Hashes()
 
     def publish(
-        self, copy: LocalCopy, lineage: Lineage, cancelled: Callable[[], bool], origins: Mapping[str, Origin] = NOWHERE
+        self,
+        copy: LocalCopy,
+        lineage: Lineage,
+        cancelled: Callable[[], bool],
+        origins: Mapping[str, Origin] = NOWHERE,
+        tables_of_copy: Sequence[TableFile] | None = None,
     ) -> Published | None:
         """Make a snapshot of a frozen copy that is leased meanwhile; None if there is one of that commit.
 
@@ -107,13 +112,14 @@ class SnapshotWriter:
         again if a published snapshot of an ancestor has the same content, and what another store has (``origins``, by
         the names of the files) is copied from there. None also if another process deleted some of its table files
         meanwhile, as retention does with a snapshot that takes longer than the grace period.
+        ``tables_of_copy``: the table files of the copy, where they are known.
         A failure leaves at most objects that nothing refers to, or a manifest that retention and restore
         pass over. Raises LifecycleError when ``cancelled`` says so, StorageError, InternalError.
         """
         if copy.marker in lineage.snapshots:
             return None
         known = {} if self._full else self._confirmed_objects(copy.marker, lineage)
-        tables = {table.name: table for table in self._tables(copy)}
+        tables = {table.name: table for table in tables_of_copy or self._tables(copy)}
         files: list[ManifestFile] = []
         uploaded: list[int] = []
         copied: list[int] = []

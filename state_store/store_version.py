@@ -57,7 +57,7 @@ class Workplace:
         return self.place(str(Path(location).absolute()) if is_path else location)
 
     def tuning(self) -> Tuning:
-        """RocksDB settings for databases that are read once; all of this process share one cache."""
+        """RocksDB settings for databases that are read once, and compact nothing; all share one cache."""
         return _tuning(self.options.compression)
 
     @contextmanager
@@ -89,4 +89,4 @@ class Workplace:
 
 @cache
 def _tuning(compression: str) -> Tuning:
-    return Tuning(CACHE_BYTES, compression)
+    return Tuning(CACHE_BYTES, compression, compacts=False)

@@ -6,7 +6,7 @@ table format is pinned to what Spark's own rocksdbjni reads, whatever a newer ro
 """
 
 from pyspark_ckpt.state_store.database.failures import failures
-from pyspark_ckpt.state_store.database.primary import CONFIG_NAME, Database, drop_unreferenced
+from pyspark_ckpt.state_store.database.primary import CONFIG_NAME, Database, drop_unreferenced, keep_only
 from pyspark_ckpt.state_store.database.tables import RollingWriter, TableCount, TableFile, write_table_file
 from pyspark_ckpt.state_store.database.tuning import Tuning
 from pyspark_ckpt.state_store.database.view import Cursor, Reader
@@ -22,5 +22,6 @@ __all__ = [
     "Tuning",
     "drop_unreferenced",
     "failures",
+    "keep_only",
     "write_table_file",
 ]

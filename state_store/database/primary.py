@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -179,8 +179,13 @@ def drop_unreferenced(folder: Path, tuning: Tuning) -> None:
         known = {table.name for table in database.table_files()}
     finally:
         database.close()
+    keep_only(folder, known)
+
+
+def keep_only(folder: Path, tables: Collection[str]) -> None:
+    """Unlink all table files of a folder but some, by their names."""
     for path in folder.glob("*.sst"):
-        if path.name not in known:
+        if path.name not in tables:
             path.unlink()
 
 

@@ -24,10 +24,14 @@ _COMPRESSION = {
 class Tuning:
     """RocksDB settings shared by all databases of the process: one block cache, one pool of threads."""
 
-    def __init__(self, cache_bytes: int, compression: str = "lz4") -> None:
-        """Make a cache of ``cache_bytes`` for all databases together."""
+    def __init__(self, cache_bytes: int, compression: str = "lz4", *, compacts: bool = True) -> None:
+        """Make a cache of ``cache_bytes`` for all databases together.
+
+        Databases that do not compact have the same files until somebody writes to them, or has them merged.
+        """
         self.cache = rocksdict.Cache(cache_bytes)
         self.compression = compression
+        self._compacts = compacts
         self._env = rocksdict.Env()
         self._env.set_low_priority_background_threads(COMPACTION_THREADS)
         self._env.set_high_priority_background_threads(1)
@@ -55,6 +59,7 @@ class Tuning:
         options.set_write_buffer_size(64 << 10)
         options.set_max_write_buffer_number(2)
         options.set_max_background_jobs(COMPACTION_THREADS)
+        options.set_disable_auto_compactions(not self._compacts)
         options.set_level_zero_file_num_compaction_trigger(LEVEL0_COMPACTION_FILES)
         options.set_level_zero_slowdown_writes_trigger(1 << 20)
         options.set_level_zero_stop_writes_trigger(1 << 20)
