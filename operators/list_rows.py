@@ -9,7 +9,7 @@ that has been read so says it in its head.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -186,18 +186,22 @@ class TimedListRows(ListRows):
                 count += span.size
         suffixes = sorted({suffix for _, suffix, *_ in singles} | {suffix for _, suffix, _ in spans})
         heads = dict(zip(suffixes, map(Head.decode, self._heads.get_many(suffixes)), strict=True))
-        dead = self._dead_alone(singles) + self._dead_in_spans(spans, heads)
+        dead: dict[bytes, set[bytes]] = {}
+        for elements in (self._dead_alone(singles), self._dead_in_spans(spans, heads)):
+            for suffix, entries in elements:
+                dead.setdefault(suffix, set()).update(entries)
         self._free(dead, heads)
-        return len(dead)
+        return sum(map(len, dead.values()))
 
-    def _dead_alone(self, found: Sequence[tuple[bytes, bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    def _dead_alone(self, found: Sequence[tuple[bytes, bytes, bytes]]) -> list[tuple[bytes, Iterable[bytes]]]:
         """The elements of index rows, which are removed, but for those that live."""
         elements = [(suffix, entry) for _, suffix, entry in found]
         changes = self._index.settle([key for key, _, _ in found], self._stored(elements), self._life)
         for position, row in changes.items():
             if row is not None:
                 self._elements.put(*elements[position], row, there=True)
-        return [elements[position] for position, row in changes.items() if row is None]
+        dead = [elements[position] for position, row in changes.items() if row is None]
+        return [(suffix, [entry]) for suffix, entry in dead]
 
     def _begin(self, key: bytes, suffix: bytes, span: _Span) -> int:
         """Let the lives of a span's elements begin that have not; returns how many bytes were written."""
@@ -217,33 +221,35 @@ class TimedListRows(ListRows):
 
     def _dead_in_spans(
         self, found: Sequence[tuple[bytes, bytes, _Span]], heads: Mapping[bytes, Head]
-    ) -> list[tuple[bytes, bytes]]:
+    ) -> list[tuple[bytes, Iterable[bytes]]]:
         """The elements of spans, which are removed, but for those that reads have refreshed or that were cleared."""
-        elements: list[tuple[bytes, bytes]] = []
+        dead: list[tuple[bytes, Iterable[bytes]]] = []
         read: list[tuple[bytes, bytes]] = []
         for key, suffix, span in found:
             self._index.put(key, there=False)
             head = heads[suffix]
-            if head.life == span.life:
-                of_head = read if head.is_refreshed else elements
-                of_head += [(suffix, entry) for entry in span.entries]
-        of_read = zip(read, self._stored(read), strict=True)
-        return elements + [each for each, row in of_read if row is not None and self._life.is_dead(row)]
+            if head.life == span.life and head.is_refreshed:
+                read += [(suffix, entry) for entry in span.entries]
+            elif head.life == span.life:
+                dead.append((suffix, span.entries))
+        for (suffix, entry), row in zip(read, self._stored(read), strict=True):
+            if row is not None and self._life.is_dead(row):
+                dead.append((suffix, [entry]))
+        return dead
 
-    def _free(self, elements: Sequence[tuple[bytes, bytes]], heads: Mapping[bytes, Head]) -> None:
+    def _free(self, dead: Mapping[bytes, set[bytes]], heads: Mapping[bytes, Head]) -> None:
         """Remove elements that are there. A list that has lost its last one begins anew."""
-        newest: dict[bytes, bytes] = {}
-        for suffix, entry in elements:
-            self._elements.put(suffix, entry, None, there=True)
-            newest[suffix] = max(newest.get(suffix, entry), entry)
-        for suffix, entry in newest.items():
+        for suffix, entries in dead.items():
+            self._elements.remove(suffix, entries)
             # The newest element is the last to expire, but for older ones that have been read since. (A clock that
             # goes back, or another kind of refresh, may leave a head alone: it waits for the next elements.)
             head = heads[suffix]
-            has_newest = SEQUENCE.unpack(entry)[0] + 1 < head.end
+            has_newest = SEQUENCE.unpack(max(entries))[0] + 1 < head.end
             is_refreshed = self._life.refreshed_by_reads or head.is_refreshed
-            if head.end and (is_refreshed or not has_newest) and not self._elements.has_rows(suffix, FIRST):
-                self._heads.put(suffix, None)
+            if head.end and (is_refreshed or not has_newest):
+                are_all = len(entries) == head.end and not has_newest
+                if are_all or not self._elements.has_rows(suffix, FIRST):
+                    self._heads.put(suffix, None)
 
     def _behind(self, suffix: bytes, head: Head) -> Iterator[bytes]:
         """Without expired elements."""

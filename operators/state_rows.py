@@ -6,7 +6,7 @@ is given as its *suffix*, hash and bytes, which is what its row has behind the n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from heapq import merge
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -237,6 +237,15 @@ class EntryRows:
         if suffix in self._cleared:
             self._cleared[suffix].since.update([entry for entry in entries if entry not in written])
         written.update(zip(entries, values))  # noqa: B905 - a value for each entry
+
+    def remove(self, suffix: bytes, entries: Collection[bytes]) -> None:
+        """Delete different rows of one key that are there."""
+        if suffix in self._written or suffix in self._cleared:
+            for entry in entries:
+                self.put(suffix, entry, None, there=True)
+        else:
+            self._written[suffix] = dict.fromkeys(entries)
+            self._count.add(-len(entries))
 
     def known(self, suffix: bytes, entry: bytes) -> bytes | None:
         """What is there, as far as it takes no look-up: else UNREAD."""
