@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -67,10 +68,12 @@ def frames_of(batches: Iterator[pa.RecordBatch], records: int) -> Iterator[pd.Da
 def _settle() -> None:
     """Have the garbage collector pass over what is loaded: Spark has it look at everything after each task.
 
-    Of the modules of pandas and Arrow alone that takes 30 ms. Nothing of theirs is ever to be collected.
+    Of the modules of pandas and Arrow alone that takes 30 ms. Cycles in what the worker's first task has loaded, its
+    processor as well, stay as long as the worker.
     """
-    gc.collect()
-    gc.freeze()
+    if os.environ.get("SPARK_REUSE_WORKER"):  # Spark's own word: else there is no other task
+        gc.collect()
+        gc.freeze()
 
 
 @dataclass(frozen=True)

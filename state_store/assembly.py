@@ -14,7 +14,7 @@ from pyspark_ckpt.state_store.blobs.copying import StoredFile, fetch
 from pyspark_ckpt.state_store.bulk import Sums
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.copies import LocalCopy
-from pyspark_ckpt.state_store.database import Database, write_table_file
+from pyspark_ckpt.state_store.database import LEVEL0_COMPACTION_FILES, Database, write_table_file
 from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.errors import InternalError
 from pyspark_ckpt.state_store.failpoints import FailPoints
@@ -110,7 +110,8 @@ def assembled(
     with closing(Database(folder / "copy" / "db", workplace.tuning())) as database:
         for some in filter(None, files):
             database.ingest(some)
-        if are_merged:
+        level0_files = sum(table.level == 0 for table in database.table_files())
+        if are_merged or level0_files >= LEVEL0_COMPACTION_FILES:  # by itself it does not
             database.compact()
         return publish(workplace, new, database, folder)
 

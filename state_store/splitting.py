@@ -35,7 +35,7 @@ RUNS_FOLDER = "_ckpt/restore/runs"
 ROLL_OVER_BYTES = 16 << 20
 MOST_WRITERS = 128
 """Files that are written at once: RocksDB has a buffer of up to 1 MB for each."""
-MOST_OPEN_BYTES = 128 << 20
+MOST_OPEN_BYTES = 192 << 20
 """Of memory for all files that are being written."""
 _UNSEEN, _NOW, _LATER, _DONE = range(4)
 

@@ -64,13 +64,16 @@ class LocalPlace:
         try:
             self._make_folder(path.parent)
             os.link(origin, path)
-            _sync_folder(path.parent)
         except FileExistsError as problem:
             raise ConflictError(f"{path} exists already.") from problem
         except OSError as problem:
             if problem.errno in (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP):
                 return False
-            _fail("link", path, problem)
+            _fail("link", origin, problem)
+        try:
+            _sync_folder(path.parent)
+        except OSError as problem:
+            _fail("write", path, problem, "unknown")
         return True
 
     def put_if_absent(self, name: str, data: bytes) -> bool:

@@ -151,6 +151,7 @@ class SortedTable:
         there is said by other files.
         """
         self._path, self._bounds = path, bounds
+        self.first_key = bounds[0]
         try:
             self._file = os.open(path, os.O_RDONLY)
         except FileNotFoundError:

@@ -27,7 +27,7 @@ from pyspark_ckpt.state_store.bulk.rows import RowColumns
 from pyspark_ckpt.state_store.bulk.sorted_table import SortedTable, Span
 from pyspark_ckpt.state_store.bulk.sums import sum_of
 from pyspark_ckpt.state_store.database import Database, TableFile
-from pyspark_ckpt.state_store.errors import InternalError, StorageError
+from pyspark_ckpt.state_store.errors import FormatError, InternalError, StorageError
 
 MOST_BYTES = 64 << 20
 """Of rows in memory at once, as far as they can be parted: those of one block of each table cannot."""
@@ -188,8 +188,12 @@ class Portion:
                     yield rows
 
     def halves(self) -> list[Portion]:
-        """The second and the first one of that table which has most there."""
-        middle = max(self._spans, key=lambda span: span.stored_bytes * (len(span) > 1)).middle
+        """The second and the first one: of the tables that begin within, else of the one that has most there."""
+        begins = sorted(table.first_key for table, _ in self.parts if self.begin < table.first_key < self.end)
+        largest = max(self._spans, key=lambda span: span.stored_bytes * (len(span) > 1))
+        middle = begins[len(begins) // 2] if begins else largest.middle
+        if not self.begin < middle < self.end:
+            raise FormatError(f"{self.what} is damaged: a table has several blocks for one key.")
         halves = replace(self, begin=middle), replace(self, end=middle)
         return [
             replace(half, parts=tuple(part for part in self.parts if part[0].span(half.begin, half.end)))
@@ -203,9 +207,9 @@ class Portion:
     def entries(self, most_bytes: int) -> Entries | None:
         """What the tables have, in their order; None if that would take more memory.
 
-        Tables that have one block there do not count: it would be as large in one of two halves.
+        What can be no smaller in both of two halves does not count: the only block of a table that has begun before.
         """
-        counts = [len(span) > 1 for span in self._spans]
+        counts = [len(span) > 1 or self.begin < span.table.first_key < self.end for span in self._spans]
         least_bytes = most_bytes // LEAST_GROWTH
         if sum(span.stored_bytes for span in compress(self._spans, counts)) > least_bytes:
             return None

@@ -110,7 +110,7 @@ class Tuning:
 def opened(folder: Path, options: rocksdict.Options, mode: rocksdict.AccessType) -> rocksdict.Rdict:
     """Open a database with these options.
 
-    Of one that exists, the binding takes those of tables from a file in the folder, unless it is given them for the
-    column family by name: the file has neither the cache nor the filters.
+    Of one that exists, the binding takes those of the column family from a file in the folder, unless it is given them
+    by name: the file has neither the cache nor the filters, and may say that nothing is compacted.
     """
     return rocksdict.Rdict(str(folder), options, column_families={"default": options}, access_type=mode)

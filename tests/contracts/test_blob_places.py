@@ -196,7 +196,7 @@ class TestLocalPlace(BlobPlaceContract):
             target.link_from(source, "sst/a", "sst/b")
         source.delete("sst/a")
         assert target.get("sst/b") == b"1234567890"
-        with pytest.raises(NotFoundError):
+        with pytest.raises(NotFoundError, match="source/sst/a"):
             target.link_from(source, "sst/a", "sst/c")
 
     def test_an_error_of_the_disk_is_a_storage_error(self, tmp_path: Path) -> None:

@@ -161,6 +161,18 @@ def test_files_that_are_compacted_meanwhile_are_read_to_their_end(quick_path: Pa
     database.close()
 
 
+def test_files_of_one_large_row_are_not_read_together(quick_path: Path) -> None:
+    database = Database(quick_path / "db", TUNING)
+    for number in range(40):
+        write_table_file(quick_path / "row.sst", [(bytes([number]), number.to_bytes(4_000_000, "little"))], TUNING)
+        database.ingest([quick_path / "row.sst"])
+    assert len(database.table_files()) == 40
+    portions = [[value for _, value in rows.rows()] for rows in columns_of(database, *EVERYTHING)]
+    assert sum(map(len, portions)) == 40
+    assert max(map(len, portions)) <= 4
+    database.close()
+
+
 def test_a_table_file_that_is_missing_is_named(quick_path: Path) -> None:
     database = filled(quick_path, 1_000)
     gone = max(database.table_files(), key=lambda table: table.rows).name
