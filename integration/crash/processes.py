@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import psutil
@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 def marked(mark: str, word: str = "") -> list[psutil.Process]:
     """Live processes of a mark with ``word`` among their arguments."""
-    return [process for process in psutil.process_iter() if _has_mark(process, mark) and word in arguments(process)]
+    return [process for process in _all() if _has_mark(process, mark) and word in arguments(process)]
 
 
 def arguments(process: psutil.Process) -> str:
@@ -55,6 +55,13 @@ def eventually(what: str, look: Callable[[], _T], pause_s: float = 0.02) -> _T:
         assert time.monotonic() < deadline, f"never happened: {what}"
         time.sleep(pause_s)
     return seen
+
+
+def _all() -> Iterator[psutil.Process]:
+    """Every process. ``psutil.process_iter`` passes over one that has the id of another it has seen before."""
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            yield psutil.Process(pid)
 
 
 def _has_mark(process: psutil.Process, mark: str) -> bool:
