@@ -100,7 +100,9 @@ def writer(results: Path, name: str) -> Callable[[DataFrame, int], None]:
         unfinished = folder / f"{batch:05d}.part"
         pq.write_table(table, unfinished)
         unfinished.replace(folder / f"{batch:05d}.parquet")
-        print(json.dumps({"statistic": name, "batch": batch}), flush=True)
+        # In one piece: the batches of several queries end in threads of their own.
+        sys.stdout.write(json.dumps({"statistic": name, "batch": batch}) + "\n")
+        sys.stdout.flush()
 
     return write
 
