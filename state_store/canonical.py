@@ -153,7 +153,7 @@ class ImportTask:
             writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups)
             for _ in writers.passes():
                 parts: list[dict[str, Digest]] = []  # the same in each pass
-                for state, portion in rows_in(path, f"{self.source}/{self.rows.files[self.number].name}", self.rows):
+                for state, portion in rows_in(path, self.source, self.rows, self.number):
                     parts.append({state.name: digest(len(portion), sum_of(portion))})
                     writers.write(portion)
             return Split(combined(parts), send_all(self.workplace.place(self.target), self.identity, writers.files))
@@ -164,14 +164,15 @@ def fetched(workplace: Workplace, source: str, saved: SavedRows, number: int, fo
     return fetch(workplace.place(source), saved.files[number], folder / "rows.parquet")
 
 
-def rows_in(path: Path, name: str, saved: SavedRows) -> Iterator[tuple[State, RowColumns]]:
-    """The rows of one file by their stored keys, which rise, in portions of one state each.
+def rows_in(path: Path, source: str, saved: SavedRows, number: int) -> Iterator[tuple[State, RowColumns]]:
+    """The rows of one file, which is at ``path``, by their stored keys, which rise, in portions of one state each.
 
-    Raises FormatError about ``name``.
+    Raises FormatError.
     """
     import pyarrow as pa  # noqa: PLC0415 - see ExportTask
     import pyarrow.parquet as pq  # noqa: PLC0415
 
+    name = f"{source}/{saved.files[number].name}"
     states = {state.number: state for state in saved.meta.states}
     last = b""
     try:
@@ -206,8 +207,7 @@ def digests_of_file(workplace: Workplace, source: str, saved: SavedRows, number:
     with workplace.folder() as folder:
         path = fetched(workplace, source, saved, number, folder)
         return combined(
-            {state.name: digest(len(rows), sum_of(rows))}
-            for state, rows in rows_in(path, f"{source}/{saved.files[number].name}", saved)
+            {state.name: digest(len(rows), sum_of(rows))} for state, rows in rows_in(path, source, saved, number)
         )
 
 

@@ -68,9 +68,9 @@ def counts_of(database: Database, meta: StoreMeta) -> dict[str, int]:
 
 def require_counts(counts: Mapping[str, int], digests: Mapping[str, Digest], what: str) -> None:
     """Raise FormatError if ``digests`` are not of as many rows of a state as there are in ``what``."""
-    for name, digest_ in digests.items():
-        if digest_.rows != counts[name]:
+    for name, found in digests.items():
+        if found.rows != counts[name]:
             raise FormatError(
-                f"{what}: state {name!r} has {counts[name]} rows, and {digest_.rows} were found for its partitions.",
+                f"{what}: state {name!r} has {counts[name]} rows, and {found.rows} were found for its partitions.",
                 hint="Verify the source (pyspark-ckpt checkpoint verify).",
             )

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pyspark_ckpt.state_store.bulk.packed import Bytes, Integers, Packed
+from pyspark_ckpt.state_store.bulk.packed import WIDEST, Bytes, Integers, Packed
 from pyspark_ckpt.state_store.errors import FormatError
 
 SUFFIX_BYTES = 8
 """Of a key in a table: its sequence number and kind."""
 DELETION, VALUE = 0, 1
-WIDEST_KEY = 512
-"""Longer keys are put together one by one: a matrix of all would have more bytes than they."""
 ENTRY_BYTES = 128
 """Of memory for each entry, beside its key and its value."""
 _MORE = 0x80
@@ -66,7 +64,7 @@ class Found:
         some = np.repeat(blocks, self.counts)
         keys = (self.shared + self.own)[some]
         widest = int(keys.max(initial=0))
-        in_keys = int(keys.sum()) if widest > WIDEST_KEY else len(keys) * widest
+        in_keys = int(keys.sum()) if widest > WIDEST else len(keys) * widest
         return in_keys + int((self.own + self.size)[some].sum()) + len(keys) * ENTRY_BYTES
 
     def entries(self, what: str) -> Entries:
@@ -110,7 +108,7 @@ def _walked(data: Bytes, at: Integers, ends: Integers, what: str) -> tuple[Integ
 
 def _runs(blocks: Sequence[bytes], what: str) -> tuple[Bytes, Integers, Integers, Integers]:
     """The blocks in one array, where each run begins and ends in it, and how many runs each block has."""
-    pad = bytes(WIDEST_KEY)
+    pad = bytes(WIDEST)
     data = np.frombuffer(b"".join([pad, *blocks, pad]), np.uint8)
     ends = len(pad) + np.cumsum([len(block) for block in blocks])
     begins = np.concatenate(([len(pad)], ends[:-1]))
@@ -161,7 +159,7 @@ def _with_keys(data: Bytes, shared: Integers, own: Integers, at: Integers, value
     if int(size.min()) < SUFFIX_BYTES or shared[0] or (shared[1:] > size[:-1]).any():
         raise FormatError(f"{what} is damaged: an entry has no key.")
     width = int(size.max(initial=0))
-    if width > WIDEST_KEY:
+    if width > WIDEST:
         keys = _long_keys(data.tobytes(), shared, own, at)
     else:
         windows = np.ndarray((len(data) - width + 1,), f"V{max(1, width)}", data, 0, (1,))

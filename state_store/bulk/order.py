@@ -9,11 +9,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from pyspark_ckpt.state_store.bulk.packed import Integers, Packed, concatenated
+from pyspark_ckpt.state_store.bulk.packed import WIDEST, Integers, Packed, concatenated
 from pyspark_ckpt.state_store.bulk.rows import RowColumns
 
-WIDEST = 512
-"""Longer keys are compared one by one: a matrix of all would have more bytes than they."""
 _WORD = 8
 
 Bools = npt.NDArray[np.bool_]

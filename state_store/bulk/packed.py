@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-WIDE = 1024
-"""Longer strings are copied one by one, and not in a matrix of all."""
+WIDEST = 512
+"""Longer strings are handled one by one: a matrix of all would have more bytes than they."""
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
@@ -66,7 +66,7 @@ class Packed:
     def strings(self) -> list[bytes]:
         """Each as an object of its own."""
         widths = self.widths()
-        if widths and widths[-1] > WIDE:
+        if widths and widths[-1] > WIDEST:
             return [self[index] for index in range(len(self))]
         if widths in ([], [0]):
             return [b""] * len(self)

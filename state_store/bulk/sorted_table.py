@@ -109,10 +109,8 @@ class Span:
         return self.table.blocks.keys[(self.first + self.behind) // 2 - 1] + b"\0" if len(self) > 1 else b""
 
     def read(self) -> Content:
-        """Have them here. Raises FormatError, StorageError."""
+        """Have them here; there must be one. Raises FormatError, StorageError."""
         at, size = self.at, self.size
-        if not len(self):
-            return Content(self.table, b"", at, size)
         data = self.table.bytes_at(int(at[0]), int(at[-1] + size[-1] + TRAILER_BYTES - at[0]))
         return Content(self.table, data, at - at[0], size)
 
@@ -129,8 +127,6 @@ class Content:
     @property
     def size_bytes(self) -> int:
         """Bytes of all before compression, as they say themselves."""
-        if not len(self.at):
-            return 0
         data = np.frombuffer(self.data + bytes(_MOST_DIGITS), np.uint8)  # a damaged number may have no end
         inflated, _ = varints(data, self.at)
         return int(np.where(data[self.at + self.size] == _PLAIN, self.size, inflated).sum())

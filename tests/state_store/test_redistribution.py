@@ -1,0 +1,151 @@
+"""Rows that are moved to other partitions stay what they are, and are where they belong, or nothing is made."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pyspark_ckpt import savepoints
+from pyspark_ckpt.state_store import clipping, splitting
+from pyspark_ckpt.state_store.bulk import RowColumns, columns_of
+from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.database import Database
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.jobs import RunHere
+from pyspark_ckpt.state_store.keys import ORDERED_BIT
+from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
+from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.redistribution import merged
+from pyspark_ckpt.state_store.savepoint import Kind
+from pyspark_ckpt.state_store.splitting import RunWriters
+from tests import saved_query
+from tests.fuzz.mutations import EXAMPLES
+from tests.saved_query import EXPIRY, MAX_PARALLELISM, SAVEPOINT_KINDS, stored, written
+
+NUMBERS = (1, 2, 3, 4, 7, 8, 16)
+ONLY_EXPIRY = {name: saved_query.STATES[2, "default"][name] for name in ("default", EXPIRY)}
+
+
+@pytest.mark.parametrize("seed", range(EXAMPLES // 20))
+@pytest.mark.parametrize("width", [1, 2, 100])
+def test_every_row_is_in_its_partition_when_a_query_is_rescaled_again_and_again(
+    width: int, seed: int, quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunHere, "width", width)  # how rows are moved depends on how many tasks run at once
+    walk = random.Random(seed).sample(NUMBERS, 4)
+    query = written(quick_path / "0", walk[0], seed=seed, checkpoint_format=2 - seed % 2)
+    for step, (_, partitions) in enumerate(pairwise((*walk, walk[0])), 1):
+        savepoints.rescale(str(quick_path / f"{step - 1}"), str(quick_path / str(step)), partitions)
+        assert stored(str(quick_path / str(step))) == (query.version, partitions, query.rows), f"{seed}: {walk}"
+
+
+@pytest.mark.parametrize("width", [1, 100])
+def test_a_digest_that_differs_fails_the_restore_for_good(
+    width: int, quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = written(quick_path / "query", 2, operators=(0,))
+    target, write = quick_path / "restored", RunWriters.write
+
+    def lossy(writers: RunWriters, rows: RowColumns) -> None:
+        write(writers, rows.taken(slice(1, None)))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunHere, "width", width)
+        patched.setattr(RunWriters, "write", lossy)
+        with pytest.raises(
+            FormatError, match=r"operator 0, store 'left': state 'by time' had \d+ rows with the digest"
+        ):
+            savepoints.rescale(query.location, str(target), 3)
+    with pytest.raises(InvalidInputError, match="is no checkpoint"):
+        Checkpoint(str(target), parse({}))
+
+
+def test_partitions_without_key_groups_are_left_behind(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = written(quick_path / "query", MAX_PARALLELISM + 8, operators=(2,))
+    savepoints.rescale(query.location, str(quick_path / "restored"), 3)
+    assert stored(str(quick_path / "restored")) == (query.version, 3, query.rows)
+    with monkeypatch.context() as patched:
+        patched.setattr(saved_query, "partition_of", lambda _kind, _row_hash, partitions: partitions - 1)
+        query = written(quick_path / "wrong", MAX_PARALLELISM + 8, operators=(2,))
+    with pytest.raises(FormatError, match=r"state '\S+' has \d+ rows, and 0 were found"):
+        savepoints.rescale(query.location, str(quick_path / "refused"), 3)
+
+
+def test_new_partitions_share_files_with_each_other_and_not_with_the_source(quick_path: Path) -> None:
+    query = written(quick_path / "query", 1, operators=(2,))
+    savepoints.rescale(query.location, str(quick_path / "restored"), 4)
+    tables = list((quick_path / "restored").rglob("*.sst"))
+    assert {path.stat().st_nlink for path in tables if path.stat().st_nlink > 1} == {4}
+    assert all(path.stat().st_nlink == 1 for path in Path(query.location).rglob("*.sst"))
+    assert stored(str(quick_path / "restored")) == (query.version, 4, query.rows)
+    shutil.rmtree(quick_path / "restored" / "state" / "0" / "0")
+    assert {path.stat().st_nlink for path in (quick_path / "restored").rglob("*.sst")} == {1, 3}
+
+
+def test_rows_that_nobody_counts_are_counted_before_they_are_moved(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(saved_query.STATES, (2, "default"), ONLY_EXPIRY)
+    query = written(quick_path / "query", 2, operators=(2,))
+
+    def lossy(database: Database, begin: bytes, end: bytes, *, readers: int) -> Iterator[RowColumns]:
+        is_ordered = begin[0] & ORDERED_BIT >> 8
+        return (rows.taken(slice(is_ordered, None)) for rows in columns_of(database, begin, end, readers=readers))
+
+    monkeypatch.setattr(clipping, "columns_of", lossy)
+    with pytest.raises(FormatError, match=rf"state '{EXPIRY}' has \d+ rows, and \d+ were found"):
+        savepoints.rescale(query.location, str(quick_path / "restored"), 3)
+
+
+@pytest.mark.parametrize("kind", SAVEPOINT_KINDS)
+def test_the_rows_of_many_partitions_are_moved_in_passes(
+    kind: Kind, quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = written(quick_path / "query", 3)
+    savepoints.savepoint(query.location, str(quick_path / "taken"), kind=kind)
+    monkeypatch.setattr(splitting, "MOST_WRITERS", 2)
+    monkeypatch.setattr(splitting, "MOST_OPEN_BYTES", 1)
+    savepoints.restore(str(quick_path / "taken"), str(quick_path / "restored"), parallelism=7)
+    assert stored(str(quick_path / "restored")) == (query.version, 7, query.rows)
+
+
+def test_a_row_that_is_in_a_wrong_partition_is_refused(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setitem(saved_query.STATES, (2, "default"), ONLY_EXPIRY)
+        patched.setattr(saved_query, "partition_of", lambda _kind, row_hash, _partitions: row_hash & 1)
+        query = written(quick_path / "query", 2, operators=(2,))
+    with pytest.raises(FormatError, match=rf"state '{EXPIRY}' has \d+ rows, and \d+ were found"):
+        savepoints.rescale(query.location, str(quick_path / "restored"), 3)
+    with pytest.raises(InvalidInputError, match="is no checkpoint"):
+        Checkpoint(str(quick_path / "restored"), parse({}))
+
+
+def history(*types: str) -> Descriptor:
+    return Descriptor(value_schema={"value": {"schemas": list(types), "current": len(types)}})
+
+
+def meta_with(**states: Descriptor) -> StoreMeta:
+    empty = StoreMeta(version=1, id="a", parent="0", num_partitions=2, counter=0, states=())
+    for name, descriptor in states.items():
+        empty, _ = empty.with_state(name, descriptor)
+    return empty
+
+
+def test_the_longest_history_of_types_reads_the_rows_of_all_partitions() -> None:
+    short, long = meta_with(a=history("int"), b=history("x")), meta_with(b=history("x"), a=history("int", "long"))
+    for metas in ((short, long), (long, short)):
+        whole = merged(metas, "operator 0")
+        assert {state.name: state.descriptor for state in whole.states} == {
+            "a": history("int", "long"),
+            "b": history("x"),
+        }
+        numbers = {state.name: state.number for state in whole.states}
+        for meta, became in zip(metas, whole.numbers, strict=True):
+            assert {state.name: became[state.number] for state in meta.states} == numbers
+    with pytest.raises(InvalidInputError, match="state 'a' did not change in the same order"):
+        merged((long, meta_with(a=history("int", "string"))), "operator 0")
