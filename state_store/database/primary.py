@@ -99,11 +99,11 @@ class Database:
         return TableCount(len(tables), sum(table.size_bytes for table in tables))
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """All rows in key order, the marker row included; for tests and tools, not for the commit path."""
-        everywhere = rocksdict.ReadOptions()
-        everywhere.set_total_order_seek(True)
-        for key, value in self._open.items(read_opt=everywhere):
-            yield bytes(key), bytes(value)  # type: ignore[arg-type]  # raw mode: keys are bytes
+        """All rows in key order, the marker row included; for tests and tools, not for the commit path.
+
+        Raises StorageError, FormatError.
+        """
+        yield from self._rows_of(self._iterator(None), b"")
 
     def hide(self, *ranges: tuple[bytes, bytes]) -> None:
         """Remove the rows from one key up to another, of each range, by a mark of some bytes; for offline work.
@@ -124,13 +124,7 @@ class Database:
 
     def rows_in(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Rows whose keys are from ``begin`` up to ``end`` (exclusive), in order. Raises StorageError, FormatError."""
-        with failures(f"read the database {self.folder}"):
-            rows = self._iterator(end)
-            rows.seek(begin)
-            while (key := rows.key()) is not None:
-                yield key, rows.value()
-                rows.next()
-            rows.status()  # an iterator that fails says only here that it has not come to the end
+        yield from self._rows_of(self._iterator(end), begin)
 
     def count(self, begin: bytes, end: bytes) -> int:
         """How many rows there are from key ``begin`` up to ``end``. Raises StorageError, FormatError."""
@@ -144,12 +138,21 @@ class Database:
             rows.status()
         return count
 
-    def _iterator(self, end: bytes) -> rocksdict.RdictIter:
+    def _iterator(self, end: bytes | None) -> rocksdict.RdictIter:
         """One for all rows whose keys are less than ``end``."""
         within = rocksdict.ReadOptions()
         within.set_total_order_seek(True)
-        within.set_iterate_upper_bound(end)
+        if end is not None:
+            within.set_iterate_upper_bound(end)
         return self._open.iter(within)
+
+    def _rows_of(self, rows: rocksdict.RdictIter, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with failures(f"read the database {self.folder}"):
+            rows.seek(begin)
+            while (key := rows.key()) is not None:
+                yield key, rows.value()
+                rows.next()
+            rows.status()  # an iterator that fails says only here that it has not come to the end
 
     def compact(self) -> None:
         """Merge everything into the fewest files; for offline work and tests."""

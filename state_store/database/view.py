@@ -53,7 +53,7 @@ class Reader:
         everywhere = rocksdict.ReadOptions()
         everywhere.set_total_order_seek(True)
         with failures(self._what):
-            return Cursor(self._db.iter(everywhere))
+            return Cursor(self._db.iter(everywhere), self._what)
 
     def close(self) -> None:
         """Release the view."""
@@ -71,17 +71,18 @@ class Cursor:
     ``key`` is None behind the last row. There is no row between ``left`` and ``key``.
     """
 
-    def __init__(self, rows: rocksdict.RdictIter) -> None:
-        """Stand nowhere: ``seek`` first."""
+    def __init__(self, rows: rocksdict.RdictIter, what: str) -> None:
+        """Stand nowhere: ``seek`` first. ``what`` is done with the rows, for errors."""
         self._rows = rows
+        self._what = what
         self.key: bytes | None = None
         self.left = b""
 
     def seek(self, key: bytes) -> None:
-        """Go to the first row whose key is ``key`` or greater."""
+        """Go to the first row whose key is ``key`` or greater. Raises StorageError, FormatError."""
         self._rows.seek(key)
         self.left = key
-        self.key = self._rows.key()
+        self._arrive()
 
     def value(self) -> bytes:
         """The value of the row at ``key``."""
@@ -89,7 +90,14 @@ class Cursor:
         return value
 
     def next(self) -> None:
-        """Go to the next row."""
+        """Go to the next row. Raises StorageError, FormatError."""
         self.left = self.key or self.left
         self._rows.next()
+        self._arrive()
+
+    def _arrive(self) -> None:
+        """Where an iterator ends that has failed, it says so only when it is asked."""
         self.key = self._rows.key()
+        if self.key is None:
+            with failures(self._what):
+                self._rows.status()

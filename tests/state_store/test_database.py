@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import deque
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from pyspark_ckpt.state_store.database import Database, Reader, Tuning, drop_unreferenced, write_table_file
 from pyspark_ckpt.state_store.database import tuning as tuning_module
-from pyspark_ckpt.state_store.errors import StorageError
+from pyspark_ckpt.state_store.errors import FormatError, StorageError
 from pyspark_ckpt.state_store.keys import MARKER_KEY, Marker, hashed_key
 from tests.lab import TUNING
 
@@ -85,3 +87,40 @@ def test_a_database_that_is_opened_again_has_filters_and_the_cache(tmp_path: Pat
     assert tuning.used_bytes() - before > 100_000
     reader.close()
     database.close()
+
+
+def _damaged(folder: Path) -> tuple[Path, list[tuple[bytes, bytes]]]:
+    """A database of one table file with a flipped bit in the middle, and the rows that it should have."""
+    rows = [(hashed_key(1, k << 16, b"%d" % k), b"%d" % k) for k in range(20_000)]
+    database = Database(folder / "db", TUNING)
+    write_table_file(folder / "x.sst", rows, TUNING)
+    database.ingest([folder / "x.sst"])
+    database.close()
+    (table,) = (folder / "db").glob("*.sst")
+    content = bytearray(table.read_bytes())
+    content[len(content) // 3] ^= 1
+    table.write_bytes(content)
+    return folder / "db", rows
+
+
+def test_a_damaged_block_is_no_end_of_the_rows(tmp_path: Path) -> None:
+    folder, rows = _damaged(tmp_path)
+    with closing(Database(folder, Tuning(1 << 20), read_only=True)) as database:
+        for read in (database.rows(), database.rows_in(b"", b"\xff")):
+            with pytest.raises(FormatError, match="Corruption"):
+                deque(read, maxlen=0)
+    with closing(Reader(folder, Tuning(1 << 20), None)) as reader:
+        cursor, seen = reader.cursor(), 0
+        cursor.seek(b"")
+        with pytest.raises(FormatError, match=rf"{folder}.*Corruption"):
+            while cursor.key is not None:
+                assert (cursor.key, cursor.value()) == rows[seen]
+                seen += 1
+                cursor.next()
+        assert 0 < seen < len(rows)
+        with pytest.raises(FormatError, match="Corruption"):
+            cursor.seek(rows[seen][0])
+        cursor.seek(rows[-1][0])
+        assert cursor.key == rows[-1][0]
+        cursor.next()
+        assert cursor.key is None
