@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,12 @@ from pyspark_ckpt.state_store.blobs.copying import StoredFile, fetch
 from pyspark_ckpt.state_store.bulk import Sums
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.copies import LocalCopy
-from pyspark_ckpt.state_store.database import LEVEL0_COMPACTION_FILES, Database, write_table_file
+from pyspark_ckpt.state_store.database import LEVEL0_COMPACTION_FILES, Database, Tuning, write_table_file
 from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.errors import InternalError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.json_objects import Count
-from pyspark_ckpt.state_store.keys import MARKER_KEY
+from pyspark_ckpt.state_store.keys import MARKER_KEY, Marker
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.manifest import decode
@@ -64,6 +64,12 @@ class NewStore:
         rows = {name: each.rows for name, each in digests.items()}
         return self.merged.meta(self.version, self.commit_id, self.partitions, rows)
 
+    def marker_file(self, folder: Path, tuning: Tuning) -> Path:
+        """A table file in ``folder`` that makes a database one of this store. It goes in with the rows: see publish."""
+        path = folder / "marker.sst"
+        write_table_file(path, [(MARKER_KEY, Marker(self.version, self.commit_id).encode())], tuning)
+        return path
+
     def row_of_spark(self, state: State, values: Sequence[bytes]) -> Row:
         """The row that Spark keeps of the partition, in its own ``state``, after ``values``. Raises FormatError."""
         key = route_key(state.number, self.identity.partition, self.partitions)
@@ -103,12 +109,15 @@ class JoinTask:
 
 
 def assembled(
-    workplace: Workplace, new: NewStore, files: Iterable[Sequence[Path]], folder: Path, *, are_merged: bool = False
+    workplace: Workplace, new: NewStore, files: Sequence[Sequence[Path]], folder: Path, *, are_merged: bool = False
 ) -> Assembled:
     """Publish a new store that has the rows of some table files, which are taken. Raises as ``publish``."""
     (folder / "copy").mkdir(parents=True, mode=0o700)
+    marker = new.marker_file(folder, workplace.tuning())
     with closing(Database(folder / "copy" / "db", workplace.tuning())) as database:
-        for some in filter(None, files):
+        first, *rest = files
+        database.ingest([marker, *first])
+        for some in filter(None, rest):
             database.ingest(some)
         level0_files = sum(table.level == 0 for table in database.table_files())
         if are_merged or level0_files >= LEVEL0_COMPACTION_FILES:  # by itself it does not
@@ -126,6 +135,8 @@ def publish(
 ) -> Assembled:
     """Make what ``database``, in ``folder/copy/db``, holds the first version of a new store. The database is closed.
 
+    Its marker is among the rows: a file that is ingested by itself takes several writes that wait for the disk.
+
     Table files that are among ``origins`` are copied from there, and by the next store from this one; of their rows,
     sums may be ``known``: see ``sums_of``.
 
@@ -135,9 +146,8 @@ def publish(
     identity = new.identity
     digests = digests_of(database, new.merged.states, known)
     meta = new.meta(digests)
-    marker = folder / "marker.sst"
-    write_table_file(marker, [(MARKER_KEY, meta.marker.encode())], workplace.tuning())
-    database.ingest([marker])
+    if database.marker() != meta.marker:
+        raise InternalError(f"{identity}: the database of {meta.marker} says that it is {database.marker()}.")
     tables = database.table_files()
     database.close()
     place, log = workplace.place(new.url), StoreLog(f"offline.{identity.short}", identity.short)

@@ -208,8 +208,7 @@ class _Filling:
             hidden = list(self._hidden())
             database.hide(*hidden)
             _drop(database, hidden)
-        if written:
-            database.ingest(written)
+        database.ingest([self.clip.new.marker_file(self.folder, self.tuning), *written])
         return before
 
     def _written(self, state: State, portions: Iterable[RowColumns]) -> list[Path]:

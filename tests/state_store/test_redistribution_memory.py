@@ -200,6 +200,7 @@ def _store(case: Case, number: int, rows: int, folder: Path) -> StoreVersion:
     with WORKPLACE.folder() as scratch:
         (scratch / "copy").mkdir()
         database = Database(scratch / "copy" / "db", WORKPLACE.tuning())
+        database.ingest([new.marker_file(scratch, WORKPLACE.tuning())])
         for first in range(0, len(mine), ROWS_A_FILE):
             some = (
                 (_key(case, state, place, each * HASHES // rows), case.value(each))
