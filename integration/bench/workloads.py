@@ -189,7 +189,12 @@ ALL: tuple[Workload, ...] = (
         distinct=True,
     ),
     Workload(
-        "keyed-states", "value, list and map in Python, 50k rows a batch on 20k keys", _aggregation, 20_000, 50_000
+        "keyed-states",
+        "value, list and map in Python, 50k rows a batch on 20k keys",
+        _aggregation,
+        20_000,
+        50_000,
+        warm=30,  # before that the JVM still compiles, and no element of a list has expired
     ),
     Workload("timers", "a batch without rows, none of the timers due", _aggregation, 1_000_000, 0),
 )
