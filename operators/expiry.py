@@ -9,9 +9,8 @@ is there before it is written would take a look-up for each of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -25,7 +24,6 @@ Rows = TypeVar("Rows", KeyRows, EntryRows)
 LEAST_SWEPT = 10_000
 MOST_BEGUN_BYTES = 16 << 20
 """A sweep ends with that: rows whose lives begin are held in memory, unlike those that are freed."""
-_SWEPT_AT_ONCE = 1024
 
 
 def index_name(state: str) -> str:
@@ -52,6 +50,14 @@ class ExpiryIndex(OrderedRows):
         """Write a row that says more than that it is there."""
         self._written[key] = value
 
+    def write_all(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """``write`` of many rows."""
+        self._written.update(zip(keys, values, strict=True))
+
+    def remove_all(self, keys: Iterable[bytes]) -> None:
+        """Delete many rows."""
+        self._written.update(dict.fromkeys(keys))
+
     def _move(self, row: bytes, old: int | None, new: int | None) -> None:
         if old != new:
             if old is not None:
@@ -59,9 +65,12 @@ class ExpiryIndex(OrderedRows):
             if new is not None:
                 self.put(ordered_key(new, row), there=True)
 
-    def expired(self, life: Life) -> Iterator[tuple[bytes, bytes]]:
-        """Index rows of the base version whose step has passed, oldest first: their keys, and what they say."""
-        return self.items(end=INSTANT.pack(max(0, life.dead_ms >> life.step_bits << life.step_bits)))
+    def expired(self, life: Life) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Index rows of the base version whose step has passed, oldest first: their keys, and what they say.
+
+        In portions that are not empty.
+        """
+        return self.portions(INSTANT.pack(max(0, life.dead_ms >> life.step_bits << life.step_bits)))
 
     def settle(self, keys: Sequence[bytes], stored: Sequence[bytes | None], life: Life) -> dict[int, bytes | None]:
         """Remove those of the index rows ``keys`` whose rows, ``stored``, do not live, and move those that begin to.
@@ -103,13 +112,16 @@ class _TimedRows(Generic[Rows]):
 
     def _sweep(self, most: int, settle: Callable[[list[bytes]], dict[int, bytes | None]]) -> int:
         """Free up to ``most`` expired rows, or let their lives begin; returns how many were freed."""
-        expired = islice(self._index.expired(self._life), most)
         freed = begun_bytes = 0
-        while begun_bytes < MOST_BEGUN_BYTES and (keys := [key for key, _ in islice(expired, _SWEPT_AT_ONCE)]):
+        for rows in self._index.expired(self._life):
+            keys = [key for key, _ in rows[:most]]
             changes = settle(keys).values()
             begun = [len(row) for row in changes if row is not None]
             freed += len(changes) - len(begun)
             begun_bytes += sum(begun)
+            most -= len(keys)
+            if most <= 0 or begun_bytes >= MOST_BEGUN_BYTES:
+                break
         return freed
 
 
@@ -190,8 +202,7 @@ class TimedEntryRows(_TimedRows[EntryRows]):
         before = self._rows.get_many(suffixes, entries)
         after = self._life.all_stamped(values)
         self._index.move_all(rows, before, after)
-        for suffix, entry, old, new in zip(suffixes, entries, before, after, strict=True):
-            self._rows.put(suffix, entry, new, there=old is not None)
+        self._rows.put_run(suffixes, entries, after, before.count(None) - after.count(None))
 
     def scan(self, suffix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """See EntryRows; without expired rows."""

@@ -1,75 +1,48 @@
 """The rows of a list: one for each element, and a head before them that says how many there have been.
 
 With a time to live, what was appended to a list in one batch is one *span* in the expiry index, and is freed without
-being read: a span and the head of its list name the *life* that the list had then, which is the version that wrote its
-first span. Reads that refresh elements break spans: so elements of such lists have index rows of their own, and a list
-that has been read so says it in its head.
+being read: see ``list_columns``. Reads that refresh elements break spans: so elements of such lists have index rows of
+their own, and a list that has been read so says it in its head.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import compress, pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pyspark_ckpt.operators.expiry import MOST_BEGUN_BYTES, ExpiryIndex, TimedEntryRows
-from pyspark_ckpt.operators.ordered_rows import INSTANT, THERE, ordered_key, row_of
+from pyspark_ckpt.operators.list_columns import (
+    SEQUENCE,
+    SPAN_BIT,
+    SPAN_ELEMENTS,
+    Bools,
+    Elements,
+    Head,
+    Heads,
+    IndexRows,
+    Numbers,
+    Places,
+    counted_on,
+    different,
+    entries_of,
+    repeated,
+    span,
+    spans,
+)
+from pyspark_ckpt.operators.ordered_rows import ordered_key, ordered_keys
 from pyspark_ckpt.operators.state_rows import EntryRows, KeyRows
-from pyspark_ckpt.operators.stored_values import SHOWN_BYTES
-from pyspark_ckpt.operators.ttl import MOST_STEP_BITS, Life
-from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.operators.ttl import Life
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pyspark_ckpt.operators.worker_session import WorkerSession
 
-SEQUENCE = struct.Struct(">Q")
 FIRST = SEQUENCE.pack(0)
-SPAN_ELEMENTS = 4096
-"""No span has more: it is freed as a whole."""
-_SPAN_BIT = 1 << 63
-_SPAN = struct.Struct("<BBQQ")
-_SPAN_MARK = 2
-_HEAD = struct.Struct("<BQ")
-_LIVING_HEAD = struct.Struct("<BQQ")
-_PLAIN, _IN_SPANS, _REFRESHED = 1, 2, 3
-_WITH_LIFE = (_IN_SPANS, _REFRESHED)
-
-
-class Head(NamedTuple):
-    """The number of the next element; ``life``: 0 if it has no spans; whether reads have refreshed any of theirs."""
-
-    end: int = 0
-    life: int = 0
-    is_refreshed: bool = False
-
-    @classmethod
-    def decode(cls, stored: bytes | None) -> Head:
-        """The head in a row. Raises FormatError for what is none."""
-        if stored is None:
-            return _NONE
-        if len(stored) == _HEAD.size and stored[0] == _PLAIN:
-            end, life = _HEAD.unpack(stored)[1], 0
-        elif len(stored) == _LIVING_HEAD.size and stored[0] in _WITH_LIFE:
-            _, end, life = _LIVING_HEAD.unpack(stored)
-        else:
-            end, life = 0, 0
-        if not 0 < end < _SPAN_BIT:
-            raise FormatError(f"The head of a list is stored as {stored[:SHOWN_BYTES].hex()!r}, which is none.")
-        return cls(end, life, stored[0] == _REFRESHED)
-
-    def encode(self) -> bytes:
-        """The row of a head."""
-        end, life, is_refreshed = self
-        return (
-            _LIVING_HEAD.pack(_REFRESHED if is_refreshed else _IN_SPANS, end, life) if life else _HEAD.pack(_PLAIN, end)
-        )
-
-
-_NONE = Head()
 
 
 class ListRows:
@@ -97,12 +70,9 @@ class ListRows:
 
     def append_many(self, suffixes: Sequence[bytes], ends: NDArray[np.int64], elements: Sequence[bytes]) -> None:
         """Add elements to many lists, whose keys are in stored order: to each those up to its one of ``ends``."""
-        heads, begin = [], 0
-        added, decode, encode = self._added, Head.decode, Head.encode
-        for suffix, stored, end in zip(suffixes, self._heads.get_many(suffixes), ends.tolist(), strict=True):
-            heads.append(encode(added(suffix, decode(stored), elements[begin:end])))
-            begin = end
-        self._heads.put_many(suffixes, heads)
+        heads = Heads.decode(self._heads.get_many(suffixes))
+        counts = np.diff(ends, prepend=0)
+        self._heads.put_many(suffixes, self._all_added(suffixes, heads, counts, elements).encode())
 
     def clear(self, suffix: bytes) -> None:
         """Remove all elements of a key; however many, they take no memory."""
@@ -139,6 +109,14 @@ class ListRows:
         self._elements.add(suffix, list(map(SEQUENCE.pack, range(begin, end))), elements)
         return Head(end, life, is_refreshed)
 
+    def _all_added(
+        self, suffixes: Sequence[bytes], heads: Heads, counts: NDArray[np.int64], elements: Sequence[bytes]
+    ) -> Heads:
+        """``_added`` for many keys, to each so many elements."""
+        entries = entries_of(counted_on(heads.end, counts))
+        self._elements.put_run(repeated(suffixes, counts), entries, elements, len(elements))
+        return Heads(heads.end + counts.astype(np.uint64), heads.life, heads.is_refreshed)
+
 
 class TimedListRows(ListRows):
     """Lists whose elements have a time to live, each its own."""
@@ -165,91 +143,117 @@ class TimedListRows(ListRows):
 
     def sweep(self, most: int) -> int:
         """Free up to ``most`` expired elements, or one span; returns how many."""
-        singles: list[tuple[bytes, bytes, bytes]] = []
-        spans: list[tuple[bytes, bytes, _Span]] = []
-        count = begun_bytes = 0
-        for key, value in self._index.expired(self._life):
-            suffix, entry, span = _indexed(key, value)
-            instant: int = INSTANT.unpack_from(key)[0]
-            if span is not None and instant + (1 << span.step_bits) - 1 > self._life.dead_ms:
-                continue  # a time to live that was longer had longer steps
-            if count >= most or begun_bytes >= MOST_BEGUN_BYTES:
-                break
-            if span is None:
-                singles.append((key, suffix, entry))
-                count += 1
-            elif instant == 0 and self._life.begins_late and (size_bytes := self._begin(key, suffix, span)):
-                begun_bytes += size_bytes
-                count += span.size
-            else:
-                spans.append((key, suffix, span))
-                count += span.size
-        suffixes = sorted({suffix for _, suffix, *_ in singles} | {suffix for _, suffix, _ in spans})
-        heads = dict(zip(suffixes, map(Head.decode, self._heads.get_many(suffixes)), strict=True))
-        dead: dict[bytes, set[bytes]] = {}
-        for elements in (self._dead_alone(singles), self._dead_in_spans(spans, heads)):
-            for suffix, entries in elements:
-                dead.setdefault(suffix, set()).update(entries)
-        self._free(dead, heads)
-        return sum(map(len, dead.values()))
+        found = IndexRows.joined(list(self._expired(most)))
+        suffixes = sorted({*found.suffixes})
+        heads = Heads.decode(self._heads.get_ahead(suffixes))
+        places = dict(zip(suffixes, range(len(suffixes)), strict=True))
+        at = np.fromiter(map(places.__getitem__, found.suffixes), np.int64, len(found))
+        are_spans = found.columns["is_span"]
+        are_there = are_spans & (found.columns["life"] == heads.life[at])
+        dead = [
+            self._dead_alone(found, at, ~are_spans),
+            self._dead_in_spans(found, at, are_there & ~heads.is_refreshed[at]),
+            self._dead_of_read(found, at, are_there & heads.is_refreshed[at]),
+        ]
+        self._index.remove_all(compress(found.keys, are_spans.tolist()))
+        return self._free(suffixes, heads, *different(*zip(*dead, strict=True)))
 
-    def _dead_alone(self, found: Sequence[tuple[bytes, bytes, bytes]]) -> list[tuple[bytes, Iterable[bytes]]]:
-        """The elements of index rows, which are removed, but for those that live."""
-        elements = [(suffix, entry) for _, suffix, entry in found]
-        changes = self._index.settle([key for key, _, _ in found], self._stored(elements), self._life)
-        for position, row in changes.items():
-            if row is not None:
-                self._elements.put(*elements[position], row, there=True)
-        dead = [elements[position] for position, row in changes.items() if row is None]
-        return [(suffix, [entry]) for suffix, entry in dead]
-
-    def _begin(self, key: bytes, suffix: bytes, span: _Span) -> int:
-        """Let the lives of a span's elements begin that have not; returns how many bytes were written."""
-        if self._head(suffix).life != span.life:
-            return 0
-        elements = [(suffix, entry) for entry in span.entries]
+    def _expired(self, most: int) -> Iterator[IndexRows]:
+        """Index rows of up to ``most`` elements, or of one span. Lives that have not begun do, and are none of them."""
         begun_bytes = 0
-        for element, stored in zip(elements, self._stored(elements), strict=True):
+        for portion in self._index.expired(self._life):
+            rows = IndexRows.of(portion)
+            # A time to live that was longer had longer steps.
+            rows = rows.taken(~rows.columns["is_span"] | (rows.last_ms <= self._life.dead_ms))
+            sizes = rows.columns["size"].astype(np.int64)
+            are_taken = np.cumsum(sizes) - sizes < most
+            if self._life.begins_late:
+                are_unbegun = are_taken & rows.columns["is_span"] & (rows.columns["instant"] == 0)
+                for position in np.flatnonzero(are_unbegun).tolist():
+                    if begun_bytes >= MOST_BEGUN_BYTES:
+                        are_taken[position:] = False
+                        break
+                    size_bytes = self._begin(rows, position)
+                    begun_bytes += size_bytes
+                    are_taken[position] = not size_bytes
+            yield rows.taken(are_taken)
+            most -= int(sizes.sum())
+            if most <= 0 or begun_bytes >= MOST_BEGUN_BYTES:
+                break
+
+    def _begin(self, rows: IndexRows, position: int) -> int:
+        """Let the lives of a span's elements begin that have not; returns how many bytes were written."""
+        suffix, head = rows.suffixes[position], self._head(rows.suffixes[position])
+        first, size, life = (int(rows.columns[name][position]) for name in ("first", "size", "life"))
+        if head.life != life:
+            return 0
+        entries = entries_of(np.arange(first, first + size, dtype=np.uint64))
+        begun_bytes = 0
+        for entry, stored in zip(entries, self._elements.get_many([suffix] * size, entries), strict=True):
             row = None if stored is None else self._life.begun(stored)
             if row is not None:
-                self._elements.put(*element, row, there=True)
+                self._elements.put(suffix, entry, row, there=True)
                 begun_bytes += len(row)
         if begun_bytes:
-            self._index.put(key, there=False)
-            self._write_span(suffix, span.first, span.first + span.size, span.life)
+            self._index.put(rows.keys[position], there=False)
+            self._write_span(suffix, first, first + size, life)
         return begun_bytes
 
-    def _dead_in_spans(
-        self, found: Sequence[tuple[bytes, bytes, _Span]], heads: Mapping[bytes, Head]
-    ) -> list[tuple[bytes, Iterable[bytes]]]:
-        """The elements of spans, which are removed, but for those that reads have refreshed or that were cleared."""
-        dead: list[tuple[bytes, Iterable[bytes]]] = []
-        read: list[tuple[bytes, bytes]] = []
-        for key, suffix, span in found:
-            self._index.put(key, there=False)
-            head = heads[suffix]
-            if head.life == span.life and head.is_refreshed:
-                read += [(suffix, entry) for entry in span.entries]
-            elif head.life == span.life:
-                dead.append((suffix, span.entries))
-        for (suffix, entry), row in zip(read, self._stored(read), strict=True):
-            if row is not None and self._life.is_dead(row):
-                dead.append((suffix, [entry]))
-        return dead
+    def _dead_alone(self, found: IndexRows, at: Places, which: Bools) -> Elements:
+        """Elements of index rows, which are removed, but for those that live."""
+        found, at = found.taken(which), at[which]
+        entries = entries_of(found.columns["first"])
+        changes = self._index.settle(found.keys, self._elements.get_many(found.suffixes, entries), self._life)
+        for position, row in changes.items():
+            if row is not None:
+                self._elements.put(found.suffixes[position], entries[position], row, there=True)
+        dead = [position for position, row in changes.items() if row is None]
+        return at[dead], found.columns["first"][dead]
 
-    def _free(self, dead: Mapping[bytes, set[bytes]], heads: Mapping[bytes, Head]) -> None:
-        """Remove elements that are there. A list that has lost its last one begins anew."""
-        for suffix, entries in dead.items():
-            self._elements.remove(suffix, entries)
-            # The newest element is the last to expire, but for older ones that have been read since. (A clock that
-            # goes back, or another kind of refresh, may leave a head alone: it waits for the next elements.)
-            head = heads[suffix]
-            has_newest = SEQUENCE.unpack(max(entries))[0] + 1 < head.end
-            is_refreshed = self._life.refreshed_by_reads or head.is_refreshed
-            if head.end and (is_refreshed or not has_newest):
-                are_all = len(entries) == head.end and not has_newest
-                if are_all or not self._elements.has_rows(suffix, FIRST):
-                    self._heads.put(suffix, None)
+    def _dead_in_spans(self, found: IndexRows, at: Places, which: Bools) -> Elements:
+        """All elements of spans."""
+        sizes = found.columns["size"][which].astype(np.int64)
+        return np.repeat(at[which], sizes), counted_on(found.columns["first"][which], sizes)
+
+    def _dead_of_read(self, found: IndexRows, at: Places, which: Bools) -> Elements:
+        """Elements of spans but for those that reads have refreshed, or that are gone."""
+        places, numbers = self._dead_in_spans(found, at, which)
+        suffixes = repeated(compress(found.suffixes, which.tolist()), found.columns["size"][which])
+        stored = self._elements.get_many(suffixes, entries_of(numbers))
+        dead = [n for n, row in enumerate(stored) if row is not None and self._life.is_dead(row)]
+        return places[dead], numbers[dead]
+
+    def _free(self, suffixes: Sequence[bytes], heads: Heads, places: Places, numbers: Numbers) -> int:
+        """Remove elements that are there, and return how many. A list that has lost its last one begins anew.
+
+        They are the elements ``numbers`` of the lists at ``places``, in stored order.
+        """
+        counts = np.bincount(places, minlength=len(suffixes))
+        ends = np.cumsum(counts)
+        has_lost = counts > 0
+        behind = np.zeros(len(suffixes), np.uint64)
+        behind[has_lost] = numbers[ends[has_lost] - 1] + np.uint64(1)
+        # The newest element is the last to expire, but for older ones that have been read since. (A clock that
+        # goes back, or another kind of refresh, may leave a head alone: it waits for the next elements.)
+        has_newest = behind < heads.end
+        may_be_empty = has_lost & (heads.end > 0) & (~has_newest | heads.is_refreshed | self._life.refreshed_by_reads)
+        are_all = ~has_newest & (counts.astype(np.uint64) == heads.end)
+        is_asked = may_be_empty & ~are_all
+        entries = entries_of(numbers)
+        for place in np.flatnonzero(is_asked).tolist():
+            self._elements.remove(suffixes[place], entries[ends[place] - counts[place] : ends[place]])
+        emptied = [
+            place
+            for place in np.flatnonzero(may_be_empty).tolist()
+            if are_all[place] or not self._elements.has_rows(suffixes[place], FIRST)
+        ]
+        for place in emptied:
+            self._heads.put(suffixes[place], None)
+        if is_asked.any():
+            entries = list(compress(entries, (~is_asked)[places].tolist()))
+            counts[is_asked] = 0
+        self._elements.put_run(repeated(suffixes, counts), entries, [None] * len(entries), -len(entries))
+        return len(numbers)
 
     def _behind(self, suffix: bytes, head: Head) -> Iterator[bytes]:
         """Without expired elements."""
@@ -274,44 +278,23 @@ class TimedListRows(ListRows):
                 self._write_span(suffix, firsts[-1], end, life)
         return Head(end, life, is_refreshed)
 
+    def _all_added(
+        self, suffixes: Sequence[bytes], heads: Heads, counts: NDArray[np.int64], elements: Sequence[bytes]
+    ) -> Heads:
+        is_simple = not self._life.refreshed_by_reads and counts.max(initial=0) <= SPAN_ELEMENTS
+        if not is_simple or not self._spans.keys().isdisjoint(suffixes):
+            parts = [elements[begin:end] for begin, end in pairwise([0, *np.cumsum(counts).tolist()])]
+            return Heads.of(list(map(self._added, suffixes, heads, parts)))
+        life = np.where(heads.life > 0, heads.life, np.uint64(self._new_life))
+        self._spans.update(zip(suffixes, ([first] for first in heads.end.tolist()), strict=True))
+        keys = ordered_keys(self._life.index_instant, suffixes, entries_of(heads.end | np.uint64(SPAN_BIT)))
+        self._index.write_all(keys, spans(self._life.step_bits, counts, life))
+        stamped = list(map(self._life.stamped, elements))
+        return replace(super()._all_added(suffixes, heads, counts, stamped), life=life)
+
     def _write_span(self, suffix: bytes, first: int, end: int, life: int) -> None:
         size = min(end - first, SPAN_ELEMENTS)
-        self._index.write(self._span_key(suffix, first), _SPAN.pack(_SPAN_MARK, self._life.step_bits, size, life))
+        self._index.write(self._span_key(suffix, first), span(self._life.step_bits, size, life))
 
     def _span_key(self, suffix: bytes, first: int) -> bytes:
-        return ordered_key(self._life.index_instant, suffix + SEQUENCE.pack(first | _SPAN_BIT))
-
-    def _stored(self, elements: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
-        return self._elements.get_many([suffix for suffix, _ in elements], [entry for _, entry in elements])
-
-
-class _Span(NamedTuple):
-    """What an index row says of elements that were appended together."""
-
-    first: int
-    size: int
-    life: int
-    step_bits: int
-
-    @property
-    def entries(self) -> Iterator[bytes]:
-        """Of its elements."""
-        return map(SEQUENCE.pack, range(self.first, self.first + self.size))
-
-
-def _indexed(key: bytes, value: bytes) -> tuple[bytes, bytes, _Span | None]:
-    """Suffix and entry of an index row, and what it says if it is of a span. Raises FormatError."""
-    row = row_of(key)
-    suffix, entry = row[: -SEQUENCE.size], row[-SEQUENCE.size :]
-    if value == THERE and len(entry) == SEQUENCE.size:
-        return suffix, entry, None
-    if len(value) == _SPAN.size and value[0] == _SPAN_MARK and len(entry) == SEQUENCE.size:
-        _, step_bits, size, life = _SPAN.unpack(value)
-        first = SEQUENCE.unpack(entry)[0] - _SPAN_BIT
-        # Nothing of its size is made before that is known to be one: a span is bounded.
-        if 0 <= first < _SPAN_BIT - size and 0 < size <= SPAN_ELEMENTS and step_bits <= MOST_STEP_BITS:
-            return suffix, entry, _Span(first, size, life, step_bits)
-    raise FormatError(
-        f"The expiry index of a list has {value[:SHOWN_BYTES].hex()!r} under {key[:SHOWN_BYTES].hex()!r}, "
-        "which is no element and no span."
-    )
+        return ordered_key(self._life.index_instant, suffix + SEQUENCE.pack(first | SPAN_BIT))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from heapq import merge
+from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark_ckpt.state_store.keys import state_head
@@ -27,6 +28,12 @@ class Position:
         """None yet."""
         self.suffix = b""
         self.upcoming: Sequence[bytes] = ()
+
+
+def stored(head: bytes, rows: Mapping[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes | None]]:
+    """Rows of a state, by what their keys have behind its ``head``, in stored order."""
+    keys = sorted(rows)
+    return zip(map(head.__add__, keys), map(rows.__getitem__, keys), strict=True)
 
 
 class RowCount:
@@ -66,6 +73,7 @@ class KeyRows:
         self._read: tuple[Sequence[bytes], list[bytes | None]] = ((), [])
         self._base: dict[bytes, bytes | None] = {}
         self._base_of: Sequence[bytes] = ()
+        self._ahead: dict[bytes, bytes | None] = {}
         self._written: dict[bytes, bytes | None] = {}
         self._last_written = b""
         self._in_order = True
@@ -84,7 +92,7 @@ class KeyRows:
         """Write the row of a key; None deletes it."""
         before = self._written.get(suffix, UNREAD)
         if before is UNREAD:
-            before = self._base.get(suffix, UNREAD)
+            before = self._base.get(suffix, self._ahead.get(suffix, UNREAD))
             if before is UNREAD:
                 self._count.unread(self._head + suffix)
                 before = None
@@ -98,6 +106,13 @@ class KeyRows:
         if not written:
             return base
         return [written.get(suffix, value) for suffix, value in zip(suffixes, base, strict=True)]
+
+    def get_ahead(self, suffixes: Sequence[bytes]) -> list[bytes | None]:
+        """``get_many`` of keys whose rows may be asked for again, not all at once: they are held until the flush."""
+        base = self._fetch(suffixes)
+        self._ahead.update(zip(suffixes, base, strict=True))
+        written = self._written
+        return [written.get(suffix, value) for suffix, value in zip(suffixes, base, strict=True)] if written else base
 
     def put_many(self, suffixes: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """Write the rows of many different keys, which are in stored order."""
@@ -120,15 +135,16 @@ class KeyRows:
 
     def flush(self, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
         """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
-        head, is_ordered = self._head, self._in_order
+        is_ordered = self._in_order
         taken = self.taken(end)
-        for suffix in taken if is_ordered else sorted(taken):
-            yield head + suffix, taken[suffix]
+        if is_ordered:
+            return zip(map(self._head.__add__, taken), taken.values(), strict=True)
+        return stored(self._head, taken)
 
     def taken(self, end: bytes | None) -> dict[bytes, bytes | None]:
         """What was written for keys below ``end``, or all of it, in any order; it is forgotten."""
         self._count.resolved()
-        self._read, self._base, self._base_of = ((), []), {}, ()
+        self._read, self._base, self._base_of, self._ahead = ((), []), {}, (), {}
         self._in_order, self._last_written = True, b""
         taken, self._written = self._written, {}
         for suffix in [] if end is None else [each for each in taken if each >= end]:
@@ -158,8 +174,15 @@ class KeyRows:
         return self._read[1]
 
     def _fetch(self, suffixes: Sequence[bytes]) -> list[bytes | None]:
-        head = self._head
-        return self._session.get_many([head + suffix for suffix in suffixes])
+        head, ahead = self._head, self._ahead
+        if not ahead:
+            return self._session.get_many([head + suffix for suffix in suffixes])
+        rows = [ahead.get(suffix, UNREAD) for suffix in suffixes]
+        unread = [position for position, row in enumerate(rows) if row is UNREAD]
+        found = self._session.get_many([head + suffixes[position] for position in unread])
+        for position, row in zip(unread, found, strict=True):
+            rows[position] = row
+        return rows
 
 
 class Cleared(NamedTuple):
@@ -177,6 +200,8 @@ class EntryRows:
         self._head = state_head(number)
         self._session = session
         self._written: dict[bytes, dict[bytes, bytes | None]] = {}
+        self._runs: list[tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes | None]]] = []
+        """Written as well, later: suffixes, entries and values. They wait for a call that needs those of a key."""
         self._cleared: dict[bytes, Cleared] = {}
         self._last_read: tuple[bytes, bytes, bytes | None] = (b"", b"", None)
         self._read: tuple[list[bytes], list[bytes | None]] = ([], [])
@@ -192,6 +217,10 @@ class EntryRows:
 
     def get_many(self, suffixes: Sequence[bytes], entries: Sequence[bytes]) -> list[bytes | None]:
         """One row of each of many keys, which may come again."""
+        self._unfold()
+        if not self._written and not self._cleared:
+            head = self._head
+            return list(self._read_base([head + s + e for s, e in zip(suffixes, entries, strict=True)]))
         rows: list[bytes | None] = [
             self._written.get(suffix, _NOTHING).get(entry, UNREAD)
             for suffix, entry in zip(suffixes, entries, strict=True)
@@ -210,26 +239,29 @@ class EntryRows:
 
     def put(self, suffix: bytes, entry: bytes, value: bytes | None, *, there: bool | None = None) -> None:
         """Write one row of a key, None deletes it. ``there``: whether it was there, if that is known."""
-        written = self._written.get(suffix)
-        if written is None:
-            written = self._written[suffix] = {}
         before = self.known(suffix, entry)
         if before is not UNREAD:
             there = before is not None
         elif there is None:
             self._count.unread(self._head + suffix + entry)
-        if suffix in self._cleared and entry not in written:
-            self._cleared[suffix].since.add(entry)
         self._count.add((value is not None) - bool(there))
-        written[entry] = value
+        self._write(suffix, entry, value)
 
     def put_many(self, suffixes: Sequence[bytes], entries: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """``put`` of many rows, one after the other."""
         for suffix, entry, value in zip(suffixes, entries, values, strict=True):
             self.put(suffix, entry, value)
 
+    def put_run(
+        self, suffixes: Sequence[bytes], entries: Sequence[bytes], values: Sequence[bytes | None], change: int
+    ) -> None:
+        """``put`` of different rows of any keys. ``change``: how many rows more there are then."""
+        self._count.add(change)
+        self._runs.append((suffixes, entries, values))
+
     def add(self, suffix: bytes, entries: Sequence[bytes], values: Sequence[bytes]) -> None:
         """``put`` of different rows of one key that are new."""
+        self._unfold()
         self._count.add(len(entries))
         written = self._written.get(suffix)
         if written is None:
@@ -240,6 +272,7 @@ class EntryRows:
 
     def remove(self, suffix: bytes, entries: Collection[bytes]) -> None:
         """Delete different rows of one key that are there."""
+        self._unfold()
         if suffix in self._written or suffix in self._cleared:
             for entry in entries:
                 self.put(suffix, entry, None, there=True)
@@ -249,6 +282,7 @@ class EntryRows:
 
     def known(self, suffix: bytes, entry: bytes) -> bytes | None:
         """What is there, as far as it takes no look-up: else UNREAD."""
+        self._unfold()
         value: bytes | None = self._written.get(suffix, _NOTHING).get(entry, UNREAD)
         if value is not UNREAD:
             return value
@@ -259,6 +293,7 @@ class EntryRows:
 
     def scan(self, suffix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Rows of a key from entry ``begin`` up to ``end`` (exclusive), in order; lazily, as they were then."""
+        self._unfold()
         written = self._written.get(suffix)
         base = iter(()) if suffix in self._cleared else self._session.scan(self._head + suffix, begin, end)
         if not written:
@@ -272,6 +307,7 @@ class EntryRows:
 
     def remove_all(self, suffix: bytes, begin: bytes = b"") -> None:
         """Delete all rows of a key, which are from entry ``begin`` on; however many, they take no memory."""
+        self._unfold()
         for entry, value in self._written.get(suffix, _NOTHING).items():
             if value is not None:
                 self.put(suffix, entry, None)
@@ -295,6 +331,20 @@ class EntryRows:
         self._count.resolved()
         self._last_read, self._read = (b"", b"", None), ([], [])
         of_heads = {} if heads is None else heads.taken(end)
+        if end is not None or self._cleared:
+            return self._flushed(end, of_heads)
+        rows = of_heads
+        for suffix, entries in self._written.items():
+            rows.update(zip(map(suffix.__add__, entries), entries.values(), strict=True))
+        for suffixes, run, values in self._runs:
+            rows.update(zip(map(add, suffixes, run), values, strict=True))
+        self._written, self._runs = {}, []
+        return stored(self._head, rows)
+
+    def _flushed(
+        self, end: bytes | None, of_heads: Mapping[bytes, bytes | None]
+    ) -> Iterator[tuple[bytes, bytes | None]]:
+        self._unfold()
         head = self._head
         for suffix in sorted({*self._written, *self._cleared, *of_heads}):
             if end is None or suffix < end:
@@ -304,6 +354,20 @@ class EntryRows:
                 left = self._left_of(suffix, entries) if suffix in self._cleared else ()
                 for entry in merge(sorted(entries), left) if left else sorted(entries):
                     yield key + entry, entries.get(entry)
+
+    def _write(self, suffix: bytes, entry: bytes, value: bytes | None) -> None:
+        written = self._written.get(suffix)
+        if written is None:
+            written = self._written[suffix] = {}
+        if suffix in self._cleared and entry not in written:
+            self._cleared[suffix].since.add(entry)
+        written[entry] = value
+
+    def _unfold(self) -> None:
+        """Have all that is written by keys."""
+        while self._runs:
+            for row in zip(*self._runs.pop(0), strict=True):
+                self._write(*row)
 
     def _read_base(self, keys: list[bytes]) -> list[bytes | None]:
         if keys != self._read[0]:

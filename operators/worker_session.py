@@ -102,6 +102,12 @@ class WorkerSession:
         finally:
             idle.append(cursor)
 
+    def portions(self, prefix: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+        """``scan`` from the first row on, many rows at once and at least one; as they were then."""
+        if self._reader is not None:
+            for rows in self._reader.portions(prefix, prefix + end):
+                yield [(key[len(prefix) :], value) for key, value in rows]
+
     def end_of_key(self, row: bytes) -> int:
         """Where the suffix ends in the suffix and entry of a row."""
         return self.keys.read(row, HASH_BYTES)[1]

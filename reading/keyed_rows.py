@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark_ckpt.operators.bound import WRONG_VALUE
 from pyspark_ckpt.operators.columns import arrow_values, python_values
 from pyspark_ckpt.operators.evolution import EvolvedCodec, Schemas, schemas_of
-from pyspark_ckpt.operators.list_rows import SEQUENCE
+from pyspark_ckpt.operators.list_columns import SEQUENCE
 from pyspark_ckpt.operators.ordered_rows import INSTANT
 from pyspark_ckpt.operators.spark_hash import SparkHash
 from pyspark_ckpt.operators.stored_keys import KeyCodec

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import rocksdict
@@ -10,6 +12,8 @@ import rocksdict
 from pyspark_ckpt.state_store.database.failures import failures
 from pyspark_ckpt.state_store.database.tuning import Tuning, opened
 from pyspark_ckpt.state_store.keys import MARKER_KEY, Marker
+
+PORTION_ROWS = 1024
 
 
 class Reader:
@@ -54,6 +58,27 @@ class Reader:
         everywhere.set_total_order_seek(True)
         with failures(self._what):
             return Cursor(self._db.iter(everywhere), self._what)
+
+    def portions(self, begin: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Rows whose keys are from ``begin`` up to ``end`` (exclusive), in order, PORTION_ROWS or fewer at once.
+
+        Raises StorageError, FormatError.
+        """
+        within = rocksdict.ReadOptions()
+        within.set_total_order_seek(True)
+        within.set_iterate_upper_bound(end)
+        with failures(self._what):
+            while begin < end:
+                rows = self._db.items(from_key=begin, read_opt=within)
+                while some := list(islice(rows, PORTION_ROWS)):
+                    yield some  # type: ignore[misc]  # raw mode: keys and values are bytes
+                    begin = some[-1][0] + b"\0"  # type: ignore[operator,assignment]
+                # It ends in the same way where it has failed.
+                behind = self._db.iter(within)
+                behind.seek(begin)
+                if not behind.valid():
+                    behind.status()
+                    return
 
     def close(self) -> None:
         """Release the view."""

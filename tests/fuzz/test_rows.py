@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from pyspark_ckpt.operators.evolution import EvolvedCodec, schemas_of
-from pyspark_ckpt.operators.list_rows import SPAN_ELEMENTS, Head, _indexed
+from pyspark_ckpt.operators.list_columns import SPAN_ELEMENTS, Head, Heads, IndexRows, span
 from pyspark_ckpt.operators.ordered_rows import ordered_key
 from pyspark_ckpt.operators.states import ListState, MapState, ValueState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
@@ -148,25 +149,53 @@ def test_the_head_of_a_list_is_read_or_refused(data: st.DataObject) -> None:
     stored = data.draw(damaged(head.encode()))
     found = read_or_refuse(lambda: Head.decode(stored), stored, "head of a list")
     assert found is None or 0 < found.end < 2**63
+    for others in ([], [None], [head.encode()]):
+        several = read_or_refuse(partial(_heads, [*others, stored, stored]), stored, "head of a list")
+        alone = [Head() if other is None else head for other in others]
+        assert several == (None if found is None else [*alone, found, found])
+
+
+def _heads(stored: list[bytes | None]) -> list[Head]:
+    return list(Heads.decode(stored))
+
+
+_ENDS, _LIVES = st.integers(1, 2**63 - 1), st.integers(1, 2**64 - 1)
+
+
+@given(
+    st.one_of(
+        st.lists(st.one_of(st.just(Head()), st.builds(Head, _ENDS, _LIVES, st.booleans()))),
+        st.lists(st.sampled_from([Head(), Head(1), Head(2), Head(3, 4), Head(5, 6, is_refreshed=True)])),
+    )
+)
+def test_many_heads_are_written_and_read_as_single_ones(heads: list[Head]) -> None:
+    stored = [head.encode() if head.end else None for head in heads]
+    assert list(Heads.decode(stored)) == heads
+    written = [head for head in heads if head.end]
+    assert Heads.of(written).encode() == [row for row in stored if row is not None]
 
 
 @fuzzed
 @given(data=st.data())
 def test_a_row_of_an_expiry_index_is_read_or_refused(data: st.DataObject) -> None:
+    single = ordered_key(HOUR, suffix_of("b") + (4).to_bytes(8, "big")), b"\x01"
     key = ordered_key(HOUR, suffix_of("a") + (1 << 63 | 7).to_bytes(8, "big"))
     value = b"\x02\x05" + (9).to_bytes(8, "little") + (3).to_bytes(8, "little")
-    assert _indexed(key, value)[2] == (7, 9, 3, 5)
+    assert value == span(5, 9, 3)
+    read = IndexRows.of([single, (key, value)])
+    assert read.columns.tolist() == [(HOUR, 4, 1, 0, 0, False), (HOUR, 7, 9, 3, 5, True)]
+    assert read.suffixes == [suffix_of("b"), suffix_of("a")]
     key, value = data.draw(damaged(key)), data.draw(damaged(value))
-    if len(key) >= 12:  # what scans them refuses shorter ones
-        found = read_or_refuse(lambda: _indexed(key, value), key + value, "expiry index")
-        assert found is None or found[2] is None or found[2].size <= SPAN_ELEMENTS
+    for rows in ([(key, value)], [single, (key, value)]):
+        found = read_or_refuse(partial(IndexRows.of, rows), key + value, "expiry index")
+        assert found is None or 0 < found.columns["size"].min() <= found.columns["size"].max() <= SPAN_ELEMENTS
 
 
 @pytest.mark.parametrize("size", [0, SPAN_ELEMENTS + 1, 2**63, 2**64 - 1])
 def test_a_span_that_is_larger_than_any_is_refused_before_it_is_made(size: int) -> None:
     key = ordered_key(HOUR, suffix_of("a") + (1 << 63).to_bytes(8, "big"))
     with pytest.raises(FormatError, match="no element and no span"):
-        _indexed(key, b"\x02\x05" + size.to_bytes(8, "little") + bytes(8))
+        IndexRows.of([(key, b"\x02\x05" + size.to_bytes(8, "little") + bytes(8))])
 
 
 @fuzzed

@@ -1,0 +1,262 @@
+"""What rows of lists say, for many lists at once: their heads, and what the expiry index has of their elements.
+
+A head is a row before the elements of its list and says how many there have been. With a time to live, what was
+appended to a list in one batch is one *span* in the expiry index. A span and the head of its list name the *life* that
+the list had then, which is the version that wrote its first span.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, compress, repeat
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from pyspark_ckpt.operators.ordered_rows import INSTANT, THERE
+from pyspark_ckpt.operators.stored_values import SHOWN_BYTES
+from pyspark_ckpt.operators.ttl import MOST_STEP_BITS
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.keys import HASH_BYTES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SEQUENCE = struct.Struct(">Q")
+_SPAN = struct.Struct("<BBQQ")
+SPAN_ELEMENTS = 4096
+"""No span has more: it is freed as a whole."""
+SPAN_BIT = 1 << 63
+_SPAN_MARK = 2
+_HEAD = struct.Struct("<BQ")
+_LIVING_HEAD = struct.Struct("<BQQ")
+_PLAIN, _IN_SPANS, _REFRESHED = 1, 2, 3
+_HEADS = np.dtype([("mark", "u1"), ("end", "<u8")])
+_LIVING_HEADS = np.dtype([("mark", "u1"), ("end", "<u8"), ("life", "<u8")])
+_SPANS = np.dtype([("mark", "u1"), ("step_bits", "u1"), ("size", "<u8"), ("life", "<u8")])
+_COLUMNS = np.dtype(
+    [("instant", "u8"), ("first", "u8"), ("size", "u8"), ("life", "u8"), ("step_bits", "u8"), ("is_span", "?")]
+)
+_ENTRY = slice(-HASH_BYTES - SEQUENCE.size, -HASH_BYTES)
+"""Where it is in the key of an index row."""
+_LEAST_KEY_BYTES = INSTANT.size + SEQUENCE.size + HASH_BYTES
+_ONE, _BIT = np.uint64(1), np.uint64(SPAN_BIT)
+
+Numbers: TypeAlias = "NDArray[np.uint64]"
+Bools: TypeAlias = "NDArray[np.bool_]"
+Places: TypeAlias = "NDArray[np.int64]"
+Elements: TypeAlias = "tuple[Places, Numbers]"
+"""The places of lists, and numbers of elements in them."""
+
+
+class Head(NamedTuple):
+    """The number of the next element; ``life``: 0 if it has no spans; whether reads have refreshed any of theirs."""
+
+    end: int = 0
+    life: int = 0
+    is_refreshed: bool = False
+
+    @classmethod
+    def decode(cls, stored: bytes | None) -> Head:
+        """The head in a row. Raises FormatError for what is none."""
+        if stored is None:
+            return _NONE
+        if len(stored) == _HEAD.size and stored[0] == _PLAIN:
+            end, life = _HEAD.unpack(stored)[1], 0
+        elif len(stored) == _LIVING_HEAD.size and stored[0] in (_IN_SPANS, _REFRESHED):
+            _, end, life = _LIVING_HEAD.unpack(stored)
+        else:
+            end, life = 0, 0
+        if not 0 < end < SPAN_BIT:
+            raise FormatError(f"The head of a list is stored as {stored[:SHOWN_BYTES].hex()!r}, which is none.")
+        return cls(end, life, stored[0] == _REFRESHED)
+
+    def encode(self) -> bytes:
+        """The row of a head."""
+        end, life, is_refreshed = self
+        return (
+            _LIVING_HEAD.pack(_REFRESHED if is_refreshed else _IN_SPANS, end, life) if life else _HEAD.pack(_PLAIN, end)
+        )
+
+
+_NONE = Head()
+
+
+@dataclass(frozen=True, eq=False)
+class Heads:
+    """Heads of many lists."""
+
+    end: Numbers
+    life: Numbers
+    is_refreshed: Bools
+
+    @classmethod
+    def of(cls, heads: Sequence[Head]) -> Heads:
+        """The same as ``heads``."""
+        end, life, is_refreshed = zip(*heads, strict=True) if heads else ((), (), ())
+        return cls(np.array(end, np.uint64), np.array(life, np.uint64), np.array(is_refreshed, np.bool_))
+
+    @classmethod
+    def decode(cls, stored: Sequence[bytes | None]) -> Heads:
+        """``Head.decode`` of many; without a Python loop where those that are there have one form."""
+        there = [row for row in stored if row is not None]
+        rows = np.frombuffer(b"".join(there), _LIVING_HEADS) if set(map(len, there)) == {_LIVING_HEAD.size} else None
+        if rows is None or not _are_living(rows):
+            return cls.of(list(map(Head.decode, stored)))
+        heads = cls(rows["end"], rows["life"], rows["mark"] == _REFRESHED)
+        if len(there) == len(stored):
+            return heads
+        places = np.fromiter((row is not None for row in stored), np.bool_, len(stored))
+        count = len(stored)
+        spread = cls(np.zeros(count, np.uint64), np.zeros(count, np.uint64), np.zeros(count, np.bool_))
+        spread.end[places], spread.life[places], spread.is_refreshed[places] = heads.end, heads.life, heads.is_refreshed
+        return spread
+
+    def encode(self) -> list[bytes]:
+        """``Head.encode`` of each."""
+        if self.life.all():
+            living = np.empty(len(self.end), _LIVING_HEADS)
+            living["mark"] = np.where(self.is_refreshed, _REFRESHED, _IN_SPANS)
+            living["end"], living["life"] = self.end, self.life
+            return _strings(living)
+        if self.life.any():
+            return [head.encode() for head in self]
+        plain = np.empty(len(self.end), _HEADS)
+        plain["mark"], plain["end"] = _PLAIN, self.end
+        return _strings(plain)
+
+    def __iter__(self) -> Iterator[Head]:
+        """One by one."""
+        return map(Head, self.end.tolist(), self.life.tolist(), self.is_refreshed.tolist())
+
+
+@dataclass(frozen=True, eq=False)
+class IndexRows:
+    """Rows of the expiry index of a list: each is of one element, or of a span.
+
+    ``columns`` has what each says: its ``instant``, the number of its ``first`` element, its ``size`` in elements, its
+    ``life`` and ``step_bits`` (0 for a single element), and whether it ``is_span``.
+    """
+
+    keys: list[bytes]
+    suffixes: list[bytes]
+    columns: NDArray[np.void]
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[bytes, bytes]]) -> IndexRows:
+        """What the rows say. Raises FormatError for those that say nothing of elements."""
+        keys = [key for key, _ in rows]
+        spans = [value for _, value in rows if value != THERE]
+        if {*map(len, spans)} - {_SPAN.size} or any(len(key) < _LEAST_KEY_BYTES for key in keys):
+            raise _damage(next(row for row in rows if not _has_its_size(*row)))
+        columns = np.zeros(len(rows), _COLUMNS)
+        columns["size"] = 1
+        columns["is_span"] = are_spans = np.fromiter((value != THERE for _, value in rows), np.bool_, len(rows))
+        said = np.frombuffer(b"".join(spans), _SPANS)
+        for name in ("step_bits", "size", "life"):
+            columns[name][are_spans] = said[name]
+        columns["instant"] = _numbers([key[: INSTANT.size] for key in keys])
+        columns["first"] = _numbers([key[_ENTRY] for key in keys])
+        has_bit = columns["first"] >= _BIT
+        columns["first"][are_spans] -= _BIT
+        # Nothing of its size is made before that is known to be one: a span is bounded.
+        is_right = has_bit & (columns["first"] < _BIT - columns["size"])
+        is_right &= (
+            (columns["size"] > 0) & (columns["size"] <= SPAN_ELEMENTS) & (columns["step_bits"] <= MOST_STEP_BITS)
+        )
+        is_right[are_spans] &= said["mark"] == _SPAN_MARK
+        is_right |= ~are_spans
+        if not is_right.all():
+            raise _damage(rows[int(np.argmin(is_right))])
+        return cls(keys, [key[-HASH_BYTES:] + key[INSTANT.size : _ENTRY.start] for key in keys], columns)
+
+    @classmethod
+    def joined(cls, parts: Sequence[IndexRows]) -> IndexRows:
+        """All rows of the parts."""
+        keys = list(chain.from_iterable(part.keys for part in parts))
+        suffixes = list(chain.from_iterable(part.suffixes for part in parts))
+        return cls(keys, suffixes, np.concatenate([np.zeros(0, _COLUMNS), *(part.columns for part in parts)]))
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.keys)
+
+    def taken(self, which: Bools) -> IndexRows:
+        """Those where a mask is true."""
+        if which.all():
+            return self
+        keys, suffixes = (list(compress(each, which.tolist())) for each in (self.keys, self.suffixes))
+        return IndexRows(keys, suffixes, self.columns[which])
+
+    @property
+    def last_ms(self) -> Numbers:
+        """The last instant that each stands for: what was appended until then may live as long as if it was then."""
+        last: Numbers = self.columns["instant"] + (_ONE << self.columns["step_bits"]) - _ONE
+        return last
+
+
+def span(step_bits: int, size: int, life: int) -> bytes:
+    """What the index says of a span."""
+    return _SPAN.pack(_SPAN_MARK, step_bits, size, life)
+
+
+def spans(step_bits: int, sizes: NDArray[np.integer[Any]], lives: Numbers) -> list[bytes]:
+    """``span`` of many."""
+    rows = np.empty(len(sizes), _SPANS)
+    rows["mark"], rows["step_bits"], rows["size"], rows["life"] = _SPAN_MARK, step_bits, sizes, lives
+    return _strings(rows)
+
+
+def different(places: Sequence[Places], numbers: Sequence[Numbers]) -> Elements:
+    """Elements of several findings, each once, in stored order."""
+    at, number = np.concatenate(places), np.concatenate(numbers)
+    order = np.lexsort((number, at))
+    at, number = at[order], number[order]
+    is_new = np.ones(len(at), np.bool_)
+    is_new[1:] = (at[1:] != at[:-1]) | (number[1:] != number[:-1])
+    return at[is_new], number[is_new]
+
+
+def entries_of(numbers: Numbers) -> list[bytes]:
+    """What follows the suffix of a list in the keys of its elements, by their numbers."""
+    return _strings(numbers.astype(">u8"))
+
+
+def counted_on(firsts: Numbers, counts: NDArray[np.integer[Any]]) -> Numbers:
+    """From each of some numbers on so many, one after the other."""
+    counts = counts.astype(np.int64)
+    begins = (np.cumsum(counts) - counts).astype(np.uint64)
+    return np.repeat(firsts - begins, counts) + np.arange(counts.sum(), dtype=np.uint64)
+
+
+def repeated(strings: Iterable[bytes], counts: NDArray[np.integer[Any]]) -> list[bytes]:
+    """Each of some strings so many times."""
+    return list(chain.from_iterable(map(repeat, strings, counts.tolist())))
+
+
+def _are_living(rows: NDArray[np.void]) -> bool:
+    is_marked = (rows["mark"] == _IN_SPANS) | (rows["mark"] == _REFRESHED)
+    return bool((is_marked & (rows["end"] > 0) & (rows["end"] < _BIT)).all())
+
+
+def _has_its_size(key: bytes, value: bytes) -> bool:
+    return len(key) >= _LEAST_KEY_BYTES and (value == THERE or len(value) == _SPAN.size)
+
+
+def _damage(row: tuple[bytes, bytes]) -> FormatError:
+    key, value = row
+    return FormatError(
+        f"The expiry index of a list has {value[:SHOWN_BYTES].hex()!r} under {key[:SHOWN_BYTES].hex()!r}, "
+        "which is no element and no span."
+    )
+
+
+def _numbers(strings: Sequence[bytes]) -> Numbers:
+    return np.frombuffer(b"".join(strings), ">u8").astype(np.uint64)
+
+
+def _strings(rows: NDArray[Any]) -> list[bytes]:
+    strings: list[bytes] = rows.view(f"V{rows.itemsize}").tolist()
+    return strings
