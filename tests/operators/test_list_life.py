@@ -8,6 +8,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,11 +18,11 @@ from pyspark_ckpt.operators import ListState, Ttl
 from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.list_columns import SPAN_ELEMENTS
 from pyspark_ckpt.operators.ttl import Refresh
-from tests.operators.session_lab import HOUR, LONG, Batch, SessionLab
+from tests.operators.session_lab import HOUR, LONG, Batch, SessionLab, keys_of
 
 MINUTE = HOUR // 60
 
-_actions = st.tuples(st.sampled_from("ab"), st.sampled_from(["add", "add", "clear", "update", "read"]))
+_actions = st.tuples(st.sampled_from("ab"), st.sampled_from(["add", "add to all", "clear", "update", "read"]))
 
 
 @dataclass
@@ -79,6 +81,11 @@ def test_elements_live_as_a_model_says(batches: list[Any]) -> None:
                     for element in there:
                         element.was_over = False
                         element.since_ms = now if refresh == "on_read_and_write" else element.since_ms
+                elif action == "add to all":
+                    added = [next(values) for _ in range(3)]
+                    bound["list"].add_rows(keys_of(["a", "b"]), np.array([1, 0, 1]), pa.array(added))
+                    for at, value in zip((1, 0, 1), added, strict=True):
+                        model[keys_of(["a", "b"]).column("user")[at].as_py()].append(Element(value, now))
                 else:
                     _write(bound["list"], model[user], action, [next(values), next(values)], now)
             batch.stage()

@@ -127,7 +127,6 @@ def test_a_damaged_block_is_no_end_of_the_rows(tmp_path: Path) -> None:
             cursor.seek(rows[len(seen)][0])
         cursor.seek(rows[-1][0])
         assert list(_read_on(cursor)) == rows[-1:]
-        portions = reader.portions(b"", b"\xff")
         with pytest.raises(FormatError, match="Corruption"):
             deque(reader.portions(b"", b"\xff"), maxlen=0)
         whole = [row for some in reader.portions(rows[-3000][0], rows[-1][0]) for row in some]
