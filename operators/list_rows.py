@@ -138,12 +138,15 @@ class TimedListRows(ListRows):
 
     def flush(self, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
         """See ListRows."""
-        self._spans = {}
+        left = () if end is None else ((suffix, firsts) for suffix, firsts in self._spans.items() if suffix >= end)
+        self._spans = dict(left)
         return super().flush(end)
 
     def sweep(self, most: int) -> int:
         """Free up to ``most`` expired elements, or one span; returns how many."""
         found = IndexRows.joined(list(self._expired(most)))
+        if not len(found):
+            return 0
         suffixes = sorted({*found.suffixes})
         heads = Heads.decode(self._heads.get_ahead(suffixes))
         places = dict(zip(suffixes, range(len(suffixes)), strict=True))
@@ -170,12 +173,12 @@ class TimedListRows(ListRows):
             if self._life.begins_late:
                 are_unbegun = are_taken & rows.columns["is_span"] & (rows.columns["instant"] == 0)
                 for position in np.flatnonzero(are_unbegun).tolist():
-                    if begun_bytes >= MOST_BEGUN_BYTES:
-                        are_taken[position:] = False
-                        break
                     size_bytes = self._begin(rows, position)
                     begun_bytes += size_bytes
                     are_taken[position] = not size_bytes
+                    if begun_bytes >= MOST_BEGUN_BYTES:
+                        are_taken[position + 1 :] = False
+                        break
             yield rows.taken(are_taken)
             most -= int(sizes.sum())
             if most <= 0 or begun_bytes >= MOST_BEGUN_BYTES:

@@ -6,10 +6,12 @@ is given as its *suffix*, hash and bytes, which is what its row has behind the n
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from heapq import merge
-from operator import add
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import islice
+from operator import add, le
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pyspark_ckpt.state_store.keys import state_head
 
@@ -185,6 +187,11 @@ class KeyRows:
         return rows
 
 
+Run: TypeAlias = tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes | None]]
+"""Rows that are written: their suffixes, entries and values."""
+FLUSHED_AT_ONCE = 4096
+
+
 class Cleared(NamedTuple):
     """That all rows of a key from entry ``begin`` on are deleted, and what was written first ``since`` then."""
 
@@ -200,8 +207,8 @@ class EntryRows:
         self._head = state_head(number)
         self._session = session
         self._written: dict[bytes, dict[bytes, bytes | None]] = {}
-        self._runs: list[tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes | None]]] = []
-        """Written as well, later: suffixes, entries and values. They wait for a call that needs those of a key."""
+        self._runs: list[Run] = []
+        """Written later than the others. They wait for a call that needs those of one key."""
         self._cleared: dict[bytes, Cleared] = {}
         self._last_read: tuple[bytes, bytes, bytes | None] = (b"", b"", None)
         self._read: tuple[list[bytes], list[bytes | None]] = ([], [])
@@ -331,15 +338,28 @@ class EntryRows:
         self._count.resolved()
         self._last_read, self._read = (b"", b"", None), ([], [])
         of_heads = {} if heads is None else heads.taken(end)
-        if end is not None or self._cleared:
-            return self._flushed(end, of_heads)
-        rows = of_heads
-        for suffix, entries in self._written.items():
-            rows.update(zip(map(suffix.__add__, entries), entries.values(), strict=True))
-        for suffixes, run, values in self._runs:
-            rows.update(zip(map(add, suffixes, run), values, strict=True))
+        if end is None and self._runs and not self._cleared:
+            return self._flushed_runs(of_heads)
+        return self._flushed(end, of_heads)
+
+    def _flushed_runs(self, of_heads: Mapping[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes | None]]:
+        """Everything, as runs: of each there are a few keys at once in the form of rows."""
+        written = [(suffix, *row) for suffix, entries in self._written.items() for row in entries.items()]
+        heads = [(suffix, b"", head) for suffix, head in of_heads.items()]
+        runs = [_in_order(run) for run in (*(_run_of(rows) for rows in (heads, written) if rows), *self._runs)]
         self._written, self._runs = {}, []
-        return stored(self._head, rows)
+        longest = max((suffixes for suffixes, _, _ in runs), key=len)
+        begins = [0] * len(runs)
+        for portion in range(FLUSHED_AT_ONCE, len(longest) + FLUSHED_AT_ONCE, FLUSHED_AT_ONCE):
+            rows: dict[bytes, bytes | None] = {}
+            for number, (suffixes, entries, values) in enumerate(runs):
+                begin, end = begins[number], len(suffixes)
+                if portion < len(longest):
+                    end = bisect_left(suffixes, longest[portion], begin)
+                keys = map(add, suffixes[begin:end], entries[begin:end])
+                rows.update(zip(keys, values[begin:end], strict=True))
+                begins[number] = end
+            yield from stored(self._head, rows)
 
     def _flushed(
         self, end: bytes | None, of_heads: Mapping[bytes, bytes | None]
@@ -387,6 +407,20 @@ class EntryRows:
                 self._count.add(-1)
             if not is_written:
                 yield entry
+
+
+def _run_of(rows: Sequence[tuple[bytes, bytes, bytes | None]]) -> Run:
+    suffixes, entries, values = zip(*rows, strict=True)
+    return suffixes, entries, values
+
+
+def _in_order(run: Run) -> Run:
+    """A run by its keys; rows of one key as they come."""
+    suffixes, entries, values = run
+    if all(map(le, suffixes, islice(suffixes, 1, None))):
+        return run
+    order = sorted(range(len(suffixes)), key=suffixes.__getitem__)
+    return [suffixes[n] for n in order], [entries[n] for n in order], [values[n] for n in order]
 
 
 def merged(

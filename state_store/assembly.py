@@ -31,6 +31,8 @@ from pyspark_ckpt.state_store.rows import Row, digests_of
 from pyspark_ckpt.state_store.snapshot import NOWHERE, Origin, SnapshotWriter
 from pyspark_ckpt.state_store.store_version import Workplace
 
+AT_ONCE = 2
+"""New stores that a task makes side by side: while one waits for the disk, rows of the other are read."""
 LEAST_COMPACTED = 5
 """From so many runs on they are merged: each is one more file that a look-up asks. Fewer RocksDB merges with others."""
 

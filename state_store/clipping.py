@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from pyspark_ckpt.state_store.assembly import Assembled, NewStore, publish
+from pyspark_ckpt.state_store.assembly import AT_ONCE, Assembled, NewStore, publish
 from pyspark_ckpt.state_store.bulk import RowColumns, Sums, columns_of, joined, sums_of
 from pyspark_ckpt.state_store.database import Database, RollingWriter, Tuning, keep_only
 from pyspark_ckpt.state_store.digests import Digest, digest
@@ -141,13 +142,16 @@ class ClipTask:
                     origins = {name: Origin(place, file) for name, file in restored.table_files.items()}
                     sources[part] = _Source(restored.database, origins)
             known: Sums = {}
-            return [
-                Clipped(
-                    *self._made(clip, sources, folder / f"new-{number}", known),
-                    [counts_of(sources[part].database, part.store.meta) for part in clip.counted],
+
+            def clipped(clip: Clip) -> Clipped:
+                made, before = self._made(clip, sources, folder / f"new-{clip.new.key}", known)
+                return Clipped(
+                    made, before, [counts_of(sources[part].database, part.store.meta) for part in clip.counted]
                 )
-                for number, clip in enumerate(self.clips)
-            ]
+
+            first, *others = self.clips  # the others share what the first one has copied
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                return [clipped(first), *pool.map(clipped, others)]
 
     def _made(
         self, clip: Clip, sources: Mapping[Part, _Source], folder: Path, known: Sums

@@ -9,6 +9,7 @@ which writes each row once. ``splitting`` does it in two steps, for any numbers,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import gcd
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from pyspark_ckpt.state_store.assembly import Assembled, NewStore, assembled
+from pyspark_ckpt.state_store.assembly import AT_ONCE, Assembled, NewStore, assembled
 from pyspark_ckpt.state_store.bulk import RowColumns, joined
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.digests import Digest
@@ -61,11 +62,13 @@ class RegroupTask:
         """Publish the new stores. Raises StorageError, FormatError, NotFoundError."""
         with self.workplace.folder() as folder:
             files, before = self._split(folder)
-            made = [
-                assembled(self.workplace, new, [files.get(new.identity.partition, [])], folder / f"new-{new.key}")
-                for new in self.new
-            ]
-            return Regrouped(before, made)
+
+            def make(new: NewStore) -> Assembled:
+                mine = files.get(new.identity.partition, [])
+                return assembled(self.workplace, new, [mine], folder / f"new-{new.key}")
+
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                return Regrouped(before, list(pool.map(make, self.new)))
 
     def _split(self, folder: Path) -> tuple[Mapping[int, list[Path]], list[dict[str, Digest]]]:
         """The rows of each new store, in files whose keys rise from file to file; and digests of the old ones."""

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_ckpt.operators import ListState, Ttl
+from pyspark_ckpt.operators import ListState, MapState, Ttl
 from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.list_columns import SPAN_ELEMENTS
 from pyspark_ckpt.operators.ttl import Refresh
-from tests.operators.session_lab import HOUR, LONG, Batch, SessionLab, keys_of
+from tests.operators.session_lab import HOUR, LONG, Batch, SessionLab, keys_of, suffix_of
 
 MINUTE = HOUR // 60
 
@@ -161,4 +161,52 @@ def test_spans_are_freed_without_a_look_up(tmp_path: Path, monkeypatch: pytest.M
     assert answer["metrics"]["expired_rows"] == 300
     assert sum(looked_up) == 3, "the heads"
     assert answer["states"][0]["rows"] == lab.stored_rows(index_name("list")) == 0
+    lab.close()
+
+
+def test_what_is_written_for_later_keys_is_cleared_with_its_span(tmp_path: Path) -> None:
+    first, last = keys_of(["a", "b"]).column("user").to_pylist()
+    lab = SessionLab(tmp_path, {"list": _list(1, "on_create_and_write")})
+
+    def add(batch: Batch, bound: dict[str, Any]) -> None:
+        batch.at(last)
+        bound["list"].add_all(range(5))
+        batch.flush(suffix_of(last))
+        bound["list"].clear()
+        batch.at(first)
+        bound["list"].add(0)
+
+    assert lab.run(add, now_ms=0)["states"][0]["rows"] == 2, "an element and its head"
+    assert lab.stored_rows(index_name("list")) == 1
+    assert lab.run(lambda _batch, _bound: None, now_ms=2 * HOUR)["metrics"]["expired_rows"] == 1
+    lab.close()
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_rows_are_staged_in_order_however_few_keys_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr("pyspark_ckpt.operators.state_rows.FLUSHED_AT_ONCE", at_once)
+    minutes = MapState("minutes", "bigint", "bigint", ttl="1 hour")
+    lab = SessionLab(
+        tmp_path, {"list": _list(1, "on_create_and_write"), "map": (minutes, {"key": LONG, "value": LONG})}
+    )
+    keys = keys_of([f"user {n}" for n in range(7)])
+    index = np.array([6, 0, 3, 3, 5, 0, 3])
+
+    def add(batch: Batch, bound: dict[str, Any]) -> None:
+        bound["list"].add_rows(keys, index, pa.array(range(7)))
+        bound["map"].put_entries(keys, index, pa.array(range(7)), pa.array(range(7)))
+        batch.at(keys.column("user")[3].as_py())
+        assert list(bound["list"].get())[-3:] == [2, 3, 6], "what waits is seen"
+        bound["list"].add_rows(keys, np.array([3]), pa.array([7]))
+
+    lab.run(add, now_ms=0)
+    lab.run(add, now_ms=2 * HOUR)
+    _, bound = lab.begin(2 * HOUR)
+    assert bound["list"].get_lists(keys).to_pylist() == [[1, 5], [], [], [2, 3, 6, 7], [], [4], [0]]
+    entries: list[list[tuple[int, int]]] = [[] for _ in range(7)]
+    for n, place in enumerate(index.tolist()):
+        entries[place].append((n, n))
+    assert bound["map"].get_range(keys).to_pylist() == entries
     lab.close()
