@@ -16,7 +16,7 @@ import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.blobs.copying import copy_object, share_object
+from pyspark_ckpt.state_store.blobs.copying import copy_object, share_object, written_together
 from pyspark_ckpt.state_store.copies import LocalCopy
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning
 from pyspark_ckpt.state_store.errors import CkptError, InternalError, LifecycleError
@@ -123,20 +123,21 @@ class SnapshotWriter:
         files: list[ManifestFile] = []
         uploaded: list[int] = []
         copied: list[int] = []
-        for path in sorted(copy.db.iterdir()):
-            if cancelled():
-                raise LifecycleError("The store was closed while a snapshot was made.")
-            if path.name in tables and path.name in origins:
-                files.append(self._copied(origins[path.name]))
-                copied.append(files[-1].size_bytes)
-            elif path.name in tables:
-                file, is_new = self._table(path, tables[path.name], known)
-                files.append(file)
-                uploaded.extend([file.size_bytes] if is_new else [])
-            elif is_inline(path.name):
-                files.append(inline_file(path.name, path.read_bytes()))
-            elif path.suffix == ".log" and path.stat().st_size:
-                raise InternalError(f"{path} is not empty: rows would be missing from a snapshot.")
+        with written_together(self._place) as place:
+            for path in sorted(copy.db.iterdir()):
+                if cancelled():
+                    raise LifecycleError("The store was closed while a snapshot was made.")
+                if path.name in tables and path.name in origins:
+                    files.append(_copied(origins[path.name], place))
+                    copied.append(files[-1].size_bytes)
+                elif path.name in tables:
+                    file, is_new = self._table(path, tables[path.name], known, place)
+                    files.append(file)
+                    uploaded.extend([file.size_bytes] if is_new else [])
+                elif is_inline(path.name):
+                    files.append(inline_file(path.name, path.read_bytes()))
+                elif path.suffix == ".log" and path.stat().st_size:
+                    raise InternalError(f"{path} is not empty: rows would be missing from a snapshot.")
         manifest = Manifest(FORMAT_VERSION, copy.meta, *stored_groups(copy.meta, self._partition), tuple(files))
         self._failpoints.hit("snapshot.before_manifest")
         created = self._is_complete(manifest) and self._put(manifest)
@@ -180,24 +181,20 @@ class SnapshotWriter:
         finally:
             database.close()
 
-    def _table(self, path: Path, table: TableFile, known: dict[str, str]) -> tuple[ManifestFile, bool]:
+    def _table(
+        self, path: Path, table: TableFile, known: dict[str, str], place: BlobPlace
+    ) -> tuple[ManifestFile, bool]:
         sha256, xxh3 = self._hashes.of(path)
         name = known.get(sha256)
         is_new = name is None
         if name is None:
             name = table_object_name(sha256)
-            with self._place.create(name) as sink, path.open("rb", buffering=0) as source:
+            with place.create(name) as sink, path.open("rb", buffering=0) as source:
                 while chunk := source.read(CHUNK_BYTES):
                     sink.write(chunk)
         size = path.stat().st_size
         described = ManifestFile(path.name, size, sha256, xxh3, name, None, table.first_key, table.last_key, table.rows)
         return described, is_new
-
-    def _copied(self, origin: Origin) -> ManifestFile:
-        name = table_object_name(origin.file.sha256)
-        copy = share_object if origin.is_sibling else copy_object
-        copy(origin.place, origin.file.stored, self._place, name)
-        return msgspec.structs.replace(origin.file, object_name=name)
 
     def _confirmed_objects(self, commit: Marker, lineage: Lineage) -> dict[str, str]:
         """Objects by content that the newest readable snapshot of an ancestor refers to and that are there."""
@@ -212,6 +209,13 @@ class SnapshotWriter:
             listed = self._listed()  # one that is lost must not be passed on from snapshot to snapshot
             return {file.sha256: name for name, file in manifest.objects().items() if name in listed}
         return {}
+
+
+def _copied(origin: Origin, place: BlobPlace) -> ManifestFile:
+    name = table_object_name(origin.file.sha256)
+    copy = share_object if origin.is_sibling else copy_object
+    copy(origin.place, origin.file.stored, place, name)
+    return msgspec.structs.replace(origin.file, object_name=name)
 
 
 def _digests(path: Path) -> tuple[str, str]:

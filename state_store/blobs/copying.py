@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -71,6 +72,17 @@ def share_object(source: BlobPlace, file: StoredFile, target: BlobPlace, new_nam
     link = getattr(target, "link_from", None)
     if link is None or type(source) is not type(target) or not link(source, file.name, new_name):
         copy_object(source, file, target, new_name)
+
+
+@contextmanager
+def written_together(place: BlobPlace) -> Iterator[BlobPlace]:
+    """The place for many new objects, all of which are durable when the block has ended: on a disk that waits less.
+
+    Raises StorageError at the end.
+    """
+    together = getattr(place, "together", None)
+    with nullcontext(place) if together is None else together() as other:
+        yield other
 
 
 def described(name: str, path: Path) -> StoredFile:

@@ -36,11 +36,27 @@ class LocalPlace:
         """Use ``root``, an absolute path."""
         self._root = root
         self._known_folders: set[Path] = set()
+        self._unsynced: set[Path] | None = None
 
     @property
     def url(self) -> str:
         """Path of the folder."""
         return str(self._root)
+
+    @contextmanager
+    def together(self) -> Iterator[LocalPlace]:
+        """The same place for many objects: each has its content, but its name is durable when the block has ended.
+
+        Each folder is synced once. Raises StorageError at the end.
+        """
+        place, folders = LocalPlace(self._root), set[Path]()
+        place._unsynced = folders
+        yield place
+        for folder in sorted(folders):
+            try:
+                _sync_folder(folder)
+            except OSError as problem:
+                _fail("write", folder, problem, "unknown")
 
     @contextmanager
     def create(self, name: str) -> Iterator[Sink]:
@@ -53,7 +69,7 @@ class LocalPlace:
             except FileExistsError as problem:
                 raise ConflictError(f"{path} exists already.") from problem
             temporary.unlink()
-            _sync_folder(path.parent)
+            self._sync_folder(path.parent)
 
     def link_from(self, source: LocalPlace, name: str, new_name: str) -> bool:
         """Make the object ``new_name`` a link to one of ``source``, durably; False if the file system refuses it.
@@ -71,7 +87,7 @@ class LocalPlace:
                 return False
             _fail("link", origin, problem)
         try:
-            _sync_folder(path.parent)
+            self._sync_folder(path.parent)
         except OSError as problem:
             _fail("write", path, problem, "unknown")
         return True
@@ -91,7 +107,7 @@ class LocalPlace:
             sink.write(data)
             _sync_file(sink.fileno())
             temporary.replace(path)
-            _sync_folder(path.parent)
+            self._sync_folder(path.parent)
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Bytes ``start`` to ``end`` of the object; see the protocol."""
@@ -218,8 +234,14 @@ class LocalPlace:
             folder = folder.parent
         for made in reversed(missing):
             made.mkdir(exist_ok=True)
-            _sync_folder(made.parent)
+            _sync_folder(made.parent)  # at once: who finds a folder takes it for durable
         self._known_folders.update(missing or [folder])
+
+    def _sync_folder(self, folder: Path) -> None:
+        if self._unsynced is None:
+            _sync_folder(folder)
+        else:
+            self._unsynced.add(folder)
 
 
 class _FileSink:

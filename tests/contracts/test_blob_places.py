@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import uuid
@@ -16,6 +17,7 @@ from botocore.client import BaseClient
 from botocore.exceptions import ReadTimeoutError
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, LocalPlace, MeteredPlace, S3Settings, Traffic, place_at
+from pyspark_ckpt.state_store.blobs.copying import written_together
 from pyspark_ckpt.state_store.blobs.s3 import S3Place
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
 from tests.faulty_disk import FULL, READ_ONLY, Trouble, broken, nearly_full
@@ -198,6 +200,31 @@ class TestLocalPlace(BlobPlaceContract):
         assert target.get("sst/b") == b"1234567890"
         with pytest.raises(NotFoundError, match="source/sst/a"):
             target.link_from(source, "sst/a", "sst/c")
+
+    def test_objects_that_are_written_together_are_durable_behind_the_block(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        place, synced, sync = LocalPlace(tmp_path / "place"), list[str](), os.fsync
+
+        def noted(descriptor: int) -> None:
+            synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name.split(".")[0])
+            sync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", noted)
+        place.put("sst/first", b"1")
+        synced.clear()
+        with written_together(place) as together:
+            for name in ("a", "b"):
+                with together.create(f"sst/{name}") as sink:
+                    sink.write(b"2")
+            together.link_from(place, "sst/first", "sst/c")  # type: ignore[attr-defined]
+            assert [blob.name for blob in place.list("sst")] == ["sst/a", "sst/b", "sst/c", "sst/first"]
+            assert "sst" not in synced
+        assert len(synced) == 3
+        assert synced[-1] == "sst"
+        place.put("sst/d", b"3")
+        assert synced[-1] == "sst"
+        assert len(synced) == 5
 
     def test_an_error_of_the_disk_is_a_storage_error(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("in the way")

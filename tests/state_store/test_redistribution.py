@@ -12,6 +12,7 @@ import pytest
 
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.state_store import clipping, splitting
+from pyspark_ckpt.state_store.blobs import LocalPlace, local
 from pyspark_ckpt.state_store.bulk import RowColumns, columns_of
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.database import Database
@@ -19,6 +20,7 @@ from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.jobs import RunHere
 from pyspark_ckpt.state_store.keys import ORDERED_BIT
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
+from pyspark_ckpt.state_store.names import TABLE_FOLDER
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution import merged
 from pyspark_ckpt.state_store.savepoint import Kind
@@ -85,6 +87,29 @@ def test_new_partitions_share_files_with_each_other_and_not_with_the_source(quic
     assert stored(str(quick_path / "restored")) == (query.version, 4, query.rows)
     shutil.rmtree(quick_path / "restored" / "state" / "0" / "0")
     assert {path.stat().st_nlink for path in (quick_path / "restored").rglob("*.sst")} == {1, 3}
+
+
+@pytest.mark.parametrize("operator", [0, 2])
+def test_a_new_store_is_published_when_its_files_are_durable(
+    operator: int, quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = written(quick_path / "query", 1, operators=(operator,))
+    synced, published = set[Path](), list[bool]()
+    sync, put = local._sync_folder, LocalPlace.put_if_absent
+
+    def noted(folder: Path) -> None:
+        sync(folder)
+        synced.add(folder)
+
+    def checked(place: LocalPlace, name: str, data: bytes) -> bool:
+        if name.endswith(".snapshot"):
+            published.append(Path(place.url) / TABLE_FOLDER in synced)
+        return put(place, name, data)
+
+    monkeypatch.setattr(local, "_sync_folder", noted)
+    monkeypatch.setattr(LocalPlace, "put_if_absent", checked)
+    savepoints.rescale(query.location, str(quick_path / "restored"), 4)
+    assert published.count(True) == len(published) >= 4
 
 
 def test_rows_that_nobody_counts_are_counted_before_they_are_moved(
