@@ -147,10 +147,11 @@ class IndexRows:
     @classmethod
     def of(cls, rows: Sequence[tuple[bytes, bytes]]) -> IndexRows:
         """What the rows say. Raises FormatError for those that say nothing of elements."""
+        for key, value in rows:
+            if len(key) < _LEAST_KEY_BYTES or (value != THERE and len(value) != _SPAN.size):
+                raise _damage(key, value)
         keys = [key for key, _ in rows]
         spans = [value for _, value in rows if value != THERE]
-        if {*map(len, spans)} - {_SPAN.size} or any(len(key) < _LEAST_KEY_BYTES for key in keys):
-            raise _damage(next(row for row in rows if not _has_its_size(*row)))
         columns = np.zeros(len(rows), _COLUMNS)
         columns["size"] = 1
         columns["is_span"] = are_spans = np.fromiter((value != THERE for _, value in rows), np.bool_, len(rows))
@@ -169,7 +170,7 @@ class IndexRows:
         is_right[are_spans] &= said["mark"] == _SPAN_MARK
         is_right |= ~are_spans
         if not is_right.all():
-            raise _damage(rows[int(np.argmin(is_right))])
+            raise _damage(*rows[int(np.argmin(is_right))])
         return cls(keys, [key[-HASH_BYTES:] + key[INSTANT.size : _ENTRY.start] for key in keys], columns)
 
     @classmethod
@@ -241,12 +242,7 @@ def _are_living(rows: NDArray[np.void]) -> bool:
     return bool((is_marked & (rows["end"] > 0) & (rows["end"] < _BIT)).all())
 
 
-def _has_its_size(key: bytes, value: bytes) -> bool:
-    return len(key) >= _LEAST_KEY_BYTES and (value == THERE or len(value) == _SPAN.size)
-
-
-def _damage(row: tuple[bytes, bytes]) -> FormatError:
-    key, value = row
+def _damage(key: bytes, value: bytes) -> FormatError:
     return FormatError(
         f"The expiry index of a list has {value[:SHOWN_BYTES].hex()!r} under {key[:SHOWN_BYTES].hex()!r}, "
         "which is no element and no span."

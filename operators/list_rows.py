@@ -167,7 +167,7 @@ class TimedListRows(ListRows):
         for portion in self._index.expired(self._life):
             rows = IndexRows.of(portion)
             # A time to live that was longer had longer steps.
-            rows = rows.taken(~rows.columns["is_span"] | (rows.last_ms <= self._life.dead_ms))
+            rows = rows.taken(rows.last_ms <= self._life.dead_ms)
             sizes = rows.columns["size"].astype(np.int64)
             are_taken = np.cumsum(sizes) - sizes < most
             if self._life.begins_late:
@@ -186,9 +186,9 @@ class TimedListRows(ListRows):
 
     def _begin(self, rows: IndexRows, position: int) -> int:
         """Let the lives of a span's elements begin that have not; returns how many bytes were written."""
-        suffix, head = rows.suffixes[position], self._head(rows.suffixes[position])
+        suffix = rows.suffixes[position]
         first, size, life = (int(rows.columns[name][position]) for name in ("first", "size", "life"))
-        if head.life != life:
+        if self._head(suffix).life != life:
             return 0
         entries = entries_of(np.arange(first, first + size, dtype=np.uint64))
         begun_bytes = 0

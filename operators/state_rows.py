@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from operator import add, le
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -104,17 +104,13 @@ class KeyRows:
 
     def get_many(self, suffixes: Sequence[bytes]) -> list[bytes | None]:
         """The rows of many keys, which are in stored order."""
-        base, written = self._read_base(suffixes), self._written
-        if not written:
-            return base
-        return [written.get(suffix, value) for suffix, value in zip(suffixes, base, strict=True)]
+        return self._over(suffixes, self._read_base(suffixes))
 
     def get_ahead(self, suffixes: Sequence[bytes]) -> list[bytes | None]:
         """``get_many`` of keys whose rows may be asked for again, not all at once: they are held until the flush."""
         base = self._fetch(suffixes)
         self._ahead.update(zip(suffixes, base, strict=True))
-        written = self._written
-        return [written.get(suffix, value) for suffix, value in zip(suffixes, base, strict=True)] if written else base
+        return self._over(suffixes, base)
 
     def put_many(self, suffixes: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """Write the rows of many different keys, which are in stored order."""
@@ -169,6 +165,13 @@ class KeyRows:
         if value is UNREAD:
             value = self._base[suffix] = self._fetch([suffix])[0]
         return value  # type: ignore[no-any-return]
+
+    def _over(self, suffixes: Sequence[bytes], base: list[bytes | None]) -> list[bytes | None]:
+        """What was written, over rows of the base version."""
+        written = self._written
+        if not written:
+            return base
+        return [written.get(suffix, value) for suffix, value in zip(suffixes, base, strict=True)]
 
     def _read_base(self, suffixes: Sequence[bytes]) -> list[bytes | None]:
         if self._read[0] is not suffixes:
@@ -344,9 +347,13 @@ class EntryRows:
 
     def _flushed_runs(self, of_heads: Mapping[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes | None]]:
         """Everything, as runs: of each there are a few keys at once in the form of rows."""
-        written = [(suffix, *row) for suffix, entries in self._written.items() for row in entries.items()]
-        heads = [(suffix, b"", head) for suffix, head in of_heads.items()]
-        runs = [_in_order(run) for run in (*(_run_of(rows) for rows in (heads, written) if rows), *self._runs)]
+        heads: Run = list(of_heads), [b""] * len(of_heads), list(of_heads.values())
+        written: Run = (
+            [suffix for suffix, entries in self._written.items() for _ in entries],
+            list(chain.from_iterable(self._written.values())),
+            [value for entries in self._written.values() for value in entries.values()],
+        )
+        runs = list(map(_sorted_run, (heads, written, *self._runs)))
         self._written, self._runs = {}, []
         longest = max((suffixes for suffixes, _, _ in runs), key=len)
         begins = [0] * len(runs)
@@ -409,12 +416,7 @@ class EntryRows:
                 yield entry
 
 
-def _run_of(rows: Sequence[tuple[bytes, bytes, bytes | None]]) -> Run:
-    suffixes, entries, values = zip(*rows, strict=True)
-    return suffixes, entries, values
-
-
-def _in_order(run: Run) -> Run:
+def _sorted_run(run: Run) -> Run:
     """A run by its keys; rows of one key as they come."""
     suffixes, entries, values = run
     if all(map(le, suffixes, islice(suffixes, 1, None))):
