@@ -21,8 +21,8 @@ from pathlib import Path
 import msgspec
 
 from pyspark_ckpt.state_store.assembly import AT_ONCE, Assembled, NewStore, publish
-from pyspark_ckpt.state_store.bulk import RowColumns, Sums, columns_of, joined, sums_of
-from pyspark_ckpt.state_store.database import Database, RollingWriter, Tuning, keep_only
+from pyspark_ckpt.state_store.bulk import RollingWriter, RowColumns, Sums, columns_of, joined, sums_of
+from pyspark_ckpt.state_store.database import Database, Tuning, keep_only
 from pyspark_ckpt.state_store.digests import Digest, digest
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, state_head, state_range
@@ -219,7 +219,7 @@ class _Filling:
         """Table files of the rows, whose keys rise from file to file; none if there are no rows."""
         writer = RollingWriter(self.folder, str(state.number), self.tuning, ROLL_OVER_BYTES)
         for rows in portions:
-            writer.put_all(rows.keys.strings(), rows.values.strings())
+            writer.write(rows)
         return writer.finish()
 
     def _rows_of_spark(self, state: State) -> list[RowColumns]:

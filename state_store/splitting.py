@@ -22,9 +22,9 @@ import numpy.typing as npt
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.blobs.copying import StoredFile, send
-from pyspark_ckpt.state_store.bulk import RowColumns
+from pyspark_ckpt.state_store.bulk import RollingWriter, RowColumns
 from pyspark_ckpt.state_store.context import Identity
-from pyspark_ckpt.state_store.database import RollingWriter, Tuning
+from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.meta import is_keyed
 from pyspark_ckpt.state_store.restore import Restored
@@ -134,11 +134,9 @@ class RunWriters:
             places, rows = places[mine], rows.taken(mine)
         order = np.argsort(places, kind="stable")
         rows, places = rows.taken(order), places[order]
-        keys, values = rows.keys.strings(), rows.values.strings()
         begins = np.flatnonzero(np.diff(places, prepend=-1))
         for begin, end in pairwise([*begins.tolist(), len(places)]):
-            largest = int(rows.values.size[begin:end].max())
-            self._runs[int(places[begin])].put_all(keys[begin:end], values[begin:end], largest)
+            self._runs[int(places[begin])].write(rows.taken(slice(begin, end)))
         while sum(run.memory_bytes for run in self._runs.values()) > MOST_OPEN_BYTES:
             max(self._runs.values(), key=lambda run: run.memory_bytes).finish()
 

@@ -24,6 +24,7 @@ ENTRY_BYTES = 128
 _MORE = 0x80
 _MOST_SHIFT = 56
 """No number in a table has more bits, and damaged ones must end."""
+_MOST_HEADER_BYTES = 7
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,9 +81,42 @@ def find(blocks: Sequence[bytes], what: str) -> Found:
     if not blocks:
         nothing = np.zeros(0, np.int64)
         return Found(np.zeros(0, np.uint8), nothing, nothing, nothing, nothing, nothing)
-    data, run_begin, run_end, runs = _runs(blocks, what)
-    at, counts = _walked(data, run_begin, run_end, what)
+    data, begins, ends, runs = _laid_out(blocks, what)
+    alike = _alike(data, begins, ends)
+    if alike is not None:
+        return alike
+    at, counts = _walked(data, *_runs(data, begins, ends, runs, what), what)
     return Found(data, np.add.reduceat(counts, np.cumsum(runs) - runs), *_headers(data, at))
+
+
+def _laid_out(blocks: Sequence[bytes], what: str) -> tuple[Bytes, Integers, Integers, Integers]:
+    """The blocks in one array, where the entries of each begin and end in it, and how many runs it has."""
+    pad = bytes(WIDEST)
+    data = np.frombuffer(b"".join([pad, *blocks, pad]), np.uint8)
+    ends = len(pad) + np.cumsum([len(block) for block in blocks])
+    begins = np.concatenate(([len(pad)], ends[:-1]))
+    runs = np.ndarray((len(data) - 3,), "<u4", data, 0, (1,))[ends - 4].astype(np.int64)
+    entries_end = ends - 4 - 4 * runs
+    if (runs < 1).any() or (entries_end < begins).any():
+        raise FormatError(f"{what} is damaged: a block has no runs, or more than bytes.")
+    return data, begins, entries_end, runs
+
+
+def _alike(data: Bytes, begins: Integers, ends: Integers) -> Found | None:
+    """The entries, if all are of the same sizes and share nothing: then nobody has to go from one to the next."""
+    (shared,), (own,), (size,), (key_at,) = map(np.ndarray.tolist, _headers(data, begins[:1]))
+    header_bytes = key_at - int(begins[0])
+    entry_bytes = header_bytes + own + size
+    if shared or header_bytes > _MOST_HEADER_BYTES or entry_bytes > len(data) or ((ends - begins) % entry_bytes).any():
+        return None
+    counts = (ends - begins) // entry_bytes
+    first = np.cumsum(counts) - counts
+    at = np.repeat(begins - first * entry_bytes, counts) + np.arange(int(counts.sum())) * entry_bytes
+    headers = np.ndarray((len(data) - 7,), "<u8", data, 0, (1,))[at] << np.uint64(64 - 8 * header_bytes)
+    if not len(at) or (headers != headers[0]).any():
+        return None
+    shape = len(at)
+    return Found(data, counts, np.zeros(shape, np.int64), np.full(shape, own), np.full(shape, size), at + header_bytes)
 
 
 def _walked(data: Bytes, at: Integers, ends: Integers, what: str) -> tuple[Integers, Integers]:
@@ -106,26 +140,18 @@ def _walked(data: Bytes, at: Integers, ends: Integers, what: str) -> tuple[Integ
     return begins, counts
 
 
-def _runs(blocks: Sequence[bytes], what: str) -> tuple[Bytes, Integers, Integers, Integers]:
-    """The blocks in one array, where each run begins and ends in it, and how many runs each block has."""
-    pad = bytes(WIDEST)
-    data = np.frombuffer(b"".join([pad, *blocks, pad]), np.uint8)
-    ends = len(pad) + np.cumsum([len(block) for block in blocks])
-    begins = np.concatenate(([len(pad)], ends[:-1]))
+def _runs(data: Bytes, begins: Integers, ends: Integers, runs: Integers, what: str) -> tuple[Integers, Integers]:
+    """Where each run of each block begins and ends."""
     words = np.ndarray((len(data) - 3,), "<u4", data, 0, (1,))
-    runs = words[ends - 4].astype(np.int64)
-    entries_end = ends - 4 - 4 * runs
-    if (runs < 1).any() or (entries_end < begins).any():
-        raise FormatError(f"{what} is damaged: a block has no runs, or more than bytes.")
-    block_of = np.repeat(np.arange(len(blocks)), runs)
+    block_of = np.repeat(np.arange(len(runs)), runs)
     last_run = np.cumsum(runs) - 1
     nth = np.arange(len(block_of)) - (last_run - runs + 1)[block_of]
-    run_begin = begins[block_of] + words[entries_end[block_of] + 4 * nth]
+    run_begin = begins[block_of] + words[ends[block_of] + 4 * nth]
     run_end = np.append(run_begin[1:], 0)
-    run_end[last_run] = entries_end
+    run_end[last_run] = ends
     if (run_begin >= run_end).any():
         raise FormatError(f"{what} is damaged: a run of a block has no entries.")
-    return data, run_begin, run_end, runs
+    return run_begin, run_end
 
 
 def _headers(data: Bytes, at: Integers) -> tuple[Integers, Integers, Integers, Integers]:
@@ -159,7 +185,9 @@ def _with_keys(data: Bytes, shared: Integers, own: Integers, at: Integers, value
     if int(size.min()) < SUFFIX_BYTES or shared[0] or (shared[1:] > size[:-1]).any():
         raise FormatError(f"{what} is damaged: an entry has no key.")
     width = int(size.max(initial=0))
-    if width > WIDEST:
+    if not shared.any():
+        keys = Packed(data, at, size)
+    elif width > WIDEST:
         keys = _long_keys(data.tobytes(), shared, own, at)
     else:
         windows = np.ndarray((len(data) - width + 1,), f"V{max(1, width)}", data, 0, (1,))

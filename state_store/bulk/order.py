@@ -50,7 +50,7 @@ def in_order(keys: Packed) -> tuple[Integers, Bools]:
     """Positions of the keys in their order, equal ones as they come; and which of these equal the one before."""
     if keys.size.max(initial=0) > WIDEST:
         return _in_order_one_by_one(keys)
-    found = _word(keys, 0)
+    found = words_of(keys, 0)
     order = np.argsort(found, kind="stable")
     found = found[order]
     is_same = np.zeros(len(keys), np.bool_)
@@ -63,7 +63,7 @@ def in_order(keys: Packed) -> tuple[Integers, Bools]:
         tied[:-1] |= is_same[1:]
         places = np.flatnonzero(tied)
         some = keys.taken(order[places])
-        found = _word(some, number) if number < last else some.size.astype(np.uint64)
+        found = words_of(some, number) if number < last else some.size.astype(np.uint64)
         again = np.lexsort((found, np.cumsum(~is_same[places])))
         order[places] = order[places][again]
         found = found[again]
@@ -78,14 +78,17 @@ def _in_order_one_by_one(keys: Packed) -> tuple[Integers, Bools]:
     return np.array(order), np.array(is_same)
 
 
-def _word(keys: Packed, number: int) -> npt.NDArray[np.uint64]:
-    """Eight bytes of each key as a number that compares as they do; zeros stand for those that it has not."""
-    at, count = keys.at + number * _WORD, np.clip(keys.size - number * _WORD, 0, _WORD)
-    data = keys.data
+def words_of(keys: Packed, number: int) -> npt.NDArray[np.uint64]:
+    """Eight bytes of each key, from ``number`` times eight on, as a number that compares as they do.
+
+    Zeros stand for those that it has not.
+    """
+    at, data = keys.at + number * _WORD, keys.data
     if len(keys) and int(at.max()) + _WORD > len(data):
         data = np.concatenate([data, np.zeros(_WORD * (number + 1), np.uint8)])
     words = np.ndarray((max(0, len(data) - _WORD + 1),), ">u8", data, 0, (1,))[at].astype(np.uint64)
-    if (count == _WORD).all():
+    if int(keys.size.min(initial=_WORD * (number + 1))) >= _WORD * (number + 1):
         return words
+    count = np.clip(keys.size - number * _WORD, 0, _WORD)
     lacking = (8 * (_WORD - count)).astype(np.uint64)
     return np.where(count > 0, words >> lacking << lacking, np.uint64(0))

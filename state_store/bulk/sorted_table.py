@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,9 +28,12 @@ MAGIC = 0x88E241B785F4CFF7
 FORMATS = range(3, 6)
 XXH3 = 4
 """The checksum of blocks."""
-TRAILER_BYTES = 5
-_PLAIN, _LZ4, _LZ4HC, _ZSTD = 0, 4, 5, 7
-_CODECS = {_LZ4: "lz4_raw", _LZ4HC: "lz4_raw", _ZSTD: "zstd"}
+TRAILER = struct.Struct("<BI")
+"""Behind a block: how it is compressed, and its checksum."""
+TRAILER_BYTES = TRAILER.size
+PLAIN, LZ4, LZ4HC, ZSTD = 0, 4, 5, 7
+"""Kinds of compression."""
+_CODECS = {LZ4: "lz4_raw", LZ4HC: "lz4_raw", ZSTD: "zstd"}
 MOST_BLOCK_BYTES = 1 << 31
 PORTION_BYTES = 2 << 20
 """So much of each table is about what is read at once, if it has no large values that were compressed much."""
@@ -129,7 +132,7 @@ class Content:
         """Bytes of all before compression, as they say themselves."""
         data = np.frombuffer(self.data + bytes(_MOST_DIGITS), np.uint8)  # a damaged number may have no end
         inflated, _ = varints(data, self.at)
-        return int(np.where(data[self.at + self.size] == _PLAIN, self.size, inflated).sum())
+        return int(np.where(data[self.at + self.size] == PLAIN, self.size, inflated).sum())
 
     def blocks(self) -> list[bytes]:
         """Each before compression. Raises FormatError."""
@@ -218,6 +221,11 @@ class SortedTable:
         """The data blocks that may have keys from ``begin`` up to ``end``."""
         return Span(self, *self.blocks.within(begin, end))
 
+    @property
+    def properties(self) -> Mapping[bytes, bytes]:
+        """What the file says of itself, by name, in the order of the names."""
+        return self._properties
+
     def _footer(self) -> tuple[Handle, Handle]:
         footer = self.bytes_at(max(0, self._size - FOOTER_BYTES), FOOTER_BYTES)
         version, magic = struct.unpack_from("<IQ", footer, FOOTER_BYTES - 12)
@@ -243,11 +251,9 @@ class SortedTable:
         end = at + size
         kind = content[end]
         block = memoryview(content)[at:end]
-        # The checksum is of the block, and by this product of the byte for its kind.
-        checksum = (xxh3_64_intdigest(block) ^ kind * _LAST_BYTE) & 0xFFFFFFFF
-        if checksum != _U32.unpack_from(content, end + 1)[0]:
+        if checksum_of(block, kind) != _U32.unpack_from(content, end + 1)[0]:
             raise self._damaged("the checksum of a block is wrong")
-        if kind == _PLAIN:
+        if kind == PLAIN:
             return content[at:end]
         if kind not in _CODECS:
             raise self._damaged(f"a block is compressed in the way {kind}")
@@ -277,6 +283,11 @@ class SortedTable:
 
 
 _CODEC = {kind: pa.Codec(name) for kind, name in _CODECS.items()}
+
+
+def checksum_of(block: bytes | memoryview, kind: int) -> int:
+    """That of a block and, by a product, of the byte behind it for its ``kind`` of compression."""
+    return (xxh3_64_intdigest(block) ^ kind * _LAST_BYTE) & 0xFFFFFFFF
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

@@ -228,10 +228,11 @@ class Portion:
 
     def newest(self, entries: Entries, get: Get) -> RowColumns:
         """The rows that follow from the entries."""
-        if len(self.parts) > 1 or entries.sequences.any():
-            order, is_older = in_order(entries.keys)
-        else:  # no key is there twice
-            order, is_older = np.arange(len(entries)), np.zeros(len(entries), np.bool_)
+        if len(self.parts) == 1 and not entries.sequences.any():  # no key is there twice
+            some = entries.taken(_between(entries.keys, np.arange(len(entries)), self.begin, self.end))
+            rows = RowColumns(some.keys, some.values)
+            return rows if some.kinds.all() else rows.taken(some.kinds != DELETION)
+        order, is_older = in_order(entries.keys)
         inside = _between(entries.keys, order, self.begin, self.end)
         order, is_older = order[inside], is_older[inside]
         _check_newest(entries, order, is_older, get)

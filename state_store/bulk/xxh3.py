@@ -19,7 +19,7 @@ _SECRET = bytes.fromhex(
     "170ddd51b7f0da49d316552629d4689e2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e"
 )
 _PRIME = 0x9E3779B185EBCA87
-_AVALANCHE = np.uint64(0x165667919E3779F9)
+LAST_FACTOR = np.uint64(0x165667919E3779F9)
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _ALL = (1 << 64) - 1
@@ -28,19 +28,23 @@ _SHORT = 128
 Hashes = npt.NDArray[np.uint64]
 
 
-def hashes_of(rows: npt.NDArray[np.uint8], seed: int) -> Hashes:
-    """Hashes of the rows of a matrix, whose width is one of ``LENGTHS``."""
+def hashes_of(rows: npt.NDArray[np.uint8], seed: int, last_factor: np.uint64 = LAST_FACTOR) -> Hashes:
+    """Hashes of the rows of a matrix, whose width is one of ``LENGTHS``.
+
+    ``last_factor``: another one than that of the released hash.
+    """
     found = np.empty(len(rows), np.uint64)
     for first in range(0, len(rows), CHUNK_ROWS):
         part = rows[first : first + CHUNK_ROWS]
-        found[first : first + CHUNK_ROWS] = _Hashing(part, seed).hashes()
+        found[first : first + CHUNK_ROWS] = _Hashing(part, seed, last_factor).hashes()
     return found
 
 
 class _Hashing:
     """One chunk of rows."""
 
-    def __init__(self, rows: npt.NDArray[np.uint8], seed: int) -> None:
+    def __init__(self, rows: npt.NDArray[np.uint8], seed: int, last_factor: np.uint64) -> None:
+        self._last_factor = last_factor
         self._rows, self._seed, self._length = rows, seed, rows.shape[1]
         self._sum = np.full(len(rows), self._length * _PRIME & _ALL, np.uint64)
 
@@ -82,7 +86,7 @@ class _Hashing:
 
     def _avalanche(self) -> None:
         self._sum ^= self._sum >> np.uint64(37)
-        self._sum *= _AVALANCHE
+        self._sum *= self._last_factor
         self._sum ^= self._sum >> _HALF
 
     def _word(self, at: int) -> Hashes:

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from pyspark_ckpt.state_store.bulk import Packed, RowColumns, columns_of, joined, order, sum_of, xxh3
+from pyspark_ckpt.state_store.bulk import Packed, RollingWriter, RowColumns, columns_of, joined, order, sum_of, xxh3
 from pyspark_ckpt.state_store.bulk.table_scan import Sweep
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning, write_table_file
 from pyspark_ckpt.state_store.database.tuning import LEVEL0_COMPACTION_FILES
@@ -60,6 +60,17 @@ class Databases(RuleBasedStateMachine):
         self.number += 1
         write_table_file(path, sorted(rows.items()), self.tuning)
         self.database.ingest([path])
+
+    @rule(seed=st.integers(0, 9999), value_bytes=st.sampled_from([0, 9, 300]), size=st.sampled_from([64, 3000]))
+    def ingest_built(self, seed: int, value_bytes: int, size: int) -> None:
+        """Rows of one size, among the others."""
+        choose = random.Random(seed)
+        keys = sorted({b"a" * 7 + choose.randbytes(choose.choice((2, 3))).rjust(3, b"b") for _ in range(size)})
+        rows = RowColumns.of([(key, choose.randbytes(value_bytes)) for key in keys])
+        writer = RollingWriter(self.folder, f"built-{self.number}", self.tuning, 1 << 20)
+        self.number += 1
+        writer.write(rows)
+        self.database.ingest(writer.finish())
 
     @rule(ranges=st.lists(st.tuples(KEYS, KEYS), max_size=3))
     def hide(self, ranges: list[tuple[bytes, bytes]]) -> None:

@@ -1,0 +1,80 @@
+"""Bloom filters as RocksDB reads them, for many keys at once.
+
+The format is that of its "fast local" filter: all bits of a key are within one line of 64 bytes, see ``bloom_impl.h``
+in https://github.com/facebook/rocksdb/tree/main/util. The hash is an xxh3 from before its release, see ``xxph3.h``
+there: from 17 to 240 bytes, one factor was another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pyspark_ckpt.state_store.bulk.packed import Bytes
+from pyspark_ckpt.state_store.bulk.xxh3 import CHUNK_ROWS, Hashes, hashes_of
+
+PREFIX_BYTES = 6
+BITS_PER_KEY = 10
+PROBES = 6
+"""Bits of one key: the best number for so many bits per key."""
+LINE_BYTES = 64
+_LINE_BITS = np.uint64(9)
+_TRAILER = bytes([0xFF, 0, PROBES, 0, 0])
+"""It is not one of the older kinds; it is the first of the newer ones; its lines have 64 bytes."""
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+_NEXT_PROBE = np.uint32(0x9E3779B9)
+_PROBE_SHIFT = np.uint32(32 - 9)
+
+_SECRET = np.uint64(0xBE4BA423396CFEB8)
+_FIRST_PRIME = np.uint64(0x9E3779B1)
+_SECOND_PRIME = np.uint64(0xC2B2AE3D27D4EB4F)
+_LAST_FACTOR = np.uint64(0x165667B19E3779F9)
+
+
+def prefix_hashes(begins: npt.NDArray[np.uint64]) -> Hashes:
+    """Hashes of the first ``PREFIX_BYTES`` bytes of many keys, whose first eight are given, read as little-endian."""
+    found = np.empty(len(begins), np.uint64)
+    for first in range(0, len(begins), CHUNK_ROWS):
+        begin = begins[first : first + CHUNK_ROWS]
+        hashes = found[first : first + CHUNK_ROWS]
+        # The first four bytes, and the last four, which begin at the third.
+        np.bitwise_and(begin >> np.uint64(16), _LOW, out=hashes)
+        hashes <<= _HALF
+        hashes |= begin & _LOW
+        hashes ^= _SECRET
+        hashes ^= hashes >> np.uint64(51)
+        hashes *= _FIRST_PRIME
+        hashes += np.uint64(PREFIX_BYTES)
+        hashes ^= hashes >> np.uint64(47)
+        hashes *= _SECOND_PRIME
+        hashes ^= hashes >> np.uint64(37)
+        hashes *= _LAST_FACTOR
+        hashes ^= hashes >> _HALF
+    return found
+
+
+def key_hashes(keys: Bytes) -> Hashes:
+    """Hashes of the rows of a matrix, whose width is one of ``LENGTHS``."""
+    return hashes_of(keys, 0, _LAST_FACTOR)
+
+
+def filter_of(hashes: Sequence[Hashes]) -> bytes:
+    """The block of a filter that says of everything with one of the hashes that it may be there."""
+    count = sum(map(len, hashes))
+    lines = max(1, -(-count * BITS_PER_KEY // (8 * LINE_BYTES)))
+    bits = np.zeros(lines << int(_LINE_BITS), np.bool_)
+    for some in hashes:
+        for first in range(0, len(some), CHUNK_ROWS):
+            part = some[first : first + CHUNK_ROWS]
+            line = part & _LOW
+            line *= np.uint64(lines)
+            line >>= _HALF
+            line <<= _LINE_BITS
+            line_at, probe = line.view(np.int64), (part >> _HALF).astype(np.uint32)
+            for _ in range(PROBES):
+                bits[line_at + (probe >> _PROBE_SHIFT)] = True
+                probe *= _NEXT_PROBE
+    return np.packbits(bits, bitorder="little").tobytes() + _TRAILER
