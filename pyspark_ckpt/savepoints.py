@@ -7,25 +7,25 @@ does as well.
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark_ckpt.session import shim
+from pyspark_ckpt.spark_job import SparkJob, master_here
 from pyspark_ckpt.state_store.blobs import S3aSettings
 from pyspark_ckpt.state_store.blobs.s3a import PREFIX as S3A
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.inventory import inventory
-from pyspark_ckpt.state_store.jobs import SMALL_BYTES, CopyHere, LocalProcesses, Progress, RunHere, Runner, Task
+from pyspark_ckpt.state_store.jobs import SMALL_BYTES, CopyHere, LocalProcesses, Progress, RunHere, Runner
 from pyspark_ckpt.state_store.options import Options, parse, settings_of
 from pyspark_ckpt.state_store.query_log import refuse_other_provider
 from pyspark_ckpt.state_store.restoration import Restoration
@@ -42,14 +42,11 @@ from pyspark_ckpt.state_store.savepoint_deletion import delete, finish_claim, re
 from pyspark_ckpt.terminal import progress_bar
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 STOP_TIMEOUT_S = 600.0
 _LOOK_S = 0.05
-SLICES_A_CORE = 2
-"""Tasks of a Spark job for each core: a task in Python takes Spark 80 ms, and one that ends late keeps cores idle."""
 
 
 def savepoint(
@@ -186,88 +183,12 @@ def _job(what: str, size_bytes: int = SMALL_BYTES, *, only_copies: bool = False)
     """How the tasks of an operation run, and who is told how far they are."""
     session = _active_session()
     runner: Runner = RunHere() if size_bytes < SMALL_BYTES else LocalProcesses()
-    if only_copies and (session is None or _local(session.sparkContext)):
+    if only_copies and (session is None or master_here(session.sparkContext)):
         runner = CopyHere()
     elif session is not None:
         runner = SparkJob(session, f"pyspark-ckpt: {what}")
     with progress_bar(what) as progress:
         yield runner, progress
-
-
-@dataclass(frozen=True)
-class SparkJob:
-    """A runner: the tasks of a Spark job take some of the tasks each, one after the other."""
-
-    session: SparkSession
-    description: str
-
-    @property
-    def width(self) -> int:
-        """As many as there are cores."""
-        return self.session.sparkContext.defaultParallelism
-
-    def __call__(self, tasks: Sequence[Task], progress: Progress) -> list[Any]:
-        """See Runner. What fails is raised as it was; Spark tries again first what may pass."""
-        if not tasks:
-            return []
-        context = self.session.sparkContext
-        slices = min(len(tasks), self.width * SLICES_A_CORE)
-        group = f"pyspark-ckpt-{time.monotonic_ns()}"
-        attempted = partial(_outcome, attempts=_attempts(context))
-        outcomes: list[tuple[Any, CkptError | None]] = []
-        problems: list[Exception] = []
-
-        def run() -> None:
-            context.setJobGroup(group, self.description)
-            try:
-                outcomes.extend(context.parallelize(tasks, slices).map(attempted).collect())
-            except Exception as problem:  # noqa: BLE001 - raised below, in the caller's thread
-                problems.append(problem)
-
-        from pyspark import InheritableThread  # noqa: PLC0415 - see the docstring of the package
-
-        thread = InheritableThread(target=run)
-        thread.start()
-        while thread.is_alive():
-            thread.join(_LOOK_S)
-            progress(_finished_tasks(context, group) * len(tasks) // slices, len(tasks))
-        if problems:
-            raise problems[0]
-        for _, problem in outcomes:
-            if problem is not None:
-                raise problem
-        return [result for result, _ in outcomes]
-
-
-def _outcome(task: Task, attempts: int) -> tuple[Any, CkptError | None]:
-    """What came of a task; an error that may pass is given to Spark, but for the last of its attempts."""
-    from pyspark import TaskContext  # noqa: PLC0415 - see the docstring of the package
-
-    try:
-        return task(), None
-    except CkptError as problem:
-        context = TaskContext.get()
-        if problem.retryable and context is not None and context.attemptNumber() + 1 < attempts:
-            raise
-        return None, problem
-
-
-def _attempts(context: SparkContext) -> int:
-    """How often Spark tries a task: in ``local[2, 4]`` four times, and once where the master does not say."""
-    local = _local(context)
-    return int(local[3] or 1) if local else int(context.getConf().get("spark.task.maxFailures", "4") or 4)
-
-
-def _finished_tasks(context: Any, group: str) -> int:  # noqa: ANN401 - a SparkContext
-    tracker = context.statusTracker()
-    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
-    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
-    return sum(stage.numCompletedTasks for stage in stages if stage is not None)
-
-
-def _local(context: SparkContext) -> re.Match[str] | None:
-    """The master of a session whose executor is its driver, which is all that there is of the cluster, or None."""
-    return re.fullmatch(r"local(\[[^,]*(,\s*(\d+))?\s*\])?", context.master or "")
 
 
 def _active_session() -> SparkSession | None:

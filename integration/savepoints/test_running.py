@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators.providers import OURS, ROCKSDB
 from pyspark_ckpt import savepoints
+from pyspark_ckpt.spark_job import SparkJob
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, StorageError
 
 if TYPE_CHECKING:
@@ -211,5 +212,5 @@ def test_an_error_that_may_pass_is_raised_as_it_was_when_no_attempt_is_left(spar
             raise StorageError("The place did not answer.", hint="Look at its network.")
 
     with pytest.raises(StorageError, match="did not answer") as failed:
-        savepoints.SparkJob(spark, "in vain")([Unlucky()], lambda _done, _of: None)
+        SparkJob(spark, "in vain")([Unlucky()], lambda _done, _of: None)
     assert failed.value.hint == "Look at its network."
