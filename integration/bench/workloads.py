@@ -167,6 +167,7 @@ ALL: tuple[Workload, ...] = (
         _aggregation,
         200_000,
         500_000,
+        warm=30,  # the JVM compiles for that long
     ),
     Workload("keyed-small", "count and sum in Python, 50k rows a batch over 20k keys", _aggregation, 20_000, 50_000),
     Workload(

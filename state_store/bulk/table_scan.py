@@ -173,8 +173,8 @@ class Portion:
     def rows(self, get: Get, most_bytes: int) -> Iterator[RowColumns]:
         """Read them, if that is too much one half after the other; none that are empty.
 
-        ``get`` is what the database has for a key: it is asked now and then, to see that the order is right. Raises
-        StorageError, FormatError, InternalError.
+        ``get`` is what the database has for a key: it is asked for one row of each part, and for one that has several
+        entries. Raises StorageError, FormatError, InternalError.
         """
         waiting = [self]
         while waiting:
@@ -229,15 +229,21 @@ class Portion:
     def newest(self, entries: Entries, get: Get) -> RowColumns:
         """The rows that follow from the entries."""
         if len(self.parts) == 1 and not entries.sequences.any():  # no key is there twice
-            some = entries.taken(_between(entries.keys, np.arange(len(entries)), self.begin, self.end))
-            rows = RowColumns(some.keys, some.values)
-            return rows if some.kinds.all() else rows.taken(some.kinds != DELETION)
-        order, is_older = in_order(entries.keys)
-        inside = _between(entries.keys, order, self.begin, self.end)
-        order, is_older = order[inside], is_older[inside]
-        _check_newest(entries, order, is_older, get)
-        order = order[~is_older & (entries.kinds[order] != DELETION)]
-        return RowColumns(entries.keys.taken(order), entries.values.taken(order))
+            entries = entries.taken(_between(entries.keys, np.arange(len(entries)), self.begin, self.end))
+            rows = RowColumns(entries.keys, entries.values)
+            if not entries.kinds.all():
+                rows = rows.taken(entries.kinds != DELETION)
+        else:
+            order, is_older = in_order(entries.keys)
+            inside = _between(entries.keys, order, self.begin, self.end)
+            order, is_older = order[inside], is_older[inside]
+            _check_newest(entries, order, is_older, get)
+            order = order[~is_older & (entries.kinds[order] != DELETION)]
+            rows = RowColumns(entries.keys.taken(order), entries.values.taken(order))
+        if len(rows):
+            middle = len(rows) // 2
+            _check(rows.keys[middle], rows.values[middle], get)
+        return rows
 
 
 def _between(keys: Packed, order: Integers, begin: bytes, end: bytes) -> slice:
@@ -247,11 +253,14 @@ def _between(keys: Packed, order: Integers, begin: bytes, end: bytes) -> slice:
 
 
 def _check_newest(entries: Entries, order: Integers, is_older: Bools, get: Get) -> None:
-    """Compare one row of which there are several entries with what the database says of it."""
+    """Compare one row of which there are several entries, if any has, with what the database says of it."""
     doubled = np.flatnonzero(is_older)
     if not len(doubled):
         return
     newest = int(order[doubled[0] - 1])
-    expected = None if entries.kinds[newest] == DELETION else entries.values[newest]
-    if get(entries.keys[newest]) != expected:
-        raise InternalError(f"The row of the key {entries.keys[newest].hex()} is not what the database has.")
+    _check(entries.keys[newest], None if entries.kinds[newest] == DELETION else entries.values[newest], get)
+
+
+def _check(key: bytes, value: bytes | None, get: Get) -> None:
+    if get(key) != value:
+        raise InternalError(f"The row of the key {key.hex()} is not what the database has.")

@@ -209,16 +209,34 @@ def test_tables_in_a_wrong_order_are_noticed(quick_path: Path) -> None:
     database.close()
 
 
-def test_damage_anywhere_in_a_table_is_found_or_without_effect(quick_path: Path) -> None:
-    rows = [(n.to_bytes(4, "big"), bytes([n % 7]) * (n % 300)) for n in range(400)]
+def test_rows_that_the_database_does_not_have_are_noticed(quick_path: Path) -> None:
+    database = filled(quick_path, 1_000)
+    database.compact()
+    (file,) = database.table_files()
+    with pytest.raises(InternalError, match="is not what the database has"):
+        swept(database.folder, [file], lambda _key: None)
+    with pytest.raises(InternalError, match="is not what the database has"):
+        swept(database.folder, [file], lambda _key: b"another")
+    database.close()
+
+
+@pytest.mark.parametrize("written_by", ["rocksdb", "ours"])
+def test_damage_anywhere_in_a_table_is_found_or_without_effect(written_by: str, quick_path: Path) -> None:
+    are_alike = written_by == "ours"
+    rows = [(n.to_bytes(8, "big"), bytes([n % 7]) * (150 if are_alike else n % 300)) for n in range(400)]
     path = quick_path / "table.sst"
-    write_table_file(path, rows, TUNING)
+    if are_alike:
+        writer = RollingWriter(quick_path, "built", TUNING, 1 << 30)
+        writer.write(RowColumns.of(rows))
+        writer.finish()[0].rename(path)
+    else:
+        write_table_file(path, rows, TUNING)
     whole = path.read_bytes()
     file = TableFile(path.name, len(whole), rows[0][0], rows[-1][0], len(rows), 0)
 
     def found(content: bytes) -> list[tuple[bytes, bytes]]:
         path.write_bytes(content)
-        return swept(quick_path, [file], lambda _key: None)
+        return swept(quick_path, [file], dict(rows).get)
 
     assert found(whole) == rows
     choose = random.Random(1)
