@@ -60,10 +60,10 @@ class Conversion:
         )
         return pd.concat(columns, axis=1)
 
-    def to_rows(self, frames: Sequence[pd.DataFrame], output: StructType) -> pa.RecordBatch:
+    def to_rows(self, frame: pd.DataFrame, output: StructType) -> pa.RecordBatch:
         """What such a function returned as rows of the output."""
         batch = PandasToArrowConversion.convert(
-            [pd.concat(frames, ignore_index=True)],
+            [frame],
             StructType([StructField("_0", output)]),
             timezone=self.time_zone,
             safecheck=self.checks_casts,
@@ -72,6 +72,57 @@ class Conversion:
             int_to_decimal_coercion_enabled=self.coerces_integers_to_decimals,
         )
         return pa.RecordBatch.from_struct_array(batch.column(0))
+
+
+class Returned:
+    """Frames that a function has returned, to be put together.
+
+    Of those that follow each other with the same names and types, what is kept are the columns: many frames of a row
+    each take pandas long to put together, and Python long to look for what is garbage among them.
+    """
+
+    def __init__(self) -> None:
+        self._frames: list[pd.DataFrame] = []
+        self._run: list[list[Any]] = []
+        self._first = pd.DataFrame()
+        self._said: tuple[list[Any], list[Any]] = [], []
+        self._count = 0
+
+    def __len__(self) -> int:
+        """How many frames there are."""
+        return self._count
+
+    def add(self, frame: pd.DataFrame) -> None:
+        """One more."""
+        # What is public takes ten times as long.
+        columns: list[Any] = list(frame._iter_column_arrays())  # type: ignore[operator]  # the stubs do not know it
+        said = frame.columns.tolist(), [column.dtype for column in columns]
+        if said != self._said:
+            self._end_run()
+            self._first, self._said = frame, said
+        self._run.append(columns)
+        self._count += 1
+
+    def taken(self) -> pd.DataFrame:
+        """All of them in one; they are forgotten. There must be one."""
+        self._end_run()
+        frames, self._frames, self._count = self._frames, [], 0
+        return pd.concat(frames, ignore_index=True)
+
+    def _end_run(self) -> None:
+        if len(self._run) > 1:
+            together = [_one_behind_the_other(some) for some in zip(*self._run, strict=True)]
+            frame = pd.DataFrame(dict(enumerate(together)), copy=False)
+            frame.columns = self._first.columns
+            self._frames.append(frame)
+        elif self._run:
+            self._frames.append(self._first)
+        self._run, self._said = [], ([], [])
+
+
+def _one_behind_the_other(arrays: Sequence[Any]) -> Any:
+    first = arrays[0]
+    return np.concatenate(arrays) if isinstance(first, np.ndarray) else type(first)._concat_same_type(arrays)  # noqa: SLF001
 
 
 class Groups:

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import StructType
 
 from pyspark_ckpt.operators.columns import arrow_values, python_values
-from pyspark_ckpt.operators.group_frames import Conversion, Groups
+from pyspark_ckpt.operators.group_frames import Conversion, Groups, Returned
 from pyspark_ckpt.operators.group_times import NO_WATERMARK, TIME_OUTS
 from pyspark_ckpt.operators.processors import VectorContext, VectorProcessor
 from pyspark_ckpt.operators.states import ValueState
@@ -124,7 +124,7 @@ class _Calls:
         times = [None] * len(self._states) if self._clock is None else processor.time_out_ms.get(ctx.keys).to_pylist()
         self._old_times, self._times = times, list(times)
         self._written: set[int] = set()
-        self._frames: list[pd.DataFrame] = []
+        self._returned = Returned()
         self._batches: list[pa.RecordBatch] = []
 
     def call(self, position: int, key: tuple[Any, ...], frames: Iterator[pd.DataFrame], *, timed_out: bool) -> None:
@@ -184,14 +184,13 @@ class _Calls:
                     f"{len(self._processor.output)}: {self._processor.output.names}."
                 )
             if len(frame):
-                self._frames.append(frame)
-        if len(self._frames) >= FRAMES_AT_ONCE:
+                self._returned.add(frame)
+        if len(self._returned) >= FRAMES_AT_ONCE:
             self._pack()
 
     def _pack(self) -> None:
-        if self._frames:
-            self._batches.append(self._processor.how.to_rows(self._frames, self._processor.output))
-            self._frames = []
+        if len(self._returned):
+            self._batches.append(self._processor.how.to_rows(self._returned.taken(), self._processor.output))
 
 
 def _change_of_timestamps(kind: pa.StructType, change: Callable[[datetime], datetime]) -> Callable[[Any], Any]:

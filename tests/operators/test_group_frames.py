@@ -1,0 +1,52 @@
+"""Frames that a function returned are put together as pandas would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyspark_ckpt.operators.group_frames import Returned
+
+KINDS: dict[str, Callable[[int], pd.DataFrame]] = {
+    "integers": lambda n: pd.DataFrame({"key": [n], "rows": [n]}),
+    "small integers": lambda n: pd.DataFrame({"key": [n], "rows": [n]}, dtype="int16"),
+    "floats": lambda n: pd.DataFrame({"key": [n, n], "rows": [n / 2, None]}),
+    "another order": lambda n: pd.DataFrame({"rows": [n], "key": [n]}),
+    "numbers for names": lambda n: pd.DataFrame([[n, n + 1]]),
+    "strings": lambda n: pd.DataFrame({"key": [str(n)] * 3, "rows": [None, str(n), ""]}),
+    "own strings": lambda n: pd.DataFrame({"key": [str(n)], "rows": [None]}, dtype="string"),
+    "times": lambda n: pd.DataFrame({"key": [pd.Timestamp(n, tz="UTC")], "rows": [pd.Timedelta(n)]}),
+    "local times": lambda n: pd.DataFrame({"key": [pd.Timestamp(n)], "rows": [pd.NaT]}),
+    "own integers": lambda n: pd.DataFrame({"key": [n, None], "rows": [True, None]}).astype({"key": "Int64"}),
+    "categories": lambda n: pd.DataFrame({"key": pd.Categorical(["a" if n % 2 else "b"], ["a", "b"]), "rows": [n]}),
+    "lists": lambda n: pd.DataFrame({"key": [[n]], "rows": [{"n": n}]}),
+    "an index": lambda n: pd.DataFrame({"key": [n], "rows": [n]}, index=[n + 7]),
+    "a slice": lambda n: pd.DataFrame({"key": np.arange(n, n + 9), "rows": 1.5})[3:5],
+}
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(KINDS)), st.integers(1, 3)), min_size=1, max_size=12))
+@settings(deadline=None)
+@pytest.mark.filterwarnings("ignore:The behavior of DataFrame concatenation:FutureWarning")
+def test_frames_are_what_pandas_makes_of_them(kinds: list[tuple[str, int]]) -> None:
+    frames = [KINDS[kind](number) for kind, times in kinds for number in range(times)]
+    returned = Returned()
+    for _ in range(2):  # and nothing is left of those before
+        for frame in frames:
+            returned.add(frame)
+        assert len(returned) == len(frames)
+        pd.testing.assert_frame_equal(returned.taken(), pd.concat(frames, ignore_index=True))
+        assert len(returned) == 0
+
+
+def test_a_name_may_stand_twice() -> None:
+    frames = [pd.DataFrame([[n, n / 2]], columns=["key", "key"]) for n in range(3)]
+    returned = Returned()
+    for frame in frames:
+        returned.add(frame)
+    pd.testing.assert_frame_equal(returned.taken(), pd.concat(frames, ignore_index=True))
