@@ -94,8 +94,7 @@ class Returned:
 
     def add(self, frame: pd.DataFrame) -> None:
         """One more."""
-        # What is public takes ten times as long.
-        columns: list[Any] = list(frame._iter_column_arrays())  # type: ignore[operator]  # the stubs do not know it
+        columns: list[Any] = list(frame._iter_column_arrays())  # type: ignore[operator]  # noqa: SLF001 - public ways are slow
         said = frame.columns.tolist(), [column.dtype for column in columns]
         if said != self._said:
             self._end_run()

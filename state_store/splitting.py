@@ -26,6 +26,7 @@ from pyspark_ckpt.state_store.bulk import RollingWriter, RowColumns
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.digests import Digest
+from pyspark_ckpt.state_store.keys import STATE_BYTES
 from pyspark_ckpt.state_store.meta import is_keyed
 from pyspark_ckpt.state_store.restore import Restored
 from pyspark_ckpt.state_store.rows import counts_of, proven, refuse_stray_rows, require_counts, rows_of
@@ -35,6 +36,8 @@ RUNS_FOLDER = "_ckpt/restore/runs"
 ROLL_OVER_BYTES = 16 << 20
 MOST_WRITERS = 128
 """Files that are written at once: RocksDB has a buffer of up to 1 MB for each."""
+ROWS_AT_ONCE = 4096
+MOST_WAITING_BYTES = 16 << 20
 MOST_OPEN_BYTES = 192 << 20
 """Of memory for all files that are being written."""
 _UNSEEN, _NOW, _LATER, _DONE = range(4)
@@ -105,6 +108,8 @@ class RunWriters:
         self._folder, self._tuning, self._partitions = folder, tuning, partitions
         self._key_groups = key_groups
         self._turns = np.full(partitions, _UNSEEN, np.uint8)
+        self._waiting: list[RowColumns] = []
+        self._waiting_rows = self._waiting_bytes = 0
         self._runs: dict[int, RollingWriter] = {}
         self.files: dict[int, list[Path]] = {}
         """All that are complete, by partition; keys rise from file to file."""
@@ -114,6 +119,7 @@ class RunWriters:
         is_through = False
         while not is_through:
             yield
+            self._spread()
             for partition, run in self._runs.items():
                 self.files[partition] = run.finish()
             self._runs.clear()
@@ -122,7 +128,28 @@ class RunWriters:
             self._turns[self._turns == _LATER] = _UNSEEN
 
     def write(self, rows: RowColumns) -> None:
-        """Write rows of one state, whose keys rise from call to call, each to the file of its partition."""
+        """Write rows of one state, whose keys rise from call to call, each to the file of its partition.
+
+        They wait until there are some for each of the partitions: files of few rows at a time take long to build.
+        """
+        if not len(rows):
+            return
+        if self._waiting and not _are_alike(self._waiting[0], rows):
+            self._spread()
+        self._waiting.append(rows)
+        self._waiting_rows += len(rows)
+        self._waiting_bytes += int(rows.keys.size.sum()) + int(rows.values.size.sum())
+        writers = len(self._runs) or min(self._partitions, MOST_WRITERS)
+        if self._waiting_rows >= ROWS_AT_ONCE * writers or self._waiting_bytes >= MOST_WAITING_BYTES:
+            self._spread()
+
+    def _spread(self) -> None:
+        """Write the rows that wait."""
+        if self._waiting:
+            self._write(RowColumns.joined(self._waiting))
+            self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+
+    def _write(self, rows: RowColumns) -> None:
         places = self._places_of(rows.hashes())
         for partition in np.flatnonzero(np.bincount(places, minlength=self._partitions)).tolist():
             if self._turns[partition] == _UNSEEN:
@@ -146,6 +173,14 @@ class RunWriters:
             groups = hashes.astype(np.uint64) * np.uint64(self._key_groups) >> np.uint64(32)
             return (groups * np.uint64(self._partitions) // np.uint64(self._key_groups)).astype(small)
         return np.mod(hashes.view(np.int32), self._partitions).astype(small)  # with a sign, as Spark has them
+
+
+def _are_alike(some: RowColumns, others: RowColumns) -> bool:
+    """Whether all rows are of one state and of one size, so that they are put together quickly."""
+    return some.keys[0][:STATE_BYTES] == others.keys[0][:STATE_BYTES] and all(
+        one.size.min() == one.size.max() == other.size.min() == other.size.max()
+        for one, other in ((some.keys, others.keys), (some.values, others.values))
+    )
 
 
 def run_folder(operator: int, store: str, partition: int) -> str:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from pyspark_ckpt.state_store.bulk.packed import Bytes
-from pyspark_ckpt.state_store.bulk.xxh3 import CHUNK_ROWS, Hashes, hashes_of
+from pyspark_ckpt.state_store.bulk.xxh3 import CHUNK_ROWS, LENGTHS, Hashes, folded_product, hashes_of
 
 PREFIX_BYTES = 6
 BITS_PER_KEY = 10
@@ -28,37 +27,62 @@ _HALF = np.uint64(32)
 _NEXT_PROBE = np.uint32(0x9E3779B9)
 _PROBE_SHIFT = np.uint32(32 - 9)
 
-_SECRET = np.uint64(0xBE4BA423396CFEB8)
+_SECRETS = np.uint64(0xBE4BA423396CFEB8), np.uint64(0x1CAD21F72C81017C)
 _FIRST_PRIME = np.uint64(0x9E3779B1)
 _SECOND_PRIME = np.uint64(0xC2B2AE3D27D4EB4F)
 _LAST_FACTOR = np.uint64(0x165667B19E3779F9)
 
+KEY_BYTES = range(PREFIX_BYTES, LENGTHS.stop)
+"""Sizes of keys that can be hashed."""
+_WORD = 8
 
-def prefix_hashes(begins: npt.NDArray[np.uint64]) -> Hashes:
+
+def prefix_hashes(begins: Hashes) -> Hashes:
     """Hashes of the first ``PREFIX_BYTES`` bytes of many keys, whose first eight are given, read as little-endian."""
     found = np.empty(len(begins), np.uint64)
     for first in range(0, len(begins), CHUNK_ROWS):
         begin = begins[first : first + CHUNK_ROWS]
-        hashes = found[first : first + CHUNK_ROWS]
-        # The first four bytes, and the last four, which begin at the third.
-        np.bitwise_and(begin >> np.uint64(16), _LOW, out=hashes)
-        hashes <<= _HALF
-        hashes |= begin & _LOW
-        hashes ^= _SECRET
-        hashes ^= hashes >> np.uint64(51)
-        hashes *= _FIRST_PRIME
-        hashes += np.uint64(PREFIX_BYTES)
-        hashes ^= hashes >> np.uint64(47)
-        hashes *= _SECOND_PRIME
-        hashes ^= hashes >> np.uint64(37)
-        hashes *= _LAST_FACTOR
-        hashes ^= hashes >> _HALF
+        found[first : first + CHUNK_ROWS] = _of_half_words(begin & _LOW, begin >> np.uint64(16) & _LOW, PREFIX_BYTES)
     return found
 
 
 def key_hashes(keys: Bytes) -> Hashes:
-    """Hashes of the rows of a matrix, whose width is one of ``LENGTHS``."""
-    return hashes_of(keys, 0, _LAST_FACTOR)
+    """Hashes of the rows of a matrix, whose width is one of ``KEY_BYTES``."""
+    width = keys.shape[1]
+    if width in LENGTHS:
+        return hashes_of(keys, 0, _LAST_FACTOR)
+    if width <= _WORD:
+        first, last = (_column(keys, at, "<u4") for at in (0, width - 4))
+        return _of_half_words(first, last, width)
+    first, last = (_column(keys, at, "<u8") ^ secret for at, secret in zip((0, width - 8), _SECRETS, strict=True))
+    sums = first + last
+    sums += np.uint64(width)
+    sums += folded_product(first, last)
+    return _avalanche(sums)
+
+
+def _of_half_words(first: Hashes, last: Hashes, width: int) -> Hashes:
+    """Hashes of four to eight bytes, of which the first four and the last four are given."""
+    hashes = last << _HALF
+    hashes |= first
+    hashes ^= _SECRETS[0]
+    hashes ^= hashes >> np.uint64(51)
+    hashes *= _FIRST_PRIME
+    hashes += np.uint64(width)
+    hashes ^= hashes >> np.uint64(47)
+    hashes *= _SECOND_PRIME
+    return _avalanche(hashes)
+
+
+def _avalanche(hashes: Hashes) -> Hashes:
+    hashes ^= hashes >> np.uint64(37)
+    hashes *= _LAST_FACTOR
+    hashes ^= hashes >> _HALF
+    return hashes
+
+
+def _column(keys: Bytes, at: int, kind: str) -> Hashes:
+    return np.ndarray(len(keys), kind, keys, at, keys.strides[:1]).astype(np.uint64)
 
 
 def filter_of(hashes: Sequence[Hashes]) -> bytes:

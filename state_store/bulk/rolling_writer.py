@@ -5,17 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from pyspark_ckpt.state_store.bulk.rows import RowColumns
-from pyspark_ckpt.state_store.bulk.table_builder import Shape, TableBuilder
+from pyspark_ckpt.state_store.bulk.table_builder import FEW_REPEATS, TableBuilder, can_be_built, repeats_of
 from pyspark_ckpt.state_store.database import TableWriter, Tuning
+from pyspark_ckpt.state_store.errors import InternalError
 
-LEAST_ROWS = 64
-"""A file that begins with fewer is written by RocksDB."""
+LEAST_ROWS = 1024
+"""A file that begins with fewer at once is written by RocksDB."""
 
 
 class RollingWriter:
     """Writes rows whose keys rise into table files, one after the other, of about ``most_bytes`` each.
 
-    Files of rows that are all of one size are built at once; where sizes differ, RocksDB writes a file row by row.
+    Files are built of many rows at once or, if they are few, large, or of too many sizes, written by RocksDB.
     """
 
     def __init__(self, folder: Path, name: str, tuning: Tuning, most_bytes: int) -> None:
@@ -23,6 +24,7 @@ class RollingWriter:
         self._folder, self._name, self._tuning, self._most_bytes = folder, name, tuning, most_bytes
         self._paths: list[Path] = []
         self._open: TableBuilder | TableWriter | None = None
+        self._last_key = b""
 
     @property
     def memory_bytes(self) -> int:
@@ -33,23 +35,28 @@ class RollingWriter:
         """Write rows. Raises StorageError, and for rows out of order InternalError or StorageError."""
         if not len(rows):
             return
-        if not isinstance(self._open, TableWriter):
-            shape = Shape.of(rows)
-            if self._open is not None and not self._open.shape.holds(shape):
-                self.finish()
-            if self._open is None:
-                self._open = self._begun(shape if len(rows) >= LEAST_ROWS else None)
+        if rows.keys[0] <= self._last_key:
+            raise InternalError(f"Rows for {self._folder}/{self._name} are not in the order of keys.")
+        if isinstance(self._open, TableBuilder) and not (can_be_built(rows) and self._open.holds(rows)):
+            self.finish()
+        if self._open is None:
+            self._open = self._begun(rows)
         if isinstance(self._open, TableBuilder):
             self._open.write(rows)
         else:
             self._open.put_all(rows.keys.strings(), rows.values.strings())
-        if self._open.size_bytes > self._most_bytes:
+        self._last_key = rows.keys[len(rows) - 1]
+        is_large = isinstance(self._open, TableBuilder) and self._open.memory_bytes > self._most_bytes
+        if is_large or self._open.size_bytes > self._most_bytes:
             self.finish()
 
-    def _begun(self, shape: Shape | None) -> TableBuilder | TableWriter:
+    def _begun(self, rows: RowColumns) -> TableBuilder | TableWriter:
+        """The next file, for rows like these."""
         path = self._folder / f"{self._name}-{len(self._paths)}.sst"
         self._paths.append(path)
-        return TableWriter(path, self._tuning) if shape is None else TableBuilder(path, shape, self._tuning)
+        if len(rows) < LEAST_ROWS or not can_be_built(rows):
+            return TableWriter(path, self._tuning)
+        return TableBuilder(path, self._tuning, by_prefix=repeats_of(rows) * FEW_REPEATS <= len(rows))
 
     def finish(self) -> list[Path]:
         """All files, complete. Raises StorageError."""

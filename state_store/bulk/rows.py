@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pyspark_ckpt.state_store.bulk.packed import Packed
+from pyspark_ckpt.state_store.bulk.packed import Packed, concatenated
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
 
 
@@ -27,6 +27,13 @@ class RowColumns:
     def of(cls, rows: Sequence[tuple[bytes, bytes]]) -> RowColumns:
         """The same as ``rows``."""
         return cls(Packed.of([key for key, _ in rows]), Packed.of([value for _, value in rows]))
+
+    @classmethod
+    def joined(cls, parts: Sequence[RowColumns]) -> RowColumns:
+        """All of them, part after part."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(concatenated([part.keys for part in parts]), concatenated([part.values for part in parts]))
 
     def taken(self, which: slice | npt.NDArray[np.generic]) -> RowColumns:
         """Those at some positions, or where a mask is true."""

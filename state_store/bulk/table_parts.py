@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from pyspark_ckpt.state_store.bulk.entries import varint
 from pyspark_ckpt.state_store.bulk.packed import Bytes, Integers
 from pyspark_ckpt.state_store.bulk.sorted_table import FOOTER_BYTES, MAGIC, XXH3, Handle, SortedTable
 from pyspark_ckpt.state_store.database import TABLE_FORMAT_VERSION, Tuning, write_table_file
@@ -19,17 +20,7 @@ _END = struct.Struct("<IQ")
 _MORE = 0x80
 
 
-def varint(number: int) -> bytes:
-    """A number, seven bits a byte."""
-    digits = bytearray()
-    while number >= _MORE:
-        digits.append(number & 0x7F | _MORE)
-        number >>= 7
-    digits.append(number)
-    return bytes(digits)
-
-
-def encoded(handle: Handle) -> bytes:
+def place_of(handle: Handle) -> bytes:
     """Where a block begins, and its size."""
     return varint(handle[0]) + varint(handle[1])
 
@@ -52,27 +43,37 @@ def _shared_bytes(one: bytes, other: bytes) -> int:
     return next((at for at in range(both) if one[at] != other[at]), both)
 
 
-def index_of(first: Bytes, last: Bytes, at: Integers, size: Integers) -> bytes:
-    """The index of data blocks: of matrices of their first and last keys, and of where they are and their bytes there.
+def index_of(first: Sequence[bytes], last: Sequence[bytes], blocks: Sequence[Handle]) -> bytes:
+    """The index of data blocks: of their first and last keys, and of where they are.
 
     A block is known by a short key that is not less than its last one, and less than the first one of the next.
     """
-    keys, key_bytes = last.copy(), np.full(len(last), last.shape[1])
-    differ = (last[:-1] != first[1:]).argmax(axis=1)
-    shortened = np.flatnonzero(differ + 1 < last.shape[1])
-    keys[shortened], key_bytes[shortened] = first[shortened + 1], differ[shortened] + 1
+    widest = max(map(len, (*first, *last)))
+    firsts, keys = (_matrix(some, widest) for some in (first, last))
+    first_bytes, key_bytes = (np.fromiter(map(len, some), np.int64, len(some)) for some in (first, last))
+    differ = keys[:-1] != firsts[1:]
+    at = differ.argmax(axis=1)
+    shortened = np.flatnonzero(differ.any(axis=1) & (at + 1 < first_bytes[1:]))
+    keys[shortened], key_bytes[shortened] = firsts[shortened + 1], at[shortened] + 1
+    places = np.array(blocks, np.int64)
     parts = [
-        _varints(np.zeros_like(size)),  # nothing is shared
+        _varints(np.zeros_like(key_bytes)),  # nothing is shared
         _varints(key_bytes),
         (keys, key_bytes),
-        _varints(at),
-        _varints(size),
+        _varints(places[:, 0]),
+        _varints(places[:, 1]),
     ]
     content = np.concatenate([part for part, _ in parts], axis=1)
     is_there = np.concatenate([np.arange(part.shape[1]) < sizes[:, None] for part, sizes in parts], axis=1)
     ends = np.cumsum(is_there.sum(axis=1))
     entries: bytes = content[is_there].tobytes()
     return entries + runs_of([0, *ends[:-1].tolist()])
+
+
+def _matrix(strings: Sequence[bytes], width: int) -> Bytes:
+    """The strings as rows, with zeros behind them."""
+    rows = b"".join(string.ljust(width, b"\0") for string in strings)
+    return np.frombuffer(rows, np.uint8).reshape(len(strings), width).copy()
 
 
 def _varints(numbers: Integers) -> tuple[Bytes, Integers]:
@@ -91,7 +92,7 @@ def runs_of(begins: Sequence[int]) -> bytes:
 
 def footer_of(meta: Handle, index: Handle) -> bytes:
     """The end of a file."""
-    begin = bytes([XXH3]) + encoded(meta) + encoded(index)
+    begin = bytes([XXH3]) + place_of(meta) + place_of(index)
     return begin.ljust(FOOTER_BYTES - _END.size, b"\0") + _END.pack(TABLE_FORMAT_VERSION, MAGIC)
 
 

@@ -40,6 +40,25 @@ def hashes_of(rows: npt.NDArray[np.uint8], seed: int, last_factor: np.uint64 = L
     return found
 
 
+def folded_product(first: Hashes, second: Hashes) -> Hashes:
+    """The products, of 128 bits, the upper half of each folded into the lower one. The factors are lost."""
+    first_low, second_low = first & _LOW, second & _LOW
+    first >>= _HALF
+    second >>= _HALF
+    low = first_low * second_low
+    one, other = first * second_low, first_low * second
+    first *= second
+    one += low >> _HALF  # neither sum of three halves can overflow
+    other += one & _LOW
+    first += one >> _HALF
+    first += other >> _HALF
+    low &= _LOW
+    other <<= _HALF
+    low |= other
+    low ^= first
+    return low
+
+
 class _Hashing:
     """One chunk of rows."""
 
@@ -65,24 +84,10 @@ class _Hashing:
         return self._sum
 
     def _add(self, at: int, secret_at: int) -> None:
-        """Add the product of two words, its upper half folded into its lower one."""
+        """Add the folded product of two words."""
         first = self._word(at) ^ _secret(secret_at, self._seed)
         second = self._word(at + 8) ^ _secret(secret_at + 8, -self._seed)
-        first_low, second_low = first & _LOW, second & _LOW
-        first >>= _HALF
-        second >>= _HALF
-        low = first_low * second_low
-        one, other = first * second_low, first_low * second
-        first *= second
-        one += low >> _HALF  # neither sum of three halves can overflow
-        other += one & _LOW
-        first += one >> _HALF
-        first += other >> _HALF
-        low &= _LOW
-        other <<= _HALF
-        low |= other
-        low ^= first
-        self._sum += low
+        self._sum += folded_product(first, second)
 
     def _avalanche(self) -> None:
         self._sum ^= self._sum >> np.uint64(37)

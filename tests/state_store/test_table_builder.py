@@ -13,12 +13,12 @@ from tempfile import TemporaryDirectory
 import pyspark
 import pytest
 import rocksdict
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyspark_ckpt.state_store.bulk import Packed, RollingWriter, RowColumns, columns_of, rolling_writer
 from pyspark_ckpt.state_store.bulk.sorted_table import SortedTable
-from pyspark_ckpt.state_store.bulk.table_builder import REPEATS, Shape, TableBuilder
+from pyspark_ckpt.state_store.bulk.table_builder import TableBuilder, can_be_built
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
 from pyspark_ckpt.state_store.database.tuning import opened
 from pyspark_ckpt.state_store.errors import InternalError, StorageError
@@ -48,6 +48,12 @@ def rows_of(count: int, *, key_bytes: int = 20, value_bytes: int = 24, a_prefix:
     )
 
 
+@pytest.fixture(autouse=True)
+def build_few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "few_rows" not in request.node.name:
+        monkeypatch.setattr(rolling_writer, "LEAST_ROWS", 1)
+
+
 def built(folder: Path, rows: Rows, tuning: Tuning = TUNING, *, at_once: int = 1000, name: str = "rows") -> list[Path]:
     writer = RollingWriter(folder, name, tuning, EVERYTHING)
     for first in range(0, len(rows), at_once):
@@ -68,7 +74,9 @@ def filter_in(path: Path, rows: Rows) -> bytes:
         return file.bytes_at(at, size)
 
 
-SIZES = st.tuples(st.integers(6, 60), st.sampled_from([0, 1, 24, 100, 127, 128, 300, 512]))
+SIZES = st.tuples(
+    st.one_of(st.integers(6, 60), st.integers(61, 237)), st.sampled_from([0, 1, 24, 100, 127, 128, 300, 512])
+)
 
 
 @given(
@@ -77,15 +85,18 @@ SIZES = st.tuples(st.integers(6, 60), st.sampled_from([0, 1, 24, 100, 127, 128, 
     a_prefix=st.sampled_from([1, 3, 500]),
     at_once=st.sampled_from([64, 700, 10_000]),
     compression=st.sampled_from(["lz4", "zstd", "none"]),
+    are_uneven=st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_rocksdb_reads_what_was_written(
-    sizes: tuple[int, int], count: int, a_prefix: int, at_once: int, compression: str
+    sizes: tuple[int, int], count: int, a_prefix: int, at_once: int, compression: str, *, are_uneven: bool
 ) -> None:
     key_bytes, value_bytes = sizes
     if key_bytes < 8:
         count, a_prefix = 64, 1
     rows = rows_of(count, key_bytes=key_bytes, value_bytes=value_bytes, a_prefix=a_prefix)
+    if are_uneven:
+        rows = sorted((key + b"z" * (n % 3), value[: n % 2 or None]) for n, (key, value) in enumerate(rows))
     tuning = TUNING.using(compression)
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -105,11 +116,14 @@ def test_rocksdb_reads_what_was_written(
         database.close()
 
 
+@pytest.mark.parametrize("key_bytes", [7, 8, 9, 16, 17, 30, 128, 129, 240])
 @pytest.mark.parametrize(("count", "a_prefix"), [(128, 1), (254, 127)])
-def test_a_filter_of_keys_and_prefixes_is_that_of_rocksdb(count: int, a_prefix: int, quick_path: Path) -> None:
-    rows = rows_of(count, key_bytes=30, a_prefix=a_prefix)  # with so many, RocksDB takes six bits for each
+def test_a_filter_of_keys_and_prefixes_is_that_of_rocksdb(
+    count: int, a_prefix: int, key_bytes: int, quick_path: Path
+) -> None:
+    rows = rows_of(count, key_bytes=key_bytes, a_prefix=a_prefix)  # with so many, RocksDB takes six bits for each
     write_table_file(quick_path / "theirs.sst", rows, TUNING)
-    builder = TableBuilder(quick_path / "ours.sst", Shape(30, 24, by_prefix=False), TUNING)
+    builder = TableBuilder(quick_path / "ours.sst", TUNING, by_prefix=False)
     for first in range(0, len(rows), 100):
         builder.write(RowColumns.of(rows[first : first + 100]))
     builder.finish()
@@ -171,40 +185,77 @@ def test_the_cache_takes_no_block_of_a_file_for_that_of_another(quick_path: Path
         database.close()
 
 
-def test_files_are_of_rows_of_one_size(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    some, more, mixed = rows_of(1000), rows_of(500, value_bytes=30), rows_of(100, key_bytes=25)
-    mixed = [(key, value[: n % 3]) for n, (key, value) in enumerate(mixed)]
-    parts = [[(bytes([0, n]) + key, value) for key, value in rows] for n, rows in enumerate((some, more, mixed, some))]
+def of_state(number: int, rows: Rows) -> Rows:
+    return [(bytes([0, number]) + key[2:], value) for key, value in rows]
+
+
+def test_rows_of_many_sizes_and_large_ones_are_written_by_rocksdb(quick_path: Path) -> None:
+    plain, strings = of_state(1, rows_of(3000)), of_state(2, rows_of(3000, key_bytes=25))
+    strings = [(key[: 12 + n % 5].ljust(25 - n % 7, b"x"), value[: n % 3]) for n, (key, value) in enumerate(strings)]
+    many = [(key, value[:1] * (n % 300)) for n, (key, value) in enumerate(of_state(3, rows_of(3000)))]
+    large = [(key, value * 40) for key, value in of_state(4, rows_of(3000))]
+    after = of_state(5, rows_of(3000))
+    assert [can_be_built(RowColumns.of(rows)) for rows in (plain, sorted(strings), many, large)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    parts = [plain, sorted(strings), many, large, after]
     writer = RollingWriter(quick_path, "rows", TUNING, EVERYTHING)
     kinds = []
     for part in parts:
         writer.write(RowColumns.of(part))
         kinds.append(type(writer._open).__name__)
     files = writer.finish()
-    assert kinds == ["TableBuilder", "TableBuilder", "TableWriter", "TableWriter"]  # until that one is full
-    assert len(files) == 3
-    database = Database(quick_path / "db", TUNING)
+    assert kinds == ["TableBuilder", "TableBuilder", "TableWriter", "TableWriter", "TableWriter"]
+    assert len(files) == 2  # the second one is not full
+    assert rows_in(quick_path, files) == [row for part in parts for row in part]
+
+
+def rows_in(folder: Path, files: Sequence[Path]) -> Rows:
+    database = Database(folder / "db", TUNING)
     database.ingest(files)
-    assert list(database.rows_in(b"", b"\1")) == [row for part in parts for row in part]
+    found = list(database.rows_in(b"", b"\xff" * 9))
     database.close()
-    monkeypatch.setattr(rolling_writer, "LEAST_ROWS", 1001)
-    few = RollingWriter(quick_path, "few", TUNING, EVERYTHING)
-    few.write(RowColumns.of(some))
-    assert type(few._open).__name__ == "TableWriter"
+    return found
+
+
+def test_a_file_that_begins_with_few_rows_is_written_by_rocksdb(quick_path: Path) -> None:
+    writer = RollingWriter(quick_path, "few", TUNING, EVERYTHING)
+    writer.write(RowColumns.of(rows_of(rolling_writer.LEAST_ROWS - 1)))
+    assert type(writer._open).__name__ == "TableWriter"
+    assert len(writer.finish()) == 1
 
 
 def test_a_filter_of_prefixes_is_for_rows_that_hardly_share_any(quick_path: Path) -> None:
-    alone, shared = RowColumns.of(rows_of(640)), RowColumns.of(rows_of(640, a_prefix=4))
-    assert Shape.of(alone) == Shape(20, 24, by_prefix=True)
-    assert Shape.of(shared) == Shape(20, 24, by_prefix=False)
-    assert Shape.of(RowColumns.of(rows_of(2 * REPEATS, a_prefix=2))) == Shape(20, 24, by_prefix=False)
-    assert Shape.of(RowColumns.of(rows_of(640, key_bytes=12, a_prefix=640))) is None  # no hash for keys of that size
-    assert Shape(20, 24, by_prefix=False).holds(Shape.of(alone))
-    assert not Shape(20, 24, by_prefix=True).holds(Shape.of(shared))
-    assert not Shape(20, 24, by_prefix=False).holds(None)
-    rows = rows_of(640) + [(b"\0\2" + key[2:], value) for key, value in rows_of(640, a_prefix=4)]
-    assert len(built(quick_path, rows, at_once=640)) == 2
-    assert len(built(quick_path, rows[640:] + [(b"\0\3" + key[2:], v) for key, v in rows[:640]], name="a")) == 1
+    alone, shared = rows_of(4000), rows_of(4000, a_prefix=4)
+    assert len(built(quick_path, alone, name="alone")) == 1
+    assert len(built(quick_path, [*alone, *of_state(2, shared)], name="alone, shared")) == 2
+    assert len(built(quick_path, [*shared, *of_state(2, alone)], name="shared, alone")) == 1
+    said = [by_prefix(path) for path in sorted(quick_path.glob("*.sst"))]
+    assert said == [True, False, True, False]  # of "alone, shared" the first one, of "alone" and of "shared, alone"
+
+
+def by_prefix(path: Path) -> bool:
+    file = SortedTable(path, (b"", b""))
+    said = file.properties[b"rocksdb.block.based.table.whole.key.filtering"]
+    file.close()
+    return said == b"0"
+
+
+def test_a_file_ends_when_it_takes_much_memory_however_small_it_is(quick_path: Path) -> None:
+    rows = [(n.to_bytes(8, "big").ljust(240, b"k"), b"") for n in range(40_000)]
+    writer = RollingWriter(quick_path, "rows", TUNING, 1 << 20)
+    most = 0
+    for first in range(0, len(rows), 2000):
+        writer.write(RowColumns.of(rows[first : first + 2000]))
+        most = max(most, writer.memory_bytes)
+    files = writer.finish()
+    assert most < 1 << 20
+    assert len(files) > 1
+    assert sum(path.stat().st_size for path in files) < 1 << 20
+    assert rows_in(quick_path, files) == rows
 
 
 @pytest.mark.parametrize("at", [(5, 4), (4, 4), (99, 100), (100, 99)], ids=str)
@@ -215,15 +266,23 @@ def test_rows_out_of_order_are_refused(at: tuple[int, int], a_prefix: int, quick
     rows[one], rows[one + 1] = rows[other + 1], rows[other]
     if one == other:
         rows[one] = rows[one + 1]
-    with pytest.raises(InternalError, match=r"not in the order of keys at [0-9a-f]{40}"):
+    with pytest.raises(InternalError, match="not in the order of keys"):
         built(quick_path, rows, at_once=100)
+
+
+def test_rows_out_of_order_are_refused_also_from_file_to_file(quick_path: Path) -> None:
+    writer = RollingWriter(quick_path, "rows", TUNING, 1)
+    rows = rows_of(4000)
+    writer.write(RowColumns.of(rows[2000:]))
+    assert writer._open is None
+    with pytest.raises(InternalError, match="not in the order of keys"):
+        writer.write(RowColumns.of(rows[:2000]))
 
 
 def test_a_file_that_cannot_be_written_is_named(quick_path: Path) -> None:
     with pytest.raises(StorageError, match=r"Could not write the table file .*rows-0\.sst: .*No such file"):
         built(quick_path / "nowhere", rows_of(100))
-    shape = Shape(20, 24, by_prefix=True)
-    builder = TableBuilder(quick_path / "full.sst", shape, TUNING)
+    builder = TableBuilder(quick_path / "full.sst", TUNING, by_prefix=True)
     (quick_path / "full.sst").unlink()
     (quick_path / "full.sst").symlink_to("/dev/full")
     builder.write(RowColumns.of(rows_of(1000)))
