@@ -177,10 +177,9 @@ class RunWriters:
 
 def _are_alike(some: RowColumns, others: RowColumns) -> bool:
     """Whether all rows are of one state and of one size, so that they are put together quickly."""
-    return some.keys[0][:STATE_BYTES] == others.keys[0][:STATE_BYTES] and all(
-        one.size.min() == one.size.max() == other.size.min() == other.size.max()
-        for one, other in ((some.keys, others.keys), (some.values, others.values))
-    )
+    is_one_state = some.keys[0][:STATE_BYTES] == others.keys[0][:STATE_BYTES]
+    sizes = [(rows.keys.size[0], rows.values.size[0]) for rows in (some, others)]
+    return is_one_state and sizes[0] == sizes[1] and some.are_of_one_size and others.are_of_one_size
 
 
 def run_folder(operator: int, store: str, partition: int) -> str:

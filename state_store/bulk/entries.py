@@ -15,7 +15,7 @@ from pyspark_ckpt.state_store.bulk.blocks import SUFFIX_BYTES, VALUE
 from pyspark_ckpt.state_store.bulk.packed import WIDEST, Bytes, Integers
 from pyspark_ckpt.state_store.bulk.rows import RowColumns
 
-_SUFFIX = np.frombuffer(VALUE.to_bytes(SUFFIX_BYTES, "little"), np.uint8)
+_SUFFIX = VALUE.to_bytes(SUFFIX_BYTES, "little")
 _MORE = 0x80
 
 
@@ -31,6 +31,11 @@ class Encoded:
     def __len__(self) -> int:
         """How many there are."""
         return len(self.sizes)
+
+    @property
+    def are_alike(self) -> bool:
+        """Whether all of them have one size, and so have their keys; true if there are none."""
+        return all(not len(self) or each.min() == each.max() for each in (self.sizes, self.key_at, self.key_sizes))
 
     def behind(self, count: int, size_bytes: int) -> Encoded:
         """Those that come after the first ``count``, which have so many bytes."""
@@ -48,10 +53,10 @@ def joined_entries(parts: list[Encoded]) -> Encoded:
 
 def of_one_size(rows: RowColumns) -> Iterator[tuple[slice | Integers, RowColumns]]:
     """The rows by the sizes of their keys and values, with the positions that they have among all."""
-    lengths = rows.keys.size * (WIDEST + 1) + rows.values.size
-    if lengths.min() == lengths.max():
+    if rows.are_of_one_size:
         yield slice(None), rows
         return
+    lengths = rows.keys.size * (WIDEST + 1) + rows.values.size
     order = np.argsort(lengths, kind="stable")
     cuts = np.flatnonzero(np.diff(lengths[order])) + 1
     for some in np.split(order, cuts):
@@ -60,34 +65,40 @@ def of_one_size(rows: RowColumns) -> Iterator[tuple[slice | Integers, RowColumns
 
 def encoded(rows: RowColumns) -> Encoded:
     """The entries of rows whose keys and values have ``WIDEST`` bytes at most."""
-    count = len(rows)
-    own, size = rows.keys.size + SUFFIX_BYTES, rows.values.size
-    key_at = 3 + (own >= _MORE) + (size >= _MORE)
-    sizes = key_at + own + size
+    parts = [(positions, some, _of_one_size(some)) for positions, some in of_one_size(rows)]
+    if len(parts) == 1:
+        ((_, _, entries),) = parts
+        said = entries.shape[1], int(_key_at(rows.taken(slice(1)))[0]), int(rows.keys.size[0])
+        return Encoded(entries.reshape(-1), *(np.broadcast_to(np.int64(each), len(rows)) for each in said))
+    key_at = _key_at(rows)
+    sizes = key_at + rows.keys.size + SUFFIX_BYTES + rows.values.size
     ends = np.cumsum(sizes)
     data = np.empty(int(ends[-1]), np.uint8)
-    for positions, some in of_one_size(rows):
-        entries = _of_one_size(some)
-        if len(some) == count:
-            data = entries.reshape(-1)
-        else:
-            width = entries.shape[1]
-            places = np.ndarray((len(data) - width + 1,), f"V{width}", data, 0, (1,))
-            places[(ends - sizes)[positions]] = entries.view(f"V{width}").reshape(-1)
+    for positions, _, entries in parts:
+        width = entries.shape[1]
+        places = np.ndarray((len(data) - width + 1,), f"V{width}", data, 0, (1,))
+        places[(ends - sizes)[positions]] = entries.view(f"V{width}").reshape(-1)
     return Encoded(data, sizes, key_at, rows.keys.size)
+
+
+def _key_at(rows: RowColumns) -> Integers:
+    """Where keys begin in their entries: behind three numbers."""
+    return 3 + (rows.keys.size + SUFFIX_BYTES >= _MORE) + (rows.values.size >= _MORE)
 
 
 def _of_one_size(rows: RowColumns) -> Bytes:
     """The entries as rows of a matrix."""
     key_bytes, value_bytes = int(rows.keys.size[0]), int(rows.values.size[0])
     header = b"\0" + varint(key_bytes + SUFFIX_BYTES) + varint(value_bytes)
-    key_ends = len(header) + key_bytes
-    entries = np.empty((len(rows), key_ends + SUFFIX_BYTES + value_bytes), np.uint8)
-    entries[:, : len(header)] = np.frombuffer(header, np.uint8)
-    entries[:, len(header) : key_ends] = rows.keys.matrix(key_bytes)
-    entries[:, key_ends : key_ends + SUFFIX_BYTES] = _SUFFIX
-    entries[:, key_ends + SUFFIX_BYTES :] = rows.values.matrix(value_bytes)
-    return entries
+    blank = header + bytes(key_bytes) + _SUFFIX + bytes(value_bytes)
+    entries = np.empty(len(rows), f"V{len(blank)}")
+    entries[:] = np.void(blank)
+    for strings, at in ((rows.keys, len(header)), (rows.values, len(blank) - value_bytes)):
+        width = int(strings.size[0])
+        if width:
+            field = np.dtype({"names": ["it"], "formats": [f"V{width}"], "offsets": [at], "itemsize": len(blank)})
+            entries.view(field)["it"] = strings.matrix(width).reshape(-1).view(f"V{width}")
+    return entries.view(np.uint8).reshape(len(rows), len(blank))
 
 
 def varint(number: int) -> bytes:

@@ -44,6 +44,11 @@ class RowColumns:
         return zip(self.keys.strings(), self.values.strings(), strict=True)
 
     @property
+    def are_of_one_size(self) -> bool:
+        """Whether all keys have one size, and all values, of rows of which there is one at least."""
+        return bool(all(each.size.min() == each.size.max() for each in (self.keys, self.values)))
+
+    @property
     def is_ordered(self) -> bool:
         """Whether the rows, all of one state, are of one that is scanned in key order: then hashes are at the end."""
         return len(self) > 0 and bool(self.keys.data[self.keys.at[0]] & ORDERED_BIT >> 8)

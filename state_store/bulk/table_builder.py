@@ -18,7 +18,7 @@ from pyspark_ckpt.state_store.bulk.blocks import SUFFIX_BYTES
 from pyspark_ckpt.state_store.bulk.entries import Encoded, encoded, joined_entries, of_one_size, varint
 from pyspark_ckpt.state_store.bulk.filters import KEY_BYTES, PREFIX_BYTES, filter_of, key_hashes, prefix_hashes
 from pyspark_ckpt.state_store.bulk.order import in_order, words_of
-from pyspark_ckpt.state_store.bulk.packed import WIDEST, Integers
+from pyspark_ckpt.state_store.bulk.packed import WIDEST, Packed
 from pyspark_ckpt.state_store.bulk.rows import RowColumns
 from pyspark_ckpt.state_store.bulk.sorted_table import (
     BLOCK_BYTES,
@@ -29,7 +29,14 @@ from pyspark_ckpt.state_store.bulk.sorted_table import (
     Handle,
     checksum_of,
 )
-from pyspark_ckpt.state_store.bulk.table_parts import block_of, footer_of, index_of, place_of, properties_like
+from pyspark_ckpt.state_store.bulk.table_parts import (
+    block_of,
+    footer_of,
+    index_of,
+    place_of,
+    properties_like,
+    runs_of,
+)
 from pyspark_ckpt.state_store.bulk.xxh3 import Hashes
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.errors import InternalError, StorageError
@@ -60,9 +67,9 @@ _CODECS = {LZ4: pa.Codec("lz4_raw"), ZSTD: pa.Codec("zstd", ZSTD_LEVEL)}
 def can_be_built(rows: RowColumns) -> bool:
     """Whether a table file can be built of the rows, which are not empty, and faster than RocksDB writes it."""
     key_bytes, value_bytes = rows.keys.size, rows.values.size
-    if not (int(key_bytes.min()) in KEY_BYTES and int(key_bytes.max()) in KEY_BYTES and value_bytes.max() <= WIDEST):
+    if not (KEY_BYTES.start <= key_bytes.min() and key_bytes.max() < KEY_BYTES.stop and value_bytes.max() <= WIDEST):
         return False
-    if key_bytes.min() == key_bytes.max() and value_bytes.min() == value_bytes.max():
+    if rows.are_of_one_size:
         return True
     return len(np.unique(key_bytes * (WIDEST + 1) + value_bytes)) * LEAST_ROWS_A_SIZE <= len(rows)
 
@@ -170,44 +177,70 @@ class TableBuilder:
         if not self._waiting:
             return
         entries = joined_entries(self._waiting)
+        if entries.are_alike:
+            entries = self._write_alike(entries)
+        if is_last or not entries.are_alike:
+            entries = self._write_uneven(entries, is_last=is_last)
+        self._waiting = [entries] if len(entries) else []
+        self._waiting_bytes = len(entries.data)
+
+    def _write_alike(self, entries: Encoded) -> Encoded:
+        """Write full blocks of entries that are all of one size; returns what is left."""
+        size = int(entries.sizes[0])
+        rows = max(1, BLOCK_BYTES // size)
+        count, width = len(entries) // rows, rows * size
+        if not count:
+            return entries
+        tail = runs_of(range(0, width, RUN_ROWS * size))
+        blocks = np.empty((count, width + len(tail)), np.uint8)
+        blocks[:, :width] = entries.data[: count * width].reshape(count, width)
+        blocks[:, width:] = np.frombuffer(tail, np.uint8)
+        key_at, key_bytes = int(entries.key_at[0]), int(entries.key_sizes[0])
+        block_at = np.arange(count) * blocks.shape[1]
+        self._add_bounds(
+            *(
+                Packed(blocks.reshape(-1), block_at + at, np.full(count, key_bytes))
+                for at in (key_at, width - size + key_at)
+            )
+        )
+        content = blocks.data.cast("B")
+        cuts = pairwise(range(0, len(content) + 1, blocks.shape[1]))
+        self._blocks += self._append([self._compressed(content[begin:end]) for begin, end in cuts])
+        return entries.behind(count * rows, count * width)
+
+    def _write_uneven(self, entries: Encoded, *, is_last: bool) -> Encoded:
+        """Write blocks of entries of any sizes: of those that begin within the same 4 KB; returns what is left."""
         ends = np.cumsum(entries.sizes)
         begins = ends - entries.sizes
-        firsts = np.flatnonzero(np.diff(begins // BLOCK_BYTES, prepend=-1))  # those that begin within the same 4 KB
-        bounds = [*firsts.tolist(), len(entries)] if is_last else firsts.tolist()
-        if len(bounds) > 1:
-            self._blocks += self._append(self._stored(entries, begins, bounds))
-        count = bounds[-1]
-        written = int(ends[count - 1]) if count else 0
-        self._waiting = [entries.behind(count, written)] if count < len(entries) else []
-        self._waiting_bytes = len(entries.data) - written
-
-    def _stored(self, entries: Encoded, begins: Integers, bounds: Sequence[int]) -> list[tuple[bytes, int]]:
-        """Blocks of the entries between each two of the bounds, as they are stored."""
-        firsts, lasts = np.array(bounds[:-1]), np.array(bounds[1:]) - 1
-        counts = lasts - firsts + 1
-        is_run = (np.arange(bounds[-1]) - np.repeat(firsts, counts)) % RUN_ROWS == 0
-        runs = (begins[: bounds[-1]] - np.repeat(begins[firsts], counts))[is_run].astype("<u4").tobytes()
-        content = entries.data.data
-        self._first_keys += self._bound_keys(entries, begins, firsts)
-        self._last_keys += self._bound_keys(entries, begins, lasts)
-        edges = pairwise([*begins[firsts].tolist(), int(begins[lasts[-1]] + entries.sizes[lasts[-1]])])
+        firsts = np.flatnonzero(np.diff(begins // BLOCK_BYTES, prepend=-1))
+        if not is_last:
+            firsts, behind = firsts[:-1], int(firsts[-1])
+        else:
+            behind = len(entries)
+        if not len(firsts):
+            return entries
+        lasts = np.append(firsts[1:], behind) - 1
+        counts = (lasts - firsts) // RUN_ROWS + 1
+        nth = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        run_begins = begins[np.repeat(firsts, counts) + nth * RUN_ROWS] - np.repeat(begins[firsts], counts)
+        runs, content = run_begins.astype("<u4").tobytes(), entries.data.data
+        key_at = begins + entries.key_at
+        self._add_bounds(*(Packed(entries.data, key_at[some], entries.key_sizes[some]) for some in (firsts, lasts)))
         stored, at = [], 0
-        for (begin, end), count in zip(edges, (-(-counts // RUN_ROWS)).tolist(), strict=True):
-            block = b"".join((content[begin:end], runs[4 * at : 4 * (at + count)], count.to_bytes(4, "little")))
-            stored.append(self._compressed(block))
+        for begin, end, count in zip(begins[firsts].tolist(), ends[lasts].tolist(), counts.tolist(), strict=True):
+            tail = runs[4 * at : 4 * (at + count)] + count.to_bytes(4, "little")
+            stored.append(self._compressed(b"".join((content[begin:end], tail))))
             at += count
-        return stored
+        self._blocks += self._append(stored)
+        return entries.behind(behind, int(ends[behind - 1]))
 
-    def _bound_keys(self, entries: Encoded, begins: Integers, which: Integers) -> list[bytes]:
-        """The keys of some entries, to be kept."""
-        content = entries.data.data
-        key_begins = begins[which] + entries.key_at[which]
-        sizes = entries.key_sizes[which]
-        self._bounds_bytes += int(sizes.sum()) + len(which) * BOUND_BYTES
-        cuts = zip(key_begins.tolist(), (key_begins + sizes).tolist(), strict=True)
-        return [bytes(content[begin:end]) for begin, end in cuts]
+    def _add_bounds(self, first: Packed, last: Packed) -> None:
+        """Keep the first and the last keys of blocks."""
+        self._first_keys += first.strings()
+        self._last_keys += last.strings()
+        self._bounds_bytes += int(first.size.sum()) + int(last.size.sum()) + 2 * len(first) * BOUND_BYTES
 
-    def _compressed(self, block: bytes) -> tuple[bytes, int]:
+    def _compressed(self, block: bytes | memoryview) -> tuple[bytes | memoryview, int]:
         """A block as it is stored, and how it is compressed."""
         kind = _KINDS[self._tuning.compression]
         if kind == PLAIN:
@@ -215,10 +248,10 @@ class TableBuilder:
         smaller = varint(len(block)) + _CODECS[kind].compress(block, asbytes=True)
         return (smaller, kind) if len(smaller) < len(block) - len(block) // LEAST_SAVING else (block, PLAIN)
 
-    def _append(self, blocks: Sequence[tuple[bytes, int]]) -> list[Handle]:
+    def _append(self, blocks: Sequence[tuple[bytes | memoryview, int]]) -> list[Handle]:
         """Write blocks, each with its end; returns where they are."""
         places: list[Handle] = []
-        parts: list[bytes] = []
+        parts: list[bytes | memoryview] = []
         at = self.size_bytes
         for block, kind in blocks:
             places.append((at, len(block)))
