@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark_ckpt.session import shim
-from pyspark_ckpt.spark_job import SparkJob, master_here
+from pyspark_ckpt.spark_job import QUICK_BYTES, SparkJob, master_here
 from pyspark_ckpt.state_store.blobs import S3aSettings
 from pyspark_ckpt.state_store.blobs.s3a import PREFIX as S3A
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
@@ -179,14 +179,14 @@ def _run(restoration: Restoration, target: str, at_end: Callable[[], object] | N
 
 
 @contextmanager
-def _job(what: str, size_bytes: int = SMALL_BYTES, *, only_copies: bool = False) -> Iterator[tuple[Runner, Progress]]:
+def _job(what: str, size_bytes: int = QUICK_BYTES, *, only_copies: bool = False) -> Iterator[tuple[Runner, Progress]]:
     """How the tasks of an operation run, and who is told how far they are."""
     session = _active_session()
     runner: Runner = RunHere() if size_bytes < SMALL_BYTES else LocalProcesses()
     if only_copies and (session is None or master_here(session.sparkContext)):
         runner = CopyHere()
     elif session is not None:
-        runner = SparkJob(session, f"pyspark-ckpt: {what}")
+        runner = SparkJob(session, f"pyspark-ckpt: {what}", size_bytes)
     with progress_bar(what) as progress:
         yield runner, progress
 

@@ -23,16 +23,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SLICES_A_CORE = 2
-"""Tasks of a Spark job for each core: a task in Python takes Spark 80 ms, and one that ends late keeps cores idle."""
+"""Tasks of a Spark job for each core: one that ends late keeps cores idle."""
+QUICK_BYTES = 1 << 30
+"""A job that moves less has one task for each core: in Python each takes Spark up to 80 ms."""
 _LOOK_S = 0.05
 
 
 @dataclass(frozen=True)
 class SparkJob:
-    """A runner: the tasks of a Spark job take some of the tasks each, one after the other."""
+    """A runner: the tasks of a Spark job take some of the tasks each, one after the other, to move ``size_bytes``."""
 
     session: SparkSession
     description: str
+    size_bytes: int
 
     @property
     def width(self) -> int:
@@ -44,7 +47,7 @@ class SparkJob:
         if not tasks:
             return []
         context = self.session.sparkContext
-        slices = min(len(tasks), self.width * SLICES_A_CORE)
+        slices = min(len(tasks), self.width * (SLICES_A_CORE if self.size_bytes >= QUICK_BYTES else 1))
         group = f"pyspark-ckpt-{time.monotonic_ns()}"
         attempted = partial(_outcome, attempts=_attempts(context))
         outcomes: list[tuple[Any, CkptError | None]] = []

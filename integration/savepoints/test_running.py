@@ -212,5 +212,5 @@ def test_an_error_that_may_pass_is_raised_as_it_was_when_no_attempt_is_left(spar
             raise StorageError("The place did not answer.", hint="Look at its network.")
 
     with pytest.raises(StorageError, match="did not answer") as failed:
-        SparkJob(spark, "in vain")([Unlucky()], lambda _done, _of: None)
+        SparkJob(spark, "in vain", 0)([Unlucky()], lambda _done, _of: None)
     assert failed.value.hint == "Look at its network."
