@@ -41,15 +41,15 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-scala bench soak lint types format docs jar clean
+.PHONY: help demo test test-scala bench soak compiled lint types format docs jar clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.ready $(JAR) ## a stream of 336,776 real flights, killed in the middle, compared with a batch result
+demo: compiled $(JAR) ## a stream of 336,776 real flights, killed in the middle, compared with a batch result
 	@$(PY) -m integration.demo $(ARGS)
 
-test: lint $(JAR) test-scala $(S3_READY) $(HDFS_READY) $(S3A_READY) $(KAFKA_READY) .tools/spark.jsa ## all checks, and all tests but the largest matrices: what CI runs
+test: lint compiled $(JAR) test-scala $(S3_READY) $(HDFS_READY) $(S3A_READY) $(KAFKA_READY) .tools/spark.jsa ## all checks, and all tests but the largest matrices: what CI runs
 	@$(PY) -m pytest -v -n $(PROCESSES) $(ARGS)
 
 test-scala: $(VENV)/.ready $(SBT_READY)
@@ -59,12 +59,16 @@ else
 	@echo "NOT RUN: the tests of the shim in Scala. $(NO_SBT)."
 endif
 
-bench: $(VENV)/.ready $(JAR) $(S3_READY) ## ours against Spark's own providers: a table, and a plot in bench/out
+bench: compiled $(JAR) $(S3_READY) ## ours against Spark's own providers: a table, and a plot in bench/out
 	@$(PY) -m integration.bench $(ARGS)
 
-soak: $(VENV)/.ready $(JAR) $(S3_READY) $(HDFS_READY) .tools/spark.jsa ## random kills and faults on real Spark; ARGS="--minutes 60 --seed 1"
+soak: compiled $(JAR) $(S3_READY) $(HDFS_READY) .tools/spark.jsa ## random kills and faults on real Spark; ARGS="--minutes 60 --seed 1"
 	@$(PY) -m integration.soak $(ARGS)
 	@CKPT_MATRIX=all $(PY) -m pytest integration/savepoints
+
+# As pip does where it installs a package. Else each Python worker compiles it anew if Python may write no bytecode.
+compiled: $(VENV)/.ready
+	@$(PY) -m compileall -q pyspark_ckpt state_store operators reading
 
 lint: types $(SBT_READY) ## ruff, mypy and scalafmt
 	@$(PY) -m ruff check .
