@@ -13,9 +13,8 @@ import numpy as np
 
 from pyspark_ckpt.state_store.bulk.packed import Bytes
 from pyspark_ckpt.state_store.bulk.xxh3 import CHUNK_ROWS, LENGTHS, Hashes, folded_product, hashes_of
+from pyspark_ckpt.state_store.database import BLOOM_BITS_PER_KEY, PREFIX_BYTES
 
-PREFIX_BYTES = 6
-BITS_PER_KEY = 10
 PROBES = 6
 """Bits of one key: the best number for so many bits per key."""
 LINE_BYTES = 64
@@ -32,6 +31,7 @@ _FIRST_PRIME = np.uint64(0x9E3779B1)
 _SECOND_PRIME = np.uint64(0xC2B2AE3D27D4EB4F)
 _LAST_FACTOR = np.uint64(0x165667B19E3779F9)
 
+_BEFORE_LAST = np.uint64(8 * (PREFIX_BYTES - 4))
 KEY_BYTES = range(PREFIX_BYTES, LENGTHS.stop)
 """Sizes of keys that can be hashed."""
 _WORD = 8
@@ -42,7 +42,7 @@ def prefix_hashes(begins: Hashes) -> Hashes:
     found = np.empty(len(begins), np.uint64)
     for first in range(0, len(begins), CHUNK_ROWS):
         begin = begins[first : first + CHUNK_ROWS]
-        found[first : first + CHUNK_ROWS] = _of_half_words(begin & _LOW, begin >> np.uint64(16) & _LOW, PREFIX_BYTES)
+        found[first : first + CHUNK_ROWS] = _of_half_words(begin & _LOW, begin >> _BEFORE_LAST & _LOW, PREFIX_BYTES)
     return found
 
 
@@ -88,7 +88,7 @@ def _column(keys: Bytes, at: int, kind: str) -> Hashes:
 def filter_of(hashes: Sequence[Hashes]) -> bytes:
     """The block of a filter that says of everything with one of the hashes that it may be there."""
     count = sum(map(len, hashes))
-    lines = max(1, -(-count * BITS_PER_KEY // (8 * LINE_BYTES)))
+    lines = max(1, -(-count * BLOOM_BITS_PER_KEY // (8 * LINE_BYTES)))
     bits = np.zeros(lines << int(_LINE_BITS), np.bool_)
     for some in hashes:
         for first in range(0, len(some), CHUNK_ROWS):

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from pyspark_ckpt.state_store.bulk.blocks import SUFFIX_BYTES
 from pyspark_ckpt.state_store.bulk.entries import Encoded, encoded, joined_entries, of_one_size, varint
-from pyspark_ckpt.state_store.bulk.filters import KEY_BYTES, PREFIX_BYTES, filter_of, key_hashes, prefix_hashes
+from pyspark_ckpt.state_store.bulk.filters import KEY_BYTES, filter_of, key_hashes, prefix_hashes
 from pyspark_ckpt.state_store.bulk.order import in_order, words_of
 from pyspark_ckpt.state_store.bulk.packed import WIDEST, Packed
 from pyspark_ckpt.state_store.bulk.rows import RowColumns
@@ -38,7 +38,7 @@ from pyspark_ckpt.state_store.bulk.table_parts import (
     runs_of,
 )
 from pyspark_ckpt.state_store.bulk.xxh3 import Hashes
-from pyspark_ckpt.state_store.database import Tuning
+from pyspark_ckpt.state_store.database import PREFIX_BYTES, Tuning
 from pyspark_ckpt.state_store.errors import InternalError, StorageError
 
 LEAST_BYTES = 1 << 18

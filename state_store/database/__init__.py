@@ -8,12 +8,20 @@ table format is pinned to what Spark's own rocksdbjni reads, whatever a newer ro
 from pyspark_ckpt.state_store.database.failures import failures
 from pyspark_ckpt.state_store.database.primary import CONFIG_NAME, Database, drop_unreferenced, keep_only
 from pyspark_ckpt.state_store.database.tables import TableCount, TableFile, TableWriter, write_table_file
-from pyspark_ckpt.state_store.database.tuning import LEVEL0_COMPACTION_FILES, TABLE_FORMAT_VERSION, Tuning
+from pyspark_ckpt.state_store.database.tuning import (
+    BLOOM_BITS_PER_KEY,
+    LEVEL0_COMPACTION_FILES,
+    PREFIX_BYTES,
+    TABLE_FORMAT_VERSION,
+    Tuning,
+)
 from pyspark_ckpt.state_store.database.view import Cursor, Reader
 
 __all__ = [
+    "BLOOM_BITS_PER_KEY",
     "CONFIG_NAME",
     "LEVEL0_COMPACTION_FILES",
+    "PREFIX_BYTES",
     "TABLE_FORMAT_VERSION",
     "Cursor",
     "Database",
