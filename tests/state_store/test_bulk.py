@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from pyspark_ckpt.state_store.bulk import Packed, RollingWriter, RowColumns, columns_of, joined, order, sum_of, xxh3
+from pyspark_ckpt.state_store.bulk import Packed, RowColumns, columns_of, joined, order, sum_of, xxh3
+from pyspark_ckpt.state_store.bulk.table_builder import TableBuilder
 from pyspark_ckpt.state_store.bulk.table_scan import Sweep
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning, write_table_file
 from pyspark_ckpt.state_store.database.tuning import LEVEL0_COMPACTION_FILES
@@ -38,6 +39,12 @@ READERS = st.sampled_from([1, 10_000, 1_000_000])
 
 def read(database: Database, begin: bytes, end: bytes, readers: int = 1) -> list[tuple[bytes, bytes]]:
     return [row for rows in columns_of(database, begin, end, readers=readers) for row in rows.rows()]
+
+
+def build(path: Path, rows: RowColumns, tuning: Tuning) -> None:
+    builder = TableBuilder(path, tuning, by_prefix=False)
+    builder.write(rows)
+    builder.finish()
 
 
 class Databases(RuleBasedStateMachine):
@@ -67,10 +74,10 @@ class Databases(RuleBasedStateMachine):
         choose = random.Random(seed)
         keys = sorted({b"a" * 7 + choose.randbytes(choose.choice((2, 3))).rjust(3, b"b") for _ in range(size)})
         rows = RowColumns.of([(key, choose.randbytes(value_bytes)) for key in keys])
-        writer = RollingWriter(self.folder, f"built-{self.number}", self.tuning, 1 << 20)
+        path = self.folder / f"{self.number}.sst"
         self.number += 1
-        writer.write(rows)
-        self.database.ingest(writer.finish())
+        build(path, rows, self.tuning)
+        self.database.ingest([path])
 
     @rule(ranges=st.lists(st.tuples(KEYS, KEYS), max_size=3))
     def hide(self, ranges: list[tuple[bytes, bytes]]) -> None:
@@ -226,9 +233,7 @@ def test_damage_anywhere_in_a_table_is_found_or_without_effect(written_by: str, 
     rows = [(n.to_bytes(8, "big"), bytes([n % 7]) * (150 if are_alike else n % 300)) for n in range(400)]
     path = quick_path / "table.sst"
     if are_alike:
-        writer = RollingWriter(quick_path, "built", TUNING, 1 << 30)
-        writer.write(RowColumns.of(rows))
-        writer.finish()[0].rename(path)
+        build(path, RowColumns.of(rows), TUNING)
     else:
         write_table_file(path, rows, TUNING)
     whole = path.read_bytes()

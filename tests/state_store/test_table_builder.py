@@ -49,9 +49,11 @@ def rows_of(count: int, *, key_bytes: int = 20, value_bytes: int = 24, a_prefix:
 
 
 @pytest.fixture(autouse=True)
-def build_few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "few_rows" not in request.node.name:
-        monkeypatch.setattr(rolling_writer, "LEAST_ROWS", 1)
+def least_built_rows(monkeypatch: pytest.MonkeyPatch) -> int:
+    """All files are built, also of few rows; how many there must be else."""
+    usual = rolling_writer.LEAST_ROWS
+    monkeypatch.setattr(rolling_writer, "LEAST_ROWS", 1)
+    return usual
 
 
 def built(folder: Path, rows: Rows, tuning: Tuning = TUNING, *, at_once: int = 1000, name: str = "rows") -> list[Path]:
@@ -221,9 +223,12 @@ def rows_in(folder: Path, files: Sequence[Path]) -> Rows:
     return found
 
 
-def test_a_file_that_begins_with_few_rows_is_written_by_rocksdb(quick_path: Path) -> None:
+def test_a_file_that_begins_with_few_rows_is_written_by_rocksdb(
+    least_built_rows: int, quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rolling_writer, "LEAST_ROWS", least_built_rows)
     writer = RollingWriter(quick_path, "few", TUNING, EVERYTHING)
-    writer.write(RowColumns.of(rows_of(rolling_writer.LEAST_ROWS - 1)))
+    writer.write(RowColumns.of(rows_of(least_built_rows - 1)))
     assert type(writer._open).__name__ == "TableWriter"
     assert len(writer.finish()) == 1
 
