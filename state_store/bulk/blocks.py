@@ -21,7 +21,8 @@ SUFFIX_BYTES = 8
 DELETION, VALUE = 0, 1
 ENTRY_BYTES = 128
 """Of memory for each entry, beside its key and its value."""
-_MORE = 0x80
+MORE = 0x80
+"""Of a byte of a number: another one follows."""
 _MOST_SHIFT = 56
 """No number in a table has more bits, and damaged ones must end."""
 _MOST_HEADER_BYTES = 7
@@ -175,7 +176,7 @@ def varints(data: Bytes, at: Integers) -> tuple[Integers, Integers]:
         byte = data[ends[going]].astype(np.int64)
         number[going] |= (byte & 0x7F) << shift
         ends[going] += 1
-        going, shift = going[byte >= _MORE], shift + 7
+        going, shift = going[byte >= MORE], shift + 7
     return number, ends
 
 

@@ -6,17 +6,15 @@ and values of one size are handled all at once, so there should be few sizes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from pyspark_ckpt.state_store.bulk.blocks import SUFFIX_BYTES, VALUE
-from pyspark_ckpt.state_store.bulk.packed import WIDEST, Bytes, Integers
+from pyspark_ckpt.state_store.bulk.blocks import MORE, SUFFIX_BYTES, VALUE
+from pyspark_ckpt.state_store.bulk.packed import Bytes, Integers
 from pyspark_ckpt.state_store.bulk.rows import RowColumns
 
 _SUFFIX = VALUE.to_bytes(SUFFIX_BYTES, "little")
-_MORE = 0x80
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,30 +49,18 @@ def joined_entries(parts: list[Encoded]) -> Encoded:
     return Encoded(*(np.concatenate(some) for some in zip(*columns, strict=True)))
 
 
-def of_one_size(rows: RowColumns) -> Iterator[tuple[slice | Integers, RowColumns]]:
-    """The rows by the sizes of their keys and values, with the positions that they have among all."""
-    if rows.are_of_one_size:
-        yield slice(None), rows
-        return
-    lengths = rows.keys.size * (WIDEST + 1) + rows.values.size
-    order = np.argsort(lengths, kind="stable")
-    cuts = np.flatnonzero(np.diff(lengths[order])) + 1
-    for some in np.split(order, cuts):
-        yield some, rows.taken(some)
-
-
 def encoded(rows: RowColumns) -> Encoded:
     """The entries of rows whose keys and values have ``WIDEST`` bytes at most."""
-    parts = [(positions, some, _of_one_size(some)) for positions, some in of_one_size(rows)]
+    parts = [(positions, _of_one_size(some)) for positions, some in rows.by_size()]
     if len(parts) == 1:
-        ((_, _, entries),) = parts
+        ((_, entries),) = parts
         said = entries.shape[1], int(_key_at(rows.taken(slice(1)))[0]), int(rows.keys.size[0])
         return Encoded(entries.reshape(-1), *(np.broadcast_to(np.int64(each), len(rows)) for each in said))
     key_at = _key_at(rows)
     sizes = key_at + rows.keys.size + SUFFIX_BYTES + rows.values.size
     ends = np.cumsum(sizes)
     data = np.empty(int(ends[-1]), np.uint8)
-    for positions, _, entries in parts:
+    for positions, entries in parts:
         width = entries.shape[1]
         places = np.ndarray((len(data) - width + 1,), f"V{width}", data, 0, (1,))
         places[(ends - sizes)[positions]] = entries.view(f"V{width}").reshape(-1)
@@ -83,7 +69,7 @@ def encoded(rows: RowColumns) -> Encoded:
 
 def _key_at(rows: RowColumns) -> Integers:
     """Where keys begin in their entries: behind three numbers."""
-    return 3 + (rows.keys.size + SUFFIX_BYTES >= _MORE) + (rows.values.size >= _MORE)
+    return 3 + (rows.keys.size + SUFFIX_BYTES >= MORE) + (rows.values.size >= MORE)
 
 
 def _of_one_size(rows: RowColumns) -> Bytes:
@@ -104,8 +90,8 @@ def _of_one_size(rows: RowColumns) -> Bytes:
 def varint(number: int) -> bytes:
     """A number, seven bits a byte."""
     digits = bytearray()
-    while number >= _MORE:
-        digits.append(number & 0x7F | _MORE)
+    while number >= MORE:
+        digits.append(number & 0x7F | MORE)
         number >>= 7
     digits.append(number)
     return bytes(digits)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pyspark_ckpt.state_store.bulk.packed import Bytes
-from pyspark_ckpt.state_store.bulk.xxh3 import CHUNK_ROWS, LENGTHS, Hashes, folded_product, hashes_of
+from pyspark_ckpt.state_store.bulk.xxh3 import CHUNK_ROWS, LENGTHS, Hashes, avalanche, folded_product, hashes_of
 from pyspark_ckpt.state_store.database import BLOOM_BITS_PER_KEY, PREFIX_BYTES
 
 PROBES = 6
@@ -58,7 +58,8 @@ def key_hashes(keys: Bytes) -> Hashes:
     sums = first + last
     sums += np.uint64(width)
     sums += folded_product(first, last)
-    return _avalanche(sums)
+    avalanche(sums, _LAST_FACTOR)
+    return sums
 
 
 def _of_half_words(first: Hashes, last: Hashes, width: int) -> Hashes:
@@ -71,13 +72,7 @@ def _of_half_words(first: Hashes, last: Hashes, width: int) -> Hashes:
     hashes += np.uint64(width)
     hashes ^= hashes >> np.uint64(47)
     hashes *= _SECOND_PRIME
-    return _avalanche(hashes)
-
-
-def _avalanche(hashes: Hashes) -> Hashes:
-    hashes ^= hashes >> np.uint64(37)
-    hashes *= _LAST_FACTOR
-    hashes ^= hashes >> _HALF
+    avalanche(hashes, _LAST_FACTOR)
     return hashes
 
 

@@ -44,7 +44,7 @@ class RollingWriter:
         if isinstance(self._open, TableBuilder):
             self._open.write(rows)
         else:
-            self._open.put_all(rows.keys.strings(), rows.values.strings())
+            self._open.put_all(rows.keys.strings(), rows.values.strings(), int(rows.values.size.max()))
         self._last_key = rows.keys[len(rows) - 1]
         is_large = isinstance(self._open, TableBuilder) and self._open.memory_bytes > self._most_bytes
         if is_large or self._open.size_bytes > self._most_bytes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pyspark_ckpt.state_store.bulk.packed import Packed, concatenated
+from pyspark_ckpt.state_store.bulk.packed import Integers, Packed, concatenated
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
 
 
@@ -47,6 +47,23 @@ class RowColumns:
     def are_of_one_size(self) -> bool:
         """Whether all keys have one size, and all values, of rows of which there is one at least."""
         return bool(all(each.size.min() == each.size.max() for each in (self.keys, self.values)))
+
+    @property
+    def sizes(self) -> Integers:
+        """One number for both sizes of each row; there must be one."""
+        return self.keys.size * (int(self.values.size.max()) + 1) + self.values.size
+
+    def by_size(self) -> Iterator[tuple[slice | Integers, RowColumns]]:
+        """The rows in parts, all keys of which have one size, and all values; and where they are among all."""
+        if not len(self):
+            return
+        if self.are_of_one_size:
+            yield slice(None), self
+            return
+        sizes = self.sizes
+        order = np.argsort(sizes, kind="stable")
+        for some in np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1):
+            yield some, self.taken(some)
 
     @property
     def is_ordered(self) -> bool:

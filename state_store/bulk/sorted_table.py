@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
-from pyspark_ckpt.state_store.bulk.blocks import SUFFIX_BYTES, find, varints
+from pyspark_ckpt.state_store.bulk.blocks import MORE, SUFFIX_BYTES, find, varints
 from pyspark_ckpt.state_store.bulk.packed import Integers, Packed
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
 
@@ -40,7 +40,6 @@ PORTION_BYTES = 2 << 20
 BLOCK_BYTES = 4 << 10
 _LAST_BYTE = 0x6B9083D9
 _U32 = struct.Struct("<I")
-_MORE = 0x80
 _MOST_DIGITS = 8
 
 Handle = tuple[int, int]
@@ -164,7 +163,8 @@ class SortedTable:
             """Of the file: links to it have the same, and its content never changes."""
             meta, self._index = self._footer()
             self._meta = {key: _handle(value, 0)[0] for key, value in _entries(self._block(meta))}
-            self._properties = dict(_entries(self._block(self._meta[b"rocksdb.properties"])))
+            self.properties = dict(_entries(self._block(self._meta[b"rocksdb.properties"])))
+            """What the file says of itself, by name, in the order of the names."""
             self._refuse_unknown()
         except BaseException:
             self.close()
@@ -221,11 +221,6 @@ class SortedTable:
         """The data blocks that may have keys from ``begin`` up to ``end``."""
         return Span(self, *self.blocks.within(begin, end))
 
-    @property
-    def properties(self) -> Mapping[bytes, bytes]:
-        """What the file says of itself, by name, in the order of the names."""
-        return self._properties
-
     def _footer(self) -> tuple[Handle, Handle]:
         footer = self.bytes_at(max(0, self._size - FOOTER_BYTES), FOOTER_BYTES)
         version, magic = struct.unpack_from("<IQ", footer, FOOTER_BYTES - 12)
@@ -239,7 +234,7 @@ class SortedTable:
             raise self._damaged("it has merge operands, or an index in parts")
 
     def _count(self, name: str, *, fixed: bool = False) -> int:
-        value = self._properties.get(name.encode(), b"\0")
+        value = self.properties.get(name.encode(), b"\0")
         return int.from_bytes(value, "little") if fixed else _varint(value, 0)[0]
 
     def _block(self, handle: Handle) -> bytes:
@@ -297,7 +292,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         byte = data[at]
         number |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7
-        if byte < _MORE:
+        if byte < MORE:
             return number, at
 
 

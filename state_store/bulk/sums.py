@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
-
 import numpy as np
 import xxhash
 
@@ -22,7 +19,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 def sum_of(rows: RowColumns) -> int:
     """What the rows, by their stored keys, hash to, added up."""
     total = 0
-    for part in _of_one_length(rows):
+    for _, part in rows.by_size():
         key_size, value_size = int(part.keys.size[0]), int(part.values.size[0])
         if len(part) < LEAST_ROWS or key_size - STATE_BYTES + value_size not in LENGTHS:
             total += sum(xxhash.xxh3_64_intdigest(key[STATE_BYTES:] + value, len(key)) for key, value in part.rows())
@@ -30,20 +27,6 @@ def sum_of(rows: RowColumns) -> int:
             found = hashes_of(_joined(part, key_size, value_size), key_size)
             total += int((found & _LOW).sum()) + (int((found >> _HALF).sum()) << 32)
     return total
-
-
-def _of_one_length(rows: RowColumns) -> Iterator[RowColumns]:
-    """The rows in parts, all keys of which have one size, and all values."""
-    if not len(rows):
-        return
-    lengths = rows.keys.size * (int(rows.values.size.max()) + 1) + rows.values.size
-    if (lengths == lengths[0]).all():
-        yield rows
-        return
-    order = np.argsort(lengths, kind="stable")
-    cuts = np.flatnonzero(np.diff(lengths[order])) + 1
-    for first, end in pairwise([0, *cuts.tolist(), len(rows)]):
-        yield rows.taken(order[first:end])
 
 
 def _joined(rows: RowColumns, key_size: int, value_size: int) -> Bytes:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.state_store.bulk.blocks import SUFFIX_BYTES
-from pyspark_ckpt.state_store.bulk.entries import Encoded, encoded, joined_entries, of_one_size, varint
+from pyspark_ckpt.state_store.bulk.entries import Encoded, encoded, joined_entries, varint
 from pyspark_ckpt.state_store.bulk.filters import KEY_BYTES, filter_of, key_hashes, prefix_hashes
 from pyspark_ckpt.state_store.bulk.order import in_order, words_of
 from pyspark_ckpt.state_store.bulk.packed import WIDEST, Packed
@@ -69,9 +69,7 @@ def can_be_built(rows: RowColumns) -> bool:
     key_bytes, value_bytes = rows.keys.size, rows.values.size
     if not (KEY_BYTES.start <= key_bytes.min() and key_bytes.max() < KEY_BYTES.stop and value_bytes.max() <= WIDEST):
         return False
-    if rows.are_of_one_size:
-        return True
-    return len(np.unique(key_bytes * (WIDEST + 1) + value_bytes)) * LEAST_ROWS_A_SIZE <= len(rows)
+    return rows.are_of_one_size or len(np.unique(rows.sizes)) * LEAST_ROWS_A_SIZE <= len(rows)
 
 
 def repeats_of(rows: RowColumns) -> int:
@@ -118,7 +116,7 @@ class TableBuilder:
         prefixes = prefix_hashes(words.byteswap())
         self._add_hashes(prefixes[np.concatenate(([begins_anew], prefixes[1:] != prefixes[:-1]))])
         if not self._by_prefix:
-            for _, some in of_one_size(rows):
+            for _, some in rows.by_size():
                 self._add_hashes(key_hashes(some.keys.matrix(int(some.keys.size[0]))))
         entries = encoded(rows)
         self._waiting.append(entries)

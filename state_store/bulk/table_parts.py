@@ -11,13 +11,13 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from pyspark_ckpt.state_store.bulk.blocks import MORE
 from pyspark_ckpt.state_store.bulk.entries import varint
 from pyspark_ckpt.state_store.bulk.packed import Bytes, Integers
 from pyspark_ckpt.state_store.bulk.sorted_table import FOOTER_BYTES, MAGIC, XXH3, Handle, SortedTable
 from pyspark_ckpt.state_store.database import TABLE_FORMAT_VERSION, Tuning, write_table_file
 
 _END = struct.Struct("<IQ")
-_MORE = 0x80
 
 
 def place_of(handle: Handle) -> bytes:
@@ -81,8 +81,8 @@ def _varints(numbers: Integers) -> tuple[Bytes, Integers]:
     shifts = np.arange(0, max(1, int(numbers.max(initial=0)).bit_length()), 7)
     rest = numbers[:, None] >> shifts
     sizes = np.maximum((rest > 0).sum(axis=1), 1)
-    more = np.where(np.arange(len(shifts)) + 1 < sizes[:, None], _MORE, 0)
-    return (rest & (_MORE - 1) | more).astype(np.uint8), sizes
+    more = np.where(np.arange(len(shifts)) + 1 < sizes[:, None], MORE, 0)
+    return (rest & (MORE - 1) | more).astype(np.uint8), sizes
 
 
 def runs_of(begins: Sequence[int]) -> bytes:

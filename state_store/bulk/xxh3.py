@@ -59,6 +59,13 @@ def folded_product(first: Hashes, second: Hashes) -> Hashes:
     return low
 
 
+def avalanche(hashes: Hashes, last_factor: np.uint64) -> None:
+    """What a hash ends with, in place."""
+    hashes ^= hashes >> np.uint64(37)
+    hashes *= last_factor
+    hashes ^= hashes >> _HALF
+
+
 class _Hashing:
     """One chunk of rows."""
 
@@ -76,11 +83,11 @@ class _Hashing:
         else:
             for step in range(8):
                 self._add(16 * step, 16 * step)
-            self._avalanche()
+            avalanche(self._sum, self._last_factor)
             for step in range(8, length // 16):
                 self._add(16 * step, 16 * (step - 8) + 3)
             self._add(length - 16, 136 - 17)
-        self._avalanche()
+        avalanche(self._sum, self._last_factor)
         return self._sum
 
     def _add(self, at: int, secret_at: int) -> None:
@@ -88,11 +95,6 @@ class _Hashing:
         first = self._word(at) ^ _secret(secret_at, self._seed)
         second = self._word(at + 8) ^ _secret(secret_at + 8, -self._seed)
         self._sum += folded_product(first, second)
-
-    def _avalanche(self) -> None:
-        self._sum ^= self._sum >> np.uint64(37)
-        self._sum *= self._last_factor
-        self._sum ^= self._sum >> _HALF
 
     def _word(self, at: int) -> Hashes:
         return np.ndarray(len(self._rows), "<u8", self._rows, at, self._rows.strides[:1])

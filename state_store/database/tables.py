@@ -61,12 +61,12 @@ class TableWriter:
         buffer_bytes = min(self.size_bytes, WRITER_BUFFER_BYTES)
         return self._rows * WRITER_ROW_BYTES + buffer_bytes + self._largest_bytes
 
-    def put_all(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Write rows. Raises StorageError, also for rows out of order."""
+    def put_all(self, keys: Sequence[bytes], values: Sequence[bytes], largest_bytes: int) -> None:
+        """Write rows, no value larger than ``largest_bytes``. Raises StorageError, also for rows out of order."""
         with failures(self._what):
             deque(map(self._writer.__setitem__, keys, values), maxlen=0)
         self._rows += len(keys)
-        self._largest_bytes = max(self._largest_bytes, max(map(len, values), default=0))
+        self._largest_bytes = max(self._largest_bytes, largest_bytes)
 
     def finish(self) -> None:
         """Make the file complete. Raises StorageError."""
