@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +21,8 @@ _JARS = "spark.jars"
 _MASTER = "spark.master"
 _PYTHON = PREFIX + "python"
 _WORKER_PYTHON = "spark.pyspark.python"
+_DAEMON = "spark.python.daemon.module"
+_OUR_DAEMON = "pyspark_ckpt.daemon"
 _CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 
@@ -48,7 +51,8 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
 
     Returns ``builder``. Jars and a checkpoint format version that are already set stay as they are; so do
     jars given to spark-submit. Call it before the session exists: what runs already cannot be given a jar.
-    With a local master, and where nobody names an interpreter, the state server runs on this one.
+    With a local master, and where nobody names an interpreter, the state server runs on this one; and Python workers,
+    if they do, too, are forked with what they import already there (``spark.python.daemon.module``).
     ``options`` as for ``spark_conf``.
     Raises InvalidInputError (an unknown option, a bad value, Spark Connect), LifecycleError (a session
     without the jar runs already), NotFoundError (the jar was never built).
@@ -62,8 +66,11 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
     conf = spark_conf(**options)
     parse({key: _text(value) for key, value in already.items() if key.startswith(PREFIX)})
     conf[_CHECKPOINT_FORMAT] = str(already.get(_CHECKPOINT_FORMAT, conf[_CHECKPOINT_FORMAT]))
-    if not (_PYTHON in conf or already.keys() & {_PYTHON, _WORKER_PYTHON} or "PYSPARK_PYTHON" in os.environ):
-        conf |= {_PYTHON: sys.executable} if _is_local(already) else {}
+    if _is_local(already):
+        if not (_PYTHON in conf or already.keys() & {_PYTHON, _WORKER_PYTHON} or "PYSPARK_PYTHON" in os.environ):
+            conf[_PYTHON] = sys.executable
+        if _workers_run_on_this() and _DAEMON not in already and not _set_elsewhere(_DAEMON):
+            conf[_DAEMON] = _OUR_DAEMON
     jar = conf[_JARS]
     jars = _split(str(already[_JARS])) if _JARS in already else _jars_set_elsewhere(jar)
     conf[_JARS] = ",".join(jars if jar in jars else [*jars, jar])
@@ -104,8 +111,17 @@ def _is_local(already: dict[str, Any]) -> bool:
     return str(master or "local").startswith("local")
 
 
-def _set_elsewhere(key: str, flag: str) -> str:
-    """Return what the session would have for ``key`` if the builder did not set it; empty if nothing."""
+def _workers_run_on_this() -> bool:
+    """Whether this interpreter, with the package in it, is that of Python workers on the same machine."""
+    found = shutil.which(os.environ.get("PYSPARK_PYTHON", "python3"))
+    return found is not None and Path(found).absolute() == Path(sys.executable).absolute()
+
+
+def _set_elsewhere(key: str, flag: str | None = None) -> str:
+    """Return what the session would have for ``key`` if the builder did not set it; empty if nothing.
+
+    ``flag``: the one of spark-submit that sets it, too, if there is one.
+    """
     if _jvm_is_running():
         from pyspark import SparkConf  # noqa: PLC0415 - see the docstring of the package
 

@@ -16,6 +16,7 @@ from pyspark_ckpt import session
 from pyspark_ckpt.state_store import errors
 
 PREFIX = "spark.sql.streaming.stateStore."
+DAEMON = "spark.python.daemon.module"
 JAR = "/made/up/pyspark-ckpt.jar"
 
 
@@ -26,7 +27,7 @@ def clean_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_jvm_is_running", lambda: False)
     for name in ("MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_REMOTE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PYSPARK_PYTHON", "python3")
+    monkeypatch.setenv("PYSPARK_PYTHON", "/no/such/python3")
 
 
 @pytest.fixture
@@ -133,6 +134,23 @@ def test_state_server_runs_on_the_interpreter_of_the_conf_when_this_one_may_not_
     monkeypatch.delenv("PYSPARK_PYTHON")
     pyspark_ckpt.configure(builder.config(key, value))
     assert builder._options.get(PREFIX + "ckpt.python") != sys.executable
+
+
+def test_workers_of_this_interpreter_are_forked_by_our_daemon(
+    builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert DAEMON not in pyspark_ckpt.configure(builder)._options
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    assert pyspark_ckpt.configure(builder)._options[DAEMON] == "pyspark_ckpt.daemon"
+    builder.config(DAEMON, "mine")
+    assert pyspark_ckpt.configure(builder)._options[DAEMON] == "mine"
+
+
+def test_workers_elsewhere_are_forked_by_sparks_daemon(
+    builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    assert DAEMON not in pyspark_ckpt.configure(builder.master("spark://host:7077"))._options
 
 
 def test_master_of_the_environment_counts_when_the_builder_names_none(

@@ -1,0 +1,62 @@
+"""The daemon forks Python workers that have imported what they need, and never with threads."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+WORD = "of the factory"
+_INT = struct.Struct(">i")
+WITH_THREADS = "import sys; from pyspark_ckpt import daemon; daemon.IMPORTED += ('numpy',); daemon.main()"
+pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted by Linux alone")
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A daemon as Spark starts it, and its port."""
+    surroundings = {**os.environ, "PYTHON_WORKER_FACTORY_SECRET": WORD, "SPARK_REUSE_WORKER": "1"}
+    command = [sys.executable, *arguments, "pyspark.worker"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=surroundings) as process:
+        try:
+            assert process.stdout is not None
+            (port,) = _INT.unpack(process.stdout.read(_INT.size))
+            yield process, port
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(30)
+            assert process.stderr is not None
+            assert process.stderr.read() == b""
+
+
+@contextmanager
+def worker(port: int) -> Iterator[int]:
+    """A worker as Spark asks for one: its process id. It waits for a task."""
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        (pid,) = _INT.unpack(connection.recv(_INT.size))
+        connection.sendall(_INT.pack(len(WORD)) + WORD.encode())
+        assert connection.recv(64) == _INT.pack(2) + b"ok"
+        yield pid
+
+
+def test_workers_are_forked_without_threads() -> None:
+    with running("-m", "pyspark_ckpt.daemon") as (process, port), worker(port) as pid, worker(port) as other:
+        assert len({process.pid, pid, other}) == len((process, pid, other))
+        for each in (process.pid, pid):
+            assert len(list(Path(f"/proc/{each}/task").iterdir())) == 1
+            assert "rocksdict" in Path(f"/proc/{each}/maps").read_text(encoding="utf-8")
+
+
+def test_sparks_daemon_takes_over_when_what_is_imported_starts_threads() -> None:
+    with running("-c", WITH_THREADS) as (process, port), worker(port):
+        assert b"pyspark.daemon" in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        assert "rocksdict" not in Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8")
