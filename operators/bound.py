@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -12,10 +12,12 @@ import pyarrow as pa
 from msgspec import UNSET
 
 from pyspark_ckpt.operators.columns import arrow_values
+from pyspark_ckpt.operators.entry_rows import EntryRows
 from pyspark_ckpt.operators.evolution import EvolvedCodec, Schemas, schemas_of
 from pyspark_ckpt.operators.expiry import ExpiryIndex, TimedEntryRows, TimedKeyRows
+from pyspark_ckpt.operators.key_rows import KeyRows
 from pyspark_ckpt.operators.list_rows import ListRows, TimedListRows
-from pyspark_ckpt.operators.state_rows import EntryRows, KeyRows
+from pyspark_ckpt.operators.state_rows import Written
 from pyspark_ckpt.operators.states import Declared
 from pyspark_ckpt.operators.stored_values import ValueCodec, value_codec
 from pyspark_ckpt.operators.ttl import Life
@@ -63,7 +65,7 @@ class Staged(Protocol):
 
     number: int
 
-    def flush(self, end: bytes | None) -> Iterator[Row]:
+    def flush(self, end: bytes | None) -> Written:
         """What was written for keys below ``end`` (None: all of it), in stored order; it is forgotten."""
 
 
@@ -99,7 +101,7 @@ class Bound(ABC):
         self.index = None if binding.index is None else ExpiryIndex(binding.index, session)
 
     @abstractmethod
-    def flush(self, end: bytes | None) -> Iterator[Row]:
+    def flush(self, end: bytes | None) -> Written:
         """See Staged."""
 
     @property

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pyspark_ckpt.operators.bound import WRONG_VALUE, Binding, Bound, Row
 from pyspark_ckpt.operators.columns import arrow_values, validity
+from pyspark_ckpt.operators.state_rows import Written
 from pyspark_ckpt.operators.states import ListState, MapState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -72,7 +73,7 @@ class BoundList(Bound, ListState):
         stored = self._codec.encode_column(self._column("element", values, len(index)))
         positions, counts = np.unique(index, return_counts=True)
         order = np.argsort(index, kind="stable")
-        suffixes = [keys.suffixes[position] for position in positions.tolist()]
+        suffixes = keys.suffixes.at(positions).strings
         self._rows.append_many(suffixes, np.cumsum(counts), [stored[n] for n in order.tolist()])
 
     def get_lists(self, keys: Keys) -> pa.ListArray:
@@ -100,7 +101,7 @@ class BoundMap(Bound, MapState):
                 hint="The keys of a map keep their type. Give the changed state another name.",
             )
 
-    def flush(self, end: bytes | None) -> Iterator[Row]:
+    def flush(self, end: bytes | None) -> Written:
         """See Bound."""
         return self._entries.flush(end)
 
@@ -159,7 +160,7 @@ class BoundMap(Bound, MapState):
     def get_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> pa.Array:
         """See MapState."""
         entries = self._keys.encode_columns([self._column("key", map_keys, len(index))])
-        suffixes = [keys.suffixes[position] for position in index.tolist()]
+        suffixes = keys.suffixes.each(index)
         return self._codec.decode_column(self._entries.get_many(suffixes, entries))
 
     def get_range(self, keys: Keys, begin: Any = None, end: Any = None) -> pa.MapArray:
@@ -181,7 +182,7 @@ class BoundMap(Bound, MapState):
         stored = self._codec.encode_column(column)
         valid = validity(column).tolist()
         values_or_none = [value if there else None for value, there in zip(stored, valid, strict=True)]
-        self._entries.put_many([keys.suffixes[position] for position in index.tolist()], entries, values_or_none)
+        self._entries.put_many(keys.suffixes.each(index), entries, values_or_none)
 
     def _entry(self, key: Any) -> bytes:
         if key is None:

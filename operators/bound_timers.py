@@ -115,9 +115,9 @@ class BoundTimers(Timers):
             )
         behind = namespace.encode()
         micros = at.cast(pa.timestamp("us", at.type.tz)).cast(pa.int64()).to_pylist()
-        for position, instant in zip(index.tolist(), micros, strict=True):
+        for suffix, instant in zip(keys.suffixes.each(index), micros, strict=True):
             if instant is not None:
-                yield keys.suffixes[position] + behind, rounded_up_ms(instant)
+                yield suffix + behind, rounded_up_ms(instant)
 
 
 def instant_ms(key: bytes) -> int:

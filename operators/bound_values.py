@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_ckpt.operators.bound import Binding, Bound, Row
-from pyspark_ckpt.operators.columns import python_values, validity
+from pyspark_ckpt.operators.bound import Binding, Bound
+from pyspark_ckpt.operators.columns import python_values
+from pyspark_ckpt.operators.state_rows import Written
 from pyspark_ckpt.operators.states import AggregatingState, ReducingState, ValueState
 from pyspark_ckpt.operators.value_types import EXACT
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -53,7 +54,7 @@ class OneRow(Bound):
         super().__init__(binding)
         self._rows = self._key_rows()
 
-    def flush(self, end: bytes | None) -> Iterator[Row]:
+    def flush(self, end: bytes | None) -> Written:
         """See Bound."""
         return self._rows.flush(end)
 
@@ -86,7 +87,7 @@ class OneRow(Bound):
         if len(values) != len(index):
             raise InvalidInputError(f"State {self.name!r}: {len(values)} values are given for {len(index)} rows.")
         positions, places = np.unique(index, return_inverse=True)
-        suffixes = [keys.suffixes[position] for position in positions.tolist()]
+        suffixes = keys.suffixes.at(positions).strings
         kept = [None if row is None else self._codec.decode(row) for row in self._rows.get_many(suffixes)]
         is_nested = pa.types.is_nested(self._kinds[self._what])
         for place, value in zip(places.tolist(), values, strict=True):
@@ -118,15 +119,11 @@ class BoundValue(OneRow, ValueState):
 
     def get(self, keys: Keys) -> pa.Array:
         """See ValueState."""
-        return self._codec.decode_column(self._rows.get_many(keys.suffixes))
+        return self._codec.decode_cells(self._rows.get_cells(keys.suffixes))
 
     def put(self, keys: Keys, values: pa.Array) -> None:
         """See ValueState."""
-        column = self._column("value", values, len(keys))
-        stored: list[bytes | None] = list(self._codec.encode_column(column))
-        for position in np.flatnonzero(~validity(column)).tolist():
-            stored[position] = None
-        self._rows.put_many(keys.suffixes, stored)
+        self._rows.put_cells(keys.suffixes, self._codec.encode_cells(self._column("value", values, len(keys))))
 
 
 class BoundReducing(OneRow, ReducingState):
@@ -151,7 +148,7 @@ class BoundReducing(OneRow, ReducingState):
 
     def get_values(self, keys: Keys) -> pa.Array:
         """See ReducingState."""
-        return self._codec.decode_column(self._rows.get_many(keys.suffixes))
+        return self._codec.decode_cells(self._rows.get_cells(keys.suffixes))
 
     def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
         """See ReducingState."""
@@ -162,16 +159,16 @@ class BoundReducing(OneRow, ReducingState):
         how, combined = self._by_column
         grouped = pa.table({"key": index, "value": column}).group_by("key").aggregate([("value", how)])
         grouped = grouped.filter(pc.is_valid(grouped.column(f"value_{how}"))).sort_by("key")
-        suffixes = [keys.suffixes[position] for position in grouped.column("key").to_pylist()]
+        suffixes = keys.suffixes.at(grouped.column("key").to_numpy())
         added = grouped.column(f"value_{how}").combine_chunks()
-        old = self._codec.decode_column(self._rows.get_many(suffixes))
+        old = self._codec.decode_cells(self._rows.get_cells(suffixes))
         try:
             new = pc.if_else(pc.is_valid(old), combined(old, added), added).cast(column.type)
         except pa.ArrowException as problem:
             raise InvalidInputError(
                 f"State {self.name!r}: a {how} of its values is none of type {column.type}: {problem}"
             ) from problem
-        self._rows.put_many(suffixes, list(self._codec.encode_column(new)))
+        self._rows.put_cells(suffixes, self._codec.encode_cells(new))
 
     def _reduced(self, kept: Any, value: Any) -> Any:
         if value is None or kept is None:
@@ -199,7 +196,7 @@ class BoundAggregating(OneRow, AggregatingState):
 
     def get_results(self, keys: Keys) -> list[Any]:
         """See AggregatingState."""
-        kept = python_values(self._codec.decode_column(self._rows.get_many(keys.suffixes)))
+        kept = python_values(self._codec.decode_cells(self._rows.get_cells(keys.suffixes)))
         return [None if each is None else self.result(each) for each in kept]
 
     def add_rows(self, keys: Keys, index: NDArray[Any], values: Sequence[Any] | pa.Array) -> None:

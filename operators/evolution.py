@@ -19,6 +19,7 @@ from msgspec import UNSET
 from pyspark_ckpt.operators.columns import arrow_values
 from pyspark_ckpt.operators.stored_values import MOST_SCHEMAS, ValueCodec, value_codec
 from pyspark_ckpt.operators.value_types import EXACT, struct_class
+from pyspark_ckpt.state_store.bulk import Cells
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.json_objects import DAMAGE
 from pyspark_ckpt.state_store.meta import Descriptor
@@ -109,6 +110,17 @@ class EvolvedCodec(ValueCodec):
         """See ValueCodec."""
         return self._codec.encode_column(values)
 
+    def encode_cells(self, values: pa.Array) -> Cells:
+        """See ValueCodec."""
+        return self._codec.encode_cells(values)
+
+    def decode_cells(self, stored: Cells) -> pa.Array:
+        """See ValueCodec."""
+        there = stored.values.taken(stored.there)
+        if there.size.all() and (there.data[there.at] == self._schema).all():
+            return self._codec.decode_cells(stored)
+        return self._decoded_each(stored.strings())
+
     def decode(self, stored: bytes) -> Any:
         """See ValueCodec."""
         schema = stored[0] if stored else 0
@@ -123,6 +135,9 @@ class EvolvedCodec(ValueCodec):
         """See ValueCodec."""
         if all(value is None or (value and value[0] == self._schema) for value in stored):
             return self._codec.decode_column(stored)
+        return self._decoded_each(stored)
+
+    def _decoded_each(self, stored: Sequence[bytes | None]) -> pa.Array:
         return arrow_values([None if value is None else self.decode(value) for value in stored], self.kind)
 
 

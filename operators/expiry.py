@@ -15,9 +15,13 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from pyspark_ckpt.operators.entry_rows import EntryRows
+from pyspark_ckpt.operators.key_rows import KeyRows
 from pyspark_ckpt.operators.ordered_rows import INSTANT, OrderedRows, ordered_key, row_of
-from pyspark_ckpt.operators.state_rows import UNREAD, EntryRows, KeyRows
+from pyspark_ckpt.operators.state_rows import UNREAD, Written
+from pyspark_ckpt.operators.suffixes import Suffixes
 from pyspark_ckpt.operators.ttl import Life, index_instant, instants_of
+from pyspark_ckpt.state_store.bulk import Cells
 
 Rows = TypeVar("Rows", KeyRows, EntryRows)
 
@@ -101,7 +105,7 @@ class _TimedRows(Generic[Rows]):
         self._rows: Rows = rows
         self._life, self._index = life, index
 
-    def flush(self, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+    def flush(self, end: bytes | None) -> Written:
         """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
         return self._rows.flush(end)
 
@@ -148,6 +152,14 @@ class TimedKeyRows(_TimedRows[KeyRows]):
             alive = [n for n, value in enumerate(values) if value is not None]
             self.put_many([suffixes[n] for n in alive], [values[n] for n in alive])
         return values
+
+    def get_cells(self, suffixes: Suffixes) -> Cells:
+        """See KeyRows; absent where a row has expired."""
+        return Cells.of(self.get_many(suffixes))
+
+    def put_cells(self, suffixes: Suffixes, cells: Cells) -> None:
+        """See KeyRows."""
+        self.put_many(suffixes, cells.strings())
 
     def put_many(self, suffixes: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """See KeyRows."""

@@ -17,10 +17,11 @@ from pathlib import Path
 import msgspec
 
 from pyspark_ckpt.operators.bound import Row
-from pyspark_ckpt.operators.state_rows import merged
+from pyspark_ckpt.operators.entry_rows import merged
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.ttl import Clock
 from pyspark_ckpt.operators.worker_session import WorkerSession
+from pyspark_ckpt.state_store.bulk import Cells, Packed
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import DAMAGE
 from pyspark_ckpt.state_store.meta import Descriptor
@@ -79,6 +80,10 @@ class GroupSession(WorkerSession):
         if self._overlay:
             values = [self._overlay.get(key, value) for key, value in zip(keys, values, strict=True)]
         return values
+
+    def get_cells(self, keys: Packed) -> Cells:
+        """See WorkerSession; as the task has left them."""
+        return Cells.of(self.get_many(keys.strings()))
 
     def scan(self, prefix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """See WorkerSession; as the task has left them."""

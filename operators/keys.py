@@ -10,7 +10,9 @@ import pyarrow as pa
 
 from pyspark_ckpt.operators.columns import is_fixed_width, python_values
 from pyspark_ckpt.operators.stored_keys import KeyCodec, normalised
+from pyspark_ckpt.operators.suffixes import Suffixes, behind_hashes
 from pyspark_ckpt.operators.value_types import struct_class
+from pyspark_ckpt.state_store.bulk import in_order
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 class Keys:
     """Distinct keys, sorted as they are stored: by hash, then by value."""
 
-    def __init__(self, columns: pa.Table, suffixes: list[bytes]) -> None:
+    def __init__(self, columns: pa.Table, suffixes: Suffixes) -> None:
         """Keep the key columns, and hash and bytes of every key."""
         self._columns = columns
         self.suffixes = suffixes
@@ -36,7 +38,9 @@ class Keys:
 
     def at(self, positions: Sequence[int]) -> Keys:
         """Some of the keys, whose positions rise."""
-        return Keys(self._columns.take(pa.array(positions, pa.int64())), [self.suffixes[n] for n in positions])
+        places = np.asarray(positions) if len(positions) else np.zeros(0, np.int64)
+        suffixes = self.suffixes.at(places)
+        return Keys(self._columns.take(pa.array(places)), suffixes)
 
     def column(self, name: str) -> pa.ChunkedArray:
         """A key column, one value for each key."""
@@ -61,18 +65,12 @@ def group_by_key(
     codes, first = _distinct(columns, codec)
     picked = pa.array(first)
     distinct = [column.take(picked) for column in columns]
-    encoded = codec.encode_columns(distinct)
-    hash_of_key = hashes[first].astype(np.uint32)
-    heads: list[bytes] = hash_of_key.astype(">u4").view("V4").tolist()
-    suffixes = [head + key for head, key in zip(heads, encoded, strict=True)]
-    order = np.argsort(hash_of_key, kind="stable")
-    ordered = hash_of_key[order]
-    if np.any(ordered[1:] == ordered[:-1]):  # keys that share their hash: their own order counts
-        order = np.array(sorted(range(len(suffixes)), key=suffixes.__getitem__), dtype=np.int64)
+    suffixes = behind_hashes(hashes[first].astype(np.uint32), codec.encode_packed(distinct))
+    order, _ = in_order(suffixes)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     table = pa.Table.from_arrays(distinct, names=list(by)).take(pa.array(order))
-    return Keys(table, [suffixes[position] for position in order.tolist()]), rank[codes]
+    return Keys(table, Suffixes(suffixes.taken(order))), rank[codes]
 
 
 def _distinct(columns: Sequence[pa.Array], codec: KeyCodec) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

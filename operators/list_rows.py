@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pyspark_ckpt.operators.entry_rows import EntryRows
 from pyspark_ckpt.operators.expiry import MOST_BEGUN_BYTES, ExpiryIndex, TimedEntryRows
+from pyspark_ckpt.operators.key_rows import KeyRows
 from pyspark_ckpt.operators.list_columns import (
     SEQUENCE,
     SPAN_BIT,
@@ -34,7 +36,6 @@ from pyspark_ckpt.operators.list_columns import (
     spans,
 )
 from pyspark_ckpt.operators.ordered_rows import ordered_key, ordered_keys
-from pyspark_ckpt.operators.state_rows import EntryRows, KeyRows
 from pyspark_ckpt.operators.ttl import Life
 
 if TYPE_CHECKING:

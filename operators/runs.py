@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark_ckpt.operators.columns import arrow_values, python_values
 from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
+from pyspark_ckpt.operators.suffixes import Suffixes
 from pyspark_ckpt.operators.value_types import struct_class
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
@@ -97,7 +98,7 @@ class Work:
             columns = zip(*(found[suffix] for suffix in suffixes), strict=True)
             fields = self.operator.key_fields
             arrays = [arrow_values(column, field.type) for column, field in zip(columns, fields, strict=True)]
-            keys = Keys(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), suffixes)
+            keys = Keys(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), Suffixes(suffixes))
             position_of = {suffix: position for position, suffix in enumerate(suffixes)}
             index = np.array([position_of[each.suffix] for each in chunk], np.int64)
             micros = np.array([each.timer.at_ms for each in chunk], np.int64) * 1000

@@ -29,6 +29,7 @@ from pyspark_ckpt.operators.columns import (
 )
 from pyspark_ckpt.operators.stored_values import SHOWN_BYTES
 from pyspark_ckpt.operators.value_types import EXACT, elements_of, fields_of, reader, struct_class, writer
+from pyspark_ckpt.state_store.bulk import Packed
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -85,15 +86,17 @@ class KeyCodec:
 
     def encode_columns(self, columns: Sequence[pa.Array]) -> list[bytes]:
         """The bytes of all keys of some columns; no Python loop where all have a fixed width."""
+        return self.encode_packed(columns).strings()
+
+    def encode_packed(self, columns: Sequence[pa.Array]) -> Packed:
+        """``encode_columns`` as columns."""
         parts = [self._column(column, n) for n, column in enumerate(columns)]
         if all(isinstance(part, np.ndarray) for part in parts):
-            matrix = np.ascontiguousarray(np.hstack(parts))
-            packed: list[bytes] = matrix.view(f"V{matrix.shape[1]}").ravel().tolist()
-            return packed
+            return Packed.of_matrix(np.hstack(parts))
         rows = [
             part.view(f"V{part.shape[1]}").ravel().tolist() if isinstance(part, np.ndarray) else part for part in parts
         ]
-        return [b"".join(pieces) for pieces in zip(*rows, strict=True)]
+        return Packed.of([b"".join(pieces) for pieces in zip(*rows, strict=True)])
 
     def _column(self, column: pa.Array, n: int) -> NDArray[np.uint8] | list[bytes]:
         kind = self._kinds[n]

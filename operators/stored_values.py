@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -27,8 +27,12 @@ from pyspark_ckpt.operators.columns import (
     validity,
 )
 from pyspark_ckpt.operators.value_types import message_type, reader, struct_class, writer
+from pyspark_ckpt.state_store.bulk import Cells, Packed
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import DAMAGE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 MOST_SCHEMAS = 127
 SHOWN_BYTES = 32
@@ -55,6 +59,15 @@ class ValueCodec(ABC):
     @abstractmethod
     def encode_column(self, values: pa.Array) -> list[bytes]:
         """All values of a column, in their order; what stands for null is for the caller to replace."""
+
+    def encode_cells(self, values: pa.Array) -> Cells:
+        """``encode_column``; null is absent."""
+        there, stored = validity(values), Packed.of(self.encode_column(values))
+        return Cells(stored if there.all() else Packed(stored.data, stored.at, stored.size * there), there)
+
+    def decode_cells(self, stored: Cells) -> pa.Array:
+        """``decode_column``; null where absent."""
+        return self.decode_column(stored.strings())
 
     @abstractmethod
     def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
@@ -84,7 +97,6 @@ class PackedCodec(ValueCodec):
         numbers = [(f"f{n}", number_type(field.type)) for n, field in enumerate(self._fields)]
         self._row = np.dtype([("schema", "u1"), *marks, *numbers])
         self._struct = struct.Struct(f"<{1 + len(marks)}B{''.join(_LETTERS[each] for _, each in numbers)}")
-        self._absent = bytes(self._row.itemsize)
         self._readers = [reader(field.type) for field in self._fields]
         self._class = struct_class(kind) if self._is_struct else None
         self._whole = writer(kind)
@@ -112,33 +124,50 @@ class PackedCodec(ValueCodec):
 
     def encode_column(self, values: pa.Array) -> list[bytes]:
         """See ValueCodec."""
+        stored: list[bytes] = self._encoded(values).view(f"V{self._row.itemsize}").tolist()
+        return stored
+
+    def encode_cells(self, values: pa.Array) -> Cells:
+        """See ValueCodec."""
+        width, there = self._row.itemsize, validity(values)
+        content = self._encoded(values).view(np.uint8)
+        return Cells(Packed(content, np.arange(len(there)) * width, there * np.int64(width)), there)
+
+    def _encoded(self, values: pa.Array) -> NDArray[np.void]:
+        """What is stored of each; also of null."""
         rows = np.zeros(len(values), self._row)
         rows["schema"] = self._schema
         for n in range(len(self._fields)):
             column = values.field(n) if self._is_struct else values
             rows[f"has{n}"] = validity(column)
             rows[f"f{n}"] = numbers_of(column)
-        stored: list[bytes] = rows.view(f"V{self._row.itemsize}").tolist()
-        return stored
+        return rows
 
     def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
         """See ValueCodec."""
-        there = [value for value in stored if value is not None]
-        if not set(map(len, there)) <= {self._row.itemsize}:
-            value = next(value for value in there if len(value) != self._row.itemsize)
-            raise self._damage(value, f"it has {len(value)} bytes, not {self._row.itemsize}")
-        rows = np.frombuffer(b"".join([self._absent if value is None else value for value in stored]), self._row)
-        if np.count_nonzero(rows["schema"] == self._schema) != len(there):
-            value = next(value for value in there if value[0] != self._schema)
+        return self.decode_cells(Cells.of(stored))
+
+    def decode_cells(self, stored: Cells) -> pa.Array:
+        """See ValueCodec."""
+        width, there = self._row.itemsize, stored.there
+        values = stored.values if there.all() else stored.values.taken(there)
+        if (values.size != width).any():
+            value = values[int((values.size != width).argmax())]
+            raise self._damage(value, f"it has {len(value)} bytes, not {width}")
+        rows = values.matrix(width).reshape(-1).view(self._row)
+        if (rows["schema"] != self._schema).any():
+            value = values[int((rows["schema"] != self._schema).argmax())]
             raise self._damage(value, f"it is of schema {value[0]}, not {self._schema}")
+        if len(rows) < len(stored):
+            some, rows = rows, np.zeros(len(stored), self._row)
+            rows[there] = some
         columns = [
             column_of(field.type, rows[f"f{n}"], rows[f"has{n}"].astype(np.bool_))
             for n, field in enumerate(self._fields)
         ]
         if not self._is_struct:
             return columns[0]
-        absent = np.fromiter((value is None for value in stored), np.bool_, len(stored))
-        return pa.StructArray.from_arrays(columns, fields=self._fields, mask=pa.array(absent))
+        return pa.StructArray.from_arrays(columns, fields=self._fields, mask=pa.array(~there))
 
 
 class MessageCodec(ValueCodec):

@@ -200,12 +200,9 @@ def _reader(kind: pa.DataType) -> Convert:
     if pa.types.is_timestamp(kind):
         begin = EPOCH if kind.tz else _NAIVE_EPOCH
         return lambda value: begin + timedelta(microseconds=value)
-    if pa.types.is_date(kind):
-        return lambda value: date.fromordinal(_EPOCH_DAY + value)
-    if pa.types.is_duration(kind):
-        return lambda value: timedelta(microseconds=value)
-    if pa.types.is_time(kind):
-        return _time_of_day
+    for matches, convert in _PLAIN_READERS:
+        if matches(kind):
+            return convert
     return lambda value: value
 
 
@@ -372,4 +369,10 @@ _PLAIN_WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
     (pa.types.is_date, _day),
     (pa.types.is_time, _nanoseconds),
     (pa.types.is_duration, lambda value: int(value // _MICROSECOND)),
+)
+_PLAIN_READERS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
+    (pa.types.is_boolean, bool),
+    (pa.types.is_date, lambda value: date.fromordinal(_EPOCH_DAY + value)),
+    (pa.types.is_time, _time_of_day),
+    (pa.types.is_duration, lambda value: timedelta(microseconds=value)),
 )

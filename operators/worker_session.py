@@ -14,13 +14,15 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from itertools import chain
+from itertools import chain, islice
+from operator import le
 from pathlib import Path
 from types import MappingProxyType
 
 from pyspark_ckpt.operators.state_rows import Position
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.ttl import Clock
+from pyspark_ckpt.state_store.bulk import LEAST_KEYS, Cells, Packed, RowColumns, look_up, write_columns
 from pyspark_ckpt.state_store.database import Cursor, Reader, Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, LifecycleError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.keys import EMPTY, HASH_BYTES, STATE_BYTES, Marker
@@ -80,7 +82,15 @@ class WorkerSession:
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """Values of the base version, None where there is none; fastest for sorted keys."""
-        return [None] * len(keys) if self._reader is None or not keys else self._reader.get_many(keys)
+        if self._reader is None or not keys:
+            return [None] * len(keys)
+        if len(keys) < LEAST_KEYS or not all(map(le, keys, islice(keys, 1, None))):
+            return self._reader.get_many(keys)
+        return look_up(self._reader, Packed.of(keys)).strings()
+
+    def get_cells(self, keys: Packed) -> Cells:
+        """``get_many`` of keys that rise."""
+        return Cells.of([None] * len(keys)) if self._reader is None or not len(keys) else look_up(self._reader, keys)
 
     def scan(self, prefix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Rows of the base version whose keys begin with ``prefix``, what follows it from ``begin`` up to ``end``."""
@@ -117,10 +127,19 @@ class WorkerSession:
         remaining = iter(rows)
         first = next(remaining, None)
         if first is not None:
-            name = f"{self.name}-{len(self._files)}.sst"
-            path = Path(self._ticket.staging) / name
-            self._written += write_table_file(path, chain([first], remaining), _shared_tuning(self._ticket.compression))
-            self._files.append(name)
+            tuning = _shared_tuning(self._ticket.compression)
+            self._written += write_table_file(self._new_file(), chain([first], remaining), tuning)
+
+    def stage_columns(self, parts: Sequence[RowColumns]) -> None:
+        """``stage`` of rows of which a table file can be built, part after part."""
+        write_columns(self._new_file(), parts, _shared_tuning(self._ticket.compression))
+        self._written += sum(map(len, parts))
+
+    def _new_file(self) -> Path:
+        """One that the commit applies."""
+        name = f"{self.name}-{len(self._files)}.sst"
+        self._files.append(name)
+        return Path(self._ticket.staging) / name
 
     def publish(self, changes: Mapping[int, int]) -> None:
         """Hand what was staged to the task's commit, with the changes of row counts by state number."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pyspark_ckpt.state_store.bulk.packed import WIDEST, Integers, Packed, concatenated
 from pyspark_ckpt.state_store.bulk.rows import RowColumns
 
-_WORD = 8
+WORD = 8
 
 Bools = npt.NDArray[np.bool_]
 
@@ -55,7 +55,7 @@ def in_order(keys: Packed) -> tuple[Integers, Bools]:
     found = found[order]
     is_same = np.zeros(len(keys), np.bool_)
     is_same[1:] = found[1:] == found[:-1]
-    last = -(-int(keys.size.max(initial=0)) // _WORD)
+    last = -(-int(keys.size.max(initial=0)) // WORD)
     for number in range(1, last + 1):  # behind all of its words, a key that is shorter comes first
         if not is_same.any():
             break
@@ -83,12 +83,12 @@ def words_of(keys: Packed, number: int) -> npt.NDArray[np.uint64]:
 
     Zeros stand for those that it has not.
     """
-    at, data = keys.at + number * _WORD, keys.data
-    if len(keys) and int(at.max()) + _WORD > len(data):
-        data = np.concatenate([data, np.zeros(_WORD * (number + 1), np.uint8)])
-    words = np.ndarray((max(0, len(data) - _WORD + 1),), ">u8", data, 0, (1,))[at].astype(np.uint64)
-    if int(keys.size.min(initial=_WORD * (number + 1))) >= _WORD * (number + 1):
+    at, data = keys.at + number * WORD, keys.data
+    if len(keys) and int(at.max()) + WORD > len(data):
+        data = np.concatenate([data, np.zeros(WORD * (number + 1), np.uint8)])
+    words = np.ndarray((max(0, len(data) - WORD + 1),), ">u8", data, 0, (1,))[at].astype(np.uint64)
+    if int(keys.size.min(initial=WORD * (number + 1))) >= WORD * (number + 1):
         return words
-    count = np.clip(keys.size - number * _WORD, 0, _WORD)
-    lacking = (8 * (_WORD - count)).astype(np.uint64)
+    count = np.clip(keys.size - number * WORD, 0, WORD)
+    lacking = (8 * (WORD - count)).astype(np.uint64)
     return np.where(count > 0, words >> lacking << lacking, np.uint64(0))

@@ -29,6 +29,12 @@ class Packed:
         size = np.fromiter(map(len, strings), np.int64, len(strings))
         return cls(np.frombuffer(b"".join(strings), np.uint8), np.cumsum(size) - size, size)
 
+    @classmethod
+    def of_matrix(cls, rows: Bytes) -> Packed:
+        """The rows of a matrix, which is not copied if it is contiguous."""
+        count, width = rows.shape
+        return cls(rows.reshape(-1), np.arange(count) * width, np.full(count, width))
+
     def __len__(self) -> int:
         """How many there are."""
         return len(self.at)
@@ -41,6 +47,21 @@ class Packed:
     def taken(self, which: slice | npt.NDArray[np.generic]) -> Packed:
         """Those at some positions, or where a mask is true; nothing is copied but where they are."""
         return Packed(self.data, self.at[which], self.size[which])
+
+    def prefixed(self, head: bytes) -> Packed:
+        """Each behind ``head``, copied."""
+        return self.behind_heads(np.broadcast_to(np.frombuffer(head, np.uint8), (len(self), len(head))))
+
+    def behind_heads(self, heads: Bytes) -> Packed:
+        """Each behind its row of a matrix, copied."""
+        widths, size = self.widths(), heads.shape[1]
+        if len(widths) != 1:
+            before = Packed.of_matrix(heads).strings()
+            return Packed.of([head + string for head, string in zip(before, self.strings(), strict=True)])
+        rows = np.empty((len(self), size + widths[0]), np.uint8)
+        rows[:, :size] = heads
+        rows[:, size:] = self.matrix(widths[0])
+        return Packed.of_matrix(rows)
 
     def behind(self, count: int) -> Packed:
         """Each without its first ``count`` bytes, which it must have."""
@@ -85,4 +106,4 @@ def concatenated(parts: Sequence[Packed]) -> Packed:
         return Packed.of([string for part in whole for string in part.strings()])
     (width,) = widths
     rows = np.concatenate([part.matrix(width) for part in whole])
-    return Packed(rows.reshape(-1), np.arange(len(rows)) * width, np.full(len(rows), width))
+    return Packed.of_matrix(rows)

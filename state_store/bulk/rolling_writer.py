@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from pyspark_ckpt.state_store.bulk.rows import RowColumns
-from pyspark_ckpt.state_store.bulk.table_builder import FEW_REPEATS, TableBuilder, can_be_built, repeats_of
+from pyspark_ckpt.state_store.bulk.table_builder import TableBuilder, begun, can_be_built, is_built
 from pyspark_ckpt.state_store.database import TableWriter, Tuning
 from pyspark_ckpt.state_store.errors import InternalError
-
-LEAST_ROWS = 1024
-"""A file that begins with fewer at once is written by RocksDB."""
 
 
 class RollingWriter:
@@ -54,9 +51,7 @@ class RollingWriter:
         """The next file, for rows like these."""
         path = self._folder / f"{self._name}-{len(self._paths)}.sst"
         self._paths.append(path)
-        if len(rows) < LEAST_ROWS or not can_be_built(rows):
-            return TableWriter(path, self._tuning)
-        return TableBuilder(path, self._tuning, by_prefix=repeats_of(rows) * FEW_REPEATS <= len(rows))
+        return begun(path, [rows], self._tuning) if is_built([rows]) else TableWriter(path, self._tuning)
 
     def finish(self) -> list[Path]:
         """All files, complete. Raises StorageError."""

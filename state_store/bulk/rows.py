@@ -91,4 +91,4 @@ class RowColumns:
             return RowColumns(Packed.of([head + key[STATE_BYTES:] for key in self.keys.strings()]), self.values)
         keys = self.keys.matrix(width[0])
         keys[:, :STATE_BYTES] = np.frombuffer(head, np.uint8)
-        return RowColumns(Packed(keys.reshape(-1), np.arange(len(keys)) * keys.shape[1], self.keys.size), self.values)
+        return RowColumns(Packed.of_matrix(keys), self.values)

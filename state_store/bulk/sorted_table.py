@@ -148,7 +148,7 @@ class SortedTable:
         ``bounds``: the first and the last key that the database says it has. A mark may reach further: what it hides
         there is said by other files.
         """
-        self._path, self._bounds = path, bounds
+        self.path, self._bounds = path, bounds
         self.first_key = bounds[0]
         try:
             self._file = os.open(path, os.O_RDONLY)
@@ -170,6 +170,11 @@ class SortedTable:
             self.close()
             raise
 
+    @property
+    def rows(self) -> int:
+        """How many entries it has."""
+        return self._count("rocksdb.num.entries")
+
     def close(self) -> None:
         """Let the file go."""
         os.close(self._file)
@@ -179,7 +184,7 @@ class SortedTable:
     def blocks(self) -> Blocks:
         """All data blocks."""
         is_short = self._count("rocksdb.index.value.is.delta.encoded", fixed=True)
-        keys, at, size = _index(self._block(self._index), is_short=bool(is_short), path=self._path)
+        keys, at, size = _index(self._block(self._index), is_short=bool(is_short), path=self.path)
         if not self._count("rocksdb.index.key.is.user.key", fixed=True):
             keys = Packed(keys.data, keys.at, keys.size - SUFFIX_BYTES)
         if len(keys) != self._count("rocksdb.num.data.blocks"):
@@ -213,8 +218,8 @@ class SortedTable:
         if not len(self.blocks):
             return None
         at, size = int(self.blocks.at[-1]), int(self.blocks.size[-1])
-        last = find([self.inflated(self.bytes_at(at, size + TRAILER_BYTES), 0, size)], str(self._path))
-        keys = last.entries(str(self._path)).keys
+        last = find([self.inflated(self.bytes_at(at, size + TRAILER_BYTES), 0, size)], str(self.path))
+        keys = last.entries(str(self.path)).keys
         return keys[len(keys) - 1]
 
     def span(self, begin: bytes, end: bytes) -> Span:
@@ -268,13 +273,13 @@ class SortedTable:
         try:
             content = os.pread(self._file, size, at)
         except OSError as problem:
-            raise StorageError(f"Could not read {self._path}: {problem}") from problem
+            raise StorageError(f"Could not read {self.path}: {problem}") from problem
         if len(content) != size:
             raise self._damaged("it is too short")
         return content
 
     def _damaged(self, why: str) -> FormatError:
-        return FormatError(f"{self._path} is damaged: {why}.")
+        return FormatError(f"{self.path} is damaged: {why}.")
 
 
 _CODEC = {kind: pa.Codec(name) for kind, name in _CODECS.items()}

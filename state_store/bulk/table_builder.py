@@ -45,6 +45,10 @@ LEAST_BYTES = 1 << 18
 """Rows wait until there are so many bytes of them: less is not worth the calls."""
 RUN_ROWS = 16
 """Of a block: a search in it goes by the first ones of its runs."""
+LEAST_ROWS = 1024
+"""A file that begins with fewer at once is written by RocksDB."""
+ROWS_AT_ONCE = 1 << 15
+"""Of a part that is there as a whole: encoded rows take several times their bytes."""
 LEAST_SAVING = 8
 """A block is stored compressed if that saves one byte in so many."""
 ZSTD_LEVEL = 3
@@ -76,6 +80,26 @@ def repeats_of(rows: RowColumns) -> int:
     """How many rows have the prefix of the one before."""
     prefixes = words_of(rows.keys, 0) >> _BEHIND_PREFIX
     return int((prefixes[1:] == prefixes[:-1]).sum())
+
+
+def is_built(parts: Sequence[RowColumns]) -> bool:
+    """Whether a table file that begins with these rows is built: else RocksDB is to write it."""
+    return sum(map(len, parts)) >= LEAST_ROWS and all(map(can_be_built, parts))
+
+
+def begun(path: Path, parts: Sequence[RowColumns], tuning: Tuning) -> TableBuilder:
+    """The new file ``path``, for rows like these, none of which are written. Raises StorageError."""
+    repeats, rows = sum(map(repeats_of, parts)), sum(map(len, parts))
+    return TableBuilder(path, tuning, by_prefix=repeats * FEW_REPEATS <= rows)
+
+
+def write_columns(path: Path, parts: Sequence[RowColumns], tuning: Tuning) -> None:
+    """Build one table file of rows whose keys rise, part after part. Raises as TableBuilder."""
+    builder = begun(path, parts, tuning)
+    for part in parts:
+        for begin in range(0, len(part), ROWS_AT_ONCE):
+            builder.write(part.taken(slice(begin, begin + ROWS_AT_ONCE)))
+    builder.finish()
 
 
 class TableBuilder:

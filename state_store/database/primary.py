@@ -12,7 +12,7 @@ from pathlib import Path
 import rocksdict
 
 from pyspark_ckpt.state_store.database.failures import failures
-from pyspark_ckpt.state_store.database.tables import TableCount, TableFile
+from pyspark_ckpt.state_store.database.tables import TableCount, TableFile, table_files_of
 from pyspark_ckpt.state_store.database.tuning import Tuning, opened
 from pyspark_ckpt.state_store.errors import StorageError
 from pyspark_ckpt.state_store.keys import MARKER_KEY, Marker
@@ -81,17 +81,7 @@ class Database:
     def table_files(self) -> list[TableFile]:
         """Every SST of the database."""
         with failures(f"list the files of {self.folder}"):
-            return [
-                TableFile(
-                    name=str(file["name"]).lstrip("/"),
-                    size_bytes=int(file["size"]),
-                    first_key=bytes(file["start_key"] or b""),
-                    last_key=bytes(file["end_key"] or b""),
-                    rows=int(file["num_entries"]),
-                    level=int(file["level"]),
-                )
-                for file in self._open.live_files()
-            ]
+            return table_files_of(self._open)
 
     def table_count(self) -> TableCount:
         """How many SSTs the database has."""

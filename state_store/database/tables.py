@@ -25,6 +25,21 @@ class TableFile:
     level: int
 
 
+def table_files_of(database: rocksdict.Rdict) -> list[TableFile]:
+    """Every SST of a database, newer ones first: level by level, of which only level 0 has several for one key."""
+    return [
+        TableFile(
+            name=str(file["name"]).lstrip("/"),
+            size_bytes=int(file["size"]),
+            first_key=bytes(file["start_key"] or b""),
+            last_key=bytes(file["end_key"] or b""),
+            rows=int(file["num_entries"]),
+            level=int(file["level"]),
+        )
+        for file in database.live_files()
+    ]
+
+
 @dataclass(frozen=True)
 class TableCount:
     """How many SSTs a database has, and their bytes together."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import rocksdict
 
 from pyspark_ckpt.state_store.database.failures import failures
+from pyspark_ckpt.state_store.database.tables import TableFile, table_files_of
 from pyspark_ckpt.state_store.database.tuning import Tuning, opened
 from pyspark_ckpt.state_store.keys import MARKER_KEY, Marker
 
@@ -21,6 +22,8 @@ class Reader:
 
     def __init__(self, folder: Path, tuning: Tuning, scratch: Path | None) -> None:
         """Open ``folder``: as a secondary with the new folder ``scratch``, else read-only. Raises StorageError."""
+        self.folder = folder
+        self._table_files: list[TableFile] | None = None
         self._scratch = scratch
         if scratch is not None:
             scratch.mkdir(mode=0o700, parents=True)
@@ -38,6 +41,7 @@ class Reader:
     def catch_up(self) -> None:
         """See what the owner has written until now. Raises StorageError."""
         if self._scratch is not None:
+            self._table_files = None
             with failures(self._what):
                 self._db.try_catch_up_with_primary()
 
@@ -51,6 +55,16 @@ class Reader:
         """Values of ``keys``, None where there is none; fastest for sorted keys. Raises StorageError."""
         with failures(self._what):
             return self._db.get(keys)  # type: ignore[return-value,arg-type]  # raw mode: keys and values are bytes
+
+    def table_files(self) -> list[TableFile]:
+        """Every SST that the view is of, as ``table_files_of``; nobody has counted their rows.
+
+        Their owner may have deleted them since then. Raises StorageError.
+        """
+        if self._table_files is None:
+            with failures(self._what):
+                self._table_files = table_files_of(self._db)
+        return self._table_files
 
     def cursor(self) -> Cursor:
         """A position in the rows, to scan those whose keys begin with one state and hash, or a range of them."""

@@ -17,6 +17,7 @@ from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.operators.staging import finish, flush, sweep
 from pyspark_ckpt.operators.states import Declared, ListState, MapState, ValueState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
+from pyspark_ckpt.operators.suffixes import Suffixes
 from pyspark_ckpt.operators.timers import Timers
 from pyspark_ckpt.operators.ttl import Clock
 from pyspark_ckpt.operators.worker_session import WorkerSession
@@ -41,7 +42,7 @@ STATES = {
 
 def keys_of(users: list[str]) -> Keys:
     ordered = sorted(users, key=suffix_of)
-    return Keys(pa.table({"user": ordered}), [suffix_of(user) for user in ordered])
+    return Keys(pa.table({"user": ordered}), Suffixes([suffix_of(user) for user in ordered]))
 
 
 def suffix_of(key: str) -> bytes:

@@ -12,6 +12,7 @@ import pytest
 
 from pyspark_ckpt.operators import AggregatingState, ReducingState
 from pyspark_ckpt.operators.keys import Keys
+from pyspark_ckpt.operators.suffixes import Suffixes
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from tests.operators.session_lab import LONG, USERS, Batch, SessionLab, keys_of, suffix_of
 
@@ -76,7 +77,7 @@ def test_reducing_states_of_many_keys_are_those_of_one_after_the_other(how: Any,
     pair = {name: (ReducingState(name, "bigint", how), {"value": LONG}) for name in ("one", "many")}
     lab = SessionLab(tmp_path, pair)
     suffixes = sorted(map(suffix_of, USERS))
-    keys = Keys(pa.table({"user": USERS}), suffixes)
+    keys = Keys(pa.table({"user": USERS}), Suffixes(suffixes))
     rng = np.random.default_rng(3)
 
     def work(batch: Batch, bound: dict[str, Any]) -> None:
@@ -165,7 +166,7 @@ def test_accumulators_of_many_keys_are_those_of_one_after_the_other(tmp_path: Pa
     kinds = {"accumulator": pa.struct([("n", LONG), ("total", LONG)])}
     lab = SessionLab(tmp_path, {name: (declared(name), kinds) for name in ("one", "many")})
     suffixes = sorted(map(suffix_of, USERS))
-    keys = Keys(pa.table({"user": USERS}), suffixes)
+    keys = Keys(pa.table({"user": USERS}), Suffixes(suffixes))
 
     def work(batch: Batch, bound: dict[str, Any]) -> None:
         index, values = np.array([3, 1, 3, 3]), [5, 6, 7, 8]
@@ -179,3 +180,42 @@ def test_accumulators_of_many_keys_are_those_of_one_after_the_other(tmp_path: Pa
     for _ in range(2):
         lab.run(work)
     lab.close()
+
+
+@pytest.mark.parametrize(
+    ("positions", "message"),
+    [
+        ([0, 17], "no key at position 17: there are 6 keys"),
+        ([-1, 0, 1, 2, 3, 4], "no key at position -1"),
+        ([True, False], "of type bool, not integers"),
+        ([0.0, 1.5], "of type float64, not integers"),
+    ],
+)
+def test_positions_that_are_none_are_refused(lab: SessionLab, positions: list[Any], message: str) -> None:
+    keys, index = keys_of(USERS), np.array(positions)
+    numbers = pa.array(range(len(index)), LONG)
+
+    def work(_batch: Batch, states: dict[str, Any]) -> None:
+        with pytest.raises(InvalidInputError, match=message):
+            keys.at(positions)
+        with pytest.raises(InvalidInputError, match=message):
+            states["list"].add_rows(keys, index, numbers)
+        with pytest.raises(InvalidInputError, match=message):
+            states["map"].put_entries(keys, index, pa.array(["a"] * len(index)), numbers)
+
+    assert [state["rows"] for state in lab.run(work)["states"]] == [0] * 4
+
+
+def test_some_keys_are_in_stored_order(lab: SessionLab) -> None:
+    keys = keys_of(USERS)
+    for positions in ([5, 4, 3, 2, 1, 0], [0] * 6, [1, 0]):
+        with pytest.raises(InvalidInputError, match="do not rise"):
+            keys.at(positions)
+    assert len(keys.at([])) == 0
+
+    def work(_batch: Batch, states: dict[str, Any]) -> None:
+        states["value"].put(keys.at([1, 4]), pa.array([1, 4], LONG))
+        assert states["value"].get(keys).to_pylist() == [None, 1, None, None, 4, None]
+        assert states["value"].get(keys.at([])).to_pylist() == []
+
+    lab.run(work)

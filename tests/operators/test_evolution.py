@@ -124,6 +124,13 @@ def test_schemas_keep_their_numbers_when_a_program_goes_back_and_on() -> None:
         evolved(many, "one more")
 
 
+def test_booleans_of_an_old_schema_are_read_in_columns() -> None:
+    old, new = (pa.struct([("a", pa.bool_()), *more]) for more in ([], [("n", pa.int64())]))
+    stored = value_codec(old).encode((True,)), value_codec(new, 2).encode((False, 7)), None
+    column = EvolvedCodec([old, new], 2, {}).decode_column(stored)
+    assert python_values(column) == [(True, None), (False, 7), None]
+
+
 def test_a_value_of_an_unknown_schema_is_damage() -> None:
     with pytest.raises(FormatError, match="schema 9"):
         EvolvedCodec([LONG], 1, {}).decode(value_codec(LONG, 9).encode(1))

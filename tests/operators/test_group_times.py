@@ -25,6 +25,7 @@ from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.operators.plan import Operator, ProcessorState
 from pyspark_ckpt.operators.processors import VectorContext, states_of
 from pyspark_ckpt.operators.states import Declared, ValueState
+from pyspark_ckpt.operators.suffixes import Suffixes
 from tests.operators.session_lab import LONG, Kinds, SessionLab, suffix_of
 from tests.operators.test_timers import fire
 
@@ -146,7 +147,9 @@ class FunctionLab:
         for attribute, each in self.declared.items():
             setattr(self.processor, attribute, bound[each.name])
         users, position = pa.table({"user": ["a"]}), np.array([0])
-        ctx = VectorContext(0, 0, times.processing_ms, times.watermark_ms, Keys(users, [suffix_of("a")]), position)
+        ctx = VectorContext(
+            0, 0, times.processing_ms, times.watermark_ms, Keys(users, Suffixes([suffix_of("a")])), position
+        )
         if has_rows:
             self.processor.process_batch(ctx, users)
         timers = [each for each in batch.bound if isinstance(each, BoundTimers)]

@@ -186,7 +186,7 @@ def test_what_is_written_for_later_keys_is_cleared_with_its_span(tmp_path: Path)
 def test_rows_are_staged_in_order_however_few_keys_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr("pyspark_ckpt.operators.state_rows.FLUSHED_AT_ONCE", at_once)
+    monkeypatch.setattr("pyspark_ckpt.operators.entry_rows.FLUSHED_AT_ONCE", at_once)
     minutes = MapState("minutes", "bigint", "bigint", ttl="1 hour")
     lab = SessionLab(
         tmp_path, {"list": _list(1, "on_create_and_write"), "map": (minutes, {"key": LONG, "value": LONG})}

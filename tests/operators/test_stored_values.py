@@ -39,6 +39,9 @@ def test_columns_have_the_bytes_of_their_values_and_come_back(name: str, data: s
     back = codec.decode_column([*stored, None])
     assert back.type == kind
     assert python_values(back) == [*values, None]
+    cells = codec.encode_cells(arrow_values([None, *values], kind))
+    assert cells.strings() == [None, *stored]
+    assert codec.decode_cells(cells) == arrow_values([None, *values], kind)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -50,6 +53,12 @@ def test_columns_with_nulls_keep_their_python_values(name: str, data: st.DataObj
     column.validate(full=True)
     assert python_values(column) == values
     assert python_values(column.slice(1)) == values[1:]
+
+
+def test_booleans_are_booleans() -> None:
+    pair = pa.struct([("a", pa.bool_()), ("b", pa.bool_())])
+    assert value_codec(pa.bool_()).decode(value_codec(pa.bool_()).encode(True)) is True
+    assert [*map(type, value_codec(pair).decode(value_codec(pair).encode((True, False))))] == [bool, bool]
 
 
 def test_numbers_are_packed_and_everything_else_is_msgpack() -> None:

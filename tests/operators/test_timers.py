@@ -20,6 +20,7 @@ from pyspark_ckpt.operators.firing import HASH, LISTED, Due, Firing
 from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.operators.processors import states_of
 from pyspark_ckpt.operators.row_buffer import RowBuffer, ranges
+from pyspark_ckpt.operators.suffixes import Suffixes
 from pyspark_ckpt.operators.ttl import Clock
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from tests.operators.session_lab import Batch, Kinds, SessionLab, suffix_of
@@ -158,7 +159,7 @@ def test_timers_of_many_keys_are_registered_from_columns(tmp_path: Path) -> None
     lab = SessionLab(tmp_path, {"near": DECLARED["near"]})
     batch, states = lab.begin(0)
     suffixes = sorted(map(suffix_of, USERS))
-    keys = Keys(pa.table({"user": USERS}), suffixes)
+    keys = Keys(pa.table({"user": USERS}), Suffixes(suffixes))
     at = pa.array([1_000, None, 2_001, 3_000], pa.timestamp("us"))
     states["near"].register_rows(keys, np.array([0, 1, 1, 2]), at, "w")
     states["near"].delete_rows(keys, np.array([2]), pa.array([3_000], pa.timestamp("us", "UTC")), "w")

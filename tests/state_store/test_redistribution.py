@@ -13,7 +13,7 @@ import pytest
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.state_store import clipping, splitting
 from pyspark_ckpt.state_store.blobs import LocalPlace, local
-from pyspark_ckpt.state_store.bulk import RowColumns, columns_of, rolling_writer
+from pyspark_ckpt.state_store.bulk import RowColumns, columns_of, table_builder
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
@@ -33,10 +33,10 @@ NUMBERS = (1, 2, 3, 4, 7, 8, 16)
 ONLY_EXPIRY = {name: saved_query.STATES[2, "default"][name] for name in ("default", EXPIRY)}
 
 
-@pytest.fixture(params=[1, rolling_writer.LEAST_ROWS], ids=["built", "by-rocksdb"])
+@pytest.fixture(params=[1, table_builder.LEAST_ROWS], ids=["built", "by-rocksdb"])
 def least_built_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """These stores are small."""
-    monkeypatch.setattr(rolling_writer, "LEAST_ROWS", request.param)
+    monkeypatch.setattr(table_builder, "LEAST_ROWS", request.param)
 
 
 @pytest.mark.usefixtures("least_built_rows")
