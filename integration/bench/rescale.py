@@ -1,9 +1,9 @@
 """Savepoints and rescaling: five million keys from 8 partitions to 32 and back, and the batches that follow.
 
-Spark repartitions its state in place, by a batch of its own; it gets a copy of its checkpoint for every round, which
-is not timed. Ours makes another checkpoint. Each has a process with a session, and they take turns; what one has left
-to be written to the disk is written before the next one's turn. State is made by one batch that has every key, and two
-small ones.
+Spark repartitions its state in place, by a batch of its own; ours makes another checkpoint. Each gets a copy of its
+checkpoint for every round, which is not timed: so the files of both were read and written just before, and not by one
+alone. Each has a process with a session, and they take turns; what one has left to be written to the disk is written
+before the next one's turn. State is made by one batch that has every key, and two small ones.
 """
 
 from __future__ import annotations
@@ -102,10 +102,10 @@ def _await_snapshots(checkpoint: Path, stores: int) -> None:
 
 def _rescale(subject: _Subject, workload: Workload, inputs: list[Path]) -> None:
     """To many partitions and, of what came of it, back; then the query goes on with many."""
-    many, back = subject.folder / "many", subject.folder / "back"
-    os.sync()  # or who comes next waits for what the one before has left to be written
-    subject.splits.append(subject.worker.rescale(subject.few, many, MANY))
+    copy, many, back = _copied(subject), subject.folder / "many", subject.folder / "back"
+    subject.splits.append(subject.worker.rescale(copy, many, MANY))
     subject.merges.append(subject.worker.rescale(many, back, FEW))
+    shutil.rmtree(copy)
     shutil.rmtree(back)
     subject.worker.start(replace(workload, partitions=MANY), inputs, many)
     samples = [subject.worker.step().execution_ms for _ in range(2 + WARM_BATCHES)]
@@ -115,10 +115,16 @@ def _rescale(subject: _Subject, workload: Workload, inputs: list[Path]) -> None:
     shutil.rmtree(many)
 
 
-def _repartition(spark: _Subject) -> None:
-    copy = spark.folder / "copy"
-    shutil.copytree(spark.few, copy)
+def _copied(subject: _Subject) -> Path:
+    """A copy of the checkpoint that every round begins with, all of it written to the disk."""
+    copy = subject.folder / "copy"
+    shutil.copytree(subject.few, copy)
     os.sync()
+    return copy
+
+
+def _repartition(spark: _Subject) -> None:
+    copy = _copied(spark)
     spark.splits.append(spark.worker.repartition(copy, MANY))
     spark.merges.append(spark.worker.repartition(copy, FEW))
     shutil.rmtree(copy)
