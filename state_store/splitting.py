@@ -38,8 +38,8 @@ MOST_WRITERS = 128
 """Files that are written at once: RocksDB has a buffer of up to 1 MB for each."""
 ROWS_AT_ONCE = 4096
 MOST_WAITING_BYTES = 16 << 20
-MOST_OPEN_BYTES = 192 << 20
-"""Of memory for all files that are being written."""
+MOST_OPEN_BYTES = 128 << 20
+"""Of memory for all files that are being written. The allocator keeps about as much again of those before them."""
 _UNSEEN, _NOW, _LATER, _DONE = range(4)
 
 
