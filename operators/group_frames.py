@@ -13,6 +13,7 @@ from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversio
 from pyspark.sql.types import StructField, StructType
 
 from pyspark_ckpt.operators.columns import validity
+from pyspark_ckpt.operators.lazy_frames import Slices
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -143,14 +144,16 @@ class Groups:
                 self._is_uneven |= ~validity(column)
                 column = column.fill_null(pa.scalar(0).cast(column.type))  # noqa: PLW2901
             columns.append(column)
-        self._all = how.to_frame(pa.Table.from_arrays(columns, names=rows.column_names))
+        everything = how.to_frame(pa.Table.from_arrays(columns, names=rows.column_names))
+        self._slices = Slices(everything)
+        self._has_uneven = bool(self._is_uneven.any())
         self._key_columns = [rows.column_names.index(name) for name in key_names]
-        found = [self._all.iloc[:, n] for n in self._key_columns]
+        found = [everything.iloc[:, n] for n in self._key_columns]
         self._keys = [each.to_numpy() if each.dtype.kind in "biuf" else list(each) for each in found]
 
     def key(self, at: int) -> tuple[Any, ...]:
         """The key of a row."""
-        if self._is_uneven[at]:
+        if self._has_uneven and self._is_uneven[at]:
             alone = self._how.to_frame(self._rows.slice(at, 1))
             return tuple(alone.iloc[:, n][0] for n in self._key_columns)
         return tuple([each[at] for each in self._keys])
@@ -159,9 +162,7 @@ class Groups:
         """Rows ``begin`` up to ``end`` as frames with indexes of their own."""
         for first in range(begin, end, self._how.rows_at_once):
             last = min(first + self._how.rows_at_once, end)
-            if self._is_uneven[first:last].any():
+            if self._has_uneven and self._is_uneven[first:last].any():
                 yield self._how.to_frame(self._rows.slice(first, last - first))
             else:
-                frame = self._all.iloc[first:last].copy(deep=False)
-                frame.index = pd.RangeIndex(last - first)
-                yield frame
+                yield self._slices.rows(first, last)

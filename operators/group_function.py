@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
-from pyspark.sql.types import StructType
+from pyspark.sql.types import Row, StructType
 
 from pyspark_ckpt.operators.columns import arrow_values, python_values
 from pyspark_ckpt.operators.group_frames import Conversion, Groups, Returned
@@ -32,6 +32,8 @@ GroupFunction: TypeAlias = Callable[[tuple[Any, ...], Iterator[pd.DataFrame], Gr
 
 _CLOCKS: Mapping[str, Clock | None] = {name: clock for clock, name in TIME_OUTS.items()}
 FRAMES_AT_ONCE = 8192
+_PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
+"""Types of which Spark keeps what it is given."""
 _NEVER_MS = ((1 << 63) - 1) // 1000 - 1
 """The last time-out whose timer is a timestamp, 292,000 years from now; programs set later ones to mean never."""
 
@@ -99,6 +101,20 @@ class GroupFunctionProcessor(VectorProcessor):
 class _State(GroupState):
     """A GroupState that says what was done to it."""
 
+    def at(self, value: tuple[Any, ...] | None) -> _State:
+        """Another as this one, of a key that has such a value."""
+        state = _State.__new__(_State)
+        state.__dict__.update(self.__dict__, _value=value, _defined=value is not None)
+        return state
+
+    def update(self, newValue: tuple[Any, ...]) -> None:  # noqa: N803 - Spark's name
+        if type(newValue) is tuple and _PLAIN.issuperset(map(type, newValue)):
+            self._value: Any = newValue
+            self._defined = self._updated = True
+            self._removed = False
+        else:
+            super().update(newValue)
+
     @property
     def time_out_ms(self) -> int | None:
         set_ms = self._timeout_timestamp
@@ -115,6 +131,7 @@ class _Calls:
     def __init__(self, processor: GroupFunctionProcessor, ctx: VectorContext) -> None:
         self._processor = processor
         self._ctx = ctx
+        self._unset = [_unset(processor.time_out, ctx, timed_out=timed_out) for timed_out in (False, True)]
         stored = processor.state.get(ctx.keys)
         self._type = stored.type
         local = _change_of_timestamps(self._type, lambda at: at.astimezone().replace(tzinfo=None))
@@ -128,21 +145,7 @@ class _Calls:
         self._batches: list[pa.RecordBatch] = []
 
     def call(self, position: int, key: tuple[Any, ...], frames: Iterator[pd.DataFrame], *, timed_out: bool) -> None:
-        value = self._states[position]
-        state = _State(
-            optionalValue=value,
-            batchProcessingTimeMs=self._ctx.processing_time_ms,
-            eventTimeWatermarkMs=self._ctx.watermark_ms,
-            timeoutConf=self._processor.time_out,
-            hasTimedOut=timed_out,
-            watermarkPresent=self._ctx.watermark_ms != NO_WATERMARK,
-            defined=value is not None,
-            updated=False,
-            removed=False,
-            timeoutTimestamp=GroupState.NO_TIMESTAMP,
-            keyAsUnsafe=b"",
-            valueSchema=StructType(),
-        )
+        state = self._unset[timed_out].at(self._states[position])
         self._take(self._processor.function(key, frames, state))
         if state.is_touched:
             self._states[position] = state.getOption
@@ -191,6 +194,24 @@ class _Calls:
     def _pack(self) -> None:
         if len(self._returned):
             self._batches.append(self._processor.how.to_rows(self._returned.taken(), self._processor.output))
+
+
+def _unset(time_out: str, ctx: VectorContext, *, timed_out: bool) -> _State:
+    """The state of a key that has none."""
+    return _State(
+        optionalValue=Row(),
+        batchProcessingTimeMs=ctx.processing_time_ms,
+        eventTimeWatermarkMs=ctx.watermark_ms,
+        timeoutConf=time_out,
+        hasTimedOut=timed_out,
+        watermarkPresent=ctx.watermark_ms != NO_WATERMARK,
+        defined=False,
+        updated=False,
+        removed=False,
+        timeoutTimestamp=GroupState.NO_TIMESTAMP,
+        keyAsUnsafe=b"",
+        valueSchema=StructType(),
+    )
 
 
 def _change_of_timestamps(kind: pa.StructType, change: Callable[[datetime], datetime]) -> Callable[[Any], Any]:

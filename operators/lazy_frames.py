@@ -1,0 +1,161 @@
+"""pandas frames of a few rows each that are made only if they are asked for what takes a frame.
+
+Most functions that are called for each key ask a frame for its length and for a column's sum, largest value or values.
+That is answered from the column's array. Whatever else is asked, the frame becomes what it would have been: an
+ordinary ``DataFrame``, by class and content, and so do the columns that were taken from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+_KINDS = "iufbO"
+"""Kinds of numpy's types whose arrays are what a Series holds."""
+_NUMBERS = "iu"
+_FLOATS = "f"
+
+
+class Slices:
+    """Ranges of the rows of one frame, each as a frame with an index of its own."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        """Of ``frame``, which nobody else may change."""
+        self.frame = frame
+        self.arrays: dict[str, npt.NDArray[Any]] = {}
+        """Of the columns that can be answered for without a frame."""
+        is_shared = not pd.get_option("mode.copy_on_write")  # else each column that a frame gives is one of its own
+        if is_shared and frame.columns.is_unique:
+            for name, column in frame.items():
+                if isinstance(name, str) and isinstance(column.dtype, np.dtype) and column.dtype.kind in _KINDS:
+                    self.arrays[name] = column.to_numpy()
+
+    def rows(self, first: int, behind: int) -> pd.DataFrame:
+        """Rows from ``first`` up to ``behind``; there must be one."""
+        frame = _LazyFrame.__new__(_LazyFrame)
+        frame.__dict__["_lazy"] = self, first, behind, {}
+        return frame
+
+    def made(self, first: int, behind: int) -> pd.DataFrame:
+        """The same, made at once."""
+        frame = self.frame.iloc[first:behind].copy(deep=False)
+        frame.index = pd.RangeIndex(behind - first)
+        return frame
+
+
+class _LazyFrame(pd.DataFrame):
+    """Has nothing of what pandas keeps in a frame: as soon as pandas looks for it, ``__getattr__`` makes it."""
+
+    def __getattr__(self, name: str) -> Any:  # type: ignore[misc]
+        if name in self.__dict__["_lazy"][0].arrays:
+            return self[name]
+        _make(self)
+        return getattr(self, name)
+
+    def __len__(self) -> int:
+        first: int
+        behind: int
+        _, first, behind, _ = self.__dict__["_lazy"]
+        return behind - first
+
+    @property
+    def empty(self) -> bool:
+        return False
+
+    def __getitem__(self, name: Any) -> Any:
+        slices, first, behind, columns = self.__dict__["_lazy"]
+        array = slices.arrays.get(name) if type(name) is str else None
+        if array is None:
+            return _made(self)[name]
+        column = columns[name]() if name in columns else None
+        if column is None:
+            column = _LazyColumn.__new__(_LazyColumn)
+            column.__dict__["_lazy"] = self, array[first:behind]
+            columns[name] = ref(column)
+        return column
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _made(self).__reduce_ex__(protocol)
+
+
+class _LazyColumn(pd.Series):
+    """A column of such a frame, which is made with it."""
+
+    def __getattr__(self, name: str) -> Any:  # type: ignore[misc]
+        return getattr(_made(self), name)
+
+    def __len__(self) -> int:
+        return len(self.__dict__["_lazy"][1])
+
+    @property
+    def empty(self) -> bool:
+        return False
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.__dict__["_lazy"][1].tolist())
+
+    def __getitem__(self, label: Any) -> Any:
+        array = self.__dict__["_lazy"][1]
+        return array[label] if type(label) is int and 0 <= label < len(array) else _made(self)[label]
+
+    def tolist(self) -> list[Any]:
+        values: list[Any] = self.__dict__["_lazy"][1].tolist()
+        return values
+
+    to_list = tolist
+
+    def sum(self, *args: Any, **kwargs: Any) -> Any:
+        array = self.__dict__["_lazy"][1]
+        if not args and not kwargs:
+            if array.dtype.kind in _NUMBERS:
+                return array.sum()
+            if array.dtype.kind in _FLOATS:
+                with np.errstate(invalid="ignore"):
+                    total = array.sum()
+                if total == total:  # noqa: PLR0124 - else pandas passes over what is no number
+                    return total
+        return _made(self).sum(*args, **kwargs)
+
+    def min(self, *args: Any, **kwargs: Any) -> Any:
+        return self._extreme("min", args, kwargs)
+
+    def max(self, *args: Any, **kwargs: Any) -> Any:
+        return self._extreme("max", args, kwargs)
+
+    def _extreme(self, which: str, args: Any, kwargs: Any) -> Any:
+        array = self.__dict__["_lazy"][1]
+        if not args and not kwargs and array.dtype.kind in _NUMBERS + _FLOATS:
+            value = getattr(array, which)()
+            if value == value:  # noqa: PLR0124 - else pandas passes over what is no number
+                return value
+        return getattr(_made(self), which)(*args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _made(self).__reduce_ex__(protocol)
+
+
+def _made(lazy: Any) -> Any:
+    """It, made."""
+    _make(lazy if isinstance(lazy, pd.DataFrame) else lazy.__dict__["_lazy"][0])
+    return lazy
+
+
+def _make(frame: pd.DataFrame) -> None:
+    slices, first, behind, columns = frame.__dict__["_lazy"]
+    _become(frame, slices.made(first, behind))
+    for name, reference in columns.items():
+        column = reference()
+        if column is not None:
+            _become(column, frame[name])
+            frame._item_cache[name] = column  # noqa: SLF001 - or a frame forgets whom it gave it to
+
+
+def _become(lazy: Any, made: Any) -> None:
+    lazy.__dict__.update(made.__dict__)
+    lazy.__dict__["_flags"] = pd.Flags(lazy, allows_duplicate_labels=True)  # type: ignore[attr-defined]
+    object.__setattr__(lazy, "__class__", type(made))
