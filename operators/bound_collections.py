@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.bound import WRONG_VALUE, Binding, Bound, Row
-from pyspark_ckpt.operators.columns import arrow_values, validity
+from pyspark_ckpt.operators.bound import WRONG_VALUE, Binding, Bound
+from pyspark_ckpt.operators.columns import arrow_values
+from pyspark_ckpt.operators.entry_rows import Entries
 from pyspark_ckpt.operators.state_rows import Written
 from pyspark_ckpt.operators.states import ListState, MapState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
@@ -29,7 +30,7 @@ class BoundList(Bound, ListState):
         super().__init__(binding)
         self._rows = self._list_rows()
 
-    def flush(self, end: bytes | None) -> Iterator[Row]:
+    def flush(self, end: bytes | None) -> Written:
         """See Bound."""
         return self._rows.flush(end)
 
@@ -70,11 +71,10 @@ class BoundList(Bound, ListState):
 
     def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
         """See ListState."""
-        stored = self._codec.encode_column(self._column("element", values, len(index)))
+        stored = self._codec.encode_packed(self._column("element", values, len(index)))
         positions, counts = np.unique(index, return_counts=True)
         order = np.argsort(index, kind="stable")
-        suffixes = keys.suffixes.at(positions).strings
-        self._rows.append_many(suffixes, np.cumsum(counts), [stored[n] for n in order.tolist()])
+        self._rows.append_many(keys.suffixes.at(positions), counts, stored.taken(order))
 
     def get_lists(self, keys: Keys) -> pa.ListArray:
         """See ListState."""
@@ -112,7 +112,7 @@ class BoundMap(Bound, MapState):
 
     def sweep(self, most: int) -> int:
         """See Bound."""
-        return self._entries.sweep(most, self._session.end_of_key)
+        return self._entries.sweep(most, self._session.ends_of_keys)
 
     def get(self, key: Any, default: Any = None) -> Any:
         """See MapState."""
@@ -159,9 +159,7 @@ class BoundMap(Bound, MapState):
 
     def get_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> pa.Array:
         """See MapState."""
-        entries = self._keys.encode_columns([self._column("key", map_keys, len(index))])
-        suffixes = keys.suffixes.each(index)
-        return self._codec.decode_column(self._entries.get_many(suffixes, entries))
+        return self._codec.decode_cells(self._entries.get_cells(self._places(keys, index, map_keys)))
 
     def get_range(self, keys: Keys, begin: Any = None, end: Any = None) -> pa.MapArray:
         """See MapState."""
@@ -177,12 +175,13 @@ class BoundMap(Bound, MapState):
 
     def put_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array, values: pa.Array) -> None:
         """See MapState."""
-        entries = self._keys.encode_columns([self._column("key", map_keys, len(index))])
         column = self._column("value", values, len(index))
-        stored = self._codec.encode_column(column)
-        valid = validity(column).tolist()
-        values_or_none = [value if there else None for value, there in zip(stored, valid, strict=True)]
-        self._entries.put_many(keys.suffixes.each(index), entries, values_or_none)
+        self._entries.put_cells(self._places(keys, index, map_keys), self._codec.encode_cells(column))
+
+    def _places(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> Entries:
+        """Where the rows of some entries are."""
+        entries = self._keys.encode_packed([self._column("key", map_keys, len(index))])
+        return Entries.of(keys.suffixes.each(index), entries)
 
     def _entry(self, key: Any) -> bytes:
         if key is None:

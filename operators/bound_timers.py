@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pyspark_ckpt.operators.bound import Binding, Row
+from pyspark_ckpt.operators.bound import Binding
 from pyspark_ckpt.operators.ordered_rows import INSTANT, CountedRows, ordered_key
+from pyspark_ckpt.operators.state_rows import Written
 from pyspark_ckpt.operators.timers import InstantLike, Timers, milliseconds_at, rounded_up_ms
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
@@ -83,7 +84,7 @@ class BoundTimers(Timers):
         """
         return None if self._earliest is None else instant_ms(self._earliest)
 
-    def flush(self, end: bytes | None) -> Iterator[Row]:
+    def flush(self, end: bytes | None) -> Written:
         """See Bound."""
         stored = next(self._rows.scan(_instant(self._now_ms + 1)), None)
         known = [key for key in (stored, self._earliest, self._rows.first_written()) if key is not None]
@@ -115,7 +116,7 @@ class BoundTimers(Timers):
             )
         behind = namespace.encode()
         micros = at.cast(pa.timestamp("us", at.type.tz)).cast(pa.int64()).to_pylist()
-        for suffix, instant in zip(keys.suffixes.each(index), micros, strict=True):
+        for suffix, instant in zip(keys.suffixes.each(index).strings(), micros, strict=True):
             if instant is not None:
                 yield suffix + behind, rounded_up_ms(instant)
 

@@ -15,6 +15,7 @@ from pyspark_ckpt.operators.columns import python_values
 from pyspark_ckpt.operators.state_rows import Written
 from pyspark_ckpt.operators.states import AggregatingState, ReducingState, ValueState
 from pyspark_ckpt.operators.value_types import EXACT
+from pyspark_ckpt.state_store.bulk import Cells
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -87,14 +88,15 @@ class OneRow(Bound):
         if len(values) != len(index):
             raise InvalidInputError(f"State {self.name!r}: {len(values)} values are given for {len(index)} rows.")
         positions, places = np.unique(index, return_inverse=True)
-        suffixes = keys.suffixes.at(positions).strings
-        kept = [None if row is None else self._codec.decode(row) for row in self._rows.get_many(suffixes)]
+        suffixes = keys.suffixes.at(positions)
+        rows = self._rows.get_cells(suffixes).strings()
+        kept = [None if row is None else self._codec.decode(row) for row in rows]
         is_nested = pa.types.is_nested(self._kinds[self._what])
         for place, value in zip(places.tolist(), values, strict=True):
             new = add(kept[place], value)
             # What is kept has the form that is read, whatever the user's function gave.
             kept[place] = self._codec.decode(self._stored(new)) if is_nested and new is not None else new
-        self._rows.put_many(suffixes, [None if each is None else self._stored(each) for each in kept])
+        self._rows.put_cells(suffixes, Cells.of([None if each is None else self._stored(each) for each in kept]))
 
 
 class BoundValue(OneRow, ValueState):

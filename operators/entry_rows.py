@@ -4,22 +4,102 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from heapq import merge
-from itertools import chain, islice
-from operator import add, le
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark_ckpt.operators.state_rows import UNREAD, RowCount, stored
+import numpy as np
+
+from pyspark_ckpt.operators.state_rows import UNREAD, RowCount, Written
+from pyspark_ckpt.state_store.bulk import (
+    Cells,
+    Packed,
+    Writes,
+    concatenated,
+    in_order,
+    joined_cells,
+    last_of_each,
+    newest,
+    overlaid,
+    side_by_side,
+)
 from pyspark_ckpt.state_store.keys import state_head
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from pyspark_ckpt.operators.key_rows import KeyRows
     from pyspark_ckpt.operators.worker_session import WorkerSession
 
+MOST_RUNS = 4
+"""So many that are written at once are put together: each is looked through by a read of many rows."""
 _NOTHING: Mapping[bytes, bytes | None] = {}
-Run: TypeAlias = tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes | None]]
-"""Rows that are written: their suffixes, entries and values."""
-FLUSHED_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """Places of rows: ``keys``, each a suffix and an entry, and how many of its bytes are the suffix."""
+
+    keys: Packed
+    suffix_bytes: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, suffixes: Packed, entries: Packed) -> Entries:
+        """Those of some suffixes, each with an entry."""
+        return cls(side_by_side(suffixes, entries), suffixes.size)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.keys)
+
+    def taken(self, which: slice | NDArray[Any]) -> Entries:
+        """Those at some positions, or where a mask is true."""
+        return Entries(self.keys.taken(which), self.suffix_bytes[which])
+
+    @cached_property
+    def order(self) -> NDArray[np.int64]:
+        """Their positions in stored order."""
+        return self._in_order[0]
+
+    @cached_property
+    def has_twins(self) -> bool:
+        """Whether one of them is there again."""
+        return bool(self._in_order[1].any())
+
+    @cached_property
+    def _in_order(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        return in_order(self.keys)
+
+    def with_values(self, cells: Cells) -> Iterator[tuple[bytes, bytes, bytes | None]]:
+        """Suffix, entry and value of each."""
+        for key, size, value in zip(self.keys.strings(), self.suffix_bytes.tolist(), cells.strings(), strict=True):
+            yield key[:size], key[size:], value
+
+    def are(self, others: Entries) -> bool:
+        """Whether these are the same ones, in the same order, and lie so in memory."""
+        mine, theirs = self.keys, others.keys
+        pairs = ((mine.size, theirs.size), (mine.at, theirs.at), (mine.data, theirs.data))
+        return all(np.array_equal(one, other) for one, other in pairs)
+
+
+class Run(NamedTuple):
+    """Rows that are written at once, no two at one place."""
+
+    at: Entries
+    cells: Cells
+
+    def apart(self, end: bytes | None) -> tuple[Run, Run]:
+        """The rows of keys below ``end`` (None: all of them), and the others."""
+        if end is None:
+            return self, self.taken(slice(0))
+        order = self.at.order
+        cut = bisect_left(self.at.keys.taken(order), end)
+        return self.taken(order[:cut]), self.taken(order[cut:])
+
+    def taken(self, which: slice | NDArray[Any]) -> Run:
+        """Those at some positions."""
+        return Run(self.at.taken(which), self.cells.taken(which))
 
 
 class Cleared(NamedTuple):
@@ -38,10 +118,10 @@ class EntryRows:
         self._session = session
         self._written: dict[bytes, dict[bytes, bytes | None]] = {}
         self._runs: list[Run] = []
-        """Written later than the others. They wait for a call that needs those of one key."""
+        """Written later than the others; of one row, the last counts. A call for one key has them written by keys."""
         self._cleared: dict[bytes, Cleared] = {}
         self._last_read: tuple[bytes, bytes, bytes | None] = (b"", b"", None)
-        self._read: tuple[list[bytes], list[bytes | None]] = ([], [])
+        self._read: tuple[Entries, Cells] | None = None
         self._count = RowCount(session)
 
     def get(self, suffix: bytes, entry: bytes) -> bytes | None:
@@ -52,27 +132,32 @@ class EntryRows:
             self._last_read = (suffix, entry, value)
         return value
 
-    def get_many(self, suffixes: Sequence[bytes], entries: Sequence[bytes]) -> list[bytes | None]:
-        """One row of each of many keys, which may come again."""
+    def get_cells(self, at: Entries) -> Cells:
+        """Many rows, which may come again."""
+        at = self._known(at)
+        self._fold(len(at))
+        if self._written or self._cleared:
+            return self._get_each(at)
+        cells = self._read_base(at)
+        if len(self._runs) > MOST_RUNS:
+            self._runs = [_joined(self._runs)]
+        for run in self._runs:
+            cells = overlaid(at.keys, cells, run.at.keys, run.cells)
+        return cells
+
+    def _get_each(self, at: Entries) -> Cells:
+        """``get_cells`` by keys."""
         self._unfold()
-        if not self._written and not self._cleared:
-            head = self._head
-            return list(self._read_base([head + s + e for s, e in zip(suffixes, entries, strict=True)]))
-        rows: list[bytes | None] = [
-            self._written.get(suffix, _NOTHING).get(entry, UNREAD)
-            for suffix, entry in zip(suffixes, entries, strict=True)
-        ]
-        unread = []
-        for position, row in enumerate(rows):
-            if row is UNREAD:
-                if suffixes[position] in self._cleared:
-                    rows[position] = None
-                else:
-                    unread.append(position)
-        base = self._read_base([self._head + suffixes[position] + entries[position] for position in unread])
-        for position, row in zip(unread, base, strict=True):
+        rows: list[bytes | None] = []
+        unread = np.zeros(len(at), np.bool_)
+        for position, (suffix, entry, _) in enumerate(at.with_values(Cells.absent(len(at)))):
+            row = self._written.get(suffix, _NOTHING).get(entry, UNREAD)
+            unread[position] = row is UNREAD and suffix not in self._cleared
+            rows.append(None if row is UNREAD else row)
+        base = self._read_base(at.taken(unread))
+        for position, row in zip(np.flatnonzero(unread).tolist(), base.strings(), strict=True):
             rows[position] = row
-        return rows
+        return Cells.of(rows)
 
     def put(self, suffix: bytes, entry: bytes, value: bytes | None, *, there: bool | None = None) -> None:
         """Write one row of a key, None deletes it. ``there``: whether it was there, if that is known."""
@@ -84,17 +169,20 @@ class EntryRows:
         self._count.add((value is not None) - bool(there))
         self._write(suffix, entry, value)
 
-    def put_many(self, suffixes: Sequence[bytes], entries: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+    def put_cells(self, at: Entries, cells: Cells) -> None:
         """``put`` of many rows, one after the other."""
-        for suffix, entry, value in zip(suffixes, entries, values, strict=True):
-            self.put(suffix, entry, value)
+        at = self._known(at)
+        if at.has_twins:
+            for suffix, entry, value in at.with_values(cells):
+                self.put(suffix, entry, value)
+        else:
+            before = self.get_cells(at)
+            self.put_run(at, cells, int(cells.there.sum()) - int(before.there.sum()))
 
-    def put_run(
-        self, suffixes: Sequence[bytes], entries: Sequence[bytes], values: Sequence[bytes | None], change: int
-    ) -> None:
+    def put_run(self, at: Entries, cells: Cells, change: int) -> None:
         """``put`` of different rows of any keys. ``change``: how many rows more there are then."""
         self._count.add(change)
-        self._runs.append((suffixes, entries, values))
+        self._runs.append(Run(at, cells))
 
     def add(self, suffix: bytes, entries: Sequence[bytes], values: Sequence[bytes]) -> None:
         """``put`` of different rows of one key that are new."""
@@ -151,7 +239,7 @@ class EntryRows:
         if suffix not in self._cleared:
             self._cleared[suffix] = Cleared(begin, set())
 
-    def sweep(self, _most: int, _end_of_key: Callable[[bytes], int]) -> int:
+    def sweep(self, _most: int, _ends_of_keys: Callable[[Packed], NDArray[np.int64]]) -> int:
         """Nothing expires."""
         return 0
 
@@ -160,40 +248,27 @@ class EntryRows:
         """How many rows more there are than in the base version, behind the flush of all that was cleared."""
         return self._count.resolved()
 
-    def flush(self, end: bytes | None, heads: KeyRows | None = None) -> Iterator[tuple[bytes, bytes | None]]:
+    def flush(self, end: bytes | None, heads: KeyRows | None = None) -> Written:
         """What was written for keys below ``end``, or all of it, in stored order; it is forgotten.
 
         ``heads``: rows of the same state that stand before all entries of their keys, flushed with them.
         """
         self._count.resolved()
-        self._last_read, self._read = (b"", b"", None), ([], [])
-        of_heads = {} if heads is None else heads.taken(end)
-        if end is None and self._runs and not self._cleared:
-            return self._flushed_runs(of_heads)
-        return self._flushed(end, of_heads)
+        self._last_read, self._read = (b"", b"", None), None
+        if self._runs and not self._cleared:
+            of_heads = [] if heads is None else [heads.taken_columns(end)]
+            return newest([each.prefixed(self._head) for each in (*of_heads, *self._taken_runs(end))])
+        return self._flushed(end, {} if heads is None else heads.taken(end))
 
-    def _flushed_runs(self, of_heads: Mapping[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes | None]]:
-        """Everything, as runs: of each there are a few keys at once in the form of rows."""
-        heads: Run = list(of_heads), [b""] * len(of_heads), list(of_heads.values())
-        written: Run = (
-            [suffix for suffix, entries in self._written.items() for _ in entries],
-            list(chain.from_iterable(self._written.values())),
-            [value for entries in self._written.values() for value in entries.values()],
-        )
-        runs = list(map(_sorted_run, (heads, written, *self._runs)))
-        self._written, self._runs = {}, []
-        longest = max((suffixes for suffixes, _, _ in runs), key=len)
-        begins = [0] * len(runs)
-        for portion in range(FLUSHED_AT_ONCE, len(longest) + FLUSHED_AT_ONCE, FLUSHED_AT_ONCE):
-            rows: dict[bytes, bytes | None] = {}
-            for number, (suffixes, entries, values) in enumerate(runs):
-                begin, end = begins[number], len(suffixes)
-                if portion < len(longest):
-                    end = bisect_left(suffixes, longest[portion], begin)
-                keys = map(add, suffixes[begin:end], entries[begin:end])
-                rows.update(zip(keys, values[begin:end], strict=True))
-                begins[number] = end
-            yield from stored(self._head, rows)
+    def _taken_runs(self, end: bytes | None) -> Iterator[Writes]:
+        """What was written for keys below ``end``, run by run."""
+        self._fold(None)
+        runs, self._runs = self._runs, []
+        for run in runs:
+            below, left = run.apart(end)
+            if len(left.at):
+                self._runs.append(left)
+            yield Writes(below.at.keys, below.cells)
 
     def _flushed(
         self, end: bytes | None, of_heads: Mapping[bytes, bytes | None]
@@ -217,19 +292,33 @@ class EntryRows:
             self._cleared[suffix].since.add(entry)
         written[entry] = value
 
+    def _fold(self, most: int | None) -> None:
+        """Have all that is written in runs, if no more than so many rows are not (None: however many), or cleared."""
+        count = sum(map(len, self._written.values()))
+        if count and not self._cleared and (most is None or count <= most):
+            written = [(suffix, *row) for suffix, rows in self._written.items() for row in rows.items()]
+            keys = Packed.of([suffix + entry for suffix, entry, _ in written])
+            suffix_bytes = np.fromiter((len(suffix) for suffix, _, _ in written), np.int64, count)
+            self._runs.insert(0, Run(Entries(keys, suffix_bytes), Cells.of([value for _, _, value in written])))
+            self._written = {}
+
     def _unfold(self) -> None:
         """Have all that is written by keys."""
         while self._runs:
-            for row in zip(*self._runs.pop(0), strict=True):
+            for row in self._runs[0].at.with_values(self._runs.pop(0).cells):
                 self._write(*row)
 
-    def _read_base(self, keys: list[bytes]) -> list[bytes | None]:
-        if keys != self._read[0]:
-            order = sorted(range(len(keys)), key=keys.__getitem__)
-            base: list[bytes | None] = [None] * len(keys)
-            for position, row in zip(order, self._session.get_many([keys[n] for n in order]), strict=True):
-                base[position] = row
-            self._read = keys, base
+    def _known(self, at: Entries) -> Entries:
+        """The same rows as those that were read last, if they are: their order is known."""
+        return self._read[0] if self._read is not None and self._read[0].are(at) else at
+
+    def _read_base(self, at: Entries) -> Cells:
+        if self._read is None or self._read[0] is not at:
+            order = at.order
+            stored = self._session.get_cells(at.keys.taken(order).prefixed(self._head))
+            place = np.empty(len(order), np.int64)
+            place[order] = np.arange(len(order))
+            self._read = at, stored.taken(place)
         return self._read[1]
 
     def _left_of(self, suffix: bytes, entries: Mapping[bytes, bytes | None]) -> Iterator[bytes]:
@@ -243,13 +332,12 @@ class EntryRows:
                 yield entry
 
 
-def _sorted_run(run: Run) -> Run:
-    """A run by its keys; rows of one key as they come."""
-    suffixes, entries, values = run
-    if all(map(le, suffixes, islice(suffixes, 1, None))):
-        return run
-    order = sorted(range(len(suffixes)), key=suffixes.__getitem__)
-    return [suffixes[n] for n in order], [entries[n] for n in order], [values[n] for n in order]
+def _joined(runs: Sequence[Run]) -> Run:
+    """What is left of some runs, one after the other."""
+    keys = concatenated([run.at.keys for run in runs])
+    last, suffix_bytes = last_of_each(keys), np.concatenate([run.at.suffix_bytes for run in runs])
+    cells = joined_cells([run.cells for run in runs])
+    return Run(Entries(keys, suffix_bytes), cells).taken(last)
 
 
 def merged(

@@ -9,19 +9,33 @@ is there before it is written would take a look-up for each of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
-from pyspark_ckpt.operators.entry_rows import EntryRows
+from pyspark_ckpt.operators.entry_rows import Entries, EntryRows
 from pyspark_ckpt.operators.key_rows import KeyRows
-from pyspark_ckpt.operators.ordered_rows import INSTANT, OrderedRows, ordered_key, row_of
+from pyspark_ckpt.operators.ordered_rows import (
+    INSTANT,
+    THERE,
+    OrderedRows,
+    numbers_at,
+    ordered_key,
+    ordered_keys,
+    row_of,
+    rows_of,
+)
 from pyspark_ckpt.operators.state_rows import UNREAD, Written
-from pyspark_ckpt.operators.suffixes import Suffixes
-from pyspark_ckpt.operators.ttl import Life, index_instant, instants_of
-from pyspark_ckpt.state_store.bulk import Cells
+from pyspark_ckpt.operators.suffixes import Suffixes, different
+from pyspark_ckpt.operators.ttl import Life, Stamps, index_instant
+from pyspark_ckpt.state_store.bulk import Cells, Packed, Writes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pyspark_ckpt.operators.ttl import Bools
 
 Rows = TypeVar("Rows", KeyRows, EntryRows)
 
@@ -43,24 +57,26 @@ class ExpiryIndex(OrderedRows):
         old = None if before is UNREAD else index_instant(before)
         self._move(row, old, index_instant(after))
 
-    def move_all(self, rows: Sequence[bytes], before: Sequence[bytes | None], after: Sequence[bytes | None]) -> None:
+    def move_all(self, rows: Packed, before: Cells, after: Cells) -> None:
         """``move`` of many rows."""
-        old, new = instants_of(before), instants_of(after)
-        moved = np.flatnonzero(old != new)
-        for position, left, entered in zip(moved.tolist(), old[moved].tolist(), new[moved].tolist(), strict=True):
-            self._move(rows[position], None if left < 0 else left, None if entered < 0 else entered)
+        old, new = Stamps.of(before).instants, Stamps.of(after).instants
+        has_left, has_entered = (old != new) & (old >= 0), (old != new) & (new >= 0)
+        self.remove_all(ordered_keys(old[has_left], rows.taken(has_left)))
+        entered = ordered_keys(new[has_entered], rows.taken(has_entered))
+        self.write_all(entered, Packed.of([THERE]).taken(np.zeros(len(entered), np.int64)))
 
     def write(self, key: bytes, value: bytes) -> None:
         """Write a row that says more than that it is there."""
+        self._unfold()
         self._written[key] = value
 
-    def write_all(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+    def write_all(self, keys: Packed, values: Packed) -> None:
         """``write`` of many rows."""
-        self._written.update(zip(keys, values, strict=True))
+        self.put_run(Writes(keys, Cells(values, np.ones(len(keys), np.bool_))))
 
-    def remove_all(self, keys: Iterable[bytes]) -> None:
+    def remove_all(self, keys: Packed) -> None:
         """Delete many rows."""
-        self._written.update(dict.fromkeys(keys))
+        self.put_run(Writes(keys, Cells.absent(len(keys))))
 
     def _move(self, row: bytes, old: int | None, new: int | None) -> None:
         if old != new:
@@ -76,25 +92,20 @@ class ExpiryIndex(OrderedRows):
         """
         return self.portions(INSTANT.pack(max(0, life.dead_ms >> life.step_bits << life.step_bits)))
 
-    def settle(self, keys: Sequence[bytes], stored: Sequence[bytes | None], life: Life) -> dict[int, bytes | None]:
+    def settle(self, keys: Packed, stored: Cells, life: Life) -> tuple[Bools, Cells]:
         """Remove those of the index rows ``keys`` whose rows, ``stored``, do not live, and move those that begin to.
 
-        Returns what is to become of rows, by their positions: None of the dead.
+        Returns which rows change, and what is to become of these: the dead are absent.
         """
-        changes: dict[int, bytes | None] = {}
-        instants = np.frombuffer(b"".join([key[: INSTANT.size] for key in keys]), ">i8")
-        moved_on = instants_of(stored) != instants
-        for position, (key, has_moved) in enumerate(zip(keys, moved_on.tolist(), strict=True)):
-            row = stored[position]
-            if has_moved or row is None:  # the row is gone, or has begun another life
-                self.put(key, there=False)
-            elif life.is_dead(row):
-                self.put(key, there=False)
-                changes[position] = None
-            elif (begun := life.begun(row)) is not None:
-                self.move(row_of(key), row, begun)
-                changes[position] = begun
-        return changes
+        stamps = Stamps.of(stored)
+        are_there = stamps.instants == numbers_at(keys, 0).astype(np.int64)
+        are_dead, begin = are_there & life.are_dead(stamps), are_there & life.are_unbegun(stamps)
+        begun = {position: life.begun(stored.values[position]) for position in np.flatnonzero(begin).tolist()}
+        for position, row in begun.items():
+            self.move(row_of(keys[position]), stored.values[position], row)
+        self.remove_all(keys.taken(~are_there | are_dead))
+        change = are_dead | begin
+        return change, Cells.of([begun.get(position) for position in np.flatnonzero(change).tolist()])
 
 
 class _TimedRows(Generic[Rows]):
@@ -114,15 +125,14 @@ class _TimedRows(Generic[Rows]):
         """How many rows more there are than in the base version."""
         return self._rows.change
 
-    def _sweep(self, most: int, settle: Callable[[list[bytes]], dict[int, bytes | None]]) -> int:
+    def _sweep(self, most: int, settle: Callable[[Packed], Cells]) -> int:
         """Free up to ``most`` expired rows, or let their lives begin; returns how many were freed."""
         freed = begun_bytes = 0
         for rows in self._index.expired(self._life):
-            keys = [key for key, _ in rows[:most]]
-            changes = settle(keys).values()
-            begun = [len(row) for row in changes if row is not None]
-            freed += len(changes) - len(begun)
-            begun_bytes += sum(begun)
+            keys = Packed.of([key for key, _ in rows[:most]])
+            changes = settle(keys)
+            freed += int((~changes.there).sum())
+            begun_bytes += int(changes.values.size.sum())
             most -= len(keys)
             if most <= 0 or begun_bytes >= MOST_BEGUN_BYTES:
                 break
@@ -145,37 +155,29 @@ class TimedKeyRows(_TimedRows[KeyRows]):
         self._index.move(suffix, self._rows.get(suffix), after)
         self._rows.put(suffix, after)
 
-    def get_many(self, suffixes: Sequence[bytes]) -> list[bytes | None]:
-        """See KeyRows; None for expired rows."""
-        values = self._life.values(self._rows.get_many(suffixes))
-        if self._life.refreshed_by_reads:
-            alive = [n for n, value in enumerate(values) if value is not None]
-            self.put_many([suffixes[n] for n in alive], [values[n] for n in alive])
-        return values
-
     def get_cells(self, suffixes: Suffixes) -> Cells:
         """See KeyRows; absent where a row has expired."""
-        return Cells.of(self.get_many(suffixes))
+        seen = self._life.seen(self._rows.get_cells(suffixes))
+        if self._life.refreshed_by_reads:
+            alive = np.flatnonzero(seen.there)
+            self.put_cells(suffixes.at(alive), seen.taken(alive))
+        return seen
 
     def put_cells(self, suffixes: Suffixes, cells: Cells) -> None:
         """See KeyRows."""
-        self.put_many(suffixes, cells.strings())
-
-    def put_many(self, suffixes: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """See KeyRows."""
-        after = self._life.all_stamped(values)
-        self._index.move_all(suffixes, self._rows.get_many(suffixes), after)
-        self._rows.put_many(suffixes, after)
+        after = self._life.stamped_cells(cells)
+        self._index.move_all(suffixes.packed, self._rows.get_cells(suffixes), after)
+        self._rows.put_cells(suffixes, after)
 
     def sweep(self, most: int) -> int:
         """Free up to ``most`` expired rows; returns how many."""
         return self._sweep(most, self._settle)
 
-    def _settle(self, keys: list[bytes]) -> dict[int, bytes | None]:
-        rows = list(map(row_of, keys))
-        changes = self._index.settle(keys, self._rows.get_many(rows), self._life)
-        for position, row in changes.items():
-            self._rows.put(rows[position], row)
+    def _settle(self, keys: Packed) -> Cells:
+        suffixes, places = different(rows_of(keys))
+        change, changes = self._index.settle(keys, self._rows.get_cells(suffixes).taken(places), self._life)
+        order = np.argsort(places[change])
+        self._rows.put_cells(suffixes.at(places[change][order]), changes.taken(order))
         return changes
 
 
@@ -190,31 +192,27 @@ class TimedEntryRows(_TimedRows[EntryRows]):
             self._write(suffix, entry, value, stored, there=True)
         return value
 
-    def get_many(self, suffixes: Sequence[bytes], entries: Sequence[bytes]) -> list[bytes | None]:
-        """See EntryRows; None for expired rows."""
-        rows = self._rows.get_many(suffixes, entries)
-        values = self._life.values(rows)
+    def get_cells(self, at: Entries) -> Cells:
+        """See EntryRows; absent where a row has expired."""
+        seen = self._life.seen(self._rows.get_cells(at))
         if self._life.refreshed_by_reads:
-            for suffix, entry, stored, value in zip(suffixes, entries, rows, values, strict=True):
-                if value is not None:
-                    self._write(suffix, entry, value, stored, there=True)
-        return values
+            alive = np.flatnonzero(seen.there)
+            self.put_cells(at.taken(alive), seen.taken(alive))
+        return seen
 
     def put(self, suffix: bytes, entry: bytes, value: bytes | None) -> None:
         """See EntryRows."""
         self._write(suffix, entry, value, self._rows.known(suffix, entry), there=None)
 
-    def put_many(self, suffixes: Sequence[bytes], entries: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+    def put_cells(self, at: Entries, cells: Cells) -> None:
         """See EntryRows."""
-        rows = [suffix + entry for suffix, entry in zip(suffixes, entries, strict=True)]
-        if len(set(rows)) < len(rows):  # what is before a row is what its last turn has made of it
-            for suffix, entry, value in zip(suffixes, entries, values, strict=True):
+        if at.has_twins:  # what is before a row is what its last turn has made of it
+            for suffix, entry, value in at.with_values(cells):
                 self.put(suffix, entry, value)
             return
-        before = self._rows.get_many(suffixes, entries)
-        after = self._life.all_stamped(values)
-        self._index.move_all(rows, before, after)
-        self._rows.put_run(suffixes, entries, after, before.count(None) - after.count(None))
+        before, after = self._rows.get_cells(at), self._life.stamped_cells(cells)
+        self._index.move_all(at.keys, before, after)
+        self._rows.put_cells(at, after)
 
     def scan(self, suffix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """See EntryRows; without expired rows."""
@@ -229,18 +227,15 @@ class TimedEntryRows(_TimedRows[EntryRows]):
         """See EntryRows; expired rows as well. Their rows in the index stay until their time is over."""
         self._rows.remove_all(suffix, begin)
 
-    def sweep(self, most: int, end_of_key: Callable[[bytes], int]) -> int:
-        """Free up to ``most`` expired rows; returns how many. ``end_of_key``: where the suffix ends in a row."""
-        return self._sweep(most, partial(self._settle, end_of_key))
+    def sweep(self, most: int, ends_of_keys: Callable[[Packed], NDArray[np.int64]]) -> int:
+        """Free up to ``most`` expired rows; returns how many. ``ends_of_keys``: where suffixes end in rows."""
+        return self._sweep(most, partial(self._settle, ends_of_keys))
 
-    def _settle(self, end_of_key: Callable[[bytes], int], keys: list[bytes]) -> dict[int, bytes | None]:
-        rows = list(map(row_of, keys))
-        ends = list(map(end_of_key, rows))
-        suffixes = [row[:end] for row, end in zip(rows, ends, strict=True)]
-        entries = [row[end:] for row, end in zip(rows, ends, strict=True)]
-        changes = self._index.settle(keys, self._rows.get_many(suffixes, entries), self._life)
-        for position, row in changes.items():
-            self._rows.put(suffixes[position], entries[position], row, there=True)
+    def _settle(self, ends_of_keys: Callable[[Packed], NDArray[np.int64]], keys: Packed) -> Cells:
+        rows = rows_of(keys)
+        at = Entries(rows, ends_of_keys(rows))
+        change, changes = self._index.settle(keys, self._rows.get_cells(at), self._life)
+        self._rows.put_run(at.taken(change), changes, -int((~changes.there).sum()))
         return changes
 
     def _write(

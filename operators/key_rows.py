@@ -6,38 +6,45 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark_ckpt.operators.state_rows import UNREAD, RowCount, Written, stored
-from pyspark_ckpt.state_store.bulk import Cells, RowColumns
+from pyspark_ckpt.operators.suffixes import Suffixes
+from pyspark_ckpt.state_store.bulk import Cells, Writes, newest, overlaid, places_in
 from pyspark_ckpt.state_store.keys import state_head
 
 if TYPE_CHECKING:
-    from pyspark_ckpt.operators.suffixes import Suffixes
     from pyspark_ckpt.operators.worker_session import WorkerSession
+
+MOST_COLUMNS = 4
+"""What is written by so many calls is put together: each is looked through by a read of many keys."""
 
 
 class KeyRows:
-    """A state with one row for each key."""
+    """A state with one row for each key.
+
+    What was written is kept by keys, or in columns if it was written for many keys at once: in the form of the last
+    call, for which the other form is turned into it.
+    """
 
     def __init__(self, number: int, session: WorkerSession) -> None:
         """Read and write state ``number``."""
         self._head = state_head(number)
         self._session = session
         self._at = session.position
-        self._read: tuple[Sequence[bytes], list[bytes | None]] = ((), [])
         self._base: dict[bytes, bytes | None] = {}
         self._base_of: Sequence[bytes] = ()
-        self._ahead: dict[bytes, bytes | None] = {}
         self._written: dict[bytes, bytes | None] = {}
-        self._columns_read: tuple[Suffixes | None, Cells] = (None, Cells.of([]))
-        self._columns: tuple[Suffixes, Cells] | None = None
-        """All that was written, as long as that was so, and of the same keys: nothing else is ``_written`` then."""
         self._last_written = b""
         self._in_order = True
+        self._columns: list[tuple[Suffixes, Cells]] = []
+        """What was written, later than anything by keys; of one key, the last counts."""
+        self._columns_read: tuple[Suffixes | None, Cells] = (None, Cells.absent(0))
+        self._ahead: tuple[Suffixes, Cells] | None = None
+        """Rows of the base version that are held until the flush, and the same by keys, once these are asked for."""
+        self._ahead_of: dict[bytes, bytes | None] = {}
         self._count = RowCount(session)
 
     def get(self, suffix: bytes) -> bytes | None:
         """The row of a key."""
-        if self._columns is not None:
-            self._unfold()
+        self._unfold()
         value = self._written.get(suffix, UNREAD)
         if value is UNREAD:
             value = self._base.get(suffix, UNREAD)
@@ -47,59 +54,57 @@ class KeyRows:
 
     def put(self, suffix: bytes, value: bytes | None) -> None:
         """Write the row of a key; None deletes it."""
-        if self._columns is not None:
-            self._unfold()
+        self._unfold()
         before = self._written.get(suffix, UNREAD)
         if before is UNREAD:
-            before = self._base.get(suffix, self._ahead.get(suffix, UNREAD))
+            before = self._base.get(suffix, UNREAD)
             if before is UNREAD:
                 self._count.unread(self._head + suffix)
                 before = None
-            self._note_order(suffix)
+            if suffix > self._last_written:
+                self._last_written = suffix
+            else:
+                self._in_order = False
         self._count.add((value is not None) - (before is not None))
         self._written[suffix] = value
 
     def get_many(self, suffixes: Sequence[bytes]) -> list[bytes | None]:
-        """The rows of many keys, which are in stored order."""
-        self._unfold()
-        return self._over(suffixes, self._read_base(suffixes))
-
-    def get_cells(self, suffixes: Suffixes) -> Cells:
-        """``get_many`` as columns."""
-        if not self._are_columns(suffixes):
-            return Cells.of(self.get_many(suffixes))
-        if self._columns is not None:
-            return self._columns[1]
-        if self._columns_read[0] is not suffixes:
-            self._columns_read = suffixes, self._session.get_cells(suffixes.packed.prefixed(self._head))
-        return self._columns_read[1]
-
-    def put_cells(self, suffixes: Suffixes, cells: Cells) -> None:
-        """``put_many`` as columns."""
-        if not len(suffixes):
-            return
-        if not self._are_columns(suffixes):
-            self.put_many(suffixes, cells.strings())
-            return
-        self._count.add(int(cells.there.sum()) - int(self.get_cells(suffixes).there.sum()))
-        self._columns = suffixes, cells
-
-    def get_ahead(self, suffixes: Sequence[bytes]) -> list[bytes | None]:
-        """``get_many`` of keys whose rows may be asked for again, not all at once: they are held until the flush."""
+        """The rows of many keys, in any order."""
         self._unfold()
         base = self._fetch(suffixes)
-        self._ahead.update(zip(suffixes, base, strict=True))
-        return self._over(suffixes, base)
+        return [self._written.get(suffix, value) for suffix, value in zip(suffixes, base, strict=True)]
 
-    def put_many(self, suffixes: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+    def get_cells(self, suffixes: Suffixes) -> Cells:
+        """The rows of many different keys, which are in stored order."""
+        self._fold(len(suffixes))
+        if self._written:
+            return Cells.of(self.get_many(suffixes.strings))
+        if self._columns and self._columns[-1][0] is suffixes:
+            return self._columns[-1][1]
+        cells = self._read_base(suffixes)
+        for some, changes in self._columns:
+            cells = overlaid(suffixes.packed, cells, some.packed, changes)
+        return cells
+
+    def get_ahead(self, suffixes: Suffixes) -> Cells:
+        """``get_cells`` of keys whose rows may be asked for again, among others: they are held until the flush."""
+        self._ahead, self._ahead_of = (suffixes, self._read_base(suffixes)), {}
+        return self.get_cells(suffixes)
+
+    def put_cells(self, suffixes: Suffixes, cells: Cells) -> None:
         """Write the rows of many different keys, which are in stored order."""
-        if not suffixes:
+        if not len(suffixes):
             return
-        before = self.get_many(suffixes)
-        self._count.add(before.count(None) - values.count(None))
-        self._note_order(suffixes[0])
-        self._last_written = max(self._last_written, suffixes[-1])
-        self._written.update(zip(suffixes, values, strict=True))
+        before = self.get_cells(suffixes)
+        self._count.add(int(cells.there.sum()) - int(before.there.sum()))
+        if self._written:
+            self._write_all(suffixes, cells)
+            return
+        if self._columns and self._columns[-1][0] is suffixes:
+            self._columns.pop()
+        self._columns.append((suffixes, cells))
+        if len(self._columns) > MOST_COLUMNS:
+            self._columns = [_columns_of(self._newest())]
 
     def sweep(self, _most: int) -> int:
         """Nothing expires."""
@@ -112,15 +117,9 @@ class KeyRows:
 
     def flush(self, end: bytes | None) -> Written:
         """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
-        if self._columns is not None:
-            suffixes, cells = self._columns
-            if cells.there.all() and (end is None or suffixes.packed[-1] < end):
-                self._columns = None
-                self.taken(end)
-                return RowColumns(suffixes.packed.prefixed(self._head), cells.values)
-            self._unfold()
-        is_ordered = self._in_order
-        taken = self.taken(end)
+        if self._columns:
+            return self.taken_columns(end).prefixed(self._head)
+        is_ordered, taken = self._in_order, self._taken(end)
         if is_ordered:
             return zip(map(self._head.__add__, taken), taken.values(), strict=True)
         return stored(self._head, taken)
@@ -128,63 +127,94 @@ class KeyRows:
     def taken(self, end: bytes | None) -> dict[bytes, bytes | None]:
         """What was written for keys below ``end``, or all of it, in any order; it is forgotten."""
         self._unfold()
-        self._count.resolved()
-        self._read, self._base, self._base_of, self._ahead = ((), []), {}, (), {}
-        self._columns_read = (None, Cells.of([]))
+        return self._taken(end)
+
+    def taken_columns(self, end: bytes | None) -> Writes:
+        """``taken`` in columns, and in stored order."""
+        self._fold(None)
+        taken, left = self._newest().apart(end)
+        self._columns = [_columns_of(left)] if len(left) else []
+        self._forget()
+        return taken
+
+    def _taken(self, end: bytes | None) -> dict[bytes, bytes | None]:
+        self._forget()
         self._in_order, self._last_written = True, b""
         taken, self._written = self._written, {}
         for suffix in [] if end is None else [each for each in taken if each >= end]:
-            self._note_order(suffix)
+            self._in_order &= suffix > self._last_written
+            self._last_written = suffix
             self._written[suffix] = taken.pop(suffix)
         return taken
 
-    def _are_columns(self, suffixes: Suffixes) -> bool:
-        """Whether what was written, if anything, are columns of the same keys."""
-        return not (self._written or self._ahead) and (self._columns is None or self._columns[0] is suffixes)
+    def _forget(self) -> None:
+        """Let go of what was read."""
+        self._count.resolved()
+        self._base, self._base_of, self._ahead, self._ahead_of = {}, (), None, {}
+        self._columns_read = (None, Cells.absent(0))
+
+    def _newest(self) -> Writes:
+        """What is written in columns, of each key once and in stored order."""
+        parts = [Writes(suffixes.packed, cells) for suffixes, cells in self._columns]
+        return parts[0] if len(parts) == 1 else newest(parts)
+
+    def _fold(self, most: int | None) -> None:
+        """Have what was written in columns, if no more than so many rows are by keys (None: however many)."""
+        if self._written and (most is None or len(self._written) <= most):
+            written = Writes.of(stored(b"", self._written))
+            self._columns.insert(0, _columns_of(written))
+            self._written, self._in_order, self._last_written = {}, True, b""
 
     def _unfold(self) -> None:
-        """Have what was written by keys: whoever reads or writes rows one by one has no columns beside them."""
-        if self._columns is not None:
-            suffixes, cells = self._columns
-            self._columns = None
-            self._written.update(zip(suffixes, cells.strings(), strict=True))
-            self._last_written = suffixes.packed[-1]
+        """Have what was written by keys."""
+        if self._columns:
+            columns, self._columns = self._columns, []
+            for suffixes, cells in columns:
+                self._write_all(suffixes, cells)
 
-    def _note_order(self, suffix: bytes) -> None:
-        if suffix > self._last_written:
-            self._last_written = suffix
-        else:
-            self._in_order = False
+    def _write_all(self, suffixes: Suffixes, cells: Cells) -> None:
+        self._in_order &= suffixes[0] > self._last_written
+        self._last_written = max(self._last_written, suffixes[len(suffixes) - 1])
+        self._written.update(zip(suffixes, cells.strings(), strict=True))
 
     def _look_up(self, suffix: bytes) -> bytes | None:
         upcoming = self._at.upcoming
         if self._base_of is not upcoming:
-            self._base = dict(zip(upcoming, self._read_base(upcoming), strict=True))
+            self._base = dict(zip(upcoming, self._fetch(upcoming), strict=True))
             self._base_of = upcoming
         value = self._base.get(suffix, UNREAD)
         if value is UNREAD:
             value = self._base[suffix] = self._fetch([suffix])[0]
         return value  # type: ignore[no-any-return]
 
-    def _over(self, suffixes: Sequence[bytes], base: list[bytes | None]) -> list[bytes | None]:
-        """What was written, over rows of the base version."""
-        written = self._written
-        if not written:
-            return base
-        return [written.get(suffix, value) for suffix, value in zip(suffixes, base, strict=True)]
-
-    def _read_base(self, suffixes: Sequence[bytes]) -> list[bytes | None]:
-        if self._read[0] is not suffixes:
-            self._read = (suffixes, self._fetch(suffixes))
-        return self._read[1]
-
     def _fetch(self, suffixes: Sequence[bytes]) -> list[bytes | None]:
-        head, ahead = self._head, self._ahead
-        if not ahead:
-            return self._session.get_many([head + suffix for suffix in suffixes])
-        rows = [ahead.get(suffix, UNREAD) for suffix in suffixes]
+        if self._ahead is not None and not self._ahead_of:
+            known, cells = self._ahead
+            self._ahead_of = dict(zip(known, cells.strings(), strict=True))
+        if not self._ahead_of:
+            return self._session.get_many([self._head + suffix for suffix in suffixes])
+        rows = [self._ahead_of.get(suffix, UNREAD) for suffix in suffixes]
         unread = [position for position, row in enumerate(rows) if row is UNREAD]
-        found = self._session.get_many([head + suffixes[position] for position in unread])
+        found = self._session.get_many([self._head + suffixes[position] for position in unread])
         for position, row in zip(unread, found, strict=True):
             rows[position] = row
         return rows
+
+    def _read_base(self, suffixes: Suffixes) -> Cells:
+        if self._columns_read[0] is not suffixes:
+            self._columns_read = suffixes, self._look_up_all(suffixes)
+        return self._columns_read[1]
+
+    def _look_up_all(self, suffixes: Suffixes) -> Cells:
+        keys = suffixes.packed
+        if self._ahead is None:
+            return self._session.get_cells(keys.prefixed(self._head))
+        known, cells = self._ahead
+        unknown = places_in(known.packed, keys) < 0
+        rest = keys.taken(unknown)
+        found = self._session.get_cells(rest.prefixed(self._head)).among(unknown)
+        return overlaid(keys, found, known.packed, cells)
+
+
+def _columns_of(written: Writes) -> tuple[Suffixes, Cells]:
+    return Suffixes(written.keys), written.cells

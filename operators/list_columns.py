@@ -8,16 +8,16 @@ the list had then, which is the version that wrote its first span.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, compress, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from pyspark_ckpt.operators.ordered_rows import INSTANT, THERE
+from pyspark_ckpt.operators.ordered_rows import INSTANT, THERE, numbers_at, rows_of
 from pyspark_ckpt.operators.stored_values import SHOWN_BYTES
 from pyspark_ckpt.operators.ttl import MOST_STEP_BITS
+from pyspark_ckpt.state_store.bulk import Cells, Packed, concatenated
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.keys import HASH_BYTES
 
@@ -39,8 +39,6 @@ _SPANS = np.dtype([("mark", "u1"), ("step_bits", "u1"), ("size", "<u8"), ("life"
 _COLUMNS = np.dtype(
     [("instant", "u8"), ("first", "u8"), ("size", "u8"), ("life", "u8"), ("step_bits", "u8"), ("is_span", "?")]
 )
-_ENTRY = slice(-HASH_BYTES - SEQUENCE.size, -HASH_BYTES)
-"""Where it is in the key of an index row."""
 _LEAST_KEY_BYTES = INSTANT.size + SEQUENCE.size + HASH_BYTES
 _ONE, _BIT = np.uint64(1), np.uint64(SPAN_BIT)
 
@@ -99,33 +97,35 @@ class Heads:
         return cls(np.array(end, np.uint64), np.array(life, np.uint64), np.array(is_refreshed, np.bool_))
 
     @classmethod
-    def decode(cls, stored: Sequence[bytes | None]) -> Heads:
+    def decode(cls, stored: Cells) -> Heads:
         """``Head.decode`` of many; without a Python loop where those that are there have one form."""
-        there = [row for row in stored if row is not None]
-        rows = np.frombuffer(b"".join(there), _LIVING_HEADS) if set(map(len, there)) == {_LIVING_HEAD.size} else None
+        values, places = stored.values.taken(stored.there), stored.there
+        is_living = len(values) > 0 and bool((values.size == _LIVING_HEAD.size).all())
+        rows = values.matrix(_LIVING_HEAD.size).reshape(-1).view(_LIVING_HEADS) if is_living else None
         if rows is None or not _are_living(rows):
-            return cls.of(list(map(Head.decode, stored)))
-        heads = cls(rows["end"], rows["life"], rows["mark"] == _REFRESHED)
-        if len(there) == len(stored):
-            return heads
-        places = np.fromiter((row is not None for row in stored), np.bool_, len(stored))
+            return cls.of(list(map(Head.decode, stored.strings())))
         count = len(stored)
-        spread = cls(np.zeros(count, np.uint64), np.zeros(count, np.uint64), np.zeros(count, np.bool_))
-        spread.end[places], spread.life[places], spread.is_refreshed[places] = heads.end, heads.life, heads.is_refreshed
-        return spread
+        heads = cls(np.zeros(count, np.uint64), np.zeros(count, np.uint64), np.zeros(count, np.bool_))
+        heads.end[places], heads.life[places] = rows["end"], rows["life"]
+        heads.is_refreshed[places] = rows["mark"] == _REFRESHED
+        return heads
 
-    def encode(self) -> list[bytes]:
+    def encode(self) -> Packed:
         """``Head.encode`` of each."""
         if self.life.all():
             living = np.empty(len(self.end), _LIVING_HEADS)
             living["mark"] = np.where(self.is_refreshed, _REFRESHED, _IN_SPANS)
             living["end"], living["life"] = self.end, self.life
-            return _strings(living)
+            return _packed(living)
         if self.life.any():
-            return [head.encode() for head in self]
+            return Packed.of([head.encode() for head in self])
         plain = np.empty(len(self.end), _HEADS)
         plain["mark"], plain["end"] = _PLAIN, self.end
-        return _strings(plain)
+        return _packed(plain)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.end)
 
     def __iter__(self) -> Iterator[Head]:
         """One by one."""
@@ -140,26 +140,29 @@ class IndexRows:
     ``life`` and ``step_bits`` (0 for a single element), and whether it ``is_span``.
     """
 
-    keys: list[bytes]
-    suffixes: list[bytes]
+    keys: Packed
+    suffixes: Packed
     columns: NDArray[np.void]
 
     @classmethod
     def of(cls, rows: Sequence[tuple[bytes, bytes]]) -> IndexRows:
         """What the rows say. Raises FormatError for those that say nothing of elements."""
-        for key, value in rows:
-            if len(key) < _LEAST_KEY_BYTES or (value != THERE and len(value) != _SPAN.size):
-                raise _damage(key, value)
-        keys = [key for key, _ in rows]
-        spans = [value for _, value in rows if value != THERE]
+        keys, values = Packed.of([key for key, _ in rows]), Packed.of([value for _, value in rows])
+        # A row that only says that it is there has the size of that, and is looked at beside the others.
+        are_spans = values.size == _SPAN.size
+        are_single = values.size == len(THERE)
+        are_single[are_single] = values.data[values.at[are_single]] == THERE[0]
+        is_right = (keys.size >= _LEAST_KEY_BYTES) & (are_spans | are_single)
+        if not is_right.all():
+            raise _damage(*rows[int(np.argmin(is_right))])
         columns = np.zeros(len(rows), _COLUMNS)
         columns["size"] = 1
-        columns["is_span"] = are_spans = np.fromiter((value != THERE for _, value in rows), np.bool_, len(rows))
-        said = np.frombuffer(b"".join(spans), _SPANS)
+        columns["is_span"] = are_spans
+        said = values.taken(are_spans).matrix(_SPAN.size).reshape(-1).view(_SPANS)
         for name in ("step_bits", "size", "life"):
             columns[name][are_spans] = said[name]
-        columns["instant"] = _numbers([key[: INSTANT.size] for key in keys])
-        columns["first"] = _numbers([key[_ENTRY] for key in keys])
+        columns["instant"] = numbers_at(keys, 0)
+        columns["first"] = numbers_at(keys, keys.size - HASH_BYTES - SEQUENCE.size)
         has_bit = columns["first"] >= _BIT
         columns["first"][are_spans] -= _BIT
         # Nothing of its size is made before that is known to be one: a span is bounded.
@@ -171,13 +174,13 @@ class IndexRows:
         is_right |= ~are_spans
         if not is_right.all():
             raise _damage(*rows[int(np.argmin(is_right))])
-        return cls(keys, [key[-HASH_BYTES:] + key[INSTANT.size : _ENTRY.start] for key in keys], columns)
+        without_entry = rows_of(keys).before(SEQUENCE.size)
+        return cls(keys, without_entry, columns)
 
     @classmethod
     def joined(cls, parts: Sequence[IndexRows]) -> IndexRows:
         """All rows of the parts."""
-        keys = list(chain.from_iterable(part.keys for part in parts))
-        suffixes = list(chain.from_iterable(part.suffixes for part in parts))
+        keys, suffixes = (concatenated([getattr(part, name) for part in parts]) for name in ("keys", "suffixes"))
         return cls(keys, suffixes, np.concatenate([np.zeros(0, _COLUMNS), *(part.columns for part in parts)]))
 
     def __len__(self) -> int:
@@ -188,8 +191,7 @@ class IndexRows:
         """Those where a mask is true."""
         if which.all():
             return self
-        keys, suffixes = (list(compress(each, which.tolist())) for each in (self.keys, self.suffixes))
-        return IndexRows(keys, suffixes, self.columns[which])
+        return IndexRows(self.keys.taken(which), self.suffixes.taken(which), self.columns[which])
 
     @property
     def last_ms(self) -> Numbers:
@@ -203,14 +205,14 @@ def span(step_bits: int, size: int, life: int) -> bytes:
     return _SPAN.pack(_SPAN_MARK, step_bits, size, life)
 
 
-def spans(step_bits: int, sizes: NDArray[np.integer[Any]], lives: Numbers) -> list[bytes]:
+def spans(step_bits: int, sizes: NDArray[np.integer[Any]], lives: Numbers) -> Packed:
     """``span`` of many."""
     rows = np.empty(len(sizes), _SPANS)
     rows["mark"], rows["step_bits"], rows["size"], rows["life"] = _SPAN_MARK, step_bits, sizes, lives
-    return _strings(rows)
+    return _packed(rows)
 
 
-def different(places: Sequence[Places], numbers: Sequence[Numbers]) -> Elements:
+def different_elements(places: Sequence[Places], numbers: Sequence[Numbers]) -> Elements:
     """Elements of several findings, each once, in stored order."""
     at, number = np.concatenate(places), np.concatenate(numbers)
     order = np.lexsort((number, at))
@@ -220,9 +222,9 @@ def different(places: Sequence[Places], numbers: Sequence[Numbers]) -> Elements:
     return at[is_new], number[is_new]
 
 
-def entries_of(numbers: Numbers) -> list[bytes]:
+def entries_of(numbers: Numbers) -> Packed:
     """What follows the suffix of a list in the keys of its elements, by their numbers."""
-    return _strings(numbers.astype(">u8"))
+    return _packed(numbers.astype(">u8"))
 
 
 def counted_on(firsts: Numbers, counts: NDArray[np.integer[Any]]) -> Numbers:
@@ -230,11 +232,6 @@ def counted_on(firsts: Numbers, counts: NDArray[np.integer[Any]]) -> Numbers:
     counts = counts.astype(np.int64)
     begins = (np.cumsum(counts) - counts).astype(np.uint64)
     return np.repeat(firsts - begins, counts) + np.arange(counts.sum(), dtype=np.uint64)
-
-
-def repeated(strings: Iterable[bytes], counts: NDArray[np.integer[Any]]) -> list[bytes]:
-    """Each of some strings so many times."""
-    return list(chain.from_iterable(map(repeat, strings, counts.tolist())))
 
 
 def _are_living(rows: NDArray[np.void]) -> bool:
@@ -249,10 +246,5 @@ def _damage(key: bytes, value: bytes) -> FormatError:
     )
 
 
-def _numbers(strings: Sequence[bytes]) -> Numbers:
-    return np.frombuffer(b"".join(strings), ">u8").astype(np.uint64)
-
-
-def _strings(rows: NDArray[Any]) -> list[bytes]:
-    strings: list[bytes] = rows.view(f"V{rows.itemsize}").tolist()
-    return strings
+def _packed(rows: NDArray[Any]) -> Packed:
+    return Packed.of_matrix(rows.view(np.uint8).reshape(len(rows), rows.itemsize))

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import compress, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyspark_ckpt.operators.entry_rows import EntryRows
+from pyspark_ckpt.operators.entry_rows import Entries, EntryRows
 from pyspark_ckpt.operators.expiry import MOST_BEGUN_BYTES, ExpiryIndex, TimedEntryRows
 from pyspark_ckpt.operators.key_rows import KeyRows
 from pyspark_ckpt.operators.list_columns import (
@@ -29,14 +29,16 @@ from pyspark_ckpt.operators.list_columns import (
     Numbers,
     Places,
     counted_on,
-    different,
+    different_elements,
     entries_of,
-    repeated,
     span,
     spans,
 )
 from pyspark_ckpt.operators.ordered_rows import ordered_key, ordered_keys
+from pyspark_ckpt.operators.state_rows import Written
+from pyspark_ckpt.operators.suffixes import Suffixes, different
 from pyspark_ckpt.operators.ttl import Life
+from pyspark_ckpt.state_store.bulk import Cells, Packed, side_by_side
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,9 +60,9 @@ class ListRows:
         """The elements of a key, lazily, as they are now."""
         return self._behind(suffix, self._head(suffix))
 
-    def get_many(self, suffixes: Sequence[bytes]) -> Iterator[Iterator[bytes]]:
+    def get_many(self, suffixes: Suffixes) -> Iterator[Iterator[bytes]]:
         """``get`` of many keys, which are in stored order."""
-        for suffix, stored in zip(suffixes, self._heads.get_many(suffixes), strict=True):
+        for suffix, stored in zip(suffixes, self._heads.get_cells(suffixes).strings(), strict=True):
             yield self._behind(suffix, Head.decode(stored))
 
     def append(self, suffix: bytes, elements: Sequence[bytes]) -> None:
@@ -69,11 +71,11 @@ class ListRows:
             head = self._head(suffix)
             self._heads.put(suffix, self._added(suffix, head, elements).encode())
 
-    def append_many(self, suffixes: Sequence[bytes], ends: NDArray[np.int64], elements: Sequence[bytes]) -> None:
-        """Add elements to many lists, whose keys are in stored order: to each those up to its one of ``ends``."""
-        heads = Heads.decode(self._heads.get_many(suffixes))
-        counts = np.diff(ends, prepend=0)
-        self._heads.put_many(suffixes, self._all_added(suffixes, heads, counts, elements).encode())
+    def append_many(self, suffixes: Suffixes, counts: NDArray[np.int64], elements: Packed) -> None:
+        """Add elements to many lists, whose keys are in stored order: to each so many, one after the other."""
+        heads = Heads.decode(self._heads.get_cells(suffixes))
+        appended = self._all_added(suffixes, heads, counts, elements)
+        self._heads.put_cells(suffixes, Cells(appended.encode(), np.ones(len(suffixes), np.bool_)))
 
     def clear(self, suffix: bytes) -> None:
         """Remove all elements of a key; however many, they take no memory."""
@@ -90,7 +92,7 @@ class ListRows:
         """How many rows more there are than in the base version, behind the flush of all that was cleared."""
         return self._heads.change + self._elements.change
 
-    def flush(self, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+    def flush(self, end: bytes | None) -> Written:
         """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
         return self._elements.flush(end, self._heads)
 
@@ -110,12 +112,11 @@ class ListRows:
         self._elements.add(suffix, list(map(SEQUENCE.pack, range(begin, end))), elements)
         return Head(end, life, is_refreshed)
 
-    def _all_added(
-        self, suffixes: Sequence[bytes], heads: Heads, counts: NDArray[np.int64], elements: Sequence[bytes]
-    ) -> Heads:
+    def _all_added(self, suffixes: Suffixes, heads: Heads, counts: NDArray[np.int64], elements: Packed) -> Heads:
         """``_added`` for many keys, to each so many elements."""
-        entries = entries_of(counted_on(heads.end, counts))
-        self._elements.put_run(repeated(suffixes, counts), entries, elements, len(elements))
+        places = np.repeat(np.arange(len(suffixes)), counts)
+        at = Entries.of(suffixes.packed.taken(places), entries_of(counted_on(heads.end, counts)))
+        self._elements.put_run(at, Cells(elements, np.ones(len(elements), np.bool_)), len(elements))
         return Heads(heads.end + counts.astype(np.uint64), heads.life, heads.is_refreshed)
 
 
@@ -130,17 +131,22 @@ class TimedListRows(ListRows):
         self._new_life = session.version
         """Of lists whose first span this task writes. One that is cleared then takes its spans with it."""
         self._spans: dict[bytes, list[int]] = {}
+        """Where the spans begin that this task has written, by list."""
+        self._new_spans: tuple[Suffixes, Numbers] | None = None
+        """The same of lists that have one each and are not in the others."""
 
     def clear(self, suffix: bytes) -> None:
         """See ListRows; what the index has of earlier batches' elements stays until their time is over."""
-        for first in self._spans.pop(suffix, ()):
+        for first in self._spans_of_keys().pop(suffix, ()):
             self._index.put(self._span_key(suffix, first), there=False)
         super().clear(suffix)
 
-    def flush(self, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+    def flush(self, end: bytes | None) -> Written:
         """See ListRows."""
-        left = () if end is None else ((suffix, firsts) for suffix, firsts in self._spans.items() if suffix >= end)
-        self._spans = dict(left)
+        if end is None:
+            self._spans, self._new_spans = {}, None
+        else:
+            self._spans = {suffix: firsts for suffix, firsts in self._spans_of_keys().items() if suffix >= end}
         return super().flush(end)
 
     def sweep(self, most: int) -> int:
@@ -148,10 +154,8 @@ class TimedListRows(ListRows):
         found = IndexRows.joined(list(self._expired(most)))
         if not len(found):
             return 0
-        suffixes = sorted({*found.suffixes})
+        suffixes, at = different(found.suffixes)
         heads = Heads.decode(self._heads.get_ahead(suffixes))
-        places = dict(zip(suffixes, range(len(suffixes)), strict=True))
-        at = np.fromiter(map(places.__getitem__, found.suffixes), np.int64, len(found))
         are_spans = found.columns["is_span"]
         are_there = are_spans & (found.columns["life"] == heads.life[at])
         dead = [
@@ -159,8 +163,8 @@ class TimedListRows(ListRows):
             self._dead_in_spans(found, at, are_there & ~heads.is_refreshed[at]),
             self._dead_of_read(found, at, are_there & heads.is_refreshed[at]),
         ]
-        self._index.remove_all(compress(found.keys, are_spans.tolist()))
-        return self._free(suffixes, heads, *different(*zip(*dead, strict=True)))
+        self._index.remove_all(found.keys.taken(are_spans))
+        return self._free(suffixes, heads, *different_elements(*zip(*dead, strict=True)))
 
     def _expired(self, most: int) -> Iterator[IndexRows]:
         """Index rows of up to ``most`` elements, or of one span. Lives that have not begun do, and are none of them."""
@@ -191,9 +195,9 @@ class TimedListRows(ListRows):
         first, size, life = (int(rows.columns[name][position]) for name in ("first", "size", "life"))
         if self._head(suffix).life != life:
             return 0
-        entries = entries_of(np.arange(first, first + size, dtype=np.uint64))
         begun_bytes = 0
-        for entry, stored in zip(entries, self._elements.get_many([suffix] * size, entries), strict=True):
+        entries = entries_of(np.arange(first, first + size, dtype=np.uint64))
+        for stored, entry in zip(self._stored(Packed.of([suffix] * size), entries), entries.strings(), strict=True):
             row = None if stored is None else self._life.begun(stored)
             if row is not None:
                 self._elements.put(suffix, entry, row, there=True)
@@ -203,15 +207,19 @@ class TimedListRows(ListRows):
             self._write_span(suffix, first, first + size, life)
         return begun_bytes
 
+    def _stored(self, suffixes: Packed, entries: Packed) -> list[bytes | None]:
+        """Rows of elements."""
+        return self._elements.get_cells(Entries.of(suffixes, entries)).strings()
+
     def _dead_alone(self, found: IndexRows, at: Places, which: Bools) -> Elements:
         """Elements of index rows, which are removed, but for those that live."""
         found, at = found.taken(which), at[which]
         entries = entries_of(found.columns["first"])
-        changes = self._index.settle(found.keys, self._elements.get_many(found.suffixes, entries), self._life)
-        for position, row in changes.items():
-            if row is not None:
-                self._elements.put(found.suffixes[position], entries[position], row, there=True)
-        dead = [position for position, row in changes.items() if row is None]
+        elements = Entries.of(found.suffixes, entries)
+        change, changes = self._index.settle(found.keys, self._elements.get_cells(elements), self._life)
+        begun = np.flatnonzero(change)[changes.there]
+        self._elements.put_run(elements.taken(begun), changes.taken(changes.there), 0)
+        dead = np.flatnonzero(change)[~changes.there]
         return at[dead], found.columns["first"][dead]
 
     def _dead_in_spans(self, found: IndexRows, at: Places, which: Bools) -> Elements:
@@ -222,12 +230,12 @@ class TimedListRows(ListRows):
     def _dead_of_read(self, found: IndexRows, at: Places, which: Bools) -> Elements:
         """Elements of spans but for those that reads have refreshed, or that are gone."""
         places, numbers = self._dead_in_spans(found, at, which)
-        suffixes = repeated(compress(found.suffixes, which.tolist()), found.columns["size"][which])
-        stored = self._elements.get_many(suffixes, entries_of(numbers))
+        suffixes = found.suffixes.taken(np.repeat(np.flatnonzero(which), found.columns["size"][which].astype(np.int64)))
+        stored = self._stored(suffixes, entries_of(numbers))
         dead = [n for n, row in enumerate(stored) if row is not None and self._life.is_dead(row)]
         return places[dead], numbers[dead]
 
-    def _free(self, suffixes: Sequence[bytes], heads: Heads, places: Places, numbers: Numbers) -> int:
+    def _free(self, suffixes: Suffixes, heads: Heads, places: Places, numbers: Numbers) -> int:
         """Remove elements that are there, and return how many. A list that has lost its last one begins anew.
 
         They are the elements ``numbers`` of the lists at ``places``, in stored order.
@@ -243,20 +251,16 @@ class TimedListRows(ListRows):
         may_be_empty = has_lost & (heads.end > 0) & (~has_newest | heads.is_refreshed | self._life.refreshed_by_reads)
         are_all = ~has_newest & (counts.astype(np.uint64) == heads.end)
         is_asked = may_be_empty & ~are_all
-        entries = entries_of(numbers)
+        is_emptied = may_be_empty & are_all
         for place in np.flatnonzero(is_asked).tolist():
-            self._elements.remove(suffixes[place], entries[ends[place] - counts[place] : ends[place]])
-        emptied = [
-            place
-            for place in np.flatnonzero(may_be_empty).tolist()
-            if are_all[place] or not self._elements.has_rows(suffixes[place], FIRST)
-        ]
-        for place in emptied:
-            self._heads.put(suffixes[place], None)
-        if is_asked.any():
-            entries = list(compress(entries, (~is_asked)[places].tolist()))
-            counts[is_asked] = 0
-        self._elements.put_run(repeated(suffixes, counts), entries, [None] * len(entries), -len(entries))
+            entries = entries_of(numbers[ends[place] - counts[place] : ends[place]])
+            self._elements.remove(suffixes[place], entries.strings())
+            is_emptied[place] = not self._elements.has_rows(suffixes[place], FIRST)
+        emptied = suffixes.at(np.flatnonzero(is_emptied))
+        self._heads.put_cells(emptied, Cells.absent(len(emptied)))
+        are_left = ~is_asked[places]
+        at = Entries.of(suffixes.packed.taken(places[are_left]), entries_of(numbers[are_left]))
+        self._elements.put_run(at, Cells.absent(len(at)), -len(at))
         return len(numbers)
 
     def _behind(self, suffix: bytes, head: Head) -> Iterator[bytes]:
@@ -275,26 +279,33 @@ class TimedListRows(ListRows):
                 self._index.put(ordered_key(self._life.index_instant, suffix + SEQUENCE.pack(number)), there=True)
         else:
             life = life or self._new_life
-            firsts = self._spans.setdefault(suffix, [begin])
+            firsts = self._spans_of_keys().setdefault(suffix, [begin])
             self._write_span(suffix, firsts[-1], end, life)
             while end - firsts[-1] > SPAN_ELEMENTS:
                 firsts.append(firsts[-1] + SPAN_ELEMENTS)
                 self._write_span(suffix, firsts[-1], end, life)
         return Head(end, life, is_refreshed)
 
-    def _all_added(
-        self, suffixes: Sequence[bytes], heads: Heads, counts: NDArray[np.int64], elements: Sequence[bytes]
-    ) -> Heads:
+    def _all_added(self, suffixes: Suffixes, heads: Heads, counts: NDArray[np.int64], elements: Packed) -> Heads:
         is_simple = not self._life.refreshed_by_reads and counts.max(initial=0) <= SPAN_ELEMENTS
-        if not is_simple or not self._spans.keys().isdisjoint(suffixes):
-            parts = [elements[begin:end] for begin, end in pairwise([0, *np.cumsum(counts).tolist()])]
+        if not is_simple or self._spans or self._new_spans is not None:
+            strings = elements.strings()
+            parts = [strings[begin:end] for begin, end in pairwise([0, *np.cumsum(counts).tolist()])]
             return Heads.of(list(map(self._added, suffixes, heads, parts)))
         life = np.where(heads.life > 0, heads.life, np.uint64(self._new_life))
-        self._spans.update(zip(suffixes, ([first] for first in heads.end.tolist()), strict=True))
-        keys = ordered_keys(self._life.index_instant, suffixes, entries_of(heads.end | np.uint64(SPAN_BIT)))
+        self._new_spans = suffixes, heads.end
+        at = side_by_side(suffixes.packed, entries_of(heads.end | np.uint64(SPAN_BIT)))
+        keys = ordered_keys(np.full(len(at), self._life.index_instant), at)
         self._index.write_all(keys, spans(self._life.step_bits, counts, life))
-        stamped = list(map(self._life.stamped, elements))
-        return replace(super()._all_added(suffixes, heads, counts, stamped), life=life)
+        return replace(super()._all_added(suffixes, heads, counts, self._life.all_stamped(elements)), life=life)
+
+    def _spans_of_keys(self) -> dict[bytes, list[int]]:
+        """Where the spans begin that this task has written, of all lists."""
+        if self._new_spans is not None:
+            suffixes, firsts = self._new_spans
+            self._spans.update(zip(suffixes, ([first] for first in firsts.tolist()), strict=True))
+            self._new_spans = None
+        return self._spans
 
     def _write_span(self, suffix: bytes, first: int, end: int, life: int) -> None:
         size = min(end - first, SPAN_ELEMENTS)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-from pyspark_ckpt.operators.state_rows import UNREAD, RowCount, stored
+import numpy as np
+
+from pyspark_ckpt.operators.state_rows import UNREAD, RowCount, Written, stored
+from pyspark_ckpt.state_store.bulk import Packed, Writes, newest
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.keys import HASH_BYTES, state_head
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from pyspark_ckpt.operators.worker_session import WorkerSession
 
 INSTANT = struct.Struct(">Q")
@@ -23,16 +28,34 @@ def ordered_key(instant: int, row: bytes) -> bytes:
     return INSTANT.pack(instant) + row[HASH_BYTES:] + row[:HASH_BYTES]
 
 
-def ordered_keys(instant: int, suffixes: Sequence[bytes], entries: Sequence[bytes]) -> list[bytes]:
-    """``ordered_key`` of many rows, each a suffix and an entry."""
-    at = INSTANT.pack(instant)
-    pairs = zip(suffixes, entries, strict=True)
-    return [at + suffix[HASH_BYTES:] + entry + suffix[:HASH_BYTES] for suffix, entry in pairs]
+def ordered_keys(instants: NDArray[np.integer[Any]], rows: Packed) -> Packed:
+    """``ordered_key`` of many rows, each with its instant."""
+    widths = rows.widths()
+    if len(widths) != 1:
+        return Packed.of(list(map(ordered_key, instants.tolist(), rows.strings())))
+    keys = np.empty((len(rows), INSTANT.size + widths[0]), np.uint8)
+    keys[:, : INSTANT.size] = instants.astype(">u8").view(np.uint8).reshape(-1, INSTANT.size)
+    matrix = rows.matrix(widths[0])
+    keys[:, INSTANT.size : -HASH_BYTES] = matrix[:, HASH_BYTES:]
+    keys[:, -HASH_BYTES:] = matrix[:, :HASH_BYTES]
+    return Packed.of_matrix(keys)
 
 
 def row_of(key: bytes) -> bytes:
     """The row for which ``ordered_key`` was made."""
     return key[-HASH_BYTES:] + key[INSTANT.size : -HASH_BYTES]
+
+
+def numbers_at(keys: Packed, behind: int | NDArray[np.int64]) -> NDArray[np.uint64]:
+    """The number in eight bytes of each key, so many bytes behind its begin."""
+    words = Packed(keys.data, keys.at + behind, keys.size).heads(INSTANT.size)
+    return words.reshape(-1).view(">u8").astype(np.uint64)
+
+
+def rows_of(keys: Packed) -> Packed:
+    """``row_of`` of many keys."""
+    hashes = Packed(keys.data, keys.at + keys.size - HASH_BYTES, keys.size).heads(HASH_BYTES)
+    return keys.behind(INSTANT.size).before(HASH_BYTES).behind_heads(hashes)
 
 
 class OrderedRows:
@@ -44,6 +67,8 @@ class OrderedRows:
         self._head = state_head(number)
         self._session = session
         self._written: dict[bytes, bytes | None] = {}
+        self._runs: list[Writes] = []
+        """What was written in columns, later than the others; of one key, the last counts."""
 
     def scan(self, begin: bytes = b"", end: bytes | None = None) -> Iterator[bytes]:
         """Keys of the base version from ``begin`` up to ``end`` that this task has not written, in order."""
@@ -51,6 +76,7 @@ class OrderedRows:
 
     def items(self, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """``scan`` with the values. Raises FormatError for a key that is too short to have an instant and a hash."""
+        self._unfold()
         for row in self._session.scan(self._head, begin, end):
             self._check(row[0])
             if row[0] not in self._written:
@@ -58,6 +84,7 @@ class OrderedRows:
 
     def portions(self, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
         """``items`` up to ``end``, many at once and at least one; fewer calls where all are wanted."""
+        self._unfold()
         for rows in self._session.portions(self._head, end):
             self._check(min(rows, key=_size_of_key)[0])
             unwritten = [row for row in rows if row[0] not in self._written] if self._written else rows
@@ -70,12 +97,26 @@ class OrderedRows:
 
     def put(self, key: bytes, *, there: bool) -> None:
         """Write a row or delete it."""
+        self._unfold()
         self._written[key] = THERE if there else None
 
-    def flush(self, _end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+    def put_run(self, written: Writes) -> None:
+        """Write many rows, in any order."""
+        self._runs.append(written)
+
+    def flush(self, _end: bytes | None) -> Written:
         """Everything written, in stored order; it is forgotten."""
         written, self._written = self._written, {}
+        runs, self._runs = self._runs, []
+        if runs:
+            return newest([each.prefixed(self._head) for each in (Writes.of(written.items()), *runs)])
         return stored(self._head, written)
+
+    def _unfold(self) -> None:
+        """Have all that is written by keys."""
+        for run in self._runs:
+            self._written.update(run.rows())
+        self._runs.clear()
 
 
 def _size_of_key(row: tuple[bytes, bytes]) -> int:
@@ -112,7 +153,7 @@ class CountedRows(OrderedRows):
         """How many rows more there are than in the base version."""
         return self._count.resolved()
 
-    def flush(self, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+    def flush(self, end: bytes | None) -> Written:
         """See OrderedRows."""
         self._count.resolved()
         return super().flush(end)

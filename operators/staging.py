@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 
 from pyspark_ckpt.operators.bound import Kept, Row, Staged
 from pyspark_ckpt.operators.expiry import LEAST_SWEPT
 from pyspark_ckpt.operators.state_rows import Written
 from pyspark_ckpt.operators.worker_session import WorkerSession
-from pyspark_ckpt.state_store.bulk import RowColumns, is_built
+from pyspark_ckpt.state_store.bulk import Writes, are_built
 
 
 def sweep(session: WorkerSession, bound: Sequence[Kept], rows: int) -> None:
@@ -21,20 +21,30 @@ def sweep(session: WorkerSession, bound: Sequence[Kept], rows: int) -> None:
 def flush(session: WorkerSession, bound: Sequence[Kept], end: bytes | None) -> None:
     """Stage what was written for keys below ``end`` (all keys: None), and let go of it: their turn is over.
 
-    As columns, if no state has written anything else, else as rows.
+    As columns, if it is in columns but for a few rows, else as rows.
     """
-    columns: list[RowColumns] = []
-    parts = (each.flush(end) for each in _tables(bound))
-    for part in parts:
-        if isinstance(part, RowColumns):
-            columns.append(part)
-        elif (first := next(part, None)) is not None:
-            session.stage(chain(_rows(columns), [first], part, _rows(parts)))
-            return
-    if is_built(columns):
+    parts = [each.flush(end) for each in _tables(bound)]
+    columns = _in_columns(parts)
+    if columns is not None and are_built(columns):
         session.stage_columns(columns)
     else:
-        session.stage(_rows(columns))
+        session.stage(_rows(parts if columns is None else columns))
+
+
+def _in_columns(parts: list[Written]) -> list[Writes] | None:
+    """The parts that have rows, as columns; None if they are not to be: then nothing of ``parts`` is lost."""
+    count = sum(len(part) for part in parts if isinstance(part, Writes))
+    columns = []
+    for number, part in enumerate(parts):
+        if not isinstance(part, Writes):
+            rows = list(islice(part, count + 1))
+            parts[number] = chain(rows, part)
+            if len(rows) > count:
+                return None
+            part = Writes.of(rows)  # noqa: PLW2901 - the same
+        if len(part):
+            columns.append(part)
+    return columns
 
 
 def finish(session: WorkerSession, bound: Sequence[Kept]) -> None:
@@ -55,7 +65,7 @@ def row_changes(bound: Sequence[Kept]) -> dict[int, int]:
 
 def _rows(parts: Iterable[Written]) -> Iterator[Row]:
     """Those of all parts, one after the other."""
-    return chain.from_iterable(part.rows() if isinstance(part, RowColumns) else part for part in parts)
+    return chain.from_iterable(part.rows() if isinstance(part, Writes) else part for part in parts)
 
 
 def _tables(bound: Sequence[Kept]) -> list[Staged]:

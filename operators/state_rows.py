@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pyspark_ckpt.state_store.bulk import RowColumns
+from pyspark_ckpt.state_store.bulk import Writes
 
 if TYPE_CHECKING:
     from pyspark_ckpt.operators.worker_session import WorkerSession
@@ -27,7 +27,7 @@ class Position:
         self.upcoming: Sequence[bytes] = ()
 
 
-Written: TypeAlias = "Iterator[tuple[bytes, bytes | None]] | RowColumns"
+Written: TypeAlias = "Iterator[tuple[bytes, bytes | None]] | Writes"
 """Rows in stored order, None for one that is deleted."""
 
 

@@ -53,6 +53,10 @@ class KeyCodec:
         self._what = what
         self._encoders = [_encoder(kind) for kind in kinds]
         self._decoders = [_decoder(kind) for kind in kinds]
+        self.width: int | None = None
+        """How many bytes all keys have, if these are values of fixed widths."""
+        if all(map(is_fixed_width, kinds)):
+            self.width = sum(1 + np.dtype(number_type(kind)).itemsize for kind in kinds)
 
     def encode(self, values: Sequence[Any]) -> bytes:
         """The bytes of one key. Raises TypeError, ValueError, AttributeError, struct.error for other types."""

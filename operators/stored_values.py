@@ -32,7 +32,7 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import DAMAGE
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 MOST_SCHEMAS = 127
 SHOWN_BYTES = 32
@@ -60,9 +60,13 @@ class ValueCodec(ABC):
     def encode_column(self, values: pa.Array) -> list[bytes]:
         """All values of a column, in their order; what stands for null is for the caller to replace."""
 
+    def encode_packed(self, values: pa.Array) -> Packed:
+        """``encode_column`` as columns."""
+        return Packed.of(self.encode_column(values))
+
     def encode_cells(self, values: pa.Array) -> Cells:
-        """``encode_column``; null is absent."""
-        there, stored = validity(values), Packed.of(self.encode_column(values))
+        """``encode_packed``; null is absent."""
+        there, stored = validity(values), self.encode_packed(values)
         return Cells(stored if there.all() else Packed(stored.data, stored.at, stored.size * there), there)
 
     def decode_cells(self, stored: Cells) -> pa.Array:
@@ -124,24 +128,17 @@ class PackedCodec(ValueCodec):
 
     def encode_column(self, values: pa.Array) -> list[bytes]:
         """See ValueCodec."""
-        stored: list[bytes] = self._encoded(values).view(f"V{self._row.itemsize}").tolist()
-        return stored
+        return self.encode_packed(values).strings()
 
-    def encode_cells(self, values: pa.Array) -> Cells:
+    def encode_packed(self, values: pa.Array) -> Packed:
         """See ValueCodec."""
-        width, there = self._row.itemsize, validity(values)
-        content = self._encoded(values).view(np.uint8)
-        return Cells(Packed(content, np.arange(len(there)) * width, there * np.int64(width)), there)
-
-    def _encoded(self, values: pa.Array) -> NDArray[np.void]:
-        """What is stored of each; also of null."""
         rows = np.zeros(len(values), self._row)
         rows["schema"] = self._schema
         for n in range(len(self._fields)):
             column = values.field(n) if self._is_struct else values
             rows[f"has{n}"] = validity(column)
             rows[f"f{n}"] = numbers_of(column)
-        return rows
+        return Packed.of_matrix(rows.view(np.uint8).reshape(len(rows), self._row.itemsize))
 
     def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
         """See ValueCodec."""

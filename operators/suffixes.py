@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from pyspark_ckpt.state_store.bulk import Packed
+from pyspark_ckpt.state_store.bulk import Packed, in_order
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.keys import HASH_BYTES
 
@@ -44,11 +44,10 @@ class Suffixes(Sequence[bytes]):
             raise InvalidInputError("Positions of keys do not rise, or one is there twice.", hint="Sort them.")
         return self if len(positions) == len(self) else Suffixes(self.packed.taken(positions))
 
-    def each(self, positions: NDArray[Any]) -> list[bytes]:
+    def each(self, positions: NDArray[Any]) -> Packed:
         """Those at positions, which may come in any order and again. Raises InvalidInputError."""
         self._require(positions)
-        strings = self.strings
-        return [strings[position] for position in positions.tolist()]
+        return self.packed.taken(positions if len(positions) else np.zeros(0, np.int64))
 
     def _require(self, positions: NDArray[Any]) -> None:
         """Raise InvalidInputError if one is no position."""
@@ -75,6 +74,14 @@ class Suffixes(Sequence[bytes]):
     def __iter__(self) -> Iterator[bytes]:
         """One by one."""
         return iter(self.strings)
+
+
+def different(suffixes: Packed) -> tuple[Suffixes, NDArray[np.int64]]:
+    """The different ones of some suffixes, in stored order, and the place of each among them."""
+    order, is_same = in_order(suffixes)
+    places = np.empty(len(suffixes), np.int64)
+    places[order] = np.cumsum(~is_same) - 1
+    return Suffixes(suffixes.taken(order[~is_same])), places
 
 
 def behind_hashes(hashes: NDArray[np.uint32], keys: Packed) -> Packed:

@@ -8,7 +8,6 @@ watermark, in event time, has no instant, which is stored as 0: it lives until a
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -16,12 +15,14 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from pyspark_ckpt.operators.durations import milliseconds
+from pyspark_ckpt.state_store.bulk import Cells, Packed
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.meta import TimeToLive
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Bools: TypeAlias = NDArray[np.bool_]
 
 STEPS_IN_A_LIFE = 8
 _MARK = 0x80
@@ -87,10 +88,14 @@ class Life:
         """A row that lives from now on."""
         return self._stamp + value
 
-    def all_stamped(self, values: Sequence[bytes | None]) -> list[bytes | None]:
-        """``stamped`` of many values; None stays None."""
-        stamp = self._stamp
-        return [None if value is None else stamp + value for value in values]
+    def stamped_cells(self, cells: Cells) -> Cells:
+        """``stamped`` of many values; what is absent stays absent."""
+        stamped = self.all_stamped(cells.values.taken(cells.there))
+        return Cells(stamped, np.ones(len(stamped), np.bool_)).among(cells.there)
+
+    def all_stamped(self, values: Packed) -> Packed:
+        """``stamped`` of many values."""
+        return values.prefixed(self._stamp)
 
     def value(self, stored: bytes | None) -> bytes | None:
         """What is seen of a row."""
@@ -98,22 +103,22 @@ class Life:
             return stored
         return stored[_STAMP.size :] if self._shows_expired or not self.is_dead(stored) else None
 
-    def values(self, stored: Sequence[bytes | None]) -> list[bytes | None]:
-        """What is seen of many rows; without a Python loop where all are of one size."""
-        there = [row for row in stored if row is not None]
-        rows = _stamped_rows(there)
-        if rows is None:
-            return list(map(self.value, stored))
-        behind = np.ascontiguousarray(rows[:, _STAMP.size :])
-        seen: list[bytes | None] = behind.view(f"V{behind.shape[1]}").ravel().tolist()
+    def seen(self, stored: Cells) -> Cells:
+        """What is seen of many rows."""
+        stamps = Stamps.of(stored)
+        values, there = stored.values, stored.there
         if not self._shows_expired:
-            written = _written_ms(rows)
-            for position in np.flatnonzero((written > self._unbegun_ms) & (written <= self.dead_ms)).tolist():
-                seen[position] = None
-        if len(there) == len(stored):
-            return seen
-        rest = iter(seen)
-        return [None if row is None else next(rest) for row in stored]
+            there = there & ~self.are_dead(stamps)
+        stamp_bytes = np.where(stamps.there, _STAMP.size, 0)
+        return Cells(Packed(values.data, values.at + stamp_bytes, (values.size - stamp_bytes) * there), there)
+
+    def are_dead(self, stamps: Stamps) -> Bools:
+        """Which rows have expired."""
+        return stamps.there & (self._unbegun_ms < stamps.written_ms) & (stamps.written_ms <= self.dead_ms)
+
+    def are_unbegun(self, stamps: Stamps) -> Bools:
+        """Which rows were written before there was a watermark."""
+        return stamps.there & (stamps.written_ms <= self._unbegun_ms)
 
     def is_dead(self, stored: bytes) -> bool:
         """Whether a row has expired."""
@@ -143,28 +148,37 @@ def index_instant(stored: bytes | None) -> int | None:
     return instant
 
 
-def instants_of(stored: Sequence[bytes | None]) -> NDArray[np.int64]:
-    """``index_instant`` of many rows, -1 for none; without a Python loop where all are there and of one size."""
-    there = [row for row in stored if row is not None]
-    rows = _stamped_rows(there) if len(there) == len(stored) else None
-    if rows is None:
-        found = (index_instant(row) for row in stored)
-        return np.fromiter((-1 if instant is None else instant for instant in found), np.int64, len(stored))
-    bits = rows[:, 1].astype(np.int64)
-    instants: NDArray[np.int64] = np.maximum(_written_ms(rows), 0) >> bits << bits
-    return instants
+@dataclass(frozen=True, eq=False)
+class Stamps:
+    """What many rows begin with: whether a stamp is there, and if so what it says."""
 
+    there: Bools
+    bits: NDArray[np.int64]
+    written_ms: NDArray[np.int64]
 
-def _stamped_rows(stored: Sequence[bytes]) -> NDArray[np.uint8] | None:
-    """Rows with a time to live as a matrix of their bytes; None if there are others, or some of another size."""
-    if len(set(map(len, stored))) != 1:
-        return None
-    rows = np.frombuffer(b"".join(stored), np.uint8).reshape(len(stored), -1)
-    if rows.shape[1] <= _STAMP.size or not (rows[:, 0] == _MARK).all():
-        return None
-    if rows[:, 1].max() > MOST_STEP_BITS:
-        _is_stamped(stored[int(rows[:, 1].argmax())])
-    return rows
+    @classmethod
+    def of(cls, stored: Cells) -> Stamps:
+        """Those of rows. Raises FormatError for a row that is none."""
+        count, values = len(stored), stored.values
+        bits, written_ms = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        there = stored.there.copy()
+        has_bytes = there & (values.size > 0)
+        there[has_bytes] = values.data[values.at[has_bytes]] == _MARK
+        short = np.flatnonzero(there & (values.size <= _STAMP.size))
+        if len(short):
+            _is_stamped(values[int(short[0])])
+        rows = values.taken(there).heads(_STAMP.size)
+        bits[there] = rows[:, 1]
+        wrong = np.flatnonzero(bits > MOST_STEP_BITS)
+        if len(wrong):
+            _is_stamped(values[int(wrong[0])])
+        written_ms[there] = np.ascontiguousarray(rows[:, 2:]).view("<i8").ravel()
+        return cls(there, bits, written_ms)
+
+    @property
+    def instants(self) -> NDArray[np.int64]:
+        """``index_instant`` of each, -1 for none."""
+        return np.where(self.there, np.maximum(self.written_ms, 0) >> self.bits << self.bits, -1)
 
 
 def _is_stamped(stored: bytes) -> bool:
@@ -174,8 +188,3 @@ def _is_stamped(stored: bytes) -> bool:
     if len(stored) <= _STAMP.size or stored[1] > MOST_STEP_BITS:
         raise FormatError(f"A row with a time to live is stored as {stored[: _STAMP.size].hex()!r}, which is none.")
     return True
-
-
-def _written_ms(rows: NDArray[np.uint8]) -> NDArray[np.int64]:
-    written: NDArray[np.int64] = np.ascontiguousarray(rows[:, 2 : _STAMP.size]).view("<i8").ravel()
-    return written

@@ -18,17 +18,23 @@ from itertools import chain, islice
 from operator import le
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from pyspark_ckpt.operators.state_rows import Position
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.ttl import Clock
-from pyspark_ckpt.state_store.bulk import LEAST_KEYS, Cells, Packed, RowColumns, look_up, write_columns
+from pyspark_ckpt.state_store.bulk import LEAST_KEYS, Cells, Packed, Writes, look_up, write_columns
 from pyspark_ckpt.state_store.database import Cursor, Reader, Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, LifecycleError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.keys import EMPTY, HASH_BYTES, STATE_BYTES, Marker
 from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.parts import DeclaredState, Part, declare, write_part
 from pyspark_ckpt.state_store.ticket import Ticket, WorkerTask, read_ticket, ticket_paths
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 CACHE_BYTES = 16 << 20
 OPEN_ATTEMPTS = 5
@@ -118,9 +124,11 @@ class WorkerSession:
             for rows in self._reader.portions(prefix, prefix + end):
                 yield [(key[len(prefix) :], value) for key, value in rows]
 
-    def end_of_key(self, row: bytes) -> int:
-        """Where the suffix ends in the suffix and entry of a row."""
-        return self.keys.read(row, HASH_BYTES)[1]
+    def ends_of_keys(self, rows: Packed) -> NDArray[np.int64]:
+        """Where the suffix ends in each row, of a suffix and an entry. Raises FormatError for what is no such row."""
+        if self.keys.width is None or (rows.size < HASH_BYTES + self.keys.width).any():
+            return np.array([self.keys.read(row, HASH_BYTES)[1] for row in rows.strings()], np.int64)
+        return np.full(len(rows), HASH_BYTES + self.keys.width)
 
     def stage(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Write sorted rows (None deletes) as one more file; of rows with one key the last file's counts."""
@@ -130,7 +138,7 @@ class WorkerSession:
             tuning = _shared_tuning(self._ticket.compression)
             self._written += write_table_file(self._new_file(), chain([first], remaining), tuning)
 
-    def stage_columns(self, parts: Sequence[RowColumns]) -> None:
+    def stage_columns(self, parts: Sequence[Writes]) -> None:
         """``stage`` of rows of which a table file can be built, part after part."""
         write_columns(self._new_file(), parts, _shared_tuning(self._ticket.compression))
         self._written += sum(map(len, parts))

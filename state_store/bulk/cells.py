@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from pyspark_ckpt.state_store.bulk.order import Bools
-from pyspark_ckpt.state_store.bulk.packed import Packed
+from pyspark_ckpt.state_store.bulk.order import Bools, places_in
+from pyspark_ckpt.state_store.bulk.packed import Packed, concatenated
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,9 +25,26 @@ class Cells:
         there = np.fromiter((string is not None for string in strings), np.bool_, len(strings))
         return cls(Packed.of([string or b"" for string in strings]), there)
 
+    @classmethod
+    def absent(cls, count: int) -> Cells:
+        """So many of which none is there."""
+        nowhere = np.zeros(count, np.int64)
+        return cls(Packed(np.zeros(0, np.uint8), nowhere, nowhere), np.zeros(count, np.bool_))
+
     def __len__(self) -> int:
         """How many there are, absent ones as well."""
         return len(self.there)
+
+    def taken(self, which: slice | npt.NDArray[np.generic]) -> Cells:
+        """Those at some positions, or where a mask is true."""
+        return Cells(self.values.taken(which), self.there[which])
+
+    def among(self, places: Bools) -> Cells:
+        """These where a mask is true, one after the other, and what is absent elsewhere."""
+        at, size = np.zeros(len(places), np.int64), np.zeros(len(places), np.int64)
+        there = np.zeros(len(places), np.bool_)
+        at[places], size[places], there[places] = self.values.at, self.values.size, self.there
+        return Cells(Packed(self.values.data, at, size), there)
 
     def strings(self) -> list[bytes | None]:
         """Each as an object of its own."""
@@ -37,3 +55,19 @@ class Cells:
         for place, string in zip(places.tolist(), self.values.taken(places).strings(), strict=True):
             strings[place] = string
         return strings
+
+
+def joined_cells(parts: Sequence[Cells]) -> Cells:
+    """All of them, part after part."""
+    there = np.concatenate([np.zeros(0, np.bool_), *(part.there for part in parts)])
+    return Cells(concatenated([part.values for part in parts]), there)
+
+
+def overlaid(keys: Packed, cells: Cells, changed: Packed, changes: Cells) -> Cells:
+    """The ``cells`` of some ``keys``, but for those of ``changed`` keys, no two of which are equal."""
+    places = places_in(changed, keys)
+    is_changed = places >= 0
+    if not is_changed.any():
+        return cells
+    at = np.where(is_changed, len(keys) + places, np.arange(len(keys)))
+    return joined_cells([cells, changes]).taken(at)

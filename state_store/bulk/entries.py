@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pyspark_ckpt.state_store.bulk.blocks import MORE, SUFFIX_BYTES, VALUE
+from pyspark_ckpt.state_store.bulk.blocks import DELETION, MORE, SUFFIX_BYTES, VALUE
+from pyspark_ckpt.state_store.bulk.order import Bools
 from pyspark_ckpt.state_store.bulk.packed import Bytes, Integers
 from pyspark_ckpt.state_store.bulk.rows import RowColumns
 
@@ -49,8 +50,16 @@ def joined_entries(parts: list[Encoded]) -> Encoded:
     return Encoded(*(np.concatenate(some) for some in zip(*columns, strict=True)))
 
 
-def encoded(rows: RowColumns) -> Encoded:
-    """The entries of rows whose keys and values have ``WIDEST`` bytes at most."""
+def encoded(rows: RowColumns, there: Bools) -> Encoded:
+    """The entries of rows whose keys and values have ``WIDEST`` bytes at most; those that are not there delete."""
+    entries = _of_values(rows)
+    if not there.all():
+        kind_at = np.cumsum(entries.sizes) - entries.sizes + entries.key_at + entries.key_sizes
+        entries.data[kind_at] = np.where(there, VALUE, DELETION)
+    return entries
+
+
+def _of_values(rows: RowColumns) -> Encoded:
     parts = [(positions, _of_one_size(some)) for positions, some in rows.by_size()]
     if len(parts) == 1:
         ((_, entries),) = parts

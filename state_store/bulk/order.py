@@ -13,6 +13,10 @@ from pyspark_ckpt.state_store.bulk.packed import WIDEST, Integers, Packed, conca
 from pyspark_ckpt.state_store.bulk.rows import RowColumns
 
 WORD = 8
+WIDE = 64
+"""Wider keys are not padded to one width."""
+FEW_TIES = 16
+"""One key in so many may begin as another: if more do, all are compared as wholes."""
 
 Bools = npt.NDArray[np.bool_]
 
@@ -48,14 +52,19 @@ def _next(run: Iterator[RowColumns]) -> RowColumns | None:
 
 def in_order(keys: Packed) -> tuple[Integers, Bools]:
     """Positions of the keys in their order, equal ones as they come; and which of these equal the one before."""
-    if keys.size.max(initial=0) > WIDEST:
+    widest = int(keys.size.max(initial=0))
+    if widest > WIDEST:
         return _in_order_one_by_one(keys)
     found = words_of(keys, 0)
+    if widest <= WIDE and _has_ties(found):
+        return _in_order_as_wholes(keys)
     order = np.argsort(found, kind="stable")
     found = found[order]
+    if widest <= WIDE and _has_ties(found):
+        return _in_order_as_wholes(keys)
     is_same = np.zeros(len(keys), np.bool_)
     is_same[1:] = found[1:] == found[:-1]
-    last = -(-int(keys.size.max(initial=0)) // WORD)
+    last = -(-widest // WORD)
     for number in range(1, last + 1):  # behind all of its words, a key that is shorter comes first
         if not is_same.any():
             break
@@ -69,6 +78,58 @@ def in_order(keys: Packed) -> tuple[Integers, Bools]:
         found = found[again]
         is_same[places[1:]] &= found[1:] == found[:-1]
     return order, is_same
+
+
+def out_of_order(keys: Packed) -> int | None:
+    """The position of a key that is not greater than the one before it; None if there is none."""
+    words = words_of(keys, 0)
+    if (words[1:] > words[:-1]).all():
+        return None
+    if int(keys.size.max()) <= WIDE:
+        wholes = _wholes(keys)
+        rises = wholes[1:] > wholes[:-1]
+        return None if rises.all() else int(rises.argmin()) + 1
+    order, is_same = in_order(keys)
+    is_right = (order == np.arange(len(keys))) & ~is_same
+    return None if is_right.all() else int(is_right.argmin())
+
+
+def _has_ties(words: npt.NDArray[np.uint64]) -> bool:
+    return int((words[1:] == words[:-1]).sum()) * FEW_TIES > len(words)
+
+
+def _in_order_as_wholes(keys: Packed) -> tuple[Integers, Bools]:
+    """As many begin alike: it is also quick for runs that have an order."""
+    wholes = _wholes(keys)
+    order = np.argsort(wholes, kind="stable")
+    wholes = wholes[order]
+    is_same = np.zeros(len(keys), np.bool_)
+    is_same[1:] = wholes[1:] == wholes[:-1]
+    return order, is_same
+
+
+def _wholes(keys: Packed) -> npt.NDArray[np.bytes_]:
+    """The bytes of each, with zeros behind them, and its size: numpy compares all of that."""
+    widths = keys.widths()
+    width = widths[-1] + 1
+    rows = np.zeros((len(keys), width), np.uint8)
+    rows[:, -1] = keys.size
+    for size in widths:
+        which = slice(None) if len(widths) == 1 else np.flatnonzero(keys.size == size)
+        rows[which, :size] = keys.taken(which).matrix(size)
+    wholes: npt.NDArray[np.bytes_] = rows.reshape(-1).view(f"S{width}")
+    return wholes
+
+
+def places_in(keys: Packed, some: Packed) -> Integers:
+    """For each of ``some`` its place among ``keys``, no two of which are equal; -1 if it is not there."""
+    count = len(keys)
+    order, is_same = in_order(concatenated([keys, some]))
+    groups, firsts = np.cumsum(~is_same), order[~is_same]
+    found = firsts[groups - 1]  # the first of equal ones is of the keys, if one is
+    places = np.empty(count + len(some), np.int64)
+    places[order] = np.where(found < count, found, -1)
+    return places[count:]
 
 
 def _in_order_one_by_one(keys: Packed) -> tuple[Integers, Bools]:

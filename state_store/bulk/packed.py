@@ -11,6 +11,9 @@ import numpy.typing as npt
 WIDEST = 512
 """Longer strings are handled one by one: a matrix of all would have more bytes than they."""
 
+FEW_WIDTHS = 64
+"""Strings of more sizes are copied one by one."""
+
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 
@@ -56,12 +59,15 @@ class Packed:
         """Each behind its row of a matrix, copied."""
         widths, size = self.widths(), heads.shape[1]
         if len(widths) != 1:
-            before = Packed.of_matrix(heads).strings()
-            return Packed.of([head + string for head, string in zip(before, self.strings(), strict=True)])
+            return side_by_side(Packed.of_matrix(np.ascontiguousarray(heads)), self)
         rows = np.empty((len(self), size + widths[0]), np.uint8)
         rows[:, :size] = heads
         rows[:, size:] = self.matrix(widths[0])
         return Packed.of_matrix(rows)
+
+    def dense(self) -> Packed:
+        """The same, copied so that there is nothing beside them."""
+        return side_by_side(self)
 
     def behind(self, count: int) -> Packed:
         """Each without its first ``count`` bytes, which it must have."""
@@ -84,6 +90,10 @@ class Packed:
         windows = np.ndarray((len(self.data) - width + 1,), f"V{width}", self.data, 0, (1,))
         return windows[self.at].view(np.uint8).reshape(len(self), width)
 
+    def heads(self, count: int) -> Bytes:
+        """The first ``count`` bytes of each, which it must have, one row each, copied."""
+        return Packed(self.data, self.at, np.full(len(self), count)).matrix(count)
+
     def strings(self) -> list[bytes]:
         """Each as an object of its own."""
         widths = self.widths()
@@ -100,10 +110,37 @@ class Packed:
 
 def concatenated(parts: Sequence[Packed]) -> Packed:
     """All of them in one, part after part, copied."""
-    whole = [part for part in parts if len(part)]
-    widths = {width for part in whole for width in part.widths()}
-    if len(widths) != 1:
-        return Packed.of([string for part in whole for string in part.strings()])
-    (width,) = widths
-    rows = np.concatenate([part.matrix(width) for part in whole])
-    return Packed.of_matrix(rows)
+    dense = [part.dense() for part in parts if len(part)]
+    if len(dense) < 2:  # noqa: PLR2004 - there is nothing to put together
+        return dense[0] if dense else Packed.of([])
+    begins = np.cumsum([0, *(len(part.data) for part in dense)])
+    at = [part.at + begin for part, begin in zip(dense, begins.tolist(), strict=False)]
+    return Packed(
+        np.concatenate([part.data for part in dense]), np.concatenate(at), np.concatenate([part.size for part in dense])
+    )
+
+
+def side_by_side(*columns: Packed) -> Packed:
+    """Of each row of some columns the strings, one behind the other, copied."""
+    size = np.sum([column.size for column in columns], axis=0)
+    at = np.cumsum(size) - size
+    data = np.empty(int(size.sum()), np.uint8)
+    begins = at.copy()
+    for column in columns:
+        _copy(column, data, begins)
+        begins += column.size
+    return Packed(data, at, size)
+
+
+def _copy(strings: Packed, data: Bytes, begins: Integers) -> None:
+    """Copy strings to where each is to begin in ``data``."""
+    widths = strings.widths()
+    if len(widths) > FEW_WIDTHS or (widths and widths[-1] > WIDEST):
+        for string, begin in zip(strings.strings(), begins.tolist(), strict=True):
+            data[begin : begin + len(string)] = np.frombuffer(string, np.uint8)
+        return
+    for width in widths:
+        which = slice(None) if len(widths) == 1 else np.flatnonzero(strings.size == width)
+        if width:
+            places = np.ndarray((len(data) - width + 1,), f"V{width}", data, 0, (1,))
+            places[begins[which]] = strings.taken(which).matrix(width).reshape(-1).view(f"V{width}")

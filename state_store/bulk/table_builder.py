@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark_ckpt.state_store.bulk.blocks import SUFFIX_BYTES
 from pyspark_ckpt.state_store.bulk.entries import Encoded, encoded, joined_entries, varint
 from pyspark_ckpt.state_store.bulk.filters import KEY_BYTES, filter_of, key_hashes, prefix_hashes
-from pyspark_ckpt.state_store.bulk.order import in_order, words_of
+from pyspark_ckpt.state_store.bulk.order import Bools, out_of_order, words_of
 from pyspark_ckpt.state_store.bulk.packed import WIDEST, Packed
 from pyspark_ckpt.state_store.bulk.rows import RowColumns
 from pyspark_ckpt.state_store.bulk.sorted_table import (
@@ -37,6 +37,7 @@ from pyspark_ckpt.state_store.bulk.table_parts import (
     properties_like,
     runs_of,
 )
+from pyspark_ckpt.state_store.bulk.writes import Writes
 from pyspark_ckpt.state_store.bulk.xxh3 import Hashes
 from pyspark_ckpt.state_store.database import PREFIX_BYTES, Tuning
 from pyspark_ckpt.state_store.errors import InternalError, StorageError
@@ -82,6 +83,11 @@ def repeats_of(rows: RowColumns) -> int:
     return int((prefixes[1:] == prefixes[:-1]).sum())
 
 
+def are_built(parts: Sequence[Writes]) -> bool:
+    """Whether a table file of these rows is built: else RocksDB is to write it."""
+    return is_built(list(map(_columns_of, parts)))
+
+
 def is_built(parts: Sequence[RowColumns]) -> bool:
     """Whether a table file that begins with these rows is built: else RocksDB is to write it."""
     return sum(map(len, parts)) >= LEAST_ROWS and all(map(can_be_built, parts))
@@ -93,13 +99,19 @@ def begun(path: Path, parts: Sequence[RowColumns], tuning: Tuning) -> TableBuild
     return TableBuilder(path, tuning, by_prefix=repeats * FEW_REPEATS <= rows)
 
 
-def write_columns(path: Path, parts: Sequence[RowColumns], tuning: Tuning) -> None:
+def write_columns(path: Path, parts: Sequence[Writes], tuning: Tuning) -> None:
     """Build one table file of rows whose keys rise, part after part. Raises as TableBuilder."""
-    builder = begun(path, parts, tuning)
+    builder = begun(path, list(map(_columns_of, parts)), tuning)
     for part in parts:
         for begin in range(0, len(part), ROWS_AT_ONCE):
-            builder.write(part.taken(slice(begin, begin + ROWS_AT_ONCE)))
+            some = part.taken(slice(begin, begin + ROWS_AT_ONCE))
+            builder.write(_columns_of(some), some.cells.there)
     builder.finish()
+
+
+def _columns_of(part: Writes) -> RowColumns:
+    """The rows, with empty values where they are deleted."""
+    return RowColumns(part.keys, part.cells.values)
 
 
 class TableBuilder:
@@ -118,7 +130,7 @@ class TableBuilder:
         self._blocks: list[Handle] = []
         self._first_keys: list[bytes] = []
         self._last_keys: list[bytes] = []
-        self._rows = self._filtered = self._key_bytes = self._value_bytes = self._bounds_bytes = 0
+        self._rows = self._deleted = self._filtered = self._key_bytes = self._value_bytes = self._bounds_bytes = 0
         self.size_bytes = 0
         """Of the file so far."""
         self._write(b"", "xb")
@@ -132,20 +144,21 @@ class TableBuilder:
         """Whether its filter may be one of these rows, too."""
         return not self._by_prefix or repeats_of(rows) * MOST_REPEATS <= len(rows)
 
-    def write(self, rows: RowColumns) -> None:
-        """Write rows. Raises StorageError, InternalError for rows out of order."""
-        words = words_of(rows.keys, 0)
+    def write(self, rows: RowColumns, there: Bools | None = None) -> None:
+        """Write rows; those that are not ``there`` delete their keys. Raises StorageError, InternalError (no order)."""
+        there = np.ones(len(rows), np.bool_) if there is None else there
         begins_anew = rows.keys[0][:PREFIX_BYTES] != self._last_key[:PREFIX_BYTES]
-        self._require_order(rows, words)
-        prefixes = prefix_hashes(words.byteswap())
+        self._require_order(rows)
+        prefixes = prefix_hashes(words_of(rows.keys, 0).byteswap())
         self._add_hashes(prefixes[np.concatenate(([begins_anew], prefixes[1:] != prefixes[:-1]))])
         if not self._by_prefix:
             for _, some in rows.by_size():
                 self._add_hashes(key_hashes(some.keys.matrix(int(some.keys.size[0]))))
-        entries = encoded(rows)
+        entries = encoded(rows, there)
         self._waiting.append(entries)
         self._waiting_bytes += len(entries.data)
         self._rows += len(rows)
+        self._deleted += int((~there).sum())
         self._key_bytes += int(rows.keys.size.sum())
         self._value_bytes += int(rows.values.size.sum())
         if self._waiting_bytes >= LEAST_BYTES:
@@ -161,6 +174,7 @@ class TableBuilder:
         said = {
             "block.based.table.whole.key.filtering": b"0" if self._by_prefix else b"1",
             "data.size": varint(data_bytes),
+            "deleted.keys": varint(self._deleted),
             "filter.size": varint(len(bloom)),
             "index.size": varint(len(index) + TRAILER.size),
             "num.data.blocks": varint(len(self._blocks)),
@@ -180,18 +194,13 @@ class TableBuilder:
         self._hashes.append(hashes)
         self._filtered += len(hashes)
 
-    def _require_order(self, rows: RowColumns, words: Hashes) -> None:
-        """Raise InternalError if the keys do not rise. ``words``: their beginnings, which compare as they do."""
-        first, wrong = rows.keys[0], None
-        if first <= self._last_key:
-            wrong = first
-        elif not (words[1:] > words[:-1]).all():
-            order, is_same = in_order(rows.keys)
-            is_right = (order == np.arange(len(rows))) & ~is_same
-            if not is_right.all():
-                wrong = rows.keys[int(is_right.argmin())]
+    def _require_order(self, rows: RowColumns) -> None:
+        """Raise InternalError if the keys do not rise."""
+        wrong = 0 if rows.keys[0] <= self._last_key else out_of_order(rows.keys)
         if wrong is not None:
-            raise InternalError(f"Rows for the table file {self._path} are not in the order of keys at {wrong.hex()}.")
+            raise InternalError(
+                f"Rows for the table file {self._path} are not in the order of keys at {rows.keys[wrong].hex()}."
+            )
         self._last_key = rows.keys[len(rows) - 1]
 
     def _write_blocks(self, *, is_last: bool) -> None:

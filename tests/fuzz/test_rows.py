@@ -23,8 +23,9 @@ from pyspark_ckpt.operators.states import ListState, MapState, ValueState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.stored_values import value_codec
 from pyspark_ckpt.operators.timers import Timers
-from pyspark_ckpt.operators.ttl import Life, Ttl, index_instant, instants_of
+from pyspark_ckpt.operators.ttl import Life, Stamps, Ttl, index_instant
 from pyspark_ckpt.operators.value_types import arrow_type
+from pyspark_ckpt.state_store.bulk import Cells
 from pyspark_ckpt.state_store.database import write_table_file
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.keys import Marker
@@ -156,7 +157,7 @@ def test_the_head_of_a_list_is_read_or_refused(data: st.DataObject) -> None:
 
 
 def _heads(stored: list[bytes | None]) -> list[Head]:
-    return list(Heads.decode(stored))
+    return list(Heads.decode(Cells.of(stored)))
 
 
 _ENDS, _LIVES = st.integers(1, 2**63 - 1), st.integers(1, 2**64 - 1)
@@ -170,9 +171,9 @@ _ENDS, _LIVES = st.integers(1, 2**63 - 1), st.integers(1, 2**64 - 1)
 )
 def test_many_heads_are_written_and_read_as_single_ones(heads: list[Head]) -> None:
     stored = [head.encode() if head.end else None for head in heads]
-    assert list(Heads.decode(stored)) == heads
+    assert list(Heads.decode(Cells.of(stored))) == heads
     written = [head for head in heads if head.end]
-    assert Heads.of(written).encode() == [row for row in stored if row is not None]
+    assert Heads.of(written).encode().strings() == [row for row in stored if row is not None]
 
 
 @fuzzed
@@ -184,7 +185,7 @@ def test_a_row_of_an_expiry_index_is_read_or_refused(data: st.DataObject) -> Non
     assert value == span(5, 9, 3)
     read = IndexRows.of([single, (key, value)])
     assert read.columns.tolist() == [(HOUR, 4, 1, 0, 0, False), (HOUR, 7, 9, 3, 5, True)]
-    assert read.suffixes == [suffix_of("b"), suffix_of("a")]
+    assert read.suffixes.strings() == [suffix_of("b"), suffix_of("a")]
     key, value = data.draw(damaged(key)), data.draw(damaged(value))
     for rows in ([(key, value)], [single, (key, value)]):
         found = read_or_refuse(partial(IndexRows.of, rows), key + value, "expiry index")
@@ -204,8 +205,9 @@ def test_a_time_to_live_is_read_alike_alone_and_with_others_or_refused(data: st.
     life = Life(Ttl("1 hour"), 5 * HOUR)
     stored = data.draw(damaged(life.stamped(b"value")))
     alone = read_or_refuse(lambda: (index_instant(stored), life.value(stored)), stored, "time to live")
+    three = Cells.of([stored] * 3)
     together = read_or_refuse(
-        lambda: (instants_of([stored] * 3).tolist(), life.values([stored] * 3)), stored, "time to live"
+        lambda: (Stamps.of(three).instants.tolist(), life.seen(three).strings()), stored, "time to live"
     )
     if alone is None:
         assert together is None
@@ -221,9 +223,9 @@ def test_a_time_to_live_without_a_value_is_refused_alone_and_with_others(stored:
         with pytest.raises(FormatError, match="time to live"):
             read(stored)
     with pytest.raises(FormatError, match="time to live"):
-        life.values([stored, stored])
+        life.seen(Cells.of([stored, stored]))
     with pytest.raises(FormatError, match="time to live"):
-        instants_of([stored, stored])
+        Stamps.of(Cells.of([stored, stored]))
 
 
 _TTL = Ttl("1 hour")

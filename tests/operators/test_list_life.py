@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -18,6 +19,7 @@ from pyspark_ckpt.operators import ListState, MapState, Ttl
 from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.list_columns import SPAN_ELEMENTS
 from pyspark_ckpt.operators.ttl import Refresh
+from pyspark_ckpt.operators.worker_session import WorkerSession
 from tests.operators.session_lab import HOUR, LONG, Batch, SessionLab, keys_of, suffix_of
 
 MINUTE = HOUR // 60
@@ -147,16 +149,17 @@ def test_spans_are_freed_without_a_look_up(tmp_path: Path, monkeypatch: pytest.M
             bound["list"].add_all(range(100))
 
     lab.run(add, now_ms=0)
-    batch, _ = lab.begin(0)
     looked_up: list[int] = []
-    original = type(batch.session).get_many
-    batch.abort()
 
-    def counted(session: Any, keys: list[bytes]) -> Any:  # noqa: ANN401
-        looked_up.append(len(keys))
-        return original(session, keys)
+    def counting(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def counted(session: Any, keys: Any) -> Any:  # noqa: ANN401
+            looked_up.append(len(keys))
+            return original(session, keys)
 
-    monkeypatch.setattr(type(batch.session), "get_many", counted)
+        return counted
+
+    for name in ("get_many", "get_cells"):
+        monkeypatch.setattr(WorkerSession, name, counting(getattr(WorkerSession, name)))
     answer = lab.run(lambda _batch, _bound: None, now_ms=2 * HOUR)
     assert answer["metrics"]["expired_rows"] == 300
     assert sum(looked_up) == 3, "the heads"
@@ -182,11 +185,7 @@ def test_what_is_written_for_later_keys_is_cleared_with_its_span(tmp_path: Path)
     lab.close()
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 5])
-def test_rows_are_staged_in_order_however_few_keys_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
-) -> None:
-    monkeypatch.setattr("pyspark_ckpt.operators.entry_rows.FLUSHED_AT_ONCE", at_once)
+def test_rows_of_many_lists_and_maps_are_seen_and_staged(tmp_path: Path) -> None:
     minutes = MapState("minutes", "bigint", "bigint", ttl="1 hour")
     lab = SessionLab(
         tmp_path, {"list": _list(1, "on_create_and_write"), "map": (minutes, {"key": LONG, "value": LONG})}

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_ckpt.state_store.bulk import LEAST_KEYS, Packed, RowColumns, look_up, lookup, write_columns
+from pyspark_ckpt.state_store.bulk import LEAST_KEYS, Packed, Writes, look_up, lookup, write_columns
 from pyspark_ckpt.state_store.bulk.filters import KEY_BYTES
 from pyspark_ckpt.state_store.bulk.packed import WIDEST
 from pyspark_ckpt.state_store.database import Database, Reader, TableFile, write_table_file
@@ -71,7 +71,7 @@ def write(database: Database, step: str, pool: list[bytes], path: Path, choose: 
     elif step == "built":
         built = [(key, choose.randbytes(3)) for key in some if len(key) >= KEY_BYTES.start][:1]
         if built:
-            write_columns(path, [RowColumns.of(built)], TUNING)
+            write_columns(path, [Writes.of(built)], TUNING)
             database.ingest([path])
     else:
         rows = [(key, choose.choice((None, b"")) if "and" in step else choose.randbytes(9)) for key in some]
@@ -92,7 +92,7 @@ class Batches:
         path = self.folder / f"{self.number}.sst"
         rows = [(key_of(n), value_of(self.number)) for n in sorted(numbers)]
         if built:
-            write_columns(path, [RowColumns.of(rows)], TUNING)
+            write_columns(path, [Writes.of(rows)], TUNING)
         else:
             write_table_file(path, rows, TUNING)
         self.database.ingest([path])
