@@ -16,7 +16,16 @@ import rocksdict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pyspark_ckpt.state_store.bulk import Packed, RollingWriter, RowColumns, columns_of, table_builder
+from pyspark_ckpt.state_store.bulk import (
+    Packed,
+    RollingWriter,
+    RowColumns,
+    Writes,
+    columns_of,
+    table_builder,
+    write_columns,
+)
+from pyspark_ckpt.state_store.bulk.entries import varint
 from pyspark_ckpt.state_store.bulk.sorted_table import SortedTable
 from pyspark_ckpt.state_store.bulk.table_builder import TableBuilder, can_be_built
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
@@ -171,6 +180,37 @@ def test_a_file_says_of_itself_what_rocksdb_would_say(quick_path: Path) -> None:
     differ = {name.decode().removeprefix("rocksdb.") for name in said if said[name] != expected[name]}
     assert differ <= DIFFER
     assert {name for name in said if said[name] != said_again[name]} == {b"rocksdb.creating.session.identity"}
+
+
+@pytest.mark.parametrize("a_prefix", [1, 100])
+@pytest.mark.parametrize("are_uneven", [False, True])
+def test_rows_that_are_deleted_hide_older_ones_as_those_that_rocksdb_deletes(
+    a_prefix: int, *, are_uneven: bool, quick_path: Path
+) -> None:
+    older = rows_of(3000, a_prefix=a_prefix)
+    if are_uneven:
+        older = sorted((key + b"z" * (n % 3), value) for n, (key, value) in enumerate(older))
+    changes = [(key, (None, b"", b"new")[n % 3]) for n, (key, _) in enumerate(older) if n % 4]
+    expected = [(key, value) for key, value in {**dict(older), **dict(changes)}.items() if value is not None]
+    for name in ("ours", "theirs"):
+        path, folder = quick_path / f"{name}.sst", quick_path / name
+        if name == "ours":
+            write_columns(path, [Writes.of(changes)], TUNING)
+        else:
+            write_table_file(path, changes, TUNING)
+        with table(path, [(key, b"") for key, _ in changes]) as file:
+            said = {each: file.properties[f"rocksdb.{each}".encode()] for each in ("deleted.keys", "num.entries")}
+        assert said == {"deleted.keys": varint(750), "num.entries": varint(2250)}
+        database = Database(folder, TUNING)
+        write_table_file(quick_path / "older.sst", older, TUNING)
+        database.ingest([quick_path / "older.sst"])
+        database.ingest([path])
+        for _ in range(2):
+            assert list(database.rows_in(b"", b"\0\2")) == expected
+            assert [row for some in columns_of(database, b"", b"\0\2") for row in some.rows()] == expected
+            assert [database.get(key) for key, _ in older] == [dict(expected).get(key) for key, _ in older]
+            database.compact()
+        database.close()
 
 
 def test_the_cache_takes_no_block_of_a_file_for_that_of_another(quick_path: Path) -> None:
