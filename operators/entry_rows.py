@@ -57,12 +57,12 @@ class Entries:
         """Those at some positions, or where a mask is true."""
         return Entries(self.keys.taken(which), self.suffix_bytes[which])
 
-    @cached_property
+    @property
     def order(self) -> NDArray[np.int64]:
         """Their positions in stored order."""
         return self._in_order[0]
 
-    @cached_property
+    @property
     def has_twins(self) -> bool:
         """Whether one of them is there again."""
         return bool(self._in_order[1].any())

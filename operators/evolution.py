@@ -19,7 +19,7 @@ from msgspec import UNSET
 from pyspark_ckpt.operators.columns import arrow_values
 from pyspark_ckpt.operators.stored_values import MOST_SCHEMAS, ValueCodec, value_codec
 from pyspark_ckpt.operators.value_types import EXACT, struct_class
-from pyspark_ckpt.state_store.bulk import Cells
+from pyspark_ckpt.state_store.bulk import Cells, Packed
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.json_objects import DAMAGE
 from pyspark_ckpt.state_store.meta import Descriptor
@@ -106,9 +106,9 @@ class EvolvedCodec(ValueCodec):
         """See ValueCodec."""
         return self._codec.encode(value)
 
-    def encode_column(self, values: pa.Array) -> list[bytes]:
+    def encode_packed(self, values: pa.Array) -> Packed:
         """See ValueCodec."""
-        return self._codec.encode_column(values)
+        return self._codec.encode_packed(values)
 
     def encode_cells(self, values: pa.Array) -> Cells:
         """See ValueCodec."""

@@ -72,7 +72,7 @@ class ExpiryIndex(OrderedRows):
 
     def write_all(self, keys: Packed, values: Packed) -> None:
         """``write`` of many rows."""
-        self.put_run(Writes(keys, Cells(values, np.ones(len(keys), np.bool_))))
+        self.put_run(Writes(keys, Cells.present(values)))
 
     def remove_all(self, keys: Packed) -> None:
         """Delete many rows."""

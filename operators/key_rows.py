@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from pyspark_ckpt.operators.state_rows import UNREAD, RowCount, Written, stored
 from pyspark_ckpt.operators.suffixes import Suffixes
-from pyspark_ckpt.state_store.bulk import Cells, Writes, newest, overlaid, places_in
+from pyspark_ckpt.state_store.bulk import Cells, Writes, joined_cells, newest, overlaid, places_in
 from pyspark_ckpt.state_store.keys import state_head
 
 if TYPE_CHECKING:
@@ -68,17 +70,13 @@ class KeyRows:
         self._count.add((value is not None) - (before is not None))
         self._written[suffix] = value
 
-    def get_many(self, suffixes: Sequence[bytes]) -> list[bytes | None]:
-        """The rows of many keys, in any order."""
-        self._unfold()
-        base = self._fetch(suffixes)
-        return [self._written.get(suffix, value) for suffix, value in zip(suffixes, base, strict=True)]
-
     def get_cells(self, suffixes: Suffixes) -> Cells:
         """The rows of many different keys, which are in stored order."""
         self._fold(len(suffixes))
         if self._written:
-            return Cells.of(self.get_many(suffixes.strings))
+            self._unfold()
+            base = self._fetch(suffixes.strings)
+            return Cells.of([self._written.get(suffix, value) for suffix, value in zip(suffixes, base, strict=True)])
         if self._columns and self._columns[-1][0] is suffixes:
             return self._columns[-1][1]
         cells = self._read_base(suffixes)
@@ -210,10 +208,11 @@ class KeyRows:
         if self._ahead is None:
             return self._session.get_cells(keys.prefixed(self._head))
         known, cells = self._ahead
-        unknown = places_in(known.packed, keys) < 0
-        rest = keys.taken(unknown)
-        found = self._session.get_cells(rest.prefixed(self._head)).among(unknown)
-        return overlaid(keys, found, known.packed, cells)
+        places = places_in(known.packed, keys)
+        is_unknown = places < 0
+        found = self._session.get_cells(keys.taken(is_unknown).prefixed(self._head))
+        places[is_unknown] = len(known) + np.arange(len(found))
+        return joined_cells([cells, found]).taken(places)
 
 
 def _columns_of(written: Writes) -> tuple[Suffixes, Cells]:

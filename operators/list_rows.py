@@ -37,7 +37,7 @@ from pyspark_ckpt.operators.list_columns import (
 from pyspark_ckpt.operators.ordered_rows import ordered_key, ordered_keys
 from pyspark_ckpt.operators.state_rows import Written
 from pyspark_ckpt.operators.suffixes import Suffixes, different
-from pyspark_ckpt.operators.ttl import Life
+from pyspark_ckpt.operators.ttl import Life, Stamps
 from pyspark_ckpt.state_store.bulk import Cells, Packed, side_by_side
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class ListRows:
         """Add elements to many lists, whose keys are in stored order: to each so many, one after the other."""
         heads = Heads.decode(self._heads.get_cells(suffixes))
         appended = self._all_added(suffixes, heads, counts, elements)
-        self._heads.put_cells(suffixes, Cells(appended.encode(), np.ones(len(suffixes), np.bool_)))
+        self._heads.put_cells(suffixes, Cells.present(appended.encode()))
 
     def clear(self, suffix: bytes) -> None:
         """Remove all elements of a key; however many, they take no memory."""
@@ -116,7 +116,7 @@ class ListRows:
         """``_added`` for many keys, to each so many elements."""
         places = np.repeat(np.arange(len(suffixes)), counts)
         at = Entries.of(suffixes.packed.taken(places), entries_of(counted_on(heads.end, counts)))
-        self._elements.put_run(at, Cells(elements, np.ones(len(elements), np.bool_)), len(elements))
+        self._elements.put_run(at, Cells.present(elements), len(elements))
         return Heads(heads.end + counts.astype(np.uint64), heads.life, heads.is_refreshed)
 
 
@@ -197,7 +197,8 @@ class TimedListRows(ListRows):
             return 0
         begun_bytes = 0
         entries = entries_of(np.arange(first, first + size, dtype=np.uint64))
-        for stored, entry in zip(self._stored(Packed.of([suffix] * size), entries), entries.strings(), strict=True):
+        elements = self._elements.get_cells(Entries.of(Packed.of([suffix] * size), entries))
+        for stored, entry in zip(elements.strings(), entries.strings(), strict=True):
             row = None if stored is None else self._life.begun(stored)
             if row is not None:
                 self._elements.put(suffix, entry, row, there=True)
@@ -207,15 +208,10 @@ class TimedListRows(ListRows):
             self._write_span(suffix, first, first + size, life)
         return begun_bytes
 
-    def _stored(self, suffixes: Packed, entries: Packed) -> list[bytes | None]:
-        """Rows of elements."""
-        return self._elements.get_cells(Entries.of(suffixes, entries)).strings()
-
     def _dead_alone(self, found: IndexRows, at: Places, which: Bools) -> Elements:
         """Elements of index rows, which are removed, but for those that live."""
         found, at = found.taken(which), at[which]
-        entries = entries_of(found.columns["first"])
-        elements = Entries.of(found.suffixes, entries)
+        elements = Entries.of(found.suffixes, entries_of(found.columns["first"]))
         change, changes = self._index.settle(found.keys, self._elements.get_cells(elements), self._life)
         begun = np.flatnonzero(change)[changes.there]
         self._elements.put_run(elements.taken(begun), changes.taken(changes.there), 0)
@@ -231,9 +227,9 @@ class TimedListRows(ListRows):
         """Elements of spans but for those that reads have refreshed, or that are gone."""
         places, numbers = self._dead_in_spans(found, at, which)
         suffixes = found.suffixes.taken(np.repeat(np.flatnonzero(which), found.columns["size"][which].astype(np.int64)))
-        stored = self._stored(suffixes, entries_of(numbers))
-        dead = [n for n, row in enumerate(stored) if row is not None and self._life.is_dead(row)]
-        return places[dead], numbers[dead]
+        stored = self._elements.get_cells(Entries.of(suffixes, entries_of(numbers)))
+        are_dead = self._life.are_dead(Stamps.of(stored))
+        return places[are_dead], numbers[are_dead]
 
     def _free(self, suffixes: Suffixes, heads: Heads, places: Places, numbers: Numbers) -> int:
         """Remove elements that are there, and return how many. A list that has lost its last one begins anew.
@@ -288,7 +284,7 @@ class TimedListRows(ListRows):
 
     def _all_added(self, suffixes: Suffixes, heads: Heads, counts: NDArray[np.int64], elements: Packed) -> Heads:
         is_simple = not self._life.refreshed_by_reads and counts.max(initial=0) <= SPAN_ELEMENTS
-        if not is_simple or self._spans or self._new_spans is not None:
+        if not is_simple or self._have_spans(suffixes):
             strings = elements.strings()
             parts = [strings[begin:end] for begin, end in pairwise([0, *np.cumsum(counts).tolist()])]
             return Heads.of(list(map(self._added, suffixes, heads, parts)))
@@ -298,6 +294,11 @@ class TimedListRows(ListRows):
         keys = ordered_keys(np.full(len(at), self._life.index_instant), at)
         self._index.write_all(keys, spans(self._life.step_bits, counts, life))
         return replace(super()._all_added(suffixes, heads, counts, self._life.all_stamped(elements)), life=life)
+
+    def _have_spans(self, suffixes: Suffixes) -> bool:
+        """Whether this task has written spans of some of the lists."""
+        has_any = bool(self._spans) or self._new_spans is not None
+        return has_any and not self._spans_of_keys().keys().isdisjoint(suffixes)
 
     def _spans_of_keys(self) -> dict[bytes, list[int]]:
         """Where the spans begin that this task has written, of all lists."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -30,9 +30,6 @@ from pyspark_ckpt.operators.value_types import message_type, reader, struct_clas
 from pyspark_ckpt.state_store.bulk import Cells, Packed
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import DAMAGE
-
-if TYPE_CHECKING:
-    pass
 
 MOST_SCHEMAS = 127
 SHOWN_BYTES = 32
@@ -57,12 +54,8 @@ class ValueCodec(ABC):
         """The inverse of ``encode``. Raises FormatError for bytes that are no such value."""
 
     @abstractmethod
-    def encode_column(self, values: pa.Array) -> list[bytes]:
-        """All values of a column, in their order; what stands for null is for the caller to replace."""
-
     def encode_packed(self, values: pa.Array) -> Packed:
-        """``encode_column`` as columns."""
-        return Packed.of(self.encode_column(values))
+        """All values of a column, in their order; what stands for null is for the caller to replace."""
 
     def encode_cells(self, values: pa.Array) -> Cells:
         """``encode_packed``; null is absent."""
@@ -75,7 +68,7 @@ class ValueCodec(ABC):
 
     @abstractmethod
     def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
-        """The inverse of ``encode_column``; None becomes null. Raises FormatError as ``decode`` does."""
+        """The inverse of ``encode_packed``; None becomes null. Raises FormatError as ``decode`` does."""
 
     def _damage(self, stored: bytes, problem: object) -> FormatError:
         shown = stored[:SHOWN_BYTES].hex() + ("..." if len(stored) > SHOWN_BYTES else "")
@@ -125,10 +118,6 @@ class PackedCodec(ValueCodec):
         if schema != self._schema:
             raise self._damage(stored, f"it is of schema {schema}, not {self._schema}")
         return values[0] if self._class is None else self._class(*values)
-
-    def encode_column(self, values: pa.Array) -> list[bytes]:
-        """See ValueCodec."""
-        return self.encode_packed(values).strings()
 
     def encode_packed(self, values: pa.Array) -> Packed:
         """See ValueCodec."""
@@ -190,9 +179,9 @@ class MessageCodec(ValueCodec):
         except (*DAMAGE, ValueError, OverflowError) as problem:
             raise self._damage(stored, problem) from problem
 
-    def encode_column(self, values: pa.Array) -> list[bytes]:
+    def encode_packed(self, values: pa.Array) -> Packed:
         """See ValueCodec."""
-        return [self.encode(value) for value in python_values(values)]
+        return Packed.of([self.encode(value) for value in python_values(values)])
 
     def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
         """See ValueCodec."""

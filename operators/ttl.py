@@ -91,7 +91,7 @@ class Life:
     def stamped_cells(self, cells: Cells) -> Cells:
         """``stamped`` of many values; what is absent stays absent."""
         stamped = self.all_stamped(cells.values.taken(cells.there))
-        return Cells(stamped, np.ones(len(stamped), np.bool_)).among(cells.there)
+        return Cells.present(stamped).among(len(cells), cells.there)
 
     def all_stamped(self, values: Packed) -> Packed:
         """``stamped`` of many values."""

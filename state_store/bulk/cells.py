@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspark_ckpt.state_store.bulk.order import Bools, places_in
-from pyspark_ckpt.state_store.bulk.packed import Packed, concatenated
+from pyspark_ckpt.state_store.bulk.packed import Integers, Packed, concatenated
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +26,11 @@ class Cells:
         return cls(Packed.of([string or b"" for string in strings]), there)
 
     @classmethod
+    def present(cls, values: Packed) -> Cells:
+        """All of them there."""
+        return cls(values, np.ones(len(values), np.bool_))
+
+    @classmethod
     def absent(cls, count: int) -> Cells:
         """So many of which none is there."""
         nowhere = np.zeros(count, np.int64)
@@ -39,10 +44,10 @@ class Cells:
         """Those at some positions, or where a mask is true."""
         return Cells(self.values.taken(which), self.there[which])
 
-    def among(self, places: Bools) -> Cells:
-        """These where a mask is true, one after the other, and what is absent elsewhere."""
-        at, size = np.zeros(len(places), np.int64), np.zeros(len(places), np.int64)
-        there = np.zeros(len(places), np.bool_)
+    def among(self, count: int, places: Bools | Integers) -> Cells:
+        """So many, these at some places or where a mask is true, and what is absent elsewhere."""
+        at, size = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        there = np.zeros(count, np.bool_)
         at[places], size[places], there[places] = self.values.at, self.values.size, self.there
         return Cells(Packed(self.values.data, at, size), there)
 

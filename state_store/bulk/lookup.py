@@ -79,12 +79,7 @@ class _Search:
             return Cells.of(self._reader.get_many(self._keys.strings()))
         found = Cells.of(self._reader.get_many(self._keys.taken(rest).strings()))
         self._add(rest, found.values, found.there)
-        there = np.zeros(len(self._keys), np.bool_)
-        places, values = np.concatenate(self._places), concatenated(self._values)
-        there[places] = True
-        at, size = np.zeros(len(there), np.int64), np.zeros(len(there), np.int64)
-        at[places], size[places] = values.at, values.size
-        return Cells(Packed(values.data, at, size), there)
+        return Cells.present(concatenated(self._values)).among(len(self._keys), np.concatenate(self._places))
 
     def _add(self, places: Integers, values: Packed, there: Bools) -> None:
         """Keep what keys have; nothing where it is not ``there``."""

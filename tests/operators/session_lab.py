@@ -83,6 +83,14 @@ class Batch:
         self.lab.server.call("abort", txn=self.number)
 
 
+def take_turns(turns: Any, calls: Sequence[tuple[Any, ...]]) -> None:  # noqa: ANN401
+    """Call methods of ``turns``. Keys whose turn is over are not written again, so a flush is the last call."""
+    for name, *given_values in calls:
+        getattr(turns, name)(*given_values)
+        if name == "flush":
+            return
+
+
 class SessionLab:
     """A store, and the states of one operator."""
 

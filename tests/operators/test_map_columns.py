@@ -17,7 +17,7 @@ from pyspark_ckpt.operators import MapState, Ttl, entry_rows, key_rows, worker_s
 from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.worker_session import WorkerSession
 from pyspark_ckpt.state_store.bulk import lookup, table_builder
-from tests.operators.session_lab import HOUR, LONG, TEXT, USERS, Batch, SessionLab, keys_of, suffix_of
+from tests.operators.session_lab import HOUR, LONG, TEXT, USERS, Batch, SessionLab, keys_of, suffix_of, take_turns
 
 MINUTE = HOUR // 60
 ENTRIES = ["", "a", "a\0", "ab", "b"]
@@ -147,12 +147,7 @@ def run(batches: list[Any]) -> None:
                 now_ms += minutes * MINUTE
                 batch, states = lab.begin(now_ms)
                 turns = Turns(batch, states, {name: dict(each) for name, each in model.items()}, now_ms)
-                flushed = False
-                for name, *given_values in calls:
-                    # Keys whose turn is over are not written again, so a flush is the last call.
-                    if not flushed:
-                        getattr(turns, name)(*given_values)
-                    flushed |= name == "flush"
+                take_turns(turns, calls)
                 batch.stage()
                 if not commits:
                     batch.abort()

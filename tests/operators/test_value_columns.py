@@ -16,7 +16,7 @@ from pyspark_ckpt.operators import worker_session
 from pyspark_ckpt.operators.states import ReducingState, ValueState
 from pyspark_ckpt.operators.worker_session import WorkerSession
 from pyspark_ckpt.state_store.bulk import lookup, table_builder
-from tests.operators.session_lab import HOUR, LONG, TEXT, USERS, SessionLab, keys_of, suffix_of
+from tests.operators.session_lab import HOUR, LONG, TEXT, USERS, SessionLab, keys_of, suffix_of, take_turns
 
 STATES = {
     "value": (ValueState("value", "bigint"), {"value": LONG}),
@@ -117,12 +117,7 @@ def run(declared: dict[str, Any], batches: list[Any]) -> None:
             for now_ms, (commits, calls) in enumerate(batches, HOUR):
                 batch, states = lab.begin(now_ms)
                 turns = Turns(batch, states, {name: dict(each) for name, each in model.items()})
-                flushed = False
-                for name, *given_values in calls:
-                    # Keys whose turn is over are not written again, so a flush is the last call.
-                    if not flushed:
-                        getattr(turns, name)(*given_values)
-                    flushed |= name == "flush"
+                take_turns(turns, calls)
                 batch.stage()
                 if commits:
                     model = turns.model
