@@ -149,7 +149,7 @@ def _one(known: State, other: State, what: str) -> Descriptor:
     if known.descriptor == other.descriptor:
         return known.descriptor
     values = known.descriptor.value_schema, other.descriptor.value_schema
-    longer = _longer(*values)
+    longer = longer_history(*values)
     if longer is None:
         raise InvalidInputError(
             f"{what}: the types of state {known.name!r} did not change in the same order in all partitions.",
@@ -159,7 +159,7 @@ def _one(known: State, other: State, what: str) -> Descriptor:
     return msgspec.structs.replace(newer, value_schema=longer)
 
 
-def _longer(first: Any, second: Any) -> Any:  # noqa: ANN401 - JSON
+def longer_history(first: Any, second: Any) -> Any:  # noqa: ANN401 - JSON
     """That of two histories of types which goes on where the other ends; None if they part."""
     if first == second:
         return first
