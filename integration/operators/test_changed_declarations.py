@@ -46,7 +46,7 @@ EVENTS = Source("user int, also int, n bigint", (((SECOND, SECOND, 1),), ((FIRST
 class Sums(ckpt.KeyedProcessor):
     """Adds up, and keeps what it has seen for a day."""
 
-    total = ckpt.ValueState("total", "bigint")
+    total: Any = ckpt.ValueState("total", "bigint")
     seen = ckpt.ListState("seen", "struct<n int, who struct<id int>>", ttl="1 day")
 
     def process(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Sequence[Any]]:  # noqa: ANN401
