@@ -153,7 +153,7 @@ def _one(known: State, other: State, what: str) -> Descriptor:
     if longer is None:
         raise InvalidInputError(
             f"{what}: the types of state {known.name!r} did not change in the same order in all partitions.",
-            hint="Give the state another name in the program, or redistribute an older version.",
+            hint="Redistribute an older version, in which they are alike.",
         )
     newer = other.descriptor if longer == values[1] and longer != values[0] else known.descriptor
     return msgspec.structs.replace(newer, value_schema=longer)
