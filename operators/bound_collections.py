@@ -93,13 +93,6 @@ class BoundMap(Bound, MapState):
         super().__init__(binding)
         self._entries = self._entry_rows()
         self._keys = KeyCodec([binding.kinds["key"]], f"a key of the map {self.name!r}")
-        known = binding.schemas("key")
-        if known is not None and len(known.schemas) > 1:
-            old, new = known.schemas[0], known.schemas[-1]
-            raise InvalidInputError(
-                f"State {self.name!r} is stored with keys of type {old}, and the program declares {new}.",
-                hint="The keys of a map keep their type. Give the changed state another name.",
-            )
 
     def flush(self, end: bytes | None) -> Written:
         """See Bound."""

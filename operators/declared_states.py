@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeVar
 
 from msgspec import UNSET
@@ -13,26 +14,21 @@ from msgspec.structs import asdict
 from pyspark_ckpt.operators.binding import bind, kind_of
 from pyspark_ckpt.operators.bound import Binding, Kept
 from pyspark_ckpt.operators.counters import BoundCounter, Counter, metric_name
-from pyspark_ckpt.operators.evolution import evolved, former_names, schemas_of
+from pyspark_ckpt.operators.evolution import ANOTHER_NAME, evolved, former_names, schemas_of
 from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.plan import ProcessorState
+from pyspark_ckpt.operators.program_changes import check_change, known_as
 from pyspark_ckpt.operators.states import Declared
 from pyspark_ckpt.operators.stored_values import value_codec
 from pyspark_ckpt.operators.timers import Timers
 from pyspark_ckpt.operators.value_types import resolved
 from pyspark_ckpt.operators.worker_session import WorkerSession
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.meta import Descriptor, is_keyed
+from pyspark_ckpt.state_store.meta import Descriptor, State, is_keyed
 from pyspark_ckpt.state_store.options import PREFIX
 from pyspark_ckpt.state_store.ticket import Ticket
 
 Holder = TypeVar("Holder")
-
-
-def check_uid(uid: str, who: str) -> None:
-    """Raise InvalidInputError about ``who`` for what cannot name an operator in a checkpoint."""
-    if not uid or "/" in uid:
-        raise InvalidInputError(f"{who}: give a uid without '/' that stays the same when the program changes.")
 
 
 def with_types(declared: Mapping[str, Declared], who: str) -> tuple[ProcessorState, ...]:
@@ -59,17 +55,31 @@ class DeclaredStates:
     def descriptors(
         self, ticket: Ticket, key_schema: Mapping[str, str], placement: Mapping[str, Any]
     ) -> list[tuple[str, Descriptor]]:
-        """How the store is to describe them. ``placement``: what places keys. Raises InvalidInputError."""
-        self._require_all(ticket)
-        self._require_lives(ticket)
-        encoder = {"keyed": self.uid, **placement}
+        """How the store is to describe them. ``placement``: what places keys.
+
+        Raises InvalidInputError if any partition of the operator has state that this program cannot go on with.
+        """
+        partitions = (ticket.meta.states, *ticket.operator_states)
+        for states in partitions:
+            self._require_all(states, ticket)
+            self._require_lives(states)
+        declared = self._described(partitions, key_schema, {"keyed": self.uid, **placement})
+        described, kept = dict(declared), {self._name(each): each for each in self._kept()}
+        for state in chain.from_iterable(partitions):
+            if state.name in described:
+                check_change(state, described[state.name], kept.get(state.name))
+        return declared
+
+    def _described(
+        self, partitions: Sequence[Sequence[State]], key_schema: Mapping[str, str], encoder: Mapping[str, Any]
+    ) -> list[tuple[str, Descriptor]]:
+        own, *others = ({state.name: state.descriptor for state in states} for states in partitions)
         declared = []
         for each in self._kept():
             name = self._name(each)
-            known = ticket.meta.state(name)
-            known_as = None if known is None else known.descriptor
+            known = known_as(own.get(name), [states[name] for states in others if name in states])
             values = {
-                what: asdict(evolved(schemas_of(known_as, what, f"state {name!r}"), kind.schema))
+                what: asdict(evolved(schemas_of(known, what, f"state {name!r}"), kind.schema))
                 for what, kind in each.types.items()
             }
             kind = {**encoder, "kind": kind_of(each.state).__name__}
@@ -83,8 +93,7 @@ class DeclaredStates:
                 value_schema=values,
                 key_encoder=kind,
                 ttl=UNSET if each.state.ttl is None else each.state.ttl.stored(),
-                aliases=former_names(known_as, each.state.aliases, (kind.arrow for kind in each.types.values()))
-                or UNSET,
+                aliases=former_names(known, each.state.aliases, (kind.arrow for kind in each.types.values())) or UNSET,
             )
             declared.append((name, descriptor))
             if each.state.ttl is not None:
@@ -93,6 +102,16 @@ class DeclaredStates:
                 )
                 declared.append((index_name(name), index))
         return declared
+
+    def require_no_event_time(self) -> None:
+        """Raise InvalidInputError if a state lives by event time, of a frame that has no watermark."""
+        for each in self._kept():
+            if each.state.ttl is not None and each.state.ttl.clock == "event":
+                raise InvalidInputError(
+                    f"State {self._name(each)!r} has a time to live in event time, and the frame has no watermark.",
+                    hint="Call withWatermark on the frame, or let the state live by processing time "
+                    "(clock='processing').",
+                )
 
     def bound(self, holder: Holder, session: WorkerSession) -> tuple[Holder, list[Kept]]:
         """A copy of ``holder`` whose states are those of the session's task; and these."""
@@ -111,14 +130,14 @@ class DeclaredStates:
             bound.append(state)
         return holder, bound
 
-    def _require_all(self, ticket: Ticket) -> None:
-        """Raise InvalidInputError if the store has state of keyed operators that this one does not declare.
+    def _require_all(self, states: Iterable[State], ticket: Ticket) -> None:
+        """Raise InvalidInputError if a partition has state of keyed operators that this one does not declare.
 
         So nothing is left behind by accident when the program has changed: a new name begins with no state.
         """
         names = {self._name(each) for each in self._kept()}
         known = names | {index_name(name) for name in names}
-        left = [state.name for state in ticket.meta.states if is_keyed(state) and state.name not in known]
+        left = [state.name for state in states if is_keyed(state) and state.name not in known]
         if left and not (self.allow_non_restored_state or ticket.allow_non_restored_state):
             raise InvalidInputError(
                 f"Keyed operator {self.uid!r} declares {sorted(names)}, and the checkpoint has state {sorted(left)}.",
@@ -126,14 +145,15 @@ class DeclaredStates:
                 f"{PREFIX}allowNonRestoredState to true to leave that state alone.",
             )
 
-    def _require_lives(self, ticket: Ticket) -> None:
+    def _require_lives(self, states: Iterable[State]) -> None:
         """Raise InvalidInputError if a state has no time to live now, and has rows that may say when theirs began."""
-        for name in [self._name(each) for each in self._kept() if each.state.ttl is None]:
-            known = ticket.meta.state(name)
-            if known is not None and known.rows and known.descriptor.ttl is not UNSET:
+        without = {self._name(each) for each in self._kept() if each.state.ttl is None}
+        for state in states:
+            if state.name in without and state.rows and state.descriptor.ttl is not UNSET:
                 raise InvalidInputError(
-                    f"State {name!r} is declared without a time to live, and rows of it in the checkpoint have one.",
-                    hint="Declare its ttl again, if need be a very long one, or give the state another name.",
+                    f"State {state.name!r} is declared without a time to live, and rows of it in the checkpoint have "
+                    f"one, of {state.descriptor.ttl.duration_ms} ms.",
+                    hint=f"Declare its ttl again, if need be a very long one. {ANOTHER_NAME}",
                 )
 
     def _kept(self) -> list[ProcessorState]:

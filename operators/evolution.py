@@ -18,13 +18,21 @@ from msgspec import UNSET
 
 from pyspark_ckpt.operators.columns import arrow_values
 from pyspark_ckpt.operators.stored_values import MOST_SCHEMAS, ValueCodec, value_codec
+from pyspark_ckpt.operators.type_names import spark_name
 from pyspark_ckpt.operators.value_types import EXACT, struct_class
 from pyspark_ckpt.state_store.bulk import Cells, Packed
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.json_objects import DAMAGE
 from pyspark_ckpt.state_store.meta import Descriptor
+from pyspark_ckpt.state_store.options import PREFIX
 
 Adapt: TypeAlias = Callable[[Any], Any]
+
+ANOTHER_NAME = (
+    f"Give the changed state another name, or the operator another uid, and set {PREFIX}allowNonRestoredState to true, "
+    "or restore a savepoint with allow_non_restored_state: it begins empty, and the old state is left alone."
+)
+READABLE = f"Fields may be added, dropped, renamed by an alias, and widened. {ANOTHER_NAME}"
 
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 _EXACT_IN_DOUBLE = 32
@@ -58,7 +66,9 @@ def evolved(stored: Schemas | None, declared: Any) -> Schemas:
     schemas = [] if stored is None else list(stored.schemas)
     if declared not in schemas:
         if len(schemas) == MOST_SCHEMAS:
-            raise InvalidInputError(f"A state has had {MOST_SCHEMAS} types of values; there are no more.")
+            raise InvalidInputError(
+                f"A state has had {MOST_SCHEMAS} types of values; there are no more.", hint=ANOTHER_NAME
+            )
         schemas.append(declared)
     return Schemas(schemas, schemas.index(declared) + 1)
 
@@ -141,28 +151,31 @@ class EvolvedCodec(ValueCodec):
         return arrow_values([None if value is None else self.decode(value) for value in stored], self.kind)
 
 
-def adaptation(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str]) -> Adapt:
-    """A function from Python values of type ``old`` to such of type ``new``. Raises InvalidInputError."""
-    adapt = _adaptation(old, new, aliases)
+def adaptation(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str], path: str = "") -> Adapt:
+    """A function from Python values of type ``old`` to such of type ``new``.
+
+    Raises InvalidInputError that says which field, behind ``path``, cannot be read.
+    """
+    adapt = _adaptation(old, new, aliases, path)
     return lambda value: None if value is None else adapt(value)
 
 
-def _adaptation(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str]) -> Adapt:
+def _adaptation(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str], path: str) -> Adapt:
     if old == new:
         return _as_it_is
     if pa.types.is_struct(old) and pa.types.is_struct(new):
-        return _struct(old, new, aliases)
+        return _struct(old, new, aliases, path)
     if pa.types.is_map(old) and pa.types.is_map(new) and old.key_type == new.key_type:
-        item = adaptation(old.item_type, new.item_type, aliases)
+        item = adaptation(old.item_type, new.item_type, aliases, f"{path}value.")
         return lambda value: {key: item(each) for key, each in value.items()}
     if pa.types.is_list(old) and pa.types.is_list(new):
-        element = adaptation(old.value_type, new.value_type, aliases)
+        element = adaptation(old.value_type, new.value_type, aliases, f"{path}element.")
         return lambda value: [element(each) for each in value]
     widened = _widening(old, new)
     if widened is None:
+        where = f"field {path[:-1]!r}: " if path else ""
         raise InvalidInputError(
-            f"values of type {old} cannot be read as {new}.",
-            hint="Fields may be added, dropped, renamed by an alias, and widened. Give the changed state another name.",
+            f"{where}values of type {spark_name(old)} cannot be read as {spark_name(new)}.", hint=READABLE
         )
     return widened
 
@@ -189,7 +202,7 @@ def _holds(new: pa.DataType, old: pa.DataType) -> bool:
     return bool(new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale)
 
 
-def _struct(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str]) -> Adapt:
+def _struct(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str], path: str) -> Adapt:
     made = struct_class(new)
     positions = {field.name: position for position, field in enumerate(old)}
     found = [
@@ -200,7 +213,10 @@ def _struct(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str]) 
     for field, position in zip(new, found, strict=True):
         if position is None:
             _require_known_origin(field, old, unread, aliases)
-        taken.append(None if position is None else (position, adaptation(old[position].type, field.type, aliases)))
+            taken.append(None)
+        else:
+            adapt = adaptation(old[position].type, field.type, aliases, f"{path}{field.name}.")
+            taken.append((position, adapt))
     return lambda value: made(*(None if each is None else each[1](value[each[0]]) for each in taken))
 
 
@@ -220,7 +236,8 @@ def _require_known_origin(
     lost = [each.name for each in unread if _is_readable(each.type, field.type, aliases)]
     if lost and len(names) > 1 and first not in aliases:
         raise InvalidInputError(
-            f"field {field.name!r}, formerly {first!r}, is not in {old}, and nothing reads its fields {lost}.",
+            f"field {field.name!r}, formerly {first!r}, is not in {spark_name(old)}, "
+            f"and nothing reads its fields {lost}.",
             hint=f"Say by which name values of that type have it: add {{{first!r}: {lost[0]!r}}} to the aliases, "
             f"or {{{first!r}: {first!r}}} if they do not have it.",
         )

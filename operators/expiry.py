@@ -28,6 +28,7 @@ from pyspark_ckpt.operators.ordered_rows import (
     rows_of,
 )
 from pyspark_ckpt.operators.state_rows import UNREAD, Written
+from pyspark_ckpt.operators.states import INDEX_SUFFIX
 from pyspark_ckpt.operators.suffixes import Suffixes, different
 from pyspark_ckpt.operators.ttl import Life, Stamps, index_instant
 from pyspark_ckpt.state_store.bulk import Cells, Packed, Writes
@@ -46,7 +47,7 @@ MOST_BEGUN_BYTES = 16 << 20
 
 def index_name(state: str) -> str:
     """The name of the state that is the index of ``state``."""
-    return f"{state}#expiry"
+    return f"{state}{INDEX_SUFFIX}"
 
 
 class ExpiryIndex(OrderedRows):

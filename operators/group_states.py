@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from pyspark_ckpt.operators.counters import Counter
-from pyspark_ckpt.operators.declared_states import DeclaredStates, check_uid, with_types
+from pyspark_ckpt.operators.declared_states import DeclaredStates, with_types
 from pyspark_ckpt.operators.group_session import GroupSession
 from pyspark_ckpt.operators.group_times import NO_WATERMARK
 from pyspark_ckpt.operators.processors import declared_in
@@ -23,6 +23,7 @@ from pyspark_ckpt.operators.unsafe_rows import row_reader
 from pyspark_ckpt.operators.worker_session import find_ticket, naming
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.keys import HASH_BYTES
+from pyspark_ckpt.state_store.meta import check_uid
 from pyspark_ckpt.state_store.options import PREFIX
 from pyspark_ckpt.state_store.ticket import Ticket
 
@@ -98,6 +99,8 @@ class _GroupsTask:
         self._codec, self._hash = KeyCodec(kinds, "a key of the group"), SparkHash(kinds)
         key_schema = {field.name: str(field.type) for field in schema}
         declared = called.declared.descriptors(ticket, key_schema, PLACEMENT)
+        if not state._watermark_present:  # noqa: SLF001 - or it raises
+            called.declared.require_no_event_time()
         watermark_ms = state.getCurrentWatermarkMs() if state._watermark_present else NO_WATERMARK  # noqa: SLF001 - or it raises
         now_ms: Mapping[Clock, int] = {"processing": state.getCurrentProcessingTimeMs(), "event": watermark_ms}
         self._session = GroupSession(ticket, declared, self._codec, now_ms)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pyspark_ckpt.operators.columns import has_variant
 from pyspark_ckpt.operators.counters import Counter, metric_name
-from pyspark_ckpt.operators.declared_states import check_uid, with_types
+from pyspark_ckpt.operators.declared_states import with_types
 from pyspark_ckpt.operators.group_times import GROUP_ROW, TIME_OUTS
 from pyspark_ckpt.operators.partition_task import PartitionTask
 from pyspark_ckpt.operators.placement import route_column
@@ -23,6 +23,7 @@ from pyspark_ckpt.operators.value_types import check_handed, resolved
 from pyspark_ckpt.session import shim
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.key_groups import MAX_PARALLELISM
+from pyspark_ckpt.state_store.meta import check_uid
 from pyspark_ckpt.state_store.options import parse, settings_of
 
 if TYPE_CHECKING:

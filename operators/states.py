@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 TtlLike: TypeAlias = "str | timedelta | Ttl | None"
 Reduction: TypeAlias = Literal["sum", "min", "max"]
 
+INDEX_SUFFIX = "#expiry"
+"""What the index by expiry of a state is called, behind the state's name."""
 REDUCTIONS: tuple[Reduction, ...] = ("sum", "min", "max")
 
 
@@ -38,10 +40,16 @@ class Declared:
     ) -> None:
         """``aliases``: for a field that has another name than in stored values its old one, and for that its older one.
 
-        Raises InvalidInputError for an empty name or a time to live that is none.
+        Raises InvalidInputError for an empty name, one of an index, or a time to live that is none.
         """
         if not name or not isinstance(name, str):
             raise InvalidInputError(f"A {type(self).__name__} has the name {name!r}: give it one that stays the same.")
+        if name.endswith(INDEX_SUFFIX):
+            raise InvalidInputError(
+                f"{type(self).__name__} {name!r}: a name that ends in {INDEX_SUFFIX!r} is that of the index of a state "
+                "with a time to live.",
+                hint="Give it another name.",
+            )
         self.name = name
         self.types = dict(types or {})
         self.aliases = dict(aliases or {})

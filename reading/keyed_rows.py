@@ -19,9 +19,9 @@ from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.stored_values import ValueCodec
 from pyspark_ckpt.operators.timers import Timer
 from pyspark_ckpt.operators.ttl import unstamped
+from pyspark_ckpt.operators.type_names import arrow_type_named
 from pyspark_ckpt.operators.value_types import arrow_type, hashable
 from pyspark_ckpt.reading.decoded import Decoded, StateCodec, StoredRow, Wanted, struct_column
-from pyspark_ckpt.reading.type_names import arrow_type_named
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.meta import Descriptor, TimeToLive
 

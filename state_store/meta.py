@@ -57,6 +57,20 @@ class Descriptor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.key_encoder if isinstance(self.key_encoder, dict) else {}
 
 
+def check_uid(uid: object, who: str) -> None:
+    """Raise InvalidInputError about ``who`` for what cannot name a keyed operator in a checkpoint."""
+    if not isinstance(uid, str) or not uid or "/" in uid:
+        raise InvalidInputError(f"{who}: give a uid without '/' that stays the same when the program changes.")
+
+
+def has_keys_of(one: Descriptor, other: Descriptor) -> bool:
+    """Whether two states have the same key columns in the same order, in which a key's bytes have them."""
+    first, second = one.key_schema, other.key_schema
+    if isinstance(first, dict) and isinstance(second, dict):
+        return list(first.items()) == list(second.items())
+    return bool(first == second)
+
+
 class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One state of a store: its number in the keys, its name, how many rows it has."""
 

@@ -25,7 +25,7 @@ from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.json_objects import Change, Count, check_format, decoded
 from pyspark_ckpt.state_store.local_files import publish
-from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
+from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta, has_keys_of
 from pyspark_ckpt.state_store.staged_log import read_frames
 
 PART_FORMAT = 1
@@ -101,7 +101,8 @@ def close_log(staging: Path, part: Part, tuning: Tuning) -> Part:
 def declare(meta: StoreMeta, states: Sequence[tuple[str, Descriptor]]) -> tuple[StoreMeta, tuple[DeclaredState, ...]]:
     """Find or create keyed ``states`` in this order: every session on one base comes to the same numbers.
 
-    Raises InvalidInputError if the types, the kind or the key groups of a state would change.
+    Raises InvalidInputError if the key columns or their order, the types, the kind or the key groups of a state would
+    change.
     """
     declared = []
     for name, descriptor in states:
@@ -115,13 +116,16 @@ def _check_unchanged(name: str, meta: StoreMeta, descriptor: Descriptor) -> None
     known = meta.state(name)
     if known is None:
         return
-    for what in ("key_schema", "value_schema", "key_encoder"):
+    if not has_keys_of(known.descriptor, descriptor):
+        raise _changed(name, "key_schema", known.descriptor.key_schema, descriptor.key_schema)
+    for what in ("value_schema", "key_encoder"):
         stored, declared = getattr(known.descriptor, what), getattr(descriptor, what)
         if stored != declared and not (what == "value_schema" and _goes_on(stored, declared)):
-            raise InvalidInputError(
-                f"State {name!r} is stored with {what} {stored}, and the program declares {declared}.",
-                hint="Give the changed state another name, or the operator another uid: it begins empty.",
-            )
+            raise _changed(name, what, stored, declared)
+
+
+def _changed(name: str, what: str, stored: object, declared: object) -> InvalidInputError:
+    return InvalidInputError(f"State {name!r} is stored with {what} {stored}, and the program declares {declared}.")
 
 
 def _goes_on(stored: object, declared: object) -> bool:

@@ -12,6 +12,7 @@ partition first needs it: so states are matched by name.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -22,7 +23,7 @@ import msgspec
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.key_groups import max_parallelism_of, owned_groups
 from pyspark_ckpt.state_store.keys import EMPTY_ID
-from pyspark_ckpt.state_store.meta import Descriptor, State, StoreMeta, is_keyed
+from pyspark_ckpt.state_store.meta import Descriptor, State, StoreMeta, has_keys_of, is_keyed
 
 SINGLE_OPERATORS = frozenset({"globalLimit", "streamingGlobalLimit"})
 
@@ -139,20 +140,26 @@ def _renamed(state: State, name: str, uid_map: Mapping[str, str]) -> State:
 
 def _one(known: State, other: State, what: str) -> Descriptor:
     """The descriptor that reads the rows of both."""
+    if is_keyed(known) and not has_keys_of(known.descriptor, other.descriptor):
+        one, another = (json.dumps(each.descriptor.key_schema) for each in (known, other))
+        raise InvalidInputError(
+            f"{what}: the key columns of state {known.name!r} are {one} in one partition and {another} in another.",
+            hint="Redistribute an older version, in which all partitions have them in the same order.",
+        )
     if known.descriptor == other.descriptor:
         return known.descriptor
     values = known.descriptor.value_schema, other.descriptor.value_schema
-    longer = _longer(*values)
+    longer = longer_history(*values)
     if longer is None:
         raise InvalidInputError(
             f"{what}: the types of state {known.name!r} did not change in the same order in all partitions.",
-            hint="Give the state another name in the program, or redistribute an older version.",
+            hint="Redistribute an older version, in which they are alike.",
         )
     newer = other.descriptor if longer == values[1] and longer != values[0] else known.descriptor
     return msgspec.structs.replace(newer, value_schema=longer)
 
 
-def _longer(first: Any, second: Any) -> Any:  # noqa: ANN401 - JSON
+def longer_history(first: Any, second: Any) -> Any:  # noqa: ANN401 - JSON
     """That of two histories of types which goes on where the other ends; None if they part."""
     if first == second:
         return first

@@ -29,6 +29,7 @@ from pyspark_ckpt.state_store.inventory import OperatorVersion
 from pyspark_ckpt.state_store.jobs import Progress, Runner
 from pyspark_ckpt.state_store.json_objects import read_sealed, seal
 from pyspark_ckpt.state_store.key_groups import owned_hashes
+from pyspark_ckpt.state_store.meta import check_uid
 from pyspark_ckpt.state_store.movement import Movement
 from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 from pyspark_ckpt.state_store.options import Options
@@ -225,10 +226,14 @@ class Restoration:
             )
         if self._request.query_id not in ("keep", "new"):
             raise InvalidInputError(f"query_id is {self._request.query_id!r}, not 'keep' or 'new'.")
+        given: object = self.partitions  # from Python, where types are not looked at
+        if not isinstance(given, int) or isinstance(given, bool):
+            raise InvalidInputError(f"The parallelism is {given!r}, which is no whole number.")
         if self.partitions < LEAST_PARTITIONS:
             raise InvalidInputError(f"{self.partitions} partitions are too few: at least {LEAST_PARTITIONS}.")
         if self.partitions > MOST_PARTITIONS:
             raise InvalidInputError(f"{self.partitions} partitions are too many: at most {MOST_PARTITIONS}.")
+        self._check_uids()
         known = sorted({uid for operator in self._operators for uid in operator.uids})
         unknown = sorted(set(self._request.uid_map) - set(known))
         if unknown and not self._request.allow_non_restored_state:
@@ -243,6 +248,20 @@ class Restoration:
                     f"it cannot have {self.partitions} partitions.",
                     hint=f"Restore it with at most {most}; max_parallelism is fixed with the first batch.",
                 )
+
+    def _check_uids(self) -> None:
+        """Raise InvalidInputError for a new uid that no program can use, or that states of several uids would have."""
+        uid_map = self._request.uid_map
+        for old, new in uid_map.items():
+            check_uid(new, f"uid_map renames {old!r} to {new!r}")
+        for operator in self._operators:
+            for new in uid_map.values():
+                theirs = [uid for uid in operator.uids if uid_map.get(uid, uid) == new]
+                if len(theirs) > 1:
+                    raise InvalidInputError(
+                        f"uid_map would give the uid {new!r} to the states of {theirs}.",
+                        hint="Give each of them another one.",
+                    )
 
     def _begin(self) -> tuple[RecordedRequest, Restored | None]:
         """Take the target: an empty one, or what an earlier run of this restore has left, perhaps with its result."""

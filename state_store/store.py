@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from itertools import chain
 from pathlib import Path
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, Traffic
@@ -25,6 +26,7 @@ from pyspark_ckpt.state_store.local_versions import Leased, LocalVersions
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME, DeltaName, new_commit_id
+from pyspark_ckpt.state_store.operator_states import OperatorStates, States
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.parts import close_log, join, read_parts
 from pyspark_ckpt.state_store.remote import point_to
@@ -46,6 +48,7 @@ class Store:
         checkpoint: BlobPlace,
         traffic: Traffic,
         epochs: Epochs,
+        operators: OperatorStates,
         folder: Path,
         options: Options,
         shared: Shared,
@@ -57,6 +60,7 @@ class Store:
         self.log = StoreLog("store", identity.short)
         self.checkpoint = checkpoint
         self._traffic = traffic
+        self._operators = operators
         self._shared = shared
         self._tuning = shared.tuning.using(options.compression)
         self._lock = threading.RLock()
@@ -106,7 +110,8 @@ class Store:
     ) -> Transaction:
         """Begin a transaction on a committed version; reads on it see exactly that version until it ends.
 
-        With the version at hand locally this makes no remote request. Raises NotFoundError (never committed
+        With the version at hand locally this makes no remote request, but for the first ``worker`` of a run: see
+        ``OperatorStates``. Raises NotFoundError (never committed
         or retired), InvalidInputError (other id, other number of partitions), FormatError, StorageError.
         """
         self._shared.failpoints.hit("begin.before")
@@ -116,7 +121,8 @@ class Store:
         leased = self._versions.leased(base)
         try:
             self._check_partitions(leased.meta, num_partitions)
-            transaction = self._opened(caller, base, leased, worker)
+            states = () if worker is None else self._states_of_operator(caller, leased.meta)
+            transaction = self._opened(caller, base, leased, worker, states)
         except BaseException:
             with self._lock:
                 self._copies.release(leased.copy)
@@ -143,7 +149,7 @@ class Store:
         base = self.decisions.commit_of(caller, version, commit_id)
         leased = self._versions.replayed(base, start, start_id)
         try:
-            transaction = self._opened(caller, base, leased, None)
+            transaction = self._opened(caller, base, leased, None, ())
         except BaseException:
             with self._lock:
                 self._copies.release(leased.copy)
@@ -252,7 +258,15 @@ class Store:
                 f"{num_partitions} partitions of it: pyspark-ckpt rescale.",
             )
 
-    def _opened(self, caller: Caller, base: Marker, leased: Leased, worker: WorkerTask | None) -> Transaction:
+    def _states_of_operator(self, caller: Caller, own: StoreMeta) -> Sequence[States]:
+        """What a program of a run is checked against; a reader outside a query runs none."""
+        if not caller.run_id or own.marker == EMPTY:
+            return ()
+        return self._operators.of(caller.run_id, self.identity, own, self.place, self._traffic)
+
+    def _opened(
+        self, caller: Caller, base: Marker, leased: Leased, worker: WorkerTask | None, states: Sequence[States]
+    ) -> Transaction:
         number = next(self._shared.transaction_numbers)
         staging = self._shared.local_dir / "staging" / f"{number}-{uuid.uuid4().hex[:8]}"
         transaction = Transaction(
@@ -261,7 +275,7 @@ class Store:
         try:
             staging.mkdir(mode=0o700)
             if worker is not None:
-                self._write_ticket(transaction, worker)
+                self._write_ticket(transaction, worker, states)
         except OSError as problem:
             transaction.clear()
             raise StorageError(f"{self.identity}: could not make the staging folder {staging}: {problem}.") from problem
@@ -269,7 +283,7 @@ class Store:
             self._transactions[number] = transaction
         return transaction
 
-    def _write_ticket(self, transaction: Transaction, worker: WorkerTask) -> None:
+    def _write_ticket(self, transaction: Transaction, worker: WorkerTask, states: Sequence[States]) -> None:
         who, copy = self.identity, transaction.copy
         transaction.ticket = ticket_path(self._shared.local_dir, worker, who.operator, who.name)
         live = self.is_live(transaction)
@@ -288,13 +302,14 @@ class Store:
                 self.options.compression,
                 transaction.meta,
                 worker.key_schema,
-                self._allows_non_restored_state(transaction.meta),
+                self._allows_non_restored_state([transaction.meta.states, *states]),
+                tuple(states),
             ),
         )
 
-    def _allows_non_restored_state(self, meta: StoreMeta) -> bool:
+    def _allows_non_restored_state(self, states: Iterable[States]) -> bool:
         """Whether the restore that made the checkpoint says so; one request for a store."""
-        if self._is_state_left is None and any(map(is_keyed, meta.states)):
+        if self._is_state_left is None and any(map(is_keyed, chain.from_iterable(states))):
             self._is_state_left = bool(self.checkpoint.list(CHECKPOINT_FOLDER, prefix=NON_RESTORED_STATE_NAME))
         return bool(self._is_state_left)
 

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
 from weakref import WeakValueDictionary
@@ -30,6 +31,7 @@ from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.local_files import make_private
 from pyspark_ckpt.state_store.maintenance import Maintenance
+from pyspark_ckpt.state_store.operator_states import OperatorStates
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
 from pyspark_ckpt.state_store.store import Store
@@ -121,6 +123,9 @@ class Stores:
         self._left_over = set((local_dir / "stores").iterdir())
         self._started = time.monotonic()
         self._epochs: WeakValueDictionary[tuple[str, S3Settings, S3aSettings], Epochs] = WeakValueDictionary()
+        self._operators: WeakValueDictionary[tuple[str, S3Settings, S3aSettings], OperatorStates] = (
+            WeakValueDictionary()
+        )
         self._transactions: OrderedDict[int, tuple[Store, Transaction]] = OrderedDict()
 
     def open(
@@ -149,9 +154,14 @@ class Stores:
         with self._lock:
             shelf = self._shelves.get(access)
             if shelf is None:
-                epochs = self._epochs.setdefault((checkpoint.url, options.s3, s3a), Epochs(checkpoint))
+                query = (checkpoint.url, options.s3, s3a)
+                epochs = self._epochs.setdefault(query, Epochs(checkpoint))
+                operators = self._operators.get(query)
+                if operators is None:
+                    operators = self._operator_states(checkpoint_root, options.s3, s3a)
+                    self._operators[query] = operators
                 folder = self._free_folder(_folder_name(identity, place.url))
-                store = Store(identity, place, checkpoint, traffic, epochs, folder, options, self._shared)
+                store = Store(identity, place, checkpoint, traffic, epochs, operators, folder, options, self._shared)
                 if folder not in self._adopted:
                     store.adopt()
                     self._adopted.add(folder)
@@ -162,6 +172,13 @@ class Stores:
             handle = Handle(next(self._handle_numbers), access, shelf.store, shelf.maintenance, caller)
             self._handles[handle.number] = handle
             return handle
+
+    def _operator_states(self, checkpoint_root: str, s3: S3Settings, s3a: S3aSettings) -> OperatorStates:
+        places = partial(self._places_of, s3, s3a)
+        return OperatorStates(places(checkpoint_root), places, self._shared.pool)
+
+    def _places_of(self, s3: S3Settings, s3a: S3aSettings, url: str) -> BlobPlace:
+        return self._places(url, s3, s3a)
 
     def _free_folder(self, name: str) -> Path:
         """A local folder that no open store has: the last used of those left over of the store, else a new one."""

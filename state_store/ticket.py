@@ -22,7 +22,7 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import Count, decoded
 from pyspark_ckpt.state_store.keys import CommitId
 from pyspark_ckpt.state_store.local_files import publish
-from pyspark_ckpt.state_store.meta import StoreMeta
+from pyspark_ckpt.state_store.meta import State, StoreMeta
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
 
@@ -40,7 +40,7 @@ class Ticket(msgspec.Struct, frozen=True):
     """Content of a ticket. ``meta`` is the store at the base version: its states and their numbers.
 
     ``compression``: of the database, and of what the worker writes. ``allow_non_restored_state``: states that the
-    worker's operator does not declare are no error.
+    worker's operator does not declare are no error. ``operator_states``: see ``OperatorStates``.
     """
 
     operator: Count
@@ -56,6 +56,7 @@ class Ticket(msgspec.Struct, frozen=True):
     meta: StoreMeta
     key_schema: str = ""
     allow_non_restored_state: bool = False
+    operator_states: tuple[tuple[State, ...], ...] = ()
 
 
 def ticket_path(local_dir: Path, task: WorkerTask, operator: int, name: str) -> Path:

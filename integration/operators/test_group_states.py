@@ -212,6 +212,15 @@ def test_groups_that_have_timed_out_have_their_states_and_expired_rows_are_freed
     assert len(kept) == operators[-1].numRowsTotal
 
 
+def test_a_time_to_live_in_event_time_is_refused_by_the_first_call_when_there_is_no_watermark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    case = Case(_grouped(pause, Pauses(), "user int, ends bigint, seen string"), (_COMING_AND_GOING,), "update")
+    write_inputs(case, tmp_path, 0, 1)
+    with pytest.raises(StreamingQueryException, match=r"State 'visits/seen' has a time .* the frame has no watermark"):
+        run(OURS.session(spark), case, tmp_path, collect_into({}))
+
+
 class Calls:
     """Which calls a group has had."""
 

@@ -113,6 +113,16 @@ def test_a_change_that_loses_something_is_refused_by_both_types(old: pa.DataType
         adaptation(old, new, {})
 
 
+def test_a_field_that_cannot_be_read_is_named_by_its_path_and_sparks_names_of_its_types() -> None:
+    def kind(leaf: pa.DataType) -> pa.DataType:
+        return struct(all=pa.list_(struct(by=pa.map_(TEXT, struct(at=leaf)))))
+
+    words = r"field 'all\.element\.by\.value\.at': values of type timestamp cannot be read as bigint"
+    with pytest.raises(InvalidInputError, match=words) as found:
+        adaptation(kind(pa.timestamp("us", "UTC")), kind(LONG), {})
+    assert "allowNonRestoredState" in str(found.value.hint)
+
+
 def test_schemas_keep_their_numbers_when_a_program_goes_back_and_on() -> None:
     first = evolved(None, "long")
     second = evolved(first, "double")

@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.blobs.metered import LISTS, READS, Traffic
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError, StorageError
-from pyspark_ckpt.state_store.inventory import inventory
+from pyspark_ckpt.state_store.inventory import OperatorVersion, inventory
 from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.pins import FOLDER as PINS_FOLDER
@@ -285,7 +285,14 @@ def test_a_keyed_operator_is_found_under_its_new_uid(partitions: int, quick_path
     [
         ({"uid_map": {"unknown": "new"}}, rf"renames \['unknown'\].*{UID}"),
         ({"parallelism": MAX_PARALLELISM + 1}, f"max_parallelism {MAX_PARALLELISM}: it cannot have"),
-        ({"parallelism": 0}, "too few"),
+        ({"uid_map": {UID: "a/b"}}, rf"renames '{UID}' to 'a/b': give a uid without '/'"),
+        ({"uid_map": {UID: ""}}, rf"renames '{UID}' to '': give a uid"),
+        ({"uid_map": {UID: None}}, rf"renames '{UID}' to None: give a uid"),
+        ({"parallelism": 0}, "^0 partitions are too few"),
+        ({"parallelism": -1}, "^-1 partitions are too few"),
+        ({"parallelism": 2.5}, "parallelism is 2.5, which is no whole number"),
+        ({"parallelism": "2"}, "parallelism is '2', which"),
+        ({"parallelism": True}, "parallelism is True, which"),
         ({"parallelism": 1 << 30}, "too many"),
         ({"query_id": "another"}, "not 'keep' or 'new'"),
     ],
@@ -295,6 +302,15 @@ def test_nothing_is_written_when_a_restore_is_refused(more: dict[str, Any], word
     savepoints.savepoint(query.location, str(quick_path / "taken"))
     with pytest.raises(InvalidInputError, match=words):
         savepoints.restore(str(quick_path / "taken"), str(quick_path / "restored"), **more)
+    assert files(quick_path / "restored") == {}
+
+
+def test_states_of_two_uids_do_not_become_those_of_one(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = written(quick_path / "query", 2, operators=(2,), batches=1)
+    savepoints.savepoint(query.location, str(quick_path / "taken"))
+    monkeypatch.setattr(OperatorVersion, "uids", [UID, "guests"])  # of a uid that was left alone when it was changed
+    with pytest.raises(InvalidInputError, match=rf"the uid 'guests' to the states of \['{UID}', 'guests'\]"):
+        savepoints.restore(str(quick_path / "taken"), str(quick_path / "restored"), uid_map={UID: "guests"})
     assert files(quick_path / "restored") == {}
 
 

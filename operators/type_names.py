@@ -1,4 +1,4 @@
-"""Arrow types by their names: the types of a keyed operator's key columns are stored as Arrow writes them."""
+"""Types by their names: those of a keyed operator's key columns are stored as Arrow writes them, users know Spark's."""
 
 from __future__ import annotations
 
@@ -43,6 +43,13 @@ def arrow_type_named(name: str) -> pa.DataType:
     if end != len(name):
         raise _unknown(name, f"it goes on with {name[end : end + 32]!r}")
     return kind
+
+
+def spark_name(kind: pa.DataType) -> str:
+    """What Spark's DDL calls a type."""
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    return str(from_arrow_type(kind, prefer_timestamp_ntz=True).simpleString())
 
 
 def _unknown(name: str, why: object) -> FormatError:

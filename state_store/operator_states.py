@@ -1,0 +1,107 @@
+"""What all partitions of an operator have of its keyed states, at the version on which a run of the query begins.
+
+A program is checked against all of that before it commits anything. Spark calls it for partitions that have rows, and
+no others: what these could go on with, others might not, and by then neither the old program nor the new one could go
+on in all of them. Nothing is stored for it: what the stores say of themselves is the truth, also behind a batch
+that failed, a restore or a rescaling.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from typing import TypeAlias
+
+import msgspec
+
+from pyspark_ckpt.state_store.blobs import BlobPlace, MeteredPlace, Traffic
+from pyspark_ckpt.state_store.commit_log import ids_of
+from pyspark_ckpt.state_store.context import Identity
+from pyspark_ckpt.state_store.delta import read_meta
+from pyspark_ckpt.state_store.errors import InternalError
+from pyspark_ckpt.state_store.lineage import Lineage
+from pyspark_ckpt.state_store.manifest import read_manifest
+from pyspark_ckpt.state_store.meta import State, StoreMeta, is_keyed
+from pyspark_ckpt.state_store.remote import store_folder
+from pyspark_ckpt.state_store.winners import resolve
+
+RUNS_KEPT = 64
+
+States: TypeAlias = tuple[State, ...]
+
+
+class OperatorStates:
+    """Those of the operators of one query, read once for each run. Safe to call from many threads."""
+
+    def __init__(self, checkpoint: BlobPlace, places: Callable[[str], BlobPlace], pool: Executor) -> None:
+        """Find stores by ``places``; ``pool`` reads several at once."""
+        self._checkpoint = checkpoint
+        self._places = places
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[str, int, str], tuple[States, ...]] = OrderedDict()
+
+    def of(
+        self, run_id: str, identity: Identity, own: StoreMeta, place: BlobPlace, traffic: Traffic
+    ) -> tuple[States, ...]:
+        """The keyed states of each partition that has some, those that are alike once; as a run's first call saw it.
+
+        ``own``, in ``place``: what the store ``identity`` is at the version that the run begins on. The first call of a
+        run makes two or three requests for each other partition, which ``traffic`` counts; later ones make none.
+        Raises InvalidInputError, ConflictError, FormatError, StorageError.
+        """
+        key = (run_id, identity.operator, identity.name)
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = tuple(self._read(identity, own, place, traffic))
+                while len(self._known) > RUNS_KEPT:
+                    self._known.popitem(last=False)
+            return self._known[key]
+
+    def _read(self, identity: Identity, own: StoreMeta, place: BlobPlace, traffic: Traffic) -> Sequence[States]:
+        checkpoint = MeteredPlace(self._checkpoint, traffic)
+        named = ids_of(checkpoint, own.version).get(str(identity.operator), [])
+        root = place.url.removesuffix(store_folder(identity))
+        if root == place.url:
+            raise InternalError(f"{identity}: its state is in {place.url}, and not in a folder of its number.")
+
+        def read(partition: int) -> States:
+            other = replace(identity, partition=partition)
+            there = MeteredPlace(self._places(f"{root}{store_folder(other)}"), traffic)
+            ids = named[partition] if partition < len(named) else []
+            return _keyed(_meta_of(there, checkpoint, other, own.version, ids))
+
+        others = [number for number in range(own.num_partitions or 0) if number != identity.partition]
+        return list(_different([_keyed(own), *self._pool.map(read, others)]))
+
+
+def _meta_of(
+    place: BlobPlace, checkpoint: BlobPlace, identity: Identity, version: int, ids: Sequence[str]
+) -> StoreMeta | None:
+    """What a store is at a version; None if that has gone, which the partition's own task of the batch will say."""
+    lineage = Lineage.of(place.list(prefix=f"{version:020d}-"))
+    if not lineage.commits_of(version):
+        return None
+    who = str(identity)
+    commit = resolve(place, checkpoint, version, identity.operator, identity.partition, who, ids, lineage)
+    if commit in lineage.deltas:
+        name, blob = lineage.deltas[commit]
+        return read_meta(place, name, blob.size_bytes)
+    return read_manifest(place, commit)[1].store
+
+
+def _keyed(meta: StoreMeta | None) -> States:
+    return () if meta is None else tuple(filter(is_keyed, meta.states))
+
+
+def _different(partitions: Sequence[States]) -> Iterator[States]:
+    """Those that say something, each once; of rows it counts whether there are any."""
+    seen = set()
+    for states in partitions:
+        said = msgspec.json.encode([(state.name, state.rows > 0, state.descriptor) for state in states])
+        if states and said not in seen:
+            seen.add(said)
+            yield states
