@@ -271,7 +271,7 @@ class Store:
 
     def _write_ticket(self, transaction: Transaction, worker: WorkerTask) -> None:
         who, copy = self.identity, transaction.copy
-        transaction.ticket = ticket_path(self._shared.local_dir, worker, who.operator, who.name)
+        transaction.ticket = ticket_path(self._shared.local_dir, worker, who)
         live = self.is_live(transaction)
         write_ticket(
             transaction.ticket,
@@ -289,6 +289,7 @@ class Store:
                 transaction.meta,
                 worker.key_schema,
                 self._allows_non_restored_state(transaction.meta),
+                worker.num_partitions,
             ),
         )
 
