@@ -47,7 +47,7 @@ class GroupSession(WorkerSession):
         log_bytes: int = LOG_BYTES,
     ) -> None:
         """Find or create ``states``. Raises as WorkerSession does."""
-        super().__init__(ticket, states, None, keys, now_ms)
+        super().__init__(ticket, states, keys, now_ms)
         self._staging = staging = Path(ticket.staging)
         earlier = len(list(staging.glob(f"groups-*{SUFFIX}")))
         self.is_first = earlier == 0

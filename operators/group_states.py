@@ -17,6 +17,7 @@ from pyspark_ckpt.operators.group_times import NO_WATERMARK
 from pyspark_ckpt.operators.processors import declared_in
 from pyspark_ckpt.operators.spark_hash import SparkHash
 from pyspark_ckpt.operators.staging import row_changes, sweep, written
+from pyspark_ckpt.operators.state_partition import check_place
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.timers import Timers
 from pyspark_ckpt.operators.unsafe_rows import row_reader
@@ -29,6 +30,7 @@ from pyspark_ckpt.state_store.ticket import Ticket
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pyspark import TaskContext
     from pyspark.sql.streaming.state import GroupState
 
     from pyspark_ckpt.operators.ttl import Clock
@@ -84,11 +86,19 @@ class GroupFunctionWithStates:
 
 
 class _GroupsTask:
-    """The states of one operator in one task, in this process."""
+    """The states of one operator while this process is given groups of one partition.
 
-    def __init__(self, called: GroupFunctionWithStates, attempt: int, local_dir: str, state: GroupState) -> None:
-        self.place = (attempt, called.declared.uid)
-        self.ticket = ticket = find_ticket(attempt, local_dir)
+    Spark makes a new TaskContext whenever it begins to hand groups to the process: those of a partition that have rows,
+    those of it that have timed out, and behind ``coalesce`` those of the task's next partition. All of them are handed
+    over between the begin and the commit of the partition's transaction, so the ticket is that of the partition.
+    """
+
+    def __init__(
+        self, called: GroupFunctionWithStates, context: TaskContext, local_dir: str, state: GroupState
+    ) -> None:
+        self.context = context
+        self.uid = called.declared.uid
+        self.ticket = ticket = find_ticket(context.taskAttemptId(), local_dir)
         with naming(ticket, called.declared.uid):
             self._begin(called, ticket, state)
 
@@ -112,7 +122,9 @@ class _GroupsTask:
     def at(self, state: GroupState) -> object:
         """The states of a group, which may have had its rows before if Spark's ``state`` has timed out."""
         key = self._read(state._keyAsUnsafe)  # noqa: SLF001 - the key, unharmed by pandas
-        suffix = self._hash(key).to_bytes(HASH_BYTES, "big") + self._codec.encode(key)
+        key_hash = self._hash(key)
+        check_place(self.ticket, self.uid, key_hash)
+        suffix = key_hash.to_bytes(HASH_BYTES, "big") + self._codec.encode(key)
         self._session.at(suffix, is_again=state.hasTimedOut)
         return self._states
 
@@ -121,12 +133,12 @@ class _GroupsTask:
         self._session.stage_group(written(self._bound), partial(row_changes, self._bound))
 
     def close(self) -> None:
-        """Let go of the session, whose task has ended."""
+        """Let go of the session, whose groups have all been called."""
         self._session.close()
 
 
 _current: _GroupsTask | None = None
-"""Of the task that this worker process runs; the next task's takes its place."""
+"""Of the partition whose groups this worker process is given; the next one's takes its place."""
 
 
 def _task(called: GroupFunctionWithStates, state: GroupState) -> _GroupsTask:
@@ -136,15 +148,14 @@ def _task(called: GroupFunctionWithStates, state: GroupState) -> _GroupsTask:
     context = TaskContext.get()
     if context is None:
         raise LifecycleError(f"A function with states of {called.declared.uid!r} is called outside of a Spark task.")
-    place = (context.taskAttemptId(), called.declared.uid)
-    if _current is None or _current.place != place:
+    if _current is None or _current.context is not context or _current.uid != called.declared.uid:
         if _current is not None:
             _current.close()
             _current = None
         local_dir = context.getLocalProperty(f"{PREFIX}localDir") or ""
         if context.getLocalProperty(f"{PREFIX}allowNonRestoredState") == "true":
             called = replace(called, declared=replace(called.declared, allow_non_restored_state=True))
-        _current = _GroupsTask(called, place[0], local_dir, state)
+        _current = _GroupsTask(called, context, local_dir, state)
     return _current
 
 

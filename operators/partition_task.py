@@ -25,11 +25,12 @@ from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorPro
 from pyspark_ckpt.operators.row_buffer import RowBuffer, ranges
 from pyspark_ckpt.operators.runs import Work
 from pyspark_ckpt.operators.staging import finish, flush, sweep
+from pyspark_ckpt.operators.state_partition import check_place, check_planned
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.unsafe_rows import portions, read_rows
 from pyspark_ckpt.operators.worker_session import WorkerSession, find_ticket, naming
 from pyspark_ckpt.state_store.errors import LifecycleError
-from pyspark_ckpt.state_store.murmur3 import hash_of_int
+from pyspark_ckpt.state_store.murmur3 import SEED, of_int
 from pyspark_ckpt.state_store.ticket import Ticket
 
 if TYPE_CHECKING:
@@ -91,15 +92,16 @@ class PartitionTask:
         if task is None:
             raise LifecycleError(f"Keyed operator {self.operator.uid!r} is called outside of a Spark task.")
         _settle()
-        self._check_place(int(key[0]), task.partitionId())
+        ticket = find_ticket(task.taskAttemptId(), self.operator.local_dir)
+        check_planned(ticket, self.operator.uid, self.operator.partitions)
+        check_place(ticket, self.operator.uid, of_int(int(key[0]), SEED))
         times = GroupTimes(self.operator, state)
         context = Context(
             batch_id=int(task.getLocalProperty("streaming.sql.batchId") or -1),
-            partition=task.partitionId(),
+            partition=ticket.partition,
             processing_time_ms=times.processing_ms,
             watermark_ms=times.watermark_ms,
         )
-        ticket = find_ticket(task.taskAttemptId(), self.operator.local_dir)
         with naming(ticket, self.operator.uid):
             batches = self._run(chunks, ticket, times, context)
             yield from frames_of(batches, int(task.getLocalProperty(RECORDS_CONF) or RECORDS))
@@ -111,7 +113,7 @@ class PartitionTask:
         states = DeclaredStates(self.operator.uid, self.operator.states, self.operator.allow_non_restored_state)
         key_schema = {name: str(kind) for name, kind in zip(self.operator.by, self.operator.key_types, strict=True)}
         declared = states.descriptors(ticket, key_schema, {"max_parallelism": self.operator.max_parallelism})
-        session = WorkerSession(ticket, declared, self.operator.partitions, codec, times.now_ms, times.fired_ms)
+        session = WorkerSession(ticket, declared, codec, times.now_ms, times.fired_ms)
         processor, bound = states.bound(self.processor, session)
         timers = [each for each in bound if isinstance(each, BoundTimers)]
         work, firing = Work(self.operator, processor, context, session.position), Firing(timers, session)
@@ -159,11 +161,3 @@ class PartitionTask:
             given, hashes = given.take(order), hashes[order.to_numpy()]
         keys, index = group_by_key(given, self.operator.by, codec, hashes)
         return work.process(keys, index, given)
-
-    def _check_place(self, route: int, partition: int) -> None:
-        if hash_of_int(route) % self.operator.partitions != partition:
-            raise LifecycleError(
-                f"Keyed operator {self.operator.uid!r} was planned for {self.operator.partitions} partitions, "
-                "and the query runs with another number: that of its checkpoint.",
-                hint="Set spark.sql.shuffle.partitions to the number of the checkpoint before the query is built.",
-            )

@@ -50,12 +50,11 @@ class WorkerSession:
         self,
         ticket: Ticket,
         states: Sequence[tuple[str, Descriptor]],
-        partitions: int | None,
         keys: KeyCodec,
         now_ms: Mapping[Clock, int],
         fired_ms: Mapping[Clock, int] = MappingProxyType({}),
     ) -> None:
-        """Find or create ``states`` of an operator that was planned for so many ``partitions`` (None: for any number).
+        """Find or create ``states``.
 
         ``fired_ms``: the instants up to which there are no timers any more.
 
@@ -78,13 +77,6 @@ class WorkerSession:
         self.counts: Counter[str] = Counter()
         self._files: list[str] = []
         self._written = 0
-        recorded = ticket.meta.num_partitions
-        if partitions is not None and recorded not in (None, partitions):
-            raise LifecycleError(
-                f"The query was planned for {partitions} partitions, and its checkpoint has {recorded}.",
-                hint=f"Set spark.sql.shuffle.partitions to {recorded} before the query is built, or make a checkpoint "
-                f"for {partitions} partitions of this one: pyspark-ckpt rescale.",
-            )
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """Values of the base version, None where there is none; fastest for sorted keys."""
@@ -156,17 +148,23 @@ class WorkerSession:
 
 
 def find_ticket(attempt: int, local_dir: str) -> Ticket:
-    """The ticket of a task attempt of the executor whose Python worker this is.
+    """The ticket of a task attempt of the executor whose Python worker this is: that of the partition it is at.
 
-    Raises NotFoundError if the operator does not run on this state store.
+    Raises NotFoundError if the operator does not run on this state store, LifecycleError if it is at several.
     """
     blocks = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
     roots = [local_dir] if local_dir else blocks
     task = WorkerTask(attempt, Path(blocks[0]).name)
     paths = [path for root in roots if root for path in ticket_paths(Path(root), task)]
-    if len(paths) != 1:
+    if len(paths) > 1:
+        raise LifecycleError(
+            f"Task attempt {attempt} has {len(paths)} tickets of the ckpt state store below {roots}: it is not certain "
+            f"for which partition a function is called.",
+            hint="Call repartition on the rows of one of the operators that Spark runs in one task.",
+        )
+    if not paths:
         raise NotFoundError(
-            f"Task attempt {attempt} has {len(paths)} tickets of the ckpt state store below {roots}.",
+            f"Task attempt {attempt} has 0 tickets of the ckpt state store below {roots}.",
             hint="Call pyspark_ckpt.configure(builder) first; a checkpoint stays with the provider that made it.",
         )
     return read_ticket(paths[0])

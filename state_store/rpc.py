@@ -203,7 +203,7 @@ class Dispatcher:
         store = handle.store
         worker = None
         if request.attempt is not None:
-            worker = WorkerTask(request.attempt, request.executor, request.key_schema)
+            worker = WorkerTask(request.attempt, request.executor, request.key_schema, request.num_partitions)
         transaction = store.begin(handle.caller, request.version, request.id, worker, request.num_partitions)
         return self._begun(store, transaction)
 

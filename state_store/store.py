@@ -285,7 +285,7 @@ class Store:
 
     def _write_ticket(self, transaction: Transaction, worker: WorkerTask, states: Sequence[States]) -> None:
         who, copy = self.identity, transaction.copy
-        transaction.ticket = ticket_path(self._shared.local_dir, worker, who.operator, who.name)
+        transaction.ticket = ticket_path(self._shared.local_dir, worker, who)
         live = self.is_live(transaction)
         write_ticket(
             transaction.ticket,
@@ -304,6 +304,7 @@ class Store:
                 worker.key_schema,
                 self._allows_non_restored_state([transaction.meta.states, *states]),
                 tuple(states),
+                worker.num_partitions,
             ),
         )
 

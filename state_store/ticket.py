@@ -3,7 +3,11 @@
 The state server and the worker share a machine but no connection. Both know the executor's local folder, the task
 attempt's id and the executor, so a small file of that name tells the worker the rest::
 
-    <local folder>/tickets/<task attempt>-<executor>-<operator>-<store>.json
+    <local folder>/tickets/<task attempt>-<executor>-<operator>-<partition>-<store>.json
+
+One task may process several partitions of an operator, one after the other: behind ``coalesce`` it does. Each has its
+ticket from the begin of its transaction to the commit, and Spark begins the next behind that. So what is there while a
+function is called is the ticket of that call's partition, whatever partition the task has itself.
 
 Applications that run at the same time, or after each other, count attempts from 0 each and may share a place for local
 folders: the executor goes by the name of its folder for blocks, which no other has.
@@ -18,6 +22,7 @@ from typing import Annotated
 
 import msgspec
 
+from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import Count, decoded
 from pyspark_ckpt.state_store.keys import CommitId
@@ -29,16 +34,21 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """The task whose Python worker is to find a transaction, and the schema of the operator's keys, in Spark's JSON."""
+    """The task whose Python worker is to find a transaction.
+
+    And of its operator the schema of the keys, in Spark's JSON, and how many partitions the query runs with.
+    """
 
     attempt: int
     executor: str = ""
     key_schema: str = ""
+    num_partitions: int | None = None
 
 
 class Ticket(msgspec.Struct, frozen=True):
     """Content of a ticket. ``meta`` is the store at the base version: its states and their numbers.
 
+    ``num_partitions``: what the query runs with, also where ``meta`` has none recorded, at version 0.
     ``compression``: of the database, and of what the worker writes. ``allow_non_restored_state``: states that the
     worker's operator does not declare are no error. ``operator_states``: see ``OperatorStates``.
     """
@@ -57,11 +67,13 @@ class Ticket(msgspec.Struct, frozen=True):
     key_schema: str = ""
     allow_non_restored_state: bool = False
     operator_states: tuple[tuple[State, ...], ...] = ()
+    num_partitions: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
-def ticket_path(local_dir: Path, task: WorkerTask, operator: int, name: str) -> Path:
+def ticket_path(local_dir: Path, task: WorkerTask, store: Identity) -> Path:
     """Where the ticket of a task attempt for one store lies."""
-    return local_dir / "tickets" / f"{_prefix(task)}{operator}-{_UNSAFE.sub('_', name)}.json"
+    of_store = f"{store.operator}-{store.partition}-{_UNSAFE.sub('_', store.name)}"
+    return local_dir / "tickets" / f"{_prefix(task)}{of_store}.json"
 
 
 def ticket_paths(parent: Path, task: WorkerTask) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.sources import Source
 from pyspark_ckpt import operators as ckpt
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.murmur3 import SEED, of_int
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,16 +33,75 @@ def test_a_second_keyed_operator_in_a_query_is_refused(spark: SparkSession, tmp_
         ckpt.keyed(frame, "user", uid="second").process(Totals(), TOTALS)
 
 
-def test_a_plan_for_another_number_of_partitions_is_refused_before_the_first_row(
+_FEW_HASH = next(user for user in count() if of_int(user, SEED) < 1 << 31)
+"""A user of the first half of all partitions, however many these are."""
+_ONE_KEY = Source("id long, user int", (((0, _FEW_HASH),), ((1, _FEW_HASH),)))
+
+
+class Unlucky(Totals):
+    """Fails in its first batch."""
+
+    def process(self, _ctx: ckpt.Context, _key: Any, _rows: Sequence[Any]) -> Any:  # noqa: ANN401
+        raise ValueError("a mistake")
+
+
+@pytest.mark.parametrize(("planned", "started"), [(1, 3), (4, 2)])
+def test_a_plan_for_another_number_of_partitions_is_refused_in_the_first_batch(
+    planned: int, started: int, spark: SparkSession, tmp_path: Path
+) -> None:
+    _ONE_KEY.write(tmp_path / "in", 0, 1)
+    session = OURS.session(spark, **{SHUFFLE_PARTITIONS: str(planned)})
+    rows = keyed(Totals(), TOTALS)([_ONE_KEY.stream(session, tmp_path / "in")])
+    session.conf.set(SHUFFLE_PARTITIONS, str(started))
+    batches: dict[int, Lines] = {}
+    writer = rows.writeStream.outputMode("update").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.foreachBatch(collect_into(batches)).trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException) as refused:
+        query.awaitTermination()
+    problem = f"Keyed operator 'it' was planned for {planned} partitions, and the query runs with {started}."
+    assert problem in str(refused.value)
+    assert f"Set spark.sql.shuffle.partitions to {started} before the query is built" in str(refused.value)
+    assert batches == {}
+    assert not (tmp_path / "checkpoint" / "commits" / "0").exists()
+
+
+def test_a_plan_for_another_number_than_that_of_a_batch_that_has_failed_is_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    case = Case(keyed(Totals(), TOTALS), (EVENTS,), output_mode="update")
+    write_inputs(Case(keyed(Totals(), TOTALS), (_ONE_KEY,)), tmp_path, 0, 1)
+    batches: dict[int, Lines] = {}
+    for processor, partitions, problem in (
+        (Unlucky(), "2", "a mistake"),
+        (Totals(), "4", "planned for 4 partitions, and the query runs with 2[.]"),
+    ):
+        session = OURS.session(spark, **{SHUFFLE_PARTITIONS: partitions})
+        case = Case(keyed(processor, TOTALS), (_ONE_KEY,), "update")
+        with pytest.raises(StreamingQueryException, match=problem):
+            run(session, case, tmp_path, collect_into(batches))
+    assert batches == {}
+    assert not (tmp_path / "checkpoint" / "commits" / "0").exists()
+    session = OURS.session(spark, **{SHUFFLE_PARTITIONS: "2"})
+    run(session, Case(keyed(Totals(), TOTALS), (_ONE_KEY,), "update"), tmp_path, collect_into(batches))
+    assert batches == {0: (f"Row(user={_FEW_HASH}, rows=1, total=0)",)}
+
+
+@pytest.mark.parametrize("source", [EVENTS, _ONE_KEY], ids=["many keys", "one key"])
+def test_a_plan_for_another_number_of_partitions_is_refused_before_the_first_row(
+    source: Source, spark: SparkSession, tmp_path: Path
+) -> None:
+    case = Case(keyed(Totals(), TOTALS), (source,), output_mode="update")
     write_inputs(case, tmp_path, 0, 1)
     run(OURS.session(spark), case, tmp_path, collect_into({}))
     write_inputs(case, tmp_path, 1, 2)
-    other = OURS.session(spark, **{SHUFFLE_PARTITIONS: str(PARTITIONS + 1)})
-    with pytest.raises(Exception, match=f"planned for {PARTITIONS + 1} partitions"):
-        run(other, case, tmp_path, collect_into({}))
+    planned = 2 * PARTITIONS
+    with pytest.raises(StreamingQueryException) as refused:
+        run(OURS.session(spark, **{SHUFFLE_PARTITIONS: str(planned)}), case, tmp_path, collect_into({}))
+    for told in (
+        f"Keyed operator 'it' was planned for {planned} partitions, and the query runs with {PARTITIONS}: that of its",
+        f"Set spark.sql.shuffle.partitions to {PARTITIONS} before the query is built",
+        f"pyspark-ckpt rescale CHECKPOINT NEW -n {planned}",
+    ):
+        assert told in str(refused.value)
     batches: dict[int, Lines] = {}
     run(OURS.session(spark), case, tmp_path, collect_into(batches))
     assert len(batches[1]) > 0

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.keys import hashed_key
@@ -98,10 +99,12 @@ def test_a_part_with_types_that_are_none_is_refused(schema: object) -> None:
 
 
 def made_ticket(local_dir: Path) -> tuple[Path, Ticket]:
-    path = ticket_path(local_dir, WorkerTask(5), 0, "default")
+    path = ticket_path(local_dir, WorkerTask(5), Identity(0, 0, "default"))
     path.parent.mkdir(parents=True, exist_ok=True)
     db, staging = local_dir / "stores" / "0-0" / "ab" / "db", local_dir / "staging" / "5-ab"
-    ticket = Ticket(0, 0, "default", 0, "0", "ab" * 16, str(db), True, str(staging), "lz4", EMPTY_META)
+    ticket = Ticket(
+        0, 0, "default", 0, "0", "ab" * 16, str(db), True, str(staging), "lz4", EMPTY_META, num_partitions=2
+    )
     write_ticket(path, ticket)
     return path, ticket
 

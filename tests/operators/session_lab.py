@@ -116,7 +116,7 @@ class SessionLab:
             declared.append((name, Descriptor(ordered=isinstance(state, Timers), ttl=ttl)))
             if state.ttl is not None:
                 declared.append((index_name(name), Descriptor(ordered=True, internal=True)))
-        session = WorkerSession(read_ticket(path), declared, 1, KEYS, clocks, fired_ms or {})
+        session = WorkerSession(read_ticket(path), declared, KEYS, clocks, fired_ms or {})
         bound = {
             name: bind(Binding(state, kinds, session.numbers[name], session.numbers.get(index_name(name)), session))
             for name, (state, kinds) in self.states.items()

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from pyspark_ckpt.operators.worker_session import _opened, _reader, _readers, find_ticket
-from pyspark_ckpt.state_store.errors import NotFoundError
+from pyspark_ckpt.state_store.context import Identity
+from pyspark_ckpt.state_store.errors import LifecycleError, NotFoundError
 from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.ticket import WorkerTask, read_ticket, ticket_path
 from tests.lab import Lab, Server
 
 ENDED = 3
+STORE = Identity(0, 3, "default")
 
 
 def test_a_worker_finds_the_ticket_of_its_own_executor_when_others_share_its_place(
@@ -39,6 +41,22 @@ def test_a_worker_finds_the_ticket_of_its_own_executor_when_others_share_its_pla
             find_ticket(7, str(tmp_path))
 
 
+def test_a_worker_is_told_when_its_task_has_two_partitions_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "")
+    lab = Lab(tmp_path)
+    lab.server.stores.shut_down()
+    lab.server = Server(tmp_path / "ckpt-0" / "server", {})
+    handles = [lab.open(partition=number, state_dir=str(lab.remote.with_name(str(number)))) for number in (0, 1)]
+    transactions = [lab.begin(handle, 0, attempt=7) for handle in handles]
+    with pytest.raises(LifecycleError, match=r"attempt 7 has 2 tickets.*not certain for which partition"):
+        find_ticket(7, str(tmp_path))
+    transactions[0].abort()
+    assert find_ticket(7, str(tmp_path)).partition == 1
+    lab.server.stores.shut_down()
+
+
 def read_and_end(ticket: Path) -> None:
     """Open a reader as a worker does, and end as Spark ends it."""
     _reader(read_ticket(ticket))
@@ -50,7 +68,7 @@ def test_what_workers_that_were_ended_have_left_goes_when_another_reads_or_a_ser
     handle = lab.open()
     (base,) = lab.grow(handle, 1)
     lab.begin(handle, 1, base, attempt=7)
-    ticket = ticket_path(lab.local_dir, WorkerTask(7), 0, "default")
+    ticket = ticket_path(lab.local_dir, WorkerTask(7), STORE)
     readers = lab.local_dir / "readers"
     ended = get_context("spawn").Process(target=read_and_end, args=(ticket,))
     ended.start()

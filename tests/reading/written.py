@@ -137,9 +137,7 @@ class Written:
     ) -> None:
         types = {name: str(kind) for name, kind in self._keys.items()}
         described = declared.descriptors(ticket, types, {"max_parallelism": GROUPS})
-        session = WorkerSession(
-            ticket, described, self.partitions, self._codec, {"processing": now_ms, "event": now_ms}
-        )
+        session = WorkerSession(ticket, described, self._codec, {"processing": now_ms, "event": now_ms})
         holder, bound = declared.bound(_Holder(), session)
         kept: list[Kept] = bound
         sweep(session, kept, 0)

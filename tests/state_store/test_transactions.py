@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.copies import LocalCopies
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.keys import Marker
@@ -193,7 +194,7 @@ def test_a_ticket_leads_a_worker_to_the_transaction(lab: Lab) -> None:
     handle = lab.open()
     (base,) = lab.grow(handle, 1)
     txn = lab.begin(handle, 1, base, attempt=42)
-    path = ticket_path(lab.local_dir, WorkerTask(42), 0, "default")
+    path = ticket_path(lab.local_dir, WorkerTask(42), Identity(0, 3, "default"))
     ticket = read_ticket(path)
     assert (ticket.db, ticket.staging, ticket.version) == (txn.answer["db"], txn.answer["staging"], 1)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -346,9 +347,8 @@ def test_a_commit_leaves_the_ticket_of_the_next_partition_in_the_same_task(lab: 
         first.commit()
         second = lab.begin(lab.open(partition=4, state_dir=str(lab.remote.with_name("4"))), 0, attempt=turn)
         lab.server.settled()
-        assert (
-            read_ticket(ticket_path(lab.local_dir, WorkerTask(turn), 0, "default")).staging == second.answer["staging"]
-        )
+        (ticket,) = (lab.local_dir / "tickets").iterdir()
+        assert (read_ticket(ticket).partition, read_ticket(ticket).staging) == (4, second.answer["staging"])
         second.abort()
 
 

@@ -82,16 +82,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
       loadEmpty: Boolean): StateStore = {
     if (loadEmpty) throw CkptErrors.unsupported("a load of an empty store", "it rewrites state offline")
     askForSnapshot(forceSnapshotOnCommit)
-    val txn = begin(version, stateStoreCkptId)
-    try {
-      checkPartitions(txn.begun)
-      new CkptStateStore(this, txn, writable = true)
-    } catch {
-      case failure: Throwable =>
-        txn.close()
-        abort(txn.begun)
-        throw failure
-    }
+    new CkptStateStore(this, begin(version, beginCall(version, stateStoreCkptId, writes = true)), writable = true)
   }
 
   override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore =
@@ -165,7 +156,9 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
 
   // ---- transactions ---------------------------------------------------------------------------------------------
 
-  private[ckpt] def begin(version: Long, id: Option[String]): Transaction = begin(version, beginCall(version, id))
+  /** Begins one that reads. */
+  private[ckpt] def begin(version: Long, id: Option[String]): Transaction =
+    begin(version, beginCall(version, id, writes = false))
 
   private[ckpt] def begin(version: Long, call: => Begun): Transaction = {
     val started = System.nanoTime
@@ -197,17 +190,18 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
     throw new IllegalStateException("not reached")
   }
 
-  private def beginCall(version: Long, id: Option[String]): Begun = {
+  /** Whoever `writes` is refused where state was laid out for another number of partitions. */
+  private def beginCall(version: Long, id: Option[String], writes: Boolean): Begun = {
     val open = handle()
     val request = Json.obj().put("handle", open.handle).put("version", version)
     id.fold(request.putNull("id"))(request.put("id", _))
     // A ticket is for the Python workers of an operator on groups. A task may have other stores beside that operator's.
-    Option(TaskContext.get()).filter(_ => valueSchema.fieldNames.headOption.contains(GroupState)) match {
+    Option(TaskContext.get()).filter(_ => writes && valueSchema.fieldNames.headOption.contains(GroupState)) match {
       case Some(context) =>
         request.put("attempt", context.taskAttemptId()).put("key_schema", keySchema.json).put("executor", blocksFolder)
       case None => request.putNull("attempt")
     }
-    request.putNull("num_partitions")
+    if (writes) request.put("num_partitions", partitions) else request.putNull("num_partitions")
     new Begun(open.server, open.server.call("begin", request))
   }
 

@@ -1,0 +1,51 @@
+"""Which partition a call is for: what is refused, and in which words."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from pyspark_ckpt.operators.state_partition import check_place, check_planned
+from pyspark_ckpt.state_store.errors import InternalError, LifecycleError
+from pyspark_ckpt.state_store.meta import EMPTY_META
+from pyspark_ckpt.state_store.murmur3 import SEED, of_int
+from pyspark_ckpt.state_store.routes import routes
+from pyspark_ckpt.state_store.ticket import Ticket
+
+
+def ticket(partition: int, partitions: int | None, recorded: int | None = None) -> Ticket:
+    meta = msgspec.structs.replace(EMPTY_META, num_partitions=recorded)
+    return Ticket(0, partition, "default", 0, "0", "ab" * 16, "", True, "", "lz4", meta, num_partitions=partitions)
+
+
+def test_a_plan_is_told_the_number_that_the_query_runs_with_when_nothing_is_committed() -> None:
+    check_planned(ticket(0, 2), "it", 2)
+    with pytest.raises(LifecycleError) as refused:
+        check_planned(ticket(0, 2), "it", 4)
+    assert refused.value.message == "Keyed operator 'it' was planned for 4 partitions, and the query runs with 2."
+    assert refused.value.hint.startswith("Set spark.sql.shuffle.partitions to 2 before the query is built, or begin")
+
+
+def test_a_plan_is_told_the_number_of_its_checkpoint_when_there_is_one() -> None:
+    check_planned(ticket(0, 2, recorded=2), "it", 2)
+    with pytest.raises(LifecycleError) as refused:
+        check_planned(ticket(0, 2, recorded=2), "it", 4)
+    assert refused.value.message.endswith("runs with 2: that of its checkpoint.")
+    assert "pyspark-ckpt rescale CHECKPOINT NEW -n 4" in refused.value.hint
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3, 7, 200])
+def test_a_group_is_refused_in_each_partition_but_that_of_its_key(partitions: int) -> None:
+    for partition, route in enumerate(routes(partitions)):
+        check_place(ticket(partition, partitions), "it", of_int(route, SEED))
+        if partitions > 1:
+            other = (partition + 1) % partitions
+            with pytest.raises(
+                LifecycleError, match=f"partition {partition} of {partitions} is called in .* {other}[.]"
+            ):
+                check_place(ticket(other, partitions), "it", of_int(route, SEED))
+
+
+def test_a_ticket_without_a_number_of_partitions_is_refused() -> None:
+    with pytest.raises(InternalError, match=r"'it'.*does not say how many partitions"):
+        check_place(ticket(0, None), "it", 1)
