@@ -76,6 +76,14 @@ class OneRow(Bound):
         """Whether the current key has a row."""
         return self._rows.get(self._at.suffix) is not None
 
+    def clear_keys(self, keys: Keys) -> None:
+        """See State."""
+        self._rows.put_cells(keys.suffixes, Cells.absent(len(keys)))
+
+    def exists_keys(self, keys: Keys) -> pa.BooleanArray:
+        """See State."""
+        return pa.array(self._rows.get_cells(keys.suffixes).there)
+
     def _load(self) -> Any:
         stored = self._rows.get(self._at.suffix)
         return None if stored is None else self._codec.decode(stored)
