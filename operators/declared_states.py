@@ -15,7 +15,9 @@ from pyspark_ckpt.operators.bound import Binding, Kept
 from pyspark_ckpt.operators.counters import BoundCounter, Counter, metric_name
 from pyspark_ckpt.operators.evolution import evolved, former_names, schemas_of
 from pyspark_ckpt.operators.expiry import index_name
+from pyspark_ckpt.operators.one_key_calls import refuse_one_key_calls
 from pyspark_ckpt.operators.plan import ProcessorState
+from pyspark_ckpt.operators.processors import VectorProcessor
 from pyspark_ckpt.operators.states import Declared
 from pyspark_ckpt.operators.stored_values import value_codec
 from pyspark_ckpt.operators.timers import Timers
@@ -107,6 +109,8 @@ class DeclaredStates:
             name = self._name(each)
             index = None if each.state.ttl is None else session.numbers[index_name(name)]
             state = bind(Binding(each.state, kinds, session.numbers[name], index, session))
+            if isinstance(holder, VectorProcessor):
+                refuse_one_key_calls(state, self.uid)
             setattr(holder, each.attribute, state)
             bound.append(state)
         return holder, bound
