@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_ckpt.operators.bound import WRONG_VALUE, Binding, Bound
-from pyspark_ckpt.operators.columns import arrow_values, validity
+from pyspark_ckpt.operators.columns import validity
 from pyspark_ckpt.operators.entry_rows import Entries
 from pyspark_ckpt.operators.state_rows import Written
 from pyspark_ckpt.operators.states import ListState, MapState
@@ -195,14 +195,14 @@ class BoundMap(Bound, MapState):
     def get_range(self, keys: Keys, begin: Any = None, end: Any = None) -> pa.MapArray:
         """See MapState."""
         bounds = zip(self._bound_of_each(begin, len(keys)), self._bound_of_each(end, len(keys)), strict=True)
-        counts, map_keys, stored = [0], [], []
+        counts, entries, stored = [0], list[bytes](), list[bytes]()
         for suffix, (first, last) in zip(keys.suffixes, bounds, strict=True):
             for entry, value in self._entries.scan(suffix, first or b"", last):
-                map_keys.append(self._keys.decode(entry)[0])
+                entries.append(entry)
                 stored.append(value)
             counts.append(len(stored))
-        columns = arrow_values(map_keys, self._kinds["key"]), self._codec.decode_column(stored)
-        return pa.MapArray.from_arrays(pa.array(counts, pa.int32()), *columns)
+        (map_keys,) = self._keys.decode_columns(entries)
+        return pa.MapArray.from_arrays(pa.array(counts, pa.int32()), map_keys, self._codec.decode_column(stored))
 
     def put_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array, values: pa.Array) -> None:
         """See MapState."""

@@ -111,7 +111,9 @@ class PartitionTask:
         states = DeclaredStates(self.operator.uid, self.operator.states, self.operator.allow_non_restored_state)
         key_schema = {name: str(kind) for name, kind in zip(self.operator.by, self.operator.key_types, strict=True)}
         declared = states.descriptors(ticket, key_schema, {"max_parallelism": self.operator.max_parallelism})
-        session = WorkerSession(ticket, declared, self.operator.partitions, codec, times.now_ms, times.fired_ms)
+        # Where keys are columns they need not be values that Python has.
+        read = codec.plain if isinstance(self.processor, VectorProcessor) else codec
+        session = WorkerSession(ticket, declared, self.operator.partitions, read, times.now_ms, times.fired_ms)
         processor, bound = states.bound(self.processor, session)
         timers = [each for each in bound if isinstance(each, BoundTimers)]
         work, firing = Work(self.operator, processor, context, session.position), Firing(timers, session)

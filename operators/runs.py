@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.columns import arrow_values, python_values
+from pyspark_ckpt.operators.columns import arrow_of_plain, arrow_values, python_values
 from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
 from pyspark_ckpt.operators.suffixes import Suffixes
@@ -75,7 +75,7 @@ class Work:
             position.upcoming = keys.suffixes[begin:end]
             first = int(ends[begin - 1]) if begin else 0
             part = sorted_rows.slice(first, int(ends[end - 1]) - first)
-            columns = [python_values(column.combine_chunks()) for column in part.columns]
+            columns = list(map(self._python_values, part.column_names, part.columns))
             of_keys = list(map(make, zip(*columns, strict=True)))
             at = 0
             stops = (ends[begin:end] - first).tolist()
@@ -83,6 +83,15 @@ class Work:
                 position.suffix = suffix
                 yield process(context, key, of_keys[at:stop])
                 at = stop
+
+    def _python_values(self, name: str, column: pa.ChunkedArray) -> list[Any]:
+        try:
+            return python_values(column.combine_chunks())
+        except InvalidInputError as problem:
+            raise InvalidInputError(
+                f"Column {name!r} of keyed operator {self.operator.uid!r}: {problem.message}",
+                hint="Process its rows in a VectorProcessor, or give the column another type, such as a number.",
+            ) from problem
 
     def _fired(self, processor: KeyedProcessor, due: Iterator[Due]) -> Iterator[Result]:
         make = struct_class(pa.struct(self.operator.key_fields))._make
@@ -97,7 +106,7 @@ class Work:
             suffixes = sorted(found)
             columns = zip(*(found[suffix] for suffix in suffixes), strict=True)
             fields = self.operator.key_fields
-            arrays = [arrow_values(column, field.type) for column, field in zip(columns, fields, strict=True)]
+            arrays = [arrow_of_plain(column, field.type) for column, field in zip(columns, fields, strict=True)]
             keys = Keys(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), Suffixes(suffixes))
             position_of = {suffix: position for position, suffix in enumerate(suffixes)}
             index = np.array([position_of[each.suffix] for each in chunk], np.int64)

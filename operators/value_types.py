@@ -47,6 +47,10 @@ _MICROSECOND_NS = 1000
 _DECIMAL = Annotated[str, msgspec.Meta(pattern=r"\A-?[0-9]{1,39}(\.[0-9]{1,38})?(E-[0-9]{1,2})?\Z", max_length=64)]
 
 
+class BeyondPythonError(ValueError):
+    """A date or an instant that Spark and Arrow have, and Python has not: before year 1 or behind 9999."""
+
+
 @dataclass(frozen=True)
 class ValueType:
     """A Spark type: as Spark's JSON, and as Arrow."""
@@ -198,8 +202,7 @@ def _reader(kind: pa.DataType) -> Convert:
     if pa.types.is_decimal(kind):
         return _decimal_reader(kind)
     if pa.types.is_timestamp(kind):
-        begin = EPOCH if kind.tz else _NAIVE_EPOCH
-        return lambda value: begin + timedelta(microseconds=value)
+        return _instant_reader(EPOCH if kind.tz else _NAIVE_EPOCH)
     for matches, convert in _PLAIN_READERS:
         if matches(kind):
             return convert
@@ -325,6 +328,23 @@ def _day(value: Any) -> int:
     return int(value.toordinal()) - _EPOCH_DAY
 
 
+def _date(days: int) -> date:
+    try:
+        return date.fromordinal(_EPOCH_DAY + days)
+    except (ValueError, OverflowError) as problem:
+        raise BeyondPythonError(f"the date {days} days from 1970-01-01") from problem
+
+
+def _instant_reader(begin: datetime) -> Convert:
+    def read(micros: int) -> datetime:
+        try:
+            return begin + timedelta(microseconds=micros)
+        except OverflowError as problem:
+            raise BeyondPythonError(f"the instant {micros} us from {begin.isoformat()}") from problem
+
+    return read
+
+
 def _nanoseconds(value: Any) -> int:
     if not isinstance(value, time) or value.tzinfo is not None:
         raise TypeError(f"{value!r} is no time of day")
@@ -372,7 +392,7 @@ _PLAIN_WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
 )
 _PLAIN_READERS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
     (pa.types.is_boolean, bool),
-    (pa.types.is_date, lambda value: date.fromordinal(_EPOCH_DAY + value)),
+    (pa.types.is_date, _date),
     (pa.types.is_time, _time_of_day),
     (pa.types.is_duration, lambda value: timedelta(microseconds=value)),
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import functions as f
 from pyspark.sql.types import VariantVal
@@ -159,6 +161,91 @@ def test_types_that_python_is_not_handed_are_refused_by_column(spark: SparkSessi
     months = frame.selectExpr("user", "array(interval '3' month) months")
     with pytest.raises(InvalidInputError, match="column 'months' has values of type interval month, which cannot be"):
         ckpt.keyed(months, "user", uid="it").process(Unchanged(), "user int")
+
+
+class FarColumns(ckpt.VectorProcessor):
+    """Puts out all rows after they have been through each kind of state and a timer, and how many a key has had."""
+
+    row = f"struct<{inputs.far().schema}>"
+    last = ckpt.ValueState("last", row)
+    packed = ckpt.ValueState("packed", "struct<d date, t timestamp>")
+    newest = ckpt.ReducingState("newest", "timestamp", "max")
+    list = ckpt.ListState("list", row)
+    days = ckpt.MapState("days", "date", row)
+    deep = ckpt.MapState("deep", "struct<s string, d date>", "timestamp")
+    due = ckpt.Timers("due", clock="event")
+
+    def process_batch(self, ctx: ckpt.VectorContext, batch: pa.Table) -> pa.Table:
+        batch = batch.drop_columns(["seen"])
+        rows = batch.to_struct_array().combine_chunks()
+        index, keys = ctx.key_index, ctx.keys
+        _, first = np.unique(index, return_index=True)
+        self.last.put(keys, rows.take(first))
+        assert self.last.get(keys).equals(rows.take(first))
+        packed = batch.select(["d", "t"]).take(first).to_struct_array().combine_chunks()
+        self.packed.put(keys, packed)
+        assert self.packed.get(keys).equals(packed)
+        self.newest.add_rows(keys, index, batch["t"])
+        self.list.put_lists(keys, pa.array([[]] * len(keys), pa.list_(rows.type)))
+        self.list.add_rows(keys, index, rows)
+        order = np.argsort(index, kind="stable")
+        assert self.list.get_lists(keys).flatten().equals(rows.take(order))
+        day = pc.coalesce(batch["d"], pa.scalar(0, pa.int32()).cast(pa.date32())).combine_chunks()
+        self.days.put_entries(keys, index, day, rows)
+        assert self.days.get_entries(keys, index, day).type == rows.type
+        found = self.days.get_range(keys, end=pa.array([None] * len(keys), pa.date32()))
+        assert found.keys.take(np.zeros(0, np.int64)).type == day.type
+        assert len(found.items) == len(set(zip(index.tolist(), day.cast(pa.int32()).to_pylist(), strict=True)))
+        pair = pc.make_struct(pa.array(["x"] * len(day)), day, field_names=["s", "d"])
+        self.deep.put_entries(keys, index, pair, batch["t"].fill_null(0))
+        assert self.deep.get_range(keys).keys.field("d").equals(found.keys)
+        self.days.clear_keys(keys)
+        self.deep.clear_keys(keys)
+        at = pa.array(np.zeros(len(keys), np.int64)).view(pa.timestamp("us", "UTC"))
+        self.due.register_rows(keys, np.arange(len(keys)), at)
+        return pa.Table.from_struct_array(rows)
+
+    def process_timers(self, ctx: ckpt.VectorContext, timers: pa.Table) -> pa.Table:
+        lists = self.list.get_lists(ctx.keys)
+        assert len(lists) == len(timers) == len(self.packed.get(ctx.keys))
+        self.packed.clear_keys(ctx.keys)
+        assert pc.list_element(lists, 0).field("d").equals(ctx.keys.column("d").combine_chunks())
+        return pa.Table.from_struct_array(lists.flatten().slice(0, 0))
+
+
+def _as_text(query: Query) -> Query:
+    return lambda frames: query(frames).selectExpr("cast(struct(*) as string) row")
+
+
+def test_dates_and_instants_that_python_does_not_have_go_through_every_state_in_columns(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = inputs.far()
+    settings = {"spark.sql.session.timeZone": "UTC"}
+
+    def query(frames: Sequence[DataFrame]) -> DataFrame:
+        watched = frames[0].withColumn("seen", f.expr("timestamp'2024-01-01'")).withWatermark("seen", "1 day")
+        return keyed(FarColumns(), source.schema, ["d", "deep"])([watched])
+
+    found = play(spark, _as_text(query), source, tmp_path, settings=settings)
+    session = OURS.session(spark, **settings)
+    for number in range(len(source.batches)):
+        rows = session.read.schema(source.schema).parquet(str(tmp_path / "input0" / f"{number:04d}.parquet"))
+        assert found[number] == lines(rows.selectExpr("cast(struct(*) as string) row"))
+    assert "+294247-01-10" in str(found)
+    assert "-5877641-06-23" in str(found)
+    with open_state(str(tmp_path / "checkpoint"), uid="it", state="packed") as state:
+        assert state.count() == 0, "the timers of all keys have fired"
+    with open_state(str(tmp_path / "checkpoint"), uid="it", state="list") as state:
+        assert state.to_arrow().num_rows == state.count() > 0
+
+
+def test_a_date_that_python_does_not_have_is_refused_by_operator_and_column_for_one_key(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = inputs.far()
+    with pytest.raises(Exception, match=r"Column 'd' of keyed operator 'it': There is a value of type date32"):
+        play(spark, keyed(Unchanged(), source.schema, "id"), source, tmp_path)
 
 
 _KEYS = [name for name in inputs.kinds(seed=5).schema.replace("<", " ").split() if name.startswith("c_")]

@@ -139,6 +139,43 @@ def test_reducing_states_of_many_keys_are_those_of_one_after_the_other(how: Any,
     lab.close()
 
 
+_AT = pa.timestamp("us", "UTC")
+REDUCED: list[tuple[str, pa.DataType, list[Any]]] = [
+    ("max", pa.bool_(), [False, True, False]),
+    ("min", pa.date32(), [2932897, -(1 << 31), 7]),
+    ("max", _AT, [5, 1 << 62, None]),
+    ("min", pa.timestamp("us"), [5, -(1 << 63), None]),
+    ("sum", pa.duration("us"), [5, 1 << 40, -7]),
+    ("max", pa.duration("us"), [5, 1 << 40, -7]),
+    ("min", pa.time64("ns"), [5000, 1000, None]),
+    ("max", pa.string(), ["a", "b", None]),
+    ("max", pa.struct([("n", LONG)]), [(1,), (3,), (2,)]),
+]
+
+
+@pytest.mark.parametrize(("how", "kind", "values"), REDUCED, ids=str)
+def test_values_of_every_type_are_reduced_in_several_batches(
+    how: Any,  # noqa: ANN401
+    kind: pa.DataType,
+    values: list[Any],
+    tmp_path: Path,
+) -> None:
+    lab = SessionLab(tmp_path, {"it": (ReducingState("it", "bigint", how), {"value": kind})})
+    keys, column = keys_of(USERS[:2]), pa.array(values, kind)
+    for begin in range(3):
+
+        def add(_batch: Batch, bound: dict[str, Any], begin: int = begin) -> None:
+            bound["it"].add_rows(keys, np.array([1]), column.slice(begin, 1))
+
+        lab.run(add)
+    batch, bound = lab.begin()
+    there = [value for value in values if value is not None]
+    expected = sum(there) if how == "sum" else {"min": min, "max": max}[how](there)
+    assert bound["it"].get_values(keys).equals(pa.array([None, expected], kind))
+    batch.abort()
+    lab.close()
+
+
 SUMS: dict[str, tuple[pa.DataType, Any]] = {
     "smallint": (pa.int16(), 1 << 14),
     "bigint": (LONG, 1 << 62),

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_ckpt.operators.columns import arrow_values
+from pyspark_ckpt.operators.columns import arrow_of_plain, arrow_values
 from pyspark_ckpt.operators.stored_keys import KeyCodec, normalised
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from tests.operators.kinds import ORDERED
+from tests.operators.kinds import FAR, ORDERED
 
 
 def rank(value: Any) -> Any:  # noqa: ANN401
@@ -61,6 +61,26 @@ def test_columns_have_the_bytes_of_their_values(name: str, data: st.DataObject) 
     numbers = list(range(len(column)))
     stored = codec.encode_columns([arrow_values(column, kind), pa.array(numbers, pa.int32())])
     assert stored == [codec.encode(key) for key in zip(column, numbers, strict=True)]
+
+
+@pytest.mark.parametrize("name", FAR)
+@given(data=st.data())
+def test_columns_hold_dates_and_instants_that_python_does_not_have(name: str, data: st.DataObject) -> None:
+    kind, strategy = FAR[name]
+    values = data.draw(st.lists(st.none() | strategy, max_size=5))
+    column = arrow_of_plain(values, kind)
+    codec = KeyCodec([kind], "a key of the map 'far'")
+    stored = codec.encode_columns([column])
+    assert codec.decode_columns(stored) == [column]
+    assert sorted(stored) == [stored[n] for n in sorted(range(len(values)), key=lambda n: rank(values[n]))]
+    for key, each in zip(stored, column, strict=True):
+        try:
+            held = each.as_py()
+        except (ValueError, OverflowError):
+            with pytest.raises(InvalidInputError, match=r"the map 'far' has the (date|instant) .* Python cannot hold"):
+                codec.decode(key)
+        else:
+            assert codec.encode((held,)) == key
 
 
 def test_zeroes_are_one_key_and_all_that_is_not_a_number_is_one_behind_infinity() -> None:
