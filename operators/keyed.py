@@ -45,8 +45,8 @@ def keyed(
     """Key a streaming frame by columns, for ``process``.
 
     ``uid`` names the operator for as long as its state lives. ``order_by``: columns that the rows of a key are sorted
-    by within a batch, null first. ``max_parallelism``, 1 to 32768, is fixed with the first batch. Raises
-    InvalidInputError.
+    by within a batch, as Spark's orderBy does: ascending, null first, NaN last. ``max_parallelism``, 1 to 32768, is
+    fixed with the first batch. Raises InvalidInputError.
     """
     names = (by,) if isinstance(by, str) else tuple(by)
     order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
@@ -172,9 +172,7 @@ class KeyedStream:
                 hint="Call withWatermark on the frame, or let the state live by processing time (clock='processing').",
             )
         for name in self.order_by:
-            if pa.types.is_nested(operator.input.field(name).type):
-                declared = self.frame.schema[name].dataType.simpleString()
-                raise InvalidInputError(f"{who}: rows cannot be ordered by column {name!r} of type {declared}.")
+            self._check_order(name, operator.input.field(name).type)
         for name, kind in zip(self.by, operator.key_types, strict=True):
             self._check_key(name, kind)
         return operator
@@ -195,6 +193,17 @@ class KeyedStream:
         return routed.groupBy(ROUTE).applyInPandasWithState(
             task, f"{BATCH} binary", GROUP_ROW, mode, TIME_OUTS[task.operator.time_out_clock]
         )
+
+    def _check_order(self, name: str, kind: pa.DataType) -> None:
+        """Refuse what Spark cannot order by, and text whose order is not that of its bytes."""
+        declared = self.frame.schema[name].dataType.simpleString()
+        refused = f"keyed(uid={self.uid!r}): rows cannot be ordered by column {name!r} of type {declared}."
+        try:
+            KeyCodec([kind])
+        except InvalidInputError as problem:
+            raise InvalidInputError(refused, hint="Order by its parts, or by another form of it.") from problem
+        if has_variant(kind) or " collate " in declared:
+            raise InvalidInputError(refused, hint="Order by another form of it, such as a column of type string.")
 
     def _check_key(self, name: str, kind: pa.DataType) -> None:
         """Refuse what Spark cannot group by, and text whose equality is not that of its bytes."""

@@ -40,7 +40,7 @@ from pyspark_ckpt.operators.value_types import (
     struct_class,
     writer,
 )
-from pyspark_ckpt.state_store.bulk import Packed
+from pyspark_ckpt.state_store.bulk import Packed, in_order
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -144,6 +144,14 @@ class KeyCodec:
             present = validity(column).astype(np.uint8)[:, None]
             return np.ascontiguousarray(np.hstack([present, _sortable(kind, numbers_of(column)) * present]))
         return list(map(self.plain._encoders[n], plain_values(column)))  # noqa: SLF001 - it is of the same class
+
+
+def order_of(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
+    """The positions of rows with these columns as Spark orders them, ascending; equal rows stay as they are.
+
+    Null comes first, -0.0 is 0.0, NaN is the greatest. Raises InvalidInputError for a type that has no order.
+    """
+    return in_order(KeyCodec([column.type for column in columns]).encode_packed(columns))[0]
 
 
 def normalised(column: pa.Array) -> pa.Array:

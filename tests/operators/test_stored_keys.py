@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_ckpt.operators.columns import arrow_of_plain, arrow_values
-from pyspark_ckpt.operators.stored_keys import KeyCodec, normalised
+from pyspark_ckpt.operators.stored_keys import KeyCodec, normalised, order_of
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from tests.operators.kinds import FAR, ORDERED
 
@@ -91,6 +91,22 @@ def test_zeroes_are_one_key_and_all_that_is_not_a_number_is_one_behind_infinity(
     assert nan == minus_nan > infinity
     assert codec.encode_columns([normalised(column)]) == [zero, zero, nan, nan, infinity]
     assert math.copysign(1, normalised(column)[1].as_py()) == 1
+
+
+@pytest.mark.parametrize("name", ORDERED)
+@given(data=st.data())
+def test_rows_are_in_the_order_of_their_columns_and_equal_ones_as_they_came(name: str, data: st.DataObject) -> None:
+    kind, values = ORDERED[name]
+    column = data.draw(st.lists(st.none() | values, max_size=6))
+    numbers = data.draw(st.lists(st.integers(0, 1), min_size=len(column), max_size=len(column)))
+    rows = [(number, rank(value)) for number, value in zip(numbers, column, strict=True)]
+    found = order_of([pa.array(numbers, pa.int8()), arrow_values(column, kind)])
+    assert found.tolist() == sorted(range(len(rows)), key=rows.__getitem__)
+
+
+def test_numbers_are_in_sparks_order() -> None:
+    column = pa.array([math.nan, 0.0, None, -math.inf, -math.nan, -0.0, math.inf, 0.0], from_pandas=False)
+    assert order_of([column]).tolist() == [2, 3, 1, 5, 7, 6, 0, 4]
 
 
 @pytest.mark.parametrize("kind", [pa.map_(pa.string(), pa.int64()), pa.list_(pa.map_(pa.string(), pa.int64()))])
