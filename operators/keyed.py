@@ -19,7 +19,7 @@ from pyspark_ckpt.operators.plan import BATCH, HASH, ROUTE, ROW, TIME, Operator
 from pyspark_ckpt.operators.processors import KeyedProcessor, VectorProcessor, states_of
 from pyspark_ckpt.operators.states import ValueState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
-from pyspark_ckpt.operators.value_types import check_handed, resolved
+from pyspark_ckpt.operators.value_types import check_handed, handed_schema, resolved
 from pyspark_ckpt.session import shim
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.key_groups import MAX_PARALLELISM
@@ -132,8 +132,6 @@ class KeyedStream:
         return ClassicFrame(plan.unpacked(batches._jdf, columns.json()), self.frame.sparkSession)  # noqa: SLF001
 
     def _operator(self, plan: Any, processor: Processor, output: StructType, *, has_watermark: bool) -> Operator:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         session = self.frame.sparkSession
         who = f"keyed(uid={self.uid!r})"
         if plan.isKeyed(self.frame._jdf):  # noqa: SLF001
@@ -148,8 +146,8 @@ class KeyedStream:
         operator = Operator(
             uid=self.uid,
             by=self.by,
-            input=to_arrow_schema(self.frame.schema, timezone="UTC"),
-            output=to_arrow_schema(output, timezone="UTC"),
+            input=handed_schema(self.frame.schema),
+            output=handed_schema(output),
             states=with_types(states_of(processor), who),
             partitions=int(str(session.conf.get("spark.sql.shuffle.partitions"))),
             max_parallelism=self.max_parallelism,

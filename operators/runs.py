@@ -127,7 +127,7 @@ class Work:
         if sorted(result.column_names) != sorted(output.names):
             raise InvalidInputError(f"{who} returned columns {result.column_names}, not {output.names}.")
         try:
-            table = result.select(output.names).cast(output)
+            table = pa.Table.from_arrays([_cast(result.column(field.name), field) for field in output], schema=output)
             table = table if table.nbytes > _MOST_COMBINED_BYTES else table.combine_chunks()
         except pa.ArrowException as problem:
             raise InvalidInputError(f"{who} returned values that are not of the output's types: {problem}") from problem
@@ -173,6 +173,13 @@ class Work:
 
     def _who(self, method: str) -> str:
         return f"{type(self.processor).__name__}.{method}() of keyed operator {self.operator.uid!r}"
+
+
+def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    """A column of the output. Of its own type it is not cast: Arrow's cast of list<null> loses elements."""
+    if column.null_count and not field.nullable:
+        raise pa.ArrowInvalid(f"column {field.name!r} has nulls, and is declared NOT NULL")
+    return column if column.type == field.type else column.cast(field.type)
 
 
 def _rows_of(size_bytes: int, rows: int) -> int:

@@ -192,9 +192,17 @@ def _sortable(kind: pa.DataType, numbers: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _encoder(kind: pa.DataType) -> Encode:
+    if pa.types.is_null(kind):
+        return _encode_nothing
     body = _body_encoder(kind)
     nothing = _NULL + bytes(np.dtype(number_type(kind)).itemsize) if is_fixed_width(kind) else _NULL
     return lambda value: nothing if value is None else _PRESENT + body(value)
+
+
+def _encode_nothing(value: Any) -> bytes:
+    if value is not None:
+        raise TypeError(f"{value!r} is not None")
+    return _NULL
 
 
 def _body_encoder(kind: pa.DataType) -> Encode:
@@ -243,6 +251,10 @@ def _decoder(kind: pa.DataType) -> Decode:
     return decode
 
 
+def _decode_nothing(_stored: bytes, _at: int) -> tuple[Any, int]:
+    raise ValueError("there is no value of type void")
+
+
 def _is_marked(stored: bytes, at: int) -> bool:
     """Whether a value is there, or one more element. Raises IndexError, ValueError."""
     mark = stored[at]
@@ -256,6 +268,8 @@ def _body_decoder(kind: pa.DataType) -> Decode:
         return _text_decoder(is_text=pa.types.is_string(kind))
     if is_fixed_width(kind):
         return _number_decoder(kind)
+    if pa.types.is_null(kind):
+        return _decode_nothing
     if pa.types.is_decimal(kind):
         return _decimal_decoder(kind)
     if pa.types.is_struct(kind):

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, StructType
 
 TypeLike: TypeAlias = "str | type | DataType"
 Convert: TypeAlias = Callable[[Any], Any]
@@ -65,7 +65,6 @@ def resolved(declared: TypeLike, what: str) -> ValueType:
     Raises InvalidInputError.
     """
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_type
     from pyspark.sql.types import DataType, _parse_datatype_string
 
     ddl = PYTHON_TYPES.get(declared) if isinstance(declared, type) else declared
@@ -77,7 +76,7 @@ def resolved(declared: TypeLike, what: str) -> ValueType:
     try:
         kind = ddl if isinstance(ddl, DataType) else _parse_datatype_string(ddl)
         check_handed(kind, what)
-        return ValueType(json.loads(kind.json()), to_arrow_type(kind, timezone="UTC"))
+        return ValueType(json.loads(kind.json()), handed_type(kind))
     except PySparkException as problem:
         raise InvalidInputError(f"{what} has the type {ddl!r}, which Spark cannot read: {problem}") from problem
 
@@ -87,9 +86,39 @@ def check_handed(kind: DataType, what: str) -> None:
     unshown = _unshown(kind)
     if unshown is not None:
         raise InvalidInputError(
-            f"{what} has values of type {unshown.simpleString()}, which cannot be handed to Python.",
+            f"{what} has values of type {unshown.simpleString()}, which cannot be handed to Python: "
+            "PySpark has no Arrow type for them, or one that is not what Spark's rows hold.",
             hint="Cast them to another type, such as string, or leave them out.",
         )
+
+
+def handed_type(kind: DataType) -> pa.DataType:
+    """The Arrow type in which Python is handed values of a Spark type."""
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    return to_arrow_type(_with_months_as_numbers(kind), timezone="UTC")
+
+
+def handed_schema(columns: StructType) -> pa.Schema:
+    """``handed_type`` of each column."""
+    return pa.schema(list(handed_type(columns)))
+
+
+def _with_months_as_numbers(kind: DataType) -> DataType:
+    """A type with integers for intervals of months, as which Spark holds them; PySpark has no type for them."""
+    from pyspark.sql import types
+
+    inner = _with_months_as_numbers
+    if isinstance(kind, types.YearMonthIntervalType):
+        return types.IntegerType()
+    if isinstance(kind, types.StructType):
+        fields = [types.StructField(each.name, inner(each.dataType), each.nullable, each.metadata) for each in kind]
+        return types.StructType(fields)
+    if isinstance(kind, types.MapType):
+        return types.MapType(inner(kind.keyType), inner(kind.valueType), kind.valueContainsNull)
+    if isinstance(kind, types.ArrayType):
+        return types.ArrayType(inner(kind.elementType), kind.containsNull)
+    return inner(kind.sqlType()) if isinstance(kind, types.UserDefinedType) else kind
 
 
 def arrow_type(schema: Any) -> pa.DataType:
@@ -98,14 +127,13 @@ def arrow_type(schema: Any) -> pa.DataType:
     Imports nothing that the type names: a type of the user's own is what it is stored as.
     """
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_type
     from pyspark.sql.types import _parse_datatype_json_value
 
     try:
         kind = _parse_datatype_json_value(_without_classes(schema))
         unshown = _unshown(kind)
         if unshown is None:
-            return to_arrow_type(kind, timezone="UTC")
+            return handed_type(kind)
     except (PySparkException, *_NO_TYPE) as problem:
         raise FormatError(f"The stored type {repr(schema)[:200]} is none that Spark has: {problem}") from problem
     raise FormatError(
@@ -127,9 +155,7 @@ def _unshown(kind: DataType) -> DataType | None:
         parts = [kind.elementType]
     elif isinstance(kind, types.UserDefinedType):
         parts = [kind.sqlType()]
-    elif isinstance(
-        kind, (types.YearMonthIntervalType, types.CalendarIntervalType, types.GeometryType, types.GeographyType)
-    ):
+    elif isinstance(kind, (types.CalendarIntervalType, types.GeometryType, types.GeographyType)):
         return kind
     return next((found for found in map(_unshown, parts) if found is not None), None)
 

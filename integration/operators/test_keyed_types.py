@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import VariantVal
 
 from integration.operators import inputs
-from integration.operators.keyed import Unchanged, keyed, play
+from integration.operators.keyed import EVENTS, Unchanged, keyed, play
 from integration.operators.providers import OURS
 from integration.operators.replay import lines
 from integration.operators.sources import Source
@@ -158,9 +158,120 @@ def test_types_that_python_is_not_handed_are_refused_by_column(spark: SparkSessi
     frame = _with_variants(VARIANTS.stream(spark, tmp_path / "in"))
     with pytest.raises(InvalidInputError, match="column 'v' of type variant cannot be a key"):
         ckpt.keyed(frame, "v", uid="it").process(Unchanged(), "user int")
-    months = frame.selectExpr("user", "array(interval '3' month) months")
-    with pytest.raises(InvalidInputError, match="column 'months' has values of type interval month, which cannot be"):
-        ckpt.keyed(months, "user", uid="it").process(Unchanged(), "user int")
+    calendar = frame.selectExpr("user", "array(make_interval(1)) age")
+    with pytest.raises(InvalidInputError, match="column 'age' has values of type interval, which cannot be"):
+        ckpt.keyed(calendar, "user", uid="it").process(Unchanged(), "user int")
+
+
+class OfVoid(Unchanged):
+    """Has a state that nothing can be kept in."""
+
+    nothing = ckpt.ValueState("nothing", "struct<n int, v void>")
+
+
+class ByMaps(Unchanged):
+    """Has a state whose keys have no order."""
+
+    maps = ckpt.MapState("maps", "map<int, int>", "int")
+
+
+@pytest.mark.parametrize(
+    ("processor", "problem"),
+    [
+        (
+            OfVoid(),
+            r"uid='it'\): the value of state 'nothing' has the type .*void.*: Values of type null cannot",
+        ),
+        (ByMaps(), r"uid='it'\): the key of state 'maps' has the type .*map.*: A value of type map<.* of a key"),
+    ],
+    ids=["void", "map"],
+)
+def test_types_that_no_state_can_have_are_refused_by_the_name_of_the_state(
+    processor: Any,  # noqa: ANN401
+    problem: str,
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "in").mkdir()
+    with pytest.raises(InvalidInputError, match=problem):
+        ckpt.keyed(VARIANTS.stream(spark, tmp_path / "in"), "user", uid="it").process(processor, "user int")
+
+
+class CountAges(ckpt.VectorProcessor):
+    """Rows of a key whose columns pandas does not have, and the newest age among them, kept in every kind of state."""
+
+    rows = ckpt.ReducingState("rows", "bigint", "sum")
+    newest = ckpt.ReducingState("newest", "interval year to month", "max")
+    ages = ckpt.MapState("ages", "interval year to month", "array<interval month>")
+
+    def process_batch(self, ctx: ckpt.VectorContext, batch: pa.Table) -> pa.Table:
+        self.rows.add_rows(ctx.keys, ctx.key_index, pa.array(np.ones(len(batch), np.int64)))
+        self.newest.add_rows(ctx.keys, ctx.key_index, batch["age"])
+        ages = batch["age"].fill_null(0)
+        self.ages.put_entries(ctx.keys, ctx.key_index, ages, pa.array([[each] for each in ages.to_pylist()]))
+        (newest,) = {each[-1][1][0] == each[-1][0] for each in self.ages.get_range(ctx.keys).to_pylist()}
+        assert newest
+        counted = {"n": self.rows.get_values(ctx.keys), "newest": self.newest.get_values(ctx.keys)}
+        return pa.table({**{name: ctx.keys.column(name) for name in ctx.keys.names}, **counted})
+
+
+class CountAgesOfOne(ckpt.KeyedProcessor):
+    """The same for one key after the other."""
+
+    rows = ckpt.ValueState("rows", "bigint", default=0)
+    newest = ckpt.ReducingState("newest", "interval year to month", max)
+
+    def process(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401
+        self.rows.update(self.rows.value() + len(rows))
+        for row in rows:
+            self.newest.add(row.age)
+        yield *key, self.rows.value(), self.newest.get()
+
+
+@pytest.mark.parametrize("processor", [CountAges(), CountAgesOfOne()])
+def test_keys_that_pandas_does_not_have_are_those_that_spark_groups_by(
+    processor: Any,  # noqa: ANN401
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    keys = {
+        "age": "interval year to month",
+        "nothing": "void",
+        "deep": "struct<age: interval month, l: array<interval year>>",
+        "voids": "array<void>",
+    }
+
+    def aged(frame: DataFrame) -> DataFrame:
+        months = "if(user = 3, null, make_ym_interval(user - 4, user))"
+        month, year = "cast(user - 4 as interval month)", "cast(user % 3 as interval year)"
+        deep = f"named_struct('age', {month}, 'l', array({year}, null))"
+        voids = "if(user % 2 = 0, array(null), array(null, null))"
+        return frame.selectExpr(f"{months} age", "null nothing", f"{deep} deep", f"{voids} voids")
+
+    def as_text(frame: DataFrame) -> DataFrame:
+        return frame.selectExpr(*(f"cast({name} as string) {name}" for name in (*keys, "n", "newest")))
+
+    def native(frames: Sequence[DataFrame]) -> DataFrame:
+        counted = aged(frames[0]).groupBy(*keys).agg(f.count("*").alias("n"), f.max("age").alias("newest"))
+        return as_text(counted)
+
+    def query(frames: Sequence[DataFrame]) -> DataFrame:
+        output = (
+            ", ".join(f"{name} {kind}" for name, kind in keys.items()) + ", n bigint, newest interval year to month"
+        )
+        return as_text(keyed(processor, output, list(keys))([aged(frames[0])]))
+
+    found = play(spark, query, EVENTS, tmp_path / "keyed")
+    assert found == play(spark, native, EVENTS, tmp_path / "native")
+    assert "INTERVAL" in str(found)
+    with open_state(str(tmp_path / "keyed" / "checkpoint"), uid="it", state="rows") as state:
+        rows = state.to_arrow()
+        assert rows.num_rows > 5
+        for key, value in zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True):
+            assert state.get(tuple(key.values())) == value
+    with open_state(str(tmp_path / "native" / "checkpoint")) as state:
+        own = [list(key.values()) for key in state.to_arrow()["key"].to_pylist()]
+    assert sorted(map(repr, own)) == sorted(repr(list(key.values())) for key in rows["key"].to_pylist())
 
 
 class FarColumns(ckpt.VectorProcessor):
