@@ -151,17 +151,18 @@ class Bound(ABC):
             f"State {self.name!r}: its {what} is of type {self._kinds[what]}, and {shown[:200]} is not.",
         )
 
-    def _column(self, what: str, values: pa.Array, count: int) -> pa.Array:
-        """``values`` as one array, which must have ``count`` values of the declared type."""
+    def _column(self, what: str, values: pa.Array, count: int, kind: pa.DataType | None = None) -> pa.Array:
+        """``values`` as one array, which must have ``count`` values of the declared type, or of ``kind``."""
+        kind = kind or self._kinds[what]
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
         if not isinstance(values, pa.Array):
-            values = arrow_values(values, self._kinds[what])
+            values = arrow_values(values, kind)
         if len(values) != count:
             raise InvalidInputError(f"State {self.name!r}: {len(values)} values are given for {count} keys.")
-        if values.type != self._kinds[what]:
+        if values.type != kind:
             try:
-                return values.cast(self._kinds[what])
+                return values.cast(kind)
             except pa.ArrowException as problem:
                 raise self._mismatch(what, values.type) from problem
         return values

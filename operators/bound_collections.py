@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_ckpt.operators.bound import WRONG_VALUE, Binding, Bound
-from pyspark_ckpt.operators.columns import arrow_values
+from pyspark_ckpt.operators.columns import validity
 from pyspark_ckpt.operators.entry_rows import Entries
 from pyspark_ckpt.operators.state_rows import Written
 from pyspark_ckpt.operators.states import ListState, MapState
@@ -69,6 +70,14 @@ class BoundList(Bound, ListState):
         """See ListState."""
         self._rows.clear(self._at.suffix)
 
+    def clear_keys(self, keys: Keys) -> None:
+        """See State."""
+        self._rows.clear_many(keys.suffixes)
+
+    def exists_keys(self, keys: Keys) -> pa.BooleanArray:
+        """See State."""
+        return pa.array(self._rows.exist_many(keys.suffixes))
+
     def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
         """See ListState."""
         stored = self._codec.encode_packed(self._column("element", values, len(index)))
@@ -83,6 +92,15 @@ class BoundList(Bound, ListState):
             stored.extend(elements)
             counts.append(len(stored))
         return pa.ListArray.from_arrays(pa.array(counts, pa.int32()), self._codec.decode_column(stored))
+
+    def put_lists(self, keys: Keys, lists: pa.ListArray) -> None:
+        """See ListState."""
+        given = self._column("element", lists, len(keys), pa.list_(self._kinds["element"]))
+        counts = pc.list_value_length(given).fill_null(0).to_numpy()
+        stored = self._codec.encode_packed(given.flatten())
+        self._rows.clear_many(keys.suffixes)
+        places = np.flatnonzero(counts)
+        self._rows.append_many(keys.suffixes.at(places), counts[places], stored)
 
 
 class BoundMap(Bound, MapState):
@@ -150,21 +168,34 @@ class BoundMap(Bound, MapState):
         """See MapState."""
         self._entries.remove_all(self._at.suffix)
 
+    def clear_keys(self, keys: Keys) -> None:
+        """See State."""
+        for suffix in keys.suffixes:
+            self._entries.remove_all(suffix)
+
+    def exists_keys(self, keys: Keys) -> pa.BooleanArray:
+        """See State."""
+        return pa.array([next(self._entries.scan(suffix), None) is not None for suffix in keys.suffixes], pa.bool_())
+
     def get_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> pa.Array:
         """See MapState."""
         return self._codec.decode_cells(self._entries.get_cells(self._places(keys, index, map_keys)))
 
+    def contains_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> pa.BooleanArray:
+        """See MapState."""
+        return pa.array(self._entries.get_cells(self._places(keys, index, map_keys)).there)
+
     def get_range(self, keys: Keys, begin: Any = None, end: Any = None) -> pa.MapArray:
         """See MapState."""
-        first, last = self._bounds(begin, end)
-        counts, map_keys, stored = [0], [], []
-        for suffix in keys.suffixes:
-            for entry, value in self._entries.scan(suffix, first, last):
-                map_keys.append(self._keys.decode(entry)[0])
+        bounds = zip(self._bound_of_each(begin, len(keys)), self._bound_of_each(end, len(keys)), strict=True)
+        counts, entries, stored = [0], list[bytes](), list[bytes]()
+        for suffix, (first, last) in zip(keys.suffixes, bounds, strict=True):
+            for entry, value in self._entries.scan(suffix, first or b"", last):
+                entries.append(entry)
                 stored.append(value)
             counts.append(len(stored))
-        columns = arrow_values(map_keys, self._kinds["key"]), self._codec.decode_column(stored)
-        return pa.MapArray.from_arrays(pa.array(counts, pa.int32()), *columns)
+        (map_keys,) = self._keys.decode_columns(entries)
+        return pa.MapArray.from_arrays(pa.array(counts, pa.int32()), map_keys, self._codec.decode_column(stored))
 
     def put_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array, values: pa.Array) -> None:
         """See MapState."""
@@ -173,16 +204,29 @@ class BoundMap(Bound, MapState):
 
     def _places(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> Entries:
         """Where the rows of some entries are."""
-        entries = self._keys.encode_packed([self._column("key", map_keys, len(index))])
-        return Entries.of(keys.suffixes.each(index), entries)
+        column = self._column("key", map_keys, len(index))
+        if column.null_count:
+            raise self._no_entry()
+        return Entries.of(keys.suffixes.each(index), self._keys.encode_packed([column]))
+
+    def _bound_of_each(self, bound: Any, count: int) -> Sequence[bytes | None]:
+        """A bound of a range, or those of all keys, as entries."""
+        if not isinstance(bound, (pa.Array, pa.ChunkedArray)):
+            return [None if bound is None else self._entry(bound)] * count
+        column = self._column("key", bound, count)
+        entries = self._keys.encode_packed([column]).strings()
+        return [entry if there else None for entry, there in zip(entries, validity(column).tolist(), strict=True)]
 
     def _entry(self, key: Any) -> bytes:
         if key is None:
-            raise InvalidInputError(f"State {self.name!r}: a map has no entry under None.")
+            raise self._no_entry()
         try:
             return self._keys.encode((key,))
         except WRONG_VALUE as problem:
             raise self._mismatch("key", key) from problem
+
+    def _no_entry(self) -> InvalidInputError:
+        return InvalidInputError(f"State {self.name!r}: a map has no entry under None.")
 
     def _scan(self, begin: Any, end: Any) -> Iterator[tuple[bytes, bytes]]:
         return self._entries.scan(self._at.suffix, *self._bounds(begin, end))

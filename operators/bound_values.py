@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,16 @@ def _may_overflow(column: pa.Array) -> bool:
     return max(map(abs, bounds), default=0) * len(column) >= _INTEGERS_END
 
 
+def _type_of_columns(kind: pa.DataType, how: str) -> pa.DataType | None:
+    """The type as which Arrow reduces whole columns, dates and instants as numbers; None if it has no way to."""
+    if pa.types.is_temporal(kind):
+        numbers = pa.int32() if kind.bit_width == pa.int32().bit_width else pa.int64()
+        return numbers if how != "sum" or pa.types.is_duration(kind) else None
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    is_compared = how != "sum" and (pa.types.is_string(kind) or pa.types.is_binary(kind))
+    return kind if is_number or is_compared else None
+
+
 class OneRow(Bound):
     """A state that keeps one row for each key."""
 
@@ -76,6 +87,25 @@ class OneRow(Bound):
         """Whether the current key has a row."""
         return self._rows.get(self._at.suffix) is not None
 
+    def clear_keys(self, keys: Keys) -> None:
+        """See State."""
+        self._rows.put_cells(keys.suffixes, Cells.absent(len(keys)))
+
+    def exists_keys(self, keys: Keys) -> pa.BooleanArray:
+        """See State."""
+        return pa.array(self._rows.get_cells(keys.suffixes).there)
+
+    @contextmanager
+    def _for_a_function(self) -> Iterator[None]:
+        """Say of values that Python does not have why they must be some."""
+        try:
+            yield
+        except InvalidInputError as problem:
+            raise InvalidInputError(
+                f"State {self.name!r} calls a function for each value. {problem.message}",
+                hint="Give the state a type that Python has all values of, such as a number.",
+            ) from problem
+
     def _load(self) -> Any:
         stored = self._rows.get(self._at.suffix)
         return None if stored is None else self._codec.decode(stored)
@@ -90,7 +120,8 @@ class OneRow(Bound):
         positions, places = np.unique(index, return_inverse=True)
         suffixes = keys.suffixes.at(positions)
         rows = self._rows.get_cells(suffixes).strings()
-        kept = [None if row is None else self._codec.decode(row) for row in rows]
+        with self._for_a_function():
+            kept = [None if row is None else self._codec.decode(row) for row in rows]
         is_nested = pa.types.is_nested(self._kinds[self._what])
         for place, value in zip(places.tolist(), values, strict=True):
             new = add(kept[place], value)
@@ -135,7 +166,8 @@ class BoundReducing(OneRow, ReducingState):
         """See Bound."""
         super().__init__(binding)
         how: Any = binding.state.reduce  # type: ignore[attr-defined]  # it is a ReducingState
-        self._by_column = None if callable(how) else (how, _COMBINED[how])
+        kind = None if callable(how) else _type_of_columns(self._kinds["value"], how)
+        self._by_column = None if kind is None else (how, kind, _COMBINED[how])
         self._reduce: Callable[[Any, Any], Any] = how if callable(how) else _REDUCED[how]
 
     def get(self) -> Any:
@@ -155,22 +187,25 @@ class BoundReducing(OneRow, ReducingState):
     def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
         """See ReducingState."""
         column = self._column("value", values, len(index))
-        if self._by_column is None or (self._by_column[0] == "sum" and _may_overflow(column)):
-            self._add_each(keys, index, python_values(column), self._reduced)
+        how, kind, combined = self._by_column or ("", column.type, None)
+        numbers = column.view(kind)
+        if combined is None or (how == "sum" and _may_overflow(numbers)):
+            with self._for_a_function():
+                added = python_values(column)
+            self._add_each(keys, index, added, self._reduced)
             return
-        how, combined = self._by_column
-        grouped = pa.table({"key": index, "value": column}).group_by("key").aggregate([("value", how)])
+        grouped = pa.table({"key": index, "value": numbers}).group_by("key").aggregate([("value", how)])
         grouped = grouped.filter(pc.is_valid(grouped.column(f"value_{how}"))).sort_by("key")
         suffixes = keys.suffixes.at(grouped.column("key").to_numpy())
-        added = grouped.column(f"value_{how}").combine_chunks()
-        old = self._codec.decode_cells(self._rows.get_cells(suffixes))
+        given = grouped.column(f"value_{how}").combine_chunks()
+        old = self._codec.decode_cells(self._rows.get_cells(suffixes)).view(kind)
         try:
-            new = pc.if_else(pc.is_valid(old), combined(old, added), added).cast(column.type)
+            new = pc.if_else(pc.is_valid(old), combined(old, given), given).cast(kind)
         except pa.ArrowException as problem:
             raise InvalidInputError(
                 f"State {self.name!r}: a {how} of its values is none of type {column.type}: {problem}"
             ) from problem
-        self._rows.put_cells(suffixes, self._codec.encode_cells(new))
+        self._rows.put_cells(suffixes, self._codec.encode_cells(new.view(column.type)))
 
     def _reduced(self, kept: Any, value: Any) -> Any:
         if value is None or kept is None:
@@ -198,14 +233,16 @@ class BoundAggregating(OneRow, AggregatingState):
 
     def get_results(self, keys: Keys) -> list[Any]:
         """See AggregatingState."""
-        kept = python_values(self._codec.decode_cells(self._rows.get_cells(keys.suffixes)))
+        with self._for_a_function():
+            kept = python_values(self._codec.decode_cells(self._rows.get_cells(keys.suffixes)))
         return [None if each is None else self.result(each) for each in kept]
 
     def add_rows(self, keys: Keys, index: NDArray[Any], values: Sequence[Any] | pa.Array) -> None:
         """See AggregatingState."""
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
-        given = python_values(values) if isinstance(values, pa.Array) else values
+        with self._for_a_function():
+            given = python_values(values) if isinstance(values, pa.Array) else values
         self._add_each(keys, index, given, self._accumulated)
 
     def _accumulated(self, kept: Any, value: Any) -> Any:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+AS_ARROW = "Take it as Arrow: rows_of() or batches() of a reader, the calls for many keys of a VectorProcessor."
+"""What to do about a date or an instant that Python does not have."""
+
+
 def is_fixed_width(kind: pa.DataType) -> bool:
     """Whether numpy can hold the values of this type as numbers."""
     return bool(pa.types.is_primitive(kind))
@@ -101,9 +105,36 @@ def _temporal_values(column: pa.Array) -> list[Any]:
     except (ValueError, OverflowError) as problem:
         raise InvalidInputError(
             f"There is a value of type {column.type} that Python has none for: {problem}.",
-            hint="Take it as Arrow: rows_of() or batches() of a reader, process_batch() of a VectorProcessor.",
+            hint=AS_ARROW,
         ) from problem
     return values
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """A type with dates and instants as the numbers that they are, days and microseconds: of these Python has all."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        keys, items = kind.key_field, kind.item_field
+        return pa.map_(keys.with_type(plain_type(keys.type)), items.with_type(plain_type(items.type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(plain_type(kind.value_type)))
+    if pa.types.is_date(kind):
+        return pa.int32()
+    return pa.int64() if pa.types.is_timestamp(kind) else kind
+
+
+def plain_values(column: pa.Array) -> list[Any]:
+    """``python_values`` with dates and instants as numbers: whatever they are, there is a value."""
+    kind = plain_type(column.type)
+    return python_values(column if kind == column.type else column.view(kind))
+
+
+def arrow_of_plain(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """The inverse of ``plain_values``."""
+    plain = plain_type(kind)
+    column = arrow_values(values, plain)
+    return column if plain == kind else column.view(kind)
 
 
 def _spans(column: pa.ListArray | pa.MapArray) -> list[tuple[int, int]]:

@@ -16,12 +16,15 @@ from pyspark_ckpt.operators.bound import Binding, Kept
 from pyspark_ckpt.operators.counters import BoundCounter, Counter, metric_name
 from pyspark_ckpt.operators.evolution import ANOTHER_NAME, evolved, former_names, schemas_of
 from pyspark_ckpt.operators.expiry import index_name
+from pyspark_ckpt.operators.one_key_calls import refuse_one_key_calls
 from pyspark_ckpt.operators.plan import ProcessorState
+from pyspark_ckpt.operators.processors import VectorProcessor
 from pyspark_ckpt.operators.program_changes import check_change, known_as
 from pyspark_ckpt.operators.states import Declared
+from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.stored_values import value_codec
 from pyspark_ckpt.operators.timers import Timers
-from pyspark_ckpt.operators.value_types import resolved
+from pyspark_ckpt.operators.value_types import ValueType, resolved
 from pyspark_ckpt.operators.worker_session import WorkerSession
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.meta import Descriptor, State, is_keyed
@@ -38,10 +41,22 @@ def with_types(declared: Mapping[str, Declared], who: str) -> tuple[ProcessorSta
         types = {
             what: resolved(kind, f"{who}: the {what} of state {state.name!r}") for what, kind in state.types.items()
         }
-        for kind in types.values():
-            value_codec(kind.arrow)
+        for what, kind in types.items():
+            _require_codec(kind, what, f"{who}: the {what} of state {state.name!r}")
         states.append(ProcessorState(attribute, state, types))
     return tuple(states)
+
+
+def _require_codec(kind: ValueType, what: str, whose: str) -> None:
+    """Raise InvalidInputError about ``whose`` if values of its type cannot be kept."""
+    try:
+        if what == "key":
+            KeyCodec([kind.arrow])
+        value_codec(kind.arrow)
+    except InvalidInputError as problem:
+        raise InvalidInputError(
+            f"{whose} has the type {str(kind.schema)[:200]}: {problem.message}", hint=problem.hint
+        ) from problem
 
 
 @dataclass(frozen=True)
@@ -126,6 +141,8 @@ class DeclaredStates:
             name = self._name(each)
             index = None if each.state.ttl is None else session.numbers[index_name(name)]
             state = bind(Binding(each.state, kinds, session.numbers[name], index, session))
+            if isinstance(holder, VectorProcessor):
+                refuse_one_key_calls(state, self.uid)
             setattr(holder, each.attribute, state)
             bound.append(state)
         return holder, bound

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import UNSET
 
-from pyspark_ckpt.operators.columns import arrow_values
+from pyspark_ckpt.operators.columns import arrow_of_plain
 from pyspark_ckpt.operators.stored_values import MOST_SCHEMAS, ValueCodec, value_codec
 from pyspark_ckpt.operators.type_names import spark_name
 from pyspark_ckpt.operators.value_types import EXACT, struct_class
@@ -133,12 +133,9 @@ class EvolvedCodec(ValueCodec):
 
     def decode(self, stored: bytes) -> Any:
         """See ValueCodec."""
-        schema = stored[0] if stored else 0
-        if schema == self._schema:
+        if stored and stored[0] == self._schema:
             return self._codec.decode(stored)
-        if schema not in self._former:
-            raise self._damage(stored, f"it is written by schema {schema}, which the state does not have")
-        codec, adapt = self._former[schema]
+        codec, adapt = self._way_of(stored)
         return adapt(codec.decode(stored))
 
     def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
@@ -148,7 +145,21 @@ class EvolvedCodec(ValueCodec):
         return self._decoded_each(stored)
 
     def _decoded_each(self, stored: Sequence[bytes | None]) -> pa.Array:
-        return arrow_values([None if value is None else self.decode(value) for value in stored], self.kind)
+        """Dates and instants, which no adaptation looks at, go from one type to the other as numbers."""
+        return arrow_of_plain([None if value is None else self._decoded_plain(value) for value in stored], self.kind)
+
+    def _decoded_plain(self, stored: bytes) -> Any:
+        codec, adapt = self._way_of(stored)
+        return adapt(codec.plain.decode(stored))
+
+    def _way_of(self, stored: bytes) -> tuple[ValueCodec, Adapt]:
+        """What reads a value, and makes it one of today's type. Raises FormatError."""
+        schema = stored[0] if stored else 0
+        if schema == self._schema:
+            return self._codec, _as_it_is
+        if schema not in self._former:
+            raise self._damage(stored, f"it is written by schema {schema}, which the state does not have")
+        return self._former[schema]
 
 
 def adaptation(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str], path: str = "") -> Adapt:

@@ -61,11 +61,12 @@ class GroupSession(WorkerSession):
         self._log = StagedLog(staging / log)
         self._staged: StagedGroups | None = None
         self._overlay: Mapping[bytes, bytes | None] = {}
+        self._group = b""
         write_part(staging, self.name, Part(self._declared, (), {}, 0, {}, log))
 
     def at(self, suffix: bytes, *, is_again: bool) -> None:
         """Begin the call of a group; ``is_again``: it may have been called before in this task."""
-        self.position.suffix = suffix
+        self.position.suffix = self._group = suffix
         self._overlay = {}
         if is_again:
             if self._staged is None:  # all calls for rows have ended by now
@@ -135,7 +136,7 @@ class GroupSession(WorkerSession):
 
     def _frame(self, rows: list[Row], changes: Mapping[int, int]) -> Frame:
         written = self._written + len(self._recent)
-        return Frame(rows, tuple(self._files), dict(changes), dict(self.counts), written, self.position.suffix)
+        return Frame(rows, tuple(self._files), dict(changes), dict(self.counts), written, self._group)
 
 
 def _not_none(rows: Iterable[Row]) -> Iterator[tuple[bytes, bytes]]:

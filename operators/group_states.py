@@ -21,6 +21,7 @@ from pyspark_ckpt.operators.state_partition import check_place
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.timers import Timers
 from pyspark_ckpt.operators.unsafe_rows import row_reader
+from pyspark_ckpt.operators.value_types import handed_schema
 from pyspark_ckpt.operators.worker_session import find_ticket, naming
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.keys import HASH_BYTES
@@ -160,7 +161,6 @@ def _task(called: GroupFunctionWithStates, state: GroupState) -> _GroupsTask:
 
 
 def _arrow_schema(spark_json: str) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
-    return to_arrow_schema(StructType.fromJson(json.loads(spark_json)), timezone="UTC")
+    return handed_schema(StructType.fromJson(json.loads(spark_json)))

@@ -19,7 +19,7 @@ from pyspark_ckpt.operators.plan import BATCH, HASH, ROUTE, ROW, TIME, Operator
 from pyspark_ckpt.operators.processors import KeyedProcessor, VectorProcessor, states_of
 from pyspark_ckpt.operators.states import ValueState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
-from pyspark_ckpt.operators.value_types import check_handed, resolved
+from pyspark_ckpt.operators.value_types import check_handed, handed_schema, resolved
 from pyspark_ckpt.session import shim
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.key_groups import MAX_PARALLELISM
@@ -46,8 +46,8 @@ def keyed(
     """Key a streaming frame by columns, for ``process``.
 
     ``uid`` names the operator for as long as its state lives. ``order_by``: columns that the rows of a key are sorted
-    by within a batch, null first. ``max_parallelism``, 1 to 32768, is fixed with the first batch. Raises
-    InvalidInputError.
+    by within a batch, as Spark's orderBy does: ascending, null first, NaN last. ``max_parallelism``, 1 to 32768, is
+    fixed with the first batch. Raises InvalidInputError.
     """
     names = (by,) if isinstance(by, str) else tuple(by)
     order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
@@ -133,8 +133,6 @@ class KeyedStream:
         return ClassicFrame(plan.unpacked(batches._jdf, columns.json()), self.frame.sparkSession)  # noqa: SLF001
 
     def _operator(self, plan: Any, processor: Processor, output: StructType, *, has_watermark: bool) -> Operator:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         session = self.frame.sparkSession
         who = f"keyed(uid={self.uid!r})"
         if plan.isKeyed(self.frame._jdf):  # noqa: SLF001
@@ -149,8 +147,8 @@ class KeyedStream:
         operator = Operator(
             uid=self.uid,
             by=self.by,
-            input=to_arrow_schema(self.frame.schema, timezone="UTC"),
-            output=to_arrow_schema(output, timezone="UTC"),
+            input=handed_schema(self.frame.schema),
+            output=handed_schema(output),
             states=with_types(states_of(processor), who),
             partitions=int(str(session.conf.get("spark.sql.shuffle.partitions"))),
             max_parallelism=self.max_parallelism,
@@ -173,9 +171,7 @@ class KeyedStream:
                 hint="Call withWatermark on the frame, or let the state live by processing time (clock='processing').",
             )
         for name in self.order_by:
-            if pa.types.is_nested(operator.input.field(name).type):
-                declared = self.frame.schema[name].dataType.simpleString()
-                raise InvalidInputError(f"{who}: rows cannot be ordered by column {name!r} of type {declared}.")
+            self._check_order(name, operator.input.field(name).type)
         for name, kind in zip(self.by, operator.key_types, strict=True):
             self._check_key(name, kind)
         return operator
@@ -196,6 +192,17 @@ class KeyedStream:
         return routed.groupBy(ROUTE).applyInPandasWithState(
             task, f"{BATCH} binary", GROUP_ROW, mode, TIME_OUTS[task.operator.time_out_clock]
         )
+
+    def _check_order(self, name: str, kind: pa.DataType) -> None:
+        """Refuse what Spark cannot order by, and text whose order is not that of its bytes."""
+        declared = self.frame.schema[name].dataType.simpleString()
+        refused = f"keyed(uid={self.uid!r}): rows cannot be ordered by column {name!r} of type {declared}."
+        try:
+            KeyCodec([kind])
+        except InvalidInputError as problem:
+            raise InvalidInputError(refused, hint="Order by its parts, or by another form of it.") from problem
+        if has_variant(kind) or " collate " in declared:
+            raise InvalidInputError(refused, hint="Order by another form of it, such as a column of type string.")
 
     def _check_key(self, name: str, kind: pa.DataType) -> None:
         """Refuse what Spark cannot group by, and text whose equality is not that of its bytes."""

@@ -83,6 +83,17 @@ class ListRows:
             self._elements.remove_all(suffix, FIRST)
             self._heads.put(suffix, None)
 
+    def clear_many(self, suffixes: Suffixes) -> None:
+        """``clear`` of many keys, which are in stored order."""
+        filled = suffixes.at(np.flatnonzero(self._ends(suffixes)))
+        for suffix in filled:
+            self._elements.remove_all(suffix, FIRST)
+        self._heads.put_cells(filled, Cells.absent(len(filled)))
+
+    def exist_many(self, suffixes: Suffixes) -> Bools:
+        """Whether each of many keys, which are in stored order, has an element."""
+        return self._ends(suffixes) > 0
+
     def sweep(self, _most: int) -> int:
         """Nothing expires."""
         return 0
@@ -95,6 +106,9 @@ class ListRows:
     def flush(self, end: bytes | None) -> Written:
         """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
         return self._elements.flush(end, self._heads)
+
+    def _ends(self, suffixes: Suffixes) -> Numbers:
+        return Heads.decode(self._heads.get_cells(suffixes)).end
 
     def _head(self, suffix: bytes) -> Head:
         return Head.decode(self._heads.get(suffix))
@@ -137,9 +151,22 @@ class TimedListRows(ListRows):
 
     def clear(self, suffix: bytes) -> None:
         """See ListRows; what the index has of earlier batches' elements stays until their time is over."""
-        for first in self._spans_of_keys().pop(suffix, ()):
-            self._index.put(self._span_key(suffix, first), there=False)
+        self._remove_spans(suffix)
         super().clear(suffix)
+
+    def clear_many(self, suffixes: Suffixes) -> None:
+        """See ``clear``."""
+        if self._spans_of_keys():
+            for suffix in suffixes:
+                self._remove_spans(suffix)
+        super().clear_many(suffixes)
+
+    def exist_many(self, suffixes: Suffixes) -> Bools:
+        """See ListRows; without expired elements, and as a read of the first one that lives."""
+        found = super().exist_many(suffixes)
+        for place in np.flatnonzero(found).tolist():
+            found[place] = next(self.get(suffixes[place]), None) is not None
+        return found
 
     def flush(self, end: bytes | None) -> Written:
         """See ListRows."""
@@ -307,6 +334,11 @@ class TimedListRows(ListRows):
             self._spans.update(zip(suffixes, ([first] for first in firsts.tolist()), strict=True))
             self._new_spans = None
         return self._spans
+
+    def _remove_spans(self, suffix: bytes) -> None:
+        """Forget the spans of a list that this task has written."""
+        for first in self._spans_of_keys().pop(suffix, ()):
+            self._index.put(self._span_key(suffix, first), there=False)
 
     def _write_span(self, suffix: bytes, first: int, end: int, life: int) -> None:
         size = min(end - first, SPAN_ELEMENTS)

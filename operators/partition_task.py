@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pyspark_ckpt.operators.bound_timers import BoundTimers
 from pyspark_ckpt.operators.declared_states import DeclaredStates
@@ -26,7 +25,7 @@ from pyspark_ckpt.operators.row_buffer import RowBuffer, ranges
 from pyspark_ckpt.operators.runs import Work
 from pyspark_ckpt.operators.staging import finish, flush, sweep
 from pyspark_ckpt.operators.state_partition import check_place, check_planned
-from pyspark_ckpt.operators.stored_keys import KeyCodec
+from pyspark_ckpt.operators.stored_keys import KeyCodec, order_of
 from pyspark_ckpt.operators.unsafe_rows import portions, read_rows
 from pyspark_ckpt.operators.worker_session import WorkerSession, find_ticket, naming
 from pyspark_ckpt.state_store.errors import LifecycleError
@@ -113,7 +112,9 @@ class PartitionTask:
         states = DeclaredStates(self.operator.uid, self.operator.states, self.operator.allow_non_restored_state)
         key_schema = {name: str(kind) for name, kind in zip(self.operator.by, self.operator.key_types, strict=True)}
         declared = states.descriptors(ticket, key_schema, {"max_parallelism": self.operator.max_parallelism})
-        session = WorkerSession(ticket, declared, codec, times.now_ms, times.fired_ms)
+        # Where keys are columns they need not be values that Python has.
+        read = codec.plain if isinstance(self.processor, VectorProcessor) else codec
+        session = WorkerSession(ticket, declared, read, times.now_ms, times.fired_ms)
         processor, bound = states.bound(self.processor, session)
         timers = [each for each in bound if isinstance(each, BoundTimers)]
         work, firing = Work(self.operator, processor, context, session.position), Firing(timers, session)
@@ -156,8 +157,7 @@ class PartitionTask:
         hashes = rows.column(HASH).to_numpy()
         given = rows.drop_columns([HASH])
         if self.operator.order_by:
-            columns = [(name, "ascending") for name in self.operator.order_by]
-            order = pc.sort_indices(given, columns, null_placement="at_start")
-            given, hashes = given.take(order), hashes[order.to_numpy()]
+            order = order_of([given.column(name).combine_chunks() for name in self.operator.order_by])
+            given, hashes = given.take(pa.array(order)), hashes[order]
         keys, index = group_by_key(given, self.operator.by, codec, hashes)
         return work.process(keys, index, given)

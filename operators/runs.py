@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.columns import arrow_values, python_values
+from pyspark_ckpt.operators.columns import arrow_of_plain, arrow_values, python_values
 from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
 from pyspark_ckpt.operators.suffixes import Suffixes
@@ -75,7 +75,7 @@ class Work:
             position.upcoming = keys.suffixes[begin:end]
             first = int(ends[begin - 1]) if begin else 0
             part = sorted_rows.slice(first, int(ends[end - 1]) - first)
-            columns = [python_values(column.combine_chunks()) for column in part.columns]
+            columns = list(map(self._python_values, part.column_names, part.columns))
             of_keys = list(map(make, zip(*columns, strict=True)))
             at = 0
             stops = (ends[begin:end] - first).tolist()
@@ -83,6 +83,15 @@ class Work:
                 position.suffix = suffix
                 yield process(context, key, of_keys[at:stop])
                 at = stop
+
+    def _python_values(self, name: str, column: pa.ChunkedArray) -> list[Any]:
+        try:
+            return python_values(column.combine_chunks())
+        except InvalidInputError as problem:
+            raise InvalidInputError(
+                f"Column {name!r} of keyed operator {self.operator.uid!r}: {problem.message}",
+                hint="Process its rows in a VectorProcessor, or give the column another type, such as a number.",
+            ) from problem
 
     def _fired(self, processor: KeyedProcessor, due: Iterator[Due]) -> Iterator[Result]:
         make = struct_class(pa.struct(self.operator.key_fields))._make
@@ -97,7 +106,7 @@ class Work:
             suffixes = sorted(found)
             columns = zip(*(found[suffix] for suffix in suffixes), strict=True)
             fields = self.operator.key_fields
-            arrays = [arrow_values(column, field.type) for column, field in zip(columns, fields, strict=True)]
+            arrays = [arrow_of_plain(column, field.type) for column, field in zip(columns, fields, strict=True)]
             keys = Keys(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), Suffixes(suffixes))
             position_of = {suffix: position for position, suffix in enumerate(suffixes)}
             index = np.array([position_of[each.suffix] for each in chunk], np.int64)
@@ -118,7 +127,7 @@ class Work:
         if sorted(result.column_names) != sorted(output.names):
             raise InvalidInputError(f"{who} returned columns {result.column_names}, not {output.names}.")
         try:
-            table = result.select(output.names).cast(output)
+            table = pa.Table.from_arrays([_cast(result.column(field.name), field) for field in output], schema=output)
             table = table if table.nbytes > _MOST_COMBINED_BYTES else table.combine_chunks()
         except pa.ArrowException as problem:
             raise InvalidInputError(f"{who} returned values that are not of the output's types: {problem}") from problem
@@ -164,6 +173,13 @@ class Work:
 
     def _who(self, method: str) -> str:
         return f"{type(self.processor).__name__}.{method}() of keyed operator {self.operator.uid!r}"
+
+
+def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    """A column of the output. Of its own type it is not cast: Arrow's cast of list<null> loses elements."""
+    if column.null_count and not field.nullable:
+        raise pa.ArrowInvalid(f"column {field.name!r} has nulls, and is declared NOT NULL")
+    return column if column.type == field.type else column.cast(field.type)
 
 
 def _rows_of(size_bytes: int, rows: int) -> int:

@@ -42,6 +42,8 @@ class SparkHash:
 
 
 def _hash_of(kind: pa.DataType) -> Hash:
+    if pa.types.is_null(kind):
+        return lambda _, seed: seed
     body = _body(kind)
     return lambda value, seed: seed if value is None else body(value, seed)
 

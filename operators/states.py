@@ -69,6 +69,14 @@ class State(Declared):
         """Remove all that the current key has."""
         self._unbound()
 
+    def clear_keys(self, keys: Keys) -> None:
+        """Remove all that ``keys`` have; lists and maps of any size take no memory for it."""
+        self._unbound()
+
+    def exists_keys(self, keys: Keys) -> pa.BooleanArray:
+        """Whether each of ``keys`` has a value, an element or an entry, in their order."""
+        self._unbound()
+
 
 class ValueState(State):
     """One value for each key; absent at first, and again when it is cleared or set to None."""
@@ -149,6 +157,10 @@ class ListState(State):
         """All elements of ``keys``, a list for each, empty where there are none."""
         self._unbound()
 
+    def put_lists(self, keys: Keys, lists: pa.ListArray) -> None:
+        """Replace all elements of ``keys``, a list for each; null is as empty. Raises InvalidInputError."""
+        self._unbound()
+
 
 class MapState(State):
     """A map for each key, kept in the order of its own keys; larger than memory if need be."""
@@ -205,12 +217,22 @@ class MapState(State):
         """For each i the value under ``map_keys[i]`` in the map of ``keys[index[i]]``, null where absent."""
         self._unbound()
 
+    def contains_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> pa.BooleanArray:
+        """For each i whether the map of ``keys[index[i]]`` has ``map_keys[i]``."""
+        self._unbound()
+
     def get_range(self, keys: Keys, begin: Any = None, end: Any = None) -> pa.MapArray:
-        """The entries of ``keys``, a map for each, in key order; from key ``begin`` up to ``end`` (exclusive)."""
+        """The entries of ``keys``, a map for each, in key order; from key ``begin`` up to ``end`` (exclusive).
+
+        A bound is one key of the maps for all ``keys``, or an Arrow array with one for each, null for none.
+        """
         self._unbound()
 
     def put_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array, values: pa.Array) -> None:
-        """Set ``map_keys[i]`` to ``values[i]`` in the map of ``keys[index[i]]``, in order; null removes."""
+        """Set ``map_keys[i]`` to ``values[i]`` in the map of ``keys[index[i]]``, in order; null removes the entry.
+
+        Raises InvalidInputError for a null in ``map_keys`` and for values of another type.
+        """
         self._unbound()
 
 

@@ -13,23 +13,34 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.operators.columns import (
-    arrow_values,
+    AS_ARROW,
+    arrow_of_plain,
     column_of,
     is_fixed_width,
     number_type,
     numbers_of,
-    python_values,
+    plain_type,
+    plain_values,
     validity,
 )
 from pyspark_ckpt.operators.stored_values import SHOWN_BYTES
-from pyspark_ckpt.operators.value_types import EXACT, elements_of, fields_of, reader, struct_class, writer
-from pyspark_ckpt.state_store.bulk import Packed
+from pyspark_ckpt.operators.value_types import (
+    EXACT,
+    BeyondPythonError,
+    elements_of,
+    fields_of,
+    reader,
+    struct_class,
+    writer,
+)
+from pyspark_ckpt.state_store.bulk import Packed, in_order
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -51,6 +62,7 @@ class KeyCodec:
         """``what`` this is a key of, for errors. Raises InvalidInputError for a type that cannot be part of a key."""
         self._kinds = tuple(kinds)
         self._what = what
+        self._told = self._kinds
         self._encoders = [_encoder(kind) for kind in kinds]
         self._decoders = [_decoder(kind) for kind in kinds]
         self.width: int | None = None
@@ -58,18 +70,34 @@ class KeyCodec:
         if all(map(is_fixed_width, kinds)):
             self.width = sum(1 + np.dtype(number_type(kind)).itemsize for kind in kinds)
 
+    @cached_property
+    def plain(self) -> KeyCodec:
+        """The codec of the same bytes for values with dates and instants as numbers. See ``plain_type``."""
+        kinds = tuple(map(plain_type, self._kinds))
+        if kinds == self._kinds:
+            return self
+        codec = KeyCodec(kinds, self._what)
+        codec._told = self._kinds
+        return codec
+
     def encode(self, values: Sequence[Any]) -> bytes:
         """The bytes of one key. Raises TypeError, ValueError, AttributeError, struct.error for other types."""
         return b"".join([encode(value) for encode, value in zip(self._encoders, values, strict=True)])
 
     def read(self, stored: bytes, at: int = 0) -> tuple[tuple[Any, ...], int]:
-        """The key whose bytes begin at ``at``, and where they end. Raises FormatError for what is no such key."""
+        """The key whose bytes begin at ``at``, and where they end.
+
+        Raises FormatError for what is no such key, InvalidInputError for one that Python does not have.
+        """
         values = []
         end = at
         try:
             for decode in self._decoders:
                 value, end = decode(stored, end)
                 values.append(value)
+        except BeyondPythonError as problem:
+            unheld = f"{self._what} has {problem}, which Python cannot hold."
+            raise InvalidInputError(unheld, hint=AS_ARROW) from problem
         except (IndexError, ValueError, OverflowError, struct.error) as problem:
             raise self._damage(stored, at, problem) from problem
         if end > len(stored):
@@ -77,7 +105,7 @@ class KeyCodec:
         return tuple(values), end
 
     def decode(self, stored: bytes) -> tuple[Any, ...]:
-        """The key of these bytes. Raises FormatError."""
+        """The key of these bytes. Raises as ``read`` does."""
         values, end = self.read(stored)
         if end != len(stored):
             raise self._damage(stored, 0, f"it ends behind {end} bytes")
@@ -85,12 +113,20 @@ class KeyCodec:
 
     def _damage(self, stored: bytes, at: int, problem: object) -> FormatError:
         shown = stored[at : at + SHOWN_BYTES].hex() + ("..." if len(stored) > at + SHOWN_BYTES else "")
-        kinds = ", ".join(map(str, self._kinds))
+        kinds = ", ".join(map(str, self._told))
         return FormatError(f"{self._what} is stored as {shown!r}, which is none of type {kinds}: {problem}.")
 
     def encode_columns(self, columns: Sequence[pa.Array]) -> list[bytes]:
         """The bytes of all keys of some columns; no Python loop where all have a fixed width."""
         return self.encode_packed(columns).strings()
+
+    def decode_columns(self, stored: Sequence[bytes]) -> list[pa.Array]:
+        """The inverse of ``encode_columns``, also of values that Python does not have. Raises FormatError."""
+        return self.columns_of(list(map(self.plain.decode, stored)))
+
+    def columns_of(self, keys: Sequence[tuple[Any, ...]]) -> list[pa.Array]:
+        """Keys that ``plain`` has read, as columns."""
+        return [arrow_of_plain([key[n] for key in keys], kind) for n, kind in enumerate(self._kinds)]
 
     def encode_packed(self, columns: Sequence[pa.Array]) -> Packed:
         """``encode_columns`` as columns."""
@@ -107,7 +143,15 @@ class KeyCodec:
         if is_fixed_width(kind):
             present = validity(column).astype(np.uint8)[:, None]
             return np.ascontiguousarray(np.hstack([present, _sortable(kind, numbers_of(column)) * present]))
-        return [self._encoders[n](value) for value in python_values(column)]
+        return list(map(self.plain._encoders[n], plain_values(column)))  # noqa: SLF001 - it is of the same class
+
+
+def order_of(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
+    """The positions of rows with these columns as Spark orders them, ascending; equal rows stay as they are.
+
+    Null comes first, -0.0 is 0.0, NaN is the greatest. Raises InvalidInputError for a type that has no order.
+    """
+    return in_order(KeyCodec([column.type for column in columns]).encode_packed(columns))[0]
 
 
 def normalised(column: pa.Array) -> pa.Array:
@@ -117,7 +161,7 @@ def normalised(column: pa.Array) -> pa.Array:
     if not _has_floats(column.type):
         return column
     codec = KeyCodec([column.type])
-    return arrow_values([codec.decode(codec.encode((value,)))[0] for value in python_values(column)], column.type)
+    return codec.decode_columns(codec.encode_columns([column]))[0]
 
 
 def _comparable(numbers: NDArray[Any]) -> NDArray[Any]:
@@ -148,9 +192,17 @@ def _sortable(kind: pa.DataType, numbers: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _encoder(kind: pa.DataType) -> Encode:
+    if pa.types.is_null(kind):
+        return _encode_nothing
     body = _body_encoder(kind)
     nothing = _NULL + bytes(np.dtype(number_type(kind)).itemsize) if is_fixed_width(kind) else _NULL
     return lambda value: nothing if value is None else _PRESENT + body(value)
+
+
+def _encode_nothing(value: Any) -> bytes:
+    if value is not None:
+        raise TypeError(f"{value!r} is not None")
+    return _NULL
 
 
 def _body_encoder(kind: pa.DataType) -> Encode:
@@ -199,6 +251,10 @@ def _decoder(kind: pa.DataType) -> Decode:
     return decode
 
 
+def _decode_nothing(_stored: bytes, _at: int) -> tuple[Any, int]:
+    raise ValueError("there is no value of type void")
+
+
 def _is_marked(stored: bytes, at: int) -> bool:
     """Whether a value is there, or one more element. Raises IndexError, ValueError."""
     mark = stored[at]
@@ -212,6 +268,8 @@ def _body_decoder(kind: pa.DataType) -> Decode:
         return _text_decoder(is_text=pa.types.is_string(kind))
     if is_fixed_width(kind):
         return _number_decoder(kind)
+    if pa.types.is_null(kind):
+        return _decode_nothing
     if pa.types.is_decimal(kind):
         return _decimal_decoder(kind)
     if pa.types.is_struct(kind):

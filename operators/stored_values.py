@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -18,17 +19,19 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.operators.columns import (
-    arrow_values,
+    AS_ARROW,
+    arrow_of_plain,
     column_of,
     is_fixed_width,
     number_type,
     numbers_of,
-    python_values,
+    plain_type,
+    plain_values,
     validity,
 )
-from pyspark_ckpt.operators.value_types import message_type, reader, struct_class, writer
+from pyspark_ckpt.operators.value_types import BeyondPythonError, message_type, reader, struct_class, writer
 from pyspark_ckpt.state_store.bulk import Cells, Packed
-from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.json_objects import DAMAGE
 
 MOST_SCHEMAS = 127
@@ -44,6 +47,17 @@ class ValueCodec(ABC):
         self.kind = kind
         self._schema = schema
         self._whose = whose
+        self._told = kind
+
+    @cached_property
+    def plain(self) -> ValueCodec:
+        """The codec of the same bytes for values with dates and instants as numbers. See ``plain_type``."""
+        kind = plain_type(self.kind)
+        if kind == self.kind:
+            return self
+        codec = value_codec(kind, self._schema, self._whose)
+        codec._told = self.kind  # noqa: SLF001 - it is of the same class
+        return codec
 
     @abstractmethod
     def encode(self, value: Any) -> bytes:
@@ -51,7 +65,10 @@ class ValueCodec(ABC):
 
     @abstractmethod
     def decode(self, stored: bytes) -> Any:
-        """The inverse of ``encode``. Raises FormatError for bytes that are no such value."""
+        """The inverse of ``encode``.
+
+        Raises FormatError for bytes that are no such value, InvalidInputError for a value that Python does not have.
+        """
 
     @abstractmethod
     def encode_packed(self, values: pa.Array) -> Packed:
@@ -72,7 +89,10 @@ class ValueCodec(ABC):
 
     def _damage(self, stored: bytes, problem: object) -> FormatError:
         shown = stored[:SHOWN_BYTES].hex() + ("..." if len(stored) > SHOWN_BYTES else "")
-        return FormatError(f"A stored value of {self._whose}, {shown!r}, is none of type {self.kind}: {problem}.")
+        return FormatError(f"A stored value of {self._whose}, {shown!r}, is none of type {self._told}: {problem}.")
+
+    def _unheld(self, problem: BeyondPythonError) -> InvalidInputError:
+        return InvalidInputError(f"A value of {self._whose} has {problem}, which Python cannot hold.", hint=AS_ARROW)
 
 
 def value_codec(kind: pa.DataType, schema: int = 1, whose: str = "a state") -> ValueCodec:
@@ -113,6 +133,8 @@ class PackedCodec(ValueCodec):
                 read(number) if present else None
                 for read, present, number in zip(self._readers, content[:count], content[count:], strict=True)
             ]
+        except BeyondPythonError as problem:
+            raise self._unheld(problem) from problem
         except (struct.error, ValueError, OverflowError) as problem:
             raise self._damage(stored, problem) from problem
         if schema != self._schema:
@@ -176,13 +198,16 @@ class MessageCodec(ValueCodec):
             raise self._damage(stored, f"it is not of schema {self._schema}")
         try:
             return self._read(self._decoder.decode(memoryview(stored)[1:]))
+        except BeyondPythonError as problem:
+            raise self._unheld(problem) from problem
         except (*DAMAGE, ValueError, OverflowError) as problem:
             raise self._damage(stored, problem) from problem
 
     def encode_packed(self, values: pa.Array) -> Packed:
         """See ValueCodec."""
-        return Packed.of([self.encode(value) for value in python_values(values)])
+        return Packed.of(list(map(self.plain.encode, plain_values(values))))
 
     def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
         """See ValueCodec."""
-        return arrow_values([None if value is None else self.decode(value) for value in stored], self.kind)
+        decode = self.plain.decode
+        return arrow_of_plain([None if value is None else decode(value) for value in stored], self.kind)

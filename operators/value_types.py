@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, StructType
 
 TypeLike: TypeAlias = "str | type | DataType"
 Convert: TypeAlias = Callable[[Any], Any]
@@ -47,6 +47,10 @@ _MICROSECOND_NS = 1000
 _DECIMAL = Annotated[str, msgspec.Meta(pattern=r"\A-?[0-9]{1,39}(\.[0-9]{1,38})?(E-[0-9]{1,2})?\Z", max_length=64)]
 
 
+class BeyondPythonError(ValueError):
+    """A date or an instant that Spark and Arrow have, and Python has not: before year 1 or behind 9999."""
+
+
 @dataclass(frozen=True)
 class ValueType:
     """A Spark type: as Spark's JSON, and as Arrow."""
@@ -61,7 +65,6 @@ def resolved(declared: TypeLike, what: str) -> ValueType:
     Raises InvalidInputError.
     """
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_type
     from pyspark.sql.types import DataType, _parse_datatype_string
 
     ddl = PYTHON_TYPES.get(declared) if isinstance(declared, type) else declared
@@ -73,7 +76,7 @@ def resolved(declared: TypeLike, what: str) -> ValueType:
     try:
         kind = ddl if isinstance(ddl, DataType) else _parse_datatype_string(ddl)
         check_handed(kind, what)
-        return ValueType(json.loads(kind.json()), to_arrow_type(kind, timezone="UTC"))
+        return ValueType(json.loads(kind.json()), handed_type(kind))
     except PySparkException as problem:
         raise InvalidInputError(f"{what} has the type {ddl!r}, which Spark cannot read: {problem}") from problem
 
@@ -83,9 +86,39 @@ def check_handed(kind: DataType, what: str) -> None:
     unshown = _unshown(kind)
     if unshown is not None:
         raise InvalidInputError(
-            f"{what} has values of type {unshown.simpleString()}, which cannot be handed to Python.",
+            f"{what} has values of type {unshown.simpleString()}, which cannot be handed to Python: "
+            "PySpark has no Arrow type for them, or one that is not what Spark's rows hold.",
             hint="Cast them to another type, such as string, or leave them out.",
         )
+
+
+def handed_type(kind: DataType) -> pa.DataType:
+    """The Arrow type in which Python is handed values of a Spark type."""
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    return to_arrow_type(_with_months_as_numbers(kind), timezone="UTC")
+
+
+def handed_schema(columns: StructType) -> pa.Schema:
+    """``handed_type`` of each column."""
+    return pa.schema(list(handed_type(columns)))
+
+
+def _with_months_as_numbers(kind: DataType) -> DataType:
+    """A type with integers for intervals of months, as which Spark holds them; PySpark has no type for them."""
+    from pyspark.sql import types
+
+    inner = _with_months_as_numbers
+    if isinstance(kind, types.YearMonthIntervalType):
+        return types.IntegerType()
+    if isinstance(kind, types.StructType):
+        fields = [types.StructField(each.name, inner(each.dataType), each.nullable, each.metadata) for each in kind]
+        return types.StructType(fields)
+    if isinstance(kind, types.MapType):
+        return types.MapType(inner(kind.keyType), inner(kind.valueType), kind.valueContainsNull)
+    if isinstance(kind, types.ArrayType):
+        return types.ArrayType(inner(kind.elementType), kind.containsNull)
+    return inner(kind.sqlType()) if isinstance(kind, types.UserDefinedType) else kind
 
 
 def arrow_type(schema: Any) -> pa.DataType:
@@ -94,14 +127,13 @@ def arrow_type(schema: Any) -> pa.DataType:
     Imports nothing that the type names: a type of the user's own is what it is stored as.
     """
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_type
     from pyspark.sql.types import _parse_datatype_json_value
 
     try:
         kind = _parse_datatype_json_value(_without_classes(schema))
         unshown = _unshown(kind)
         if unshown is None:
-            return to_arrow_type(kind, timezone="UTC")
+            return handed_type(kind)
     except (PySparkException, *_NO_TYPE) as problem:
         raise FormatError(f"The stored type {repr(schema)[:200]} is none that Spark has: {problem}") from problem
     raise FormatError(
@@ -123,9 +155,7 @@ def _unshown(kind: DataType) -> DataType | None:
         parts = [kind.elementType]
     elif isinstance(kind, types.UserDefinedType):
         parts = [kind.sqlType()]
-    elif isinstance(
-        kind, (types.YearMonthIntervalType, types.CalendarIntervalType, types.GeometryType, types.GeographyType)
-    ):
+    elif isinstance(kind, (types.CalendarIntervalType, types.GeometryType, types.GeographyType)):
         return kind
     return next((found for found in map(_unshown, parts) if found is not None), None)
 
@@ -198,8 +228,7 @@ def _reader(kind: pa.DataType) -> Convert:
     if pa.types.is_decimal(kind):
         return _decimal_reader(kind)
     if pa.types.is_timestamp(kind):
-        begin = EPOCH if kind.tz else _NAIVE_EPOCH
-        return lambda value: begin + timedelta(microseconds=value)
+        return _instant_reader(EPOCH if kind.tz else _NAIVE_EPOCH)
     for matches, convert in _PLAIN_READERS:
         if matches(kind):
             return convert
@@ -325,6 +354,23 @@ def _day(value: Any) -> int:
     return int(value.toordinal()) - _EPOCH_DAY
 
 
+def _date(days: int) -> date:
+    try:
+        return date.fromordinal(_EPOCH_DAY + days)
+    except (ValueError, OverflowError) as problem:
+        raise BeyondPythonError(f"the date {days} days from 1970-01-01") from problem
+
+
+def _instant_reader(begin: datetime) -> Convert:
+    def read(micros: int) -> datetime:
+        try:
+            return begin + timedelta(microseconds=micros)
+        except OverflowError as problem:
+            raise BeyondPythonError(f"the instant {micros} us from {begin.isoformat()}") from problem
+
+    return read
+
+
 def _nanoseconds(value: Any) -> int:
     if not isinstance(value, time) or value.tzinfo is not None:
         raise TypeError(f"{value!r} is no time of day")
@@ -372,7 +418,7 @@ _PLAIN_WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
 )
 _PLAIN_READERS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
     (pa.types.is_boolean, bool),
-    (pa.types.is_date, lambda value: date.fromordinal(_EPOCH_DAY + value)),
+    (pa.types.is_date, _date),
     (pa.types.is_time, _time_of_day),
     (pa.types.is_duration, lambda value: timedelta(microseconds=value)),
 )

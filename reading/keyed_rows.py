@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.operators.bound import WRONG_VALUE
-from pyspark_ckpt.operators.columns import arrow_values, python_values
+from pyspark_ckpt.operators.columns import python_values
 from pyspark_ckpt.operators.evolution import EvolvedCodec, Schemas, schemas_of
 from pyspark_ckpt.operators.list_columns import SEQUENCE
 from pyspark_ckpt.operators.ordered_rows import INSTANT
@@ -74,8 +74,8 @@ class _KeyedRows:
         return self._keys.encode(row) == wanted.encoded
 
     def _key_column(self, keys: Sequence[tuple[Any, ...]]) -> pa.Array:
-        columns = [arrow_values([key[n] for key in keys], field.type) for n, field in enumerate(self.key_fields)]
-        return struct_column(self.key_fields, columns, len(keys))
+        """The column of keys that the plain codec has read."""
+        return struct_column(self.key_fields, self._keys.columns_of(keys), len(keys))
 
     @property
     def _key_field(self) -> pa.Field:
@@ -111,7 +111,7 @@ class KeyedValues(_KeyedRows):
 
     def decode(self, rows: Sequence[StoredRow]) -> Decoded:
         """See StateCodec; the heads of lists are no rows."""
-        read = self._keys.read
+        read = self._keys.plain.read
         keys, entries, positions = [], [], []
         for position, row in enumerate(rows):
             key, end = read(row.key)
@@ -137,7 +137,7 @@ class KeyedValues(_KeyedRows):
 
     def _entry_columns(self, entries: Sequence[bytes]) -> list[pa.Array]:
         if self._map_keys is not None:
-            return [arrow_values([self._map_keys.decode(entry)[0] for entry in entries], self._map_kind)]
+            return self._map_keys.decode_columns(entries)
         size = SEQUENCE.size if self._kind == LISTS else 0
         damaged = next((entry for entry in entries if len(entry) != size), None)
         if damaged is not None:
@@ -171,7 +171,7 @@ class KeyedTimers(_KeyedRows):
         for row in rows:
             if len(row.key) < INSTANT.size:
                 raise FormatError(f"{self._whose} has a timer under {row.key.hex()!r}.")
-            key, end = self._keys.read(row.key, INSTANT.size)
+            key, end = self._keys.plain.read(row.key, INSTANT.size)
             keys.append(key)
             at_ms.append(INSTANT.unpack_from(row.key)[0] - _FIRST_INSTANT_MS)
             try:

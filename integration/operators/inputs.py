@@ -66,6 +66,21 @@ def kinds(seed: int, rows: int = 25) -> Source:
     )
 
 
+def far() -> Source:
+    """Dates and instants of all years that Spark has, of which Python has few, as days and microseconds."""
+    days = (-(2**31), -719_163, -719_162, 0, 2_932_896, 2_932_897, 2**31 - 1, None)
+    micros = (-(2**63), -62_135_596_800_000_001, 0, 253_402_300_800_000_000, 2**63 - 1, None)
+    rows = tuple(
+        (number, day, at, at, {"s": "x", "d": day, "at": at}, [at, None], [(day or 0, {"s": None, "at": at})])
+        for number, (day, at) in enumerate((day, at) for day in days for at in micros)
+    )
+    schema = (
+        "id bigint, d date, t timestamp, n timestamp_ntz, deep struct<s: string, d: date, at: timestamp>, "
+        "l array<timestamp>, m map<date, struct<s: string, at: timestamp_ntz>>"
+    )
+    return Source(schema, tuple(rows[batch::2] + rows[:batch:3] for batch in range(BATCHES)))
+
+
 _KINDS: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("boolean", "boolean", (True, False, None)),
     ("byte", "tinyint", (0, 127, -128, None)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 from pyspark.sql import functions as f
@@ -149,34 +148,6 @@ def test_an_aggregation_may_follow_in_append_mode(spark: SparkSession, tmp_path:
     )
     assert sorted(sum(found.values(), ())) == sorted(sum(native.values(), ()))
     assert any(found.values())
-
-
-@pytest.mark.parametrize("vectorised", [False, True])
-def test_rows_of_a_key_come_in_the_order_that_is_asked_for(
-    vectorised: bool,  # noqa: FBT001
-    spark: SparkSession,
-    tmp_path: Path,
-) -> None:
-    class Rows(ckpt.KeyedProcessor):
-        def process(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401
-            yield key.user, [row.id for row in rows]
-
-    class Columns(ckpt.VectorProcessor):
-        def process_batch(self, ctx: ckpt.VectorContext, batch: pa.Table) -> pa.Table:
-            ids = batch.column("id").to_numpy()
-            lists = [ids[ctx.key_index == number].tolist() for number in range(len(ctx.keys))]
-            return pa.table({"user": ctx.keys.column("user"), "ids": pa.array(lists, pa.list_(pa.int64()))})
-
-    processor = Columns() if vectorised else Rows()
-    query = keyed(processor, "user int, ids array<bigint>", order_by=["amount", "at"])
-    found = play(spark, query, EVENTS, tmp_path)
-    names = [each.split()[0] for each in EVENTS.schema.split(", ")]
-    for number, batch in enumerate(EVENTS.batches):
-        rows = [dict(zip(names, row, strict=True)) for row in batch]
-        rows.sort(key=lambda row: (row["amount"] is not None, row["amount"] or 0, row["at"]))
-        for user in {row["user"] for row in rows}:
-            expected = f"Row(user={user}, ids={[row['id'] for row in rows if row['user'] == user]})"
-            assert expected in found[number]
 
 
 class Counting(Totals):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import functions as f
 from pyspark.sql.types import VariantVal
 
 from integration.operators import inputs
-from integration.operators.keyed import Unchanged, keyed, play
+from integration.operators.keyed import EVENTS, Unchanged, keyed, play
 from integration.operators.providers import OURS
 from integration.operators.replay import lines
 from integration.operators.sources import Source
@@ -156,9 +158,205 @@ def test_types_that_python_is_not_handed_are_refused_by_column(spark: SparkSessi
     frame = _with_variants(VARIANTS.stream(spark, tmp_path / "in"))
     with pytest.raises(InvalidInputError, match="column 'v' of type variant cannot be a key"):
         ckpt.keyed(frame, "v", uid="it").process(Unchanged(), "user int")
-    months = frame.selectExpr("user", "array(interval '3' month) months")
-    with pytest.raises(InvalidInputError, match="column 'months' has values of type interval month, which cannot be"):
-        ckpt.keyed(months, "user", uid="it").process(Unchanged(), "user int")
+    calendar = frame.selectExpr("user", "array(make_interval(1)) age")
+    with pytest.raises(InvalidInputError, match="column 'age' has values of type interval, which cannot be"):
+        ckpt.keyed(calendar, "user", uid="it").process(Unchanged(), "user int")
+
+
+class OfVoid(Unchanged):
+    """Has a state that nothing can be kept in."""
+
+    nothing = ckpt.ValueState("nothing", "struct<n int, v void>")
+
+
+class ByMaps(Unchanged):
+    """Has a state whose keys have no order."""
+
+    maps = ckpt.MapState("maps", "map<int, int>", "int")
+
+
+@pytest.mark.parametrize(
+    ("processor", "problem"),
+    [
+        (
+            OfVoid(),
+            r"uid='it'\): the value of state 'nothing' has the type .*void.*: Values of type null cannot",
+        ),
+        (ByMaps(), r"uid='it'\): the key of state 'maps' has the type .*map.*: A value of type map<.* of a key"),
+    ],
+    ids=["void", "map"],
+)
+def test_types_that_no_state_can_have_are_refused_by_the_name_of_the_state(
+    processor: Any,  # noqa: ANN401
+    problem: str,
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "in").mkdir()
+    with pytest.raises(InvalidInputError, match=problem):
+        ckpt.keyed(VARIANTS.stream(spark, tmp_path / "in"), "user", uid="it").process(processor, "user int")
+
+
+class CountAges(ckpt.VectorProcessor):
+    """Rows of a key whose columns pandas does not have, and the newest age among them, kept in every kind of state."""
+
+    rows = ckpt.ReducingState("rows", "bigint", "sum")
+    newest = ckpt.ReducingState("newest", "interval year to month", "max")
+    ages = ckpt.MapState("ages", "interval year to month", "array<interval month>")
+
+    def process_batch(self, ctx: ckpt.VectorContext, batch: pa.Table) -> pa.Table:
+        self.rows.add_rows(ctx.keys, ctx.key_index, pa.array(np.ones(len(batch), np.int64)))
+        self.newest.add_rows(ctx.keys, ctx.key_index, batch["age"])
+        ages = batch["age"].fill_null(0)
+        self.ages.put_entries(ctx.keys, ctx.key_index, ages, pa.array([[each] for each in ages.to_pylist()]))
+        (newest,) = {each[-1][1][0] == each[-1][0] for each in self.ages.get_range(ctx.keys).to_pylist()}
+        assert newest
+        counted = {"n": self.rows.get_values(ctx.keys), "newest": self.newest.get_values(ctx.keys)}
+        return pa.table({**{name: ctx.keys.column(name) for name in ctx.keys.names}, **counted})
+
+
+class CountAgesOfOne(ckpt.KeyedProcessor):
+    """The same for one key after the other."""
+
+    rows = ckpt.ValueState("rows", "bigint", default=0)
+    newest = ckpt.ReducingState("newest", "interval year to month", max)
+
+    def process(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401
+        self.rows.update(self.rows.value() + len(rows))
+        for row in rows:
+            self.newest.add(row.age)
+        yield *key, self.rows.value(), self.newest.get()
+
+
+@pytest.mark.parametrize("processor", [CountAges(), CountAgesOfOne()])
+def test_keys_that_pandas_does_not_have_are_those_that_spark_groups_by(
+    processor: Any,  # noqa: ANN401
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    keys = {
+        "age": "interval year to month",
+        "nothing": "void",
+        "deep": "struct<age: interval month, l: array<interval year>>",
+        "voids": "array<void>",
+    }
+
+    def aged(frame: DataFrame) -> DataFrame:
+        months = "if(user = 3, null, make_ym_interval(user - 4, user))"
+        month, year = "cast(user - 4 as interval month)", "cast(user % 3 as interval year)"
+        deep = f"named_struct('age', {month}, 'l', array({year}, null))"
+        voids = "if(user % 2 = 0, array(null), array(null, null))"
+        return frame.selectExpr(f"{months} age", "null nothing", f"{deep} deep", f"{voids} voids")
+
+    def as_text(frame: DataFrame) -> DataFrame:
+        return frame.selectExpr(*(f"cast({name} as string) {name}" for name in (*keys, "n", "newest")))
+
+    def native(frames: Sequence[DataFrame]) -> DataFrame:
+        counted = aged(frames[0]).groupBy(*keys).agg(f.count("*").alias("n"), f.max("age").alias("newest"))
+        return as_text(counted)
+
+    def query(frames: Sequence[DataFrame]) -> DataFrame:
+        output = (
+            ", ".join(f"{name} {kind}" for name, kind in keys.items()) + ", n bigint, newest interval year to month"
+        )
+        return as_text(keyed(processor, output, list(keys))([aged(frames[0])]))
+
+    found = play(spark, query, EVENTS, tmp_path / "keyed")
+    assert found == play(spark, native, EVENTS, tmp_path / "native")
+    assert "INTERVAL" in str(found)
+    with open_state(str(tmp_path / "keyed" / "checkpoint"), uid="it", state="rows") as state:
+        rows = state.to_arrow()
+        assert rows.num_rows > 5
+        for key, value in zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True):
+            assert state.get(tuple(key.values())) == value
+    with open_state(str(tmp_path / "native" / "checkpoint")) as state:
+        own = [list(key.values()) for key in state.to_arrow()["key"].to_pylist()]
+    assert sorted(map(repr, own)) == sorted(repr(list(key.values())) for key in rows["key"].to_pylist())
+
+
+class FarColumns(ckpt.VectorProcessor):
+    """Puts out all rows after they have been through each kind of state and a timer, and how many a key has had."""
+
+    row = f"struct<{inputs.far().schema}>"
+    last = ckpt.ValueState("last", row)
+    packed = ckpt.ValueState("packed", "struct<d date, t timestamp>")
+    newest = ckpt.ReducingState("newest", "timestamp", "max")
+    list = ckpt.ListState("list", row)
+    days = ckpt.MapState("days", "date", row)
+    deep = ckpt.MapState("deep", "struct<s string, d date>", "timestamp")
+    due = ckpt.Timers("due", clock="event")
+
+    def process_batch(self, ctx: ckpt.VectorContext, batch: pa.Table) -> pa.Table:
+        batch = batch.drop_columns(["seen"])
+        rows = batch.to_struct_array().combine_chunks()
+        index, keys = ctx.key_index, ctx.keys
+        _, first = np.unique(index, return_index=True)
+        self.last.put(keys, rows.take(first))
+        assert self.last.get(keys).equals(rows.take(first))
+        packed = batch.select(["d", "t"]).take(first).to_struct_array().combine_chunks()
+        self.packed.put(keys, packed)
+        assert self.packed.get(keys).equals(packed)
+        self.newest.add_rows(keys, index, batch["t"])
+        self.list.put_lists(keys, pa.array([[]] * len(keys), pa.list_(rows.type)))
+        self.list.add_rows(keys, index, rows)
+        order = np.argsort(index, kind="stable")
+        assert self.list.get_lists(keys).flatten().equals(rows.take(order))
+        day = pc.coalesce(batch["d"], pa.scalar(0, pa.int32()).cast(pa.date32())).combine_chunks()
+        self.days.put_entries(keys, index, day, rows)
+        assert self.days.get_entries(keys, index, day).type == rows.type
+        found = self.days.get_range(keys, end=pa.array([None] * len(keys), pa.date32()))
+        assert found.keys.take(np.zeros(0, np.int64)).type == day.type
+        assert len(found.items) == len(set(zip(index.tolist(), day.cast(pa.int32()).to_pylist(), strict=True)))
+        pair = pc.make_struct(pa.array(["x"] * len(day)), day, field_names=["s", "d"])
+        self.deep.put_entries(keys, index, pair, batch["t"].fill_null(0))
+        assert self.deep.get_range(keys).keys.field("d").equals(found.keys)
+        self.days.clear_keys(keys)
+        self.deep.clear_keys(keys)
+        at = pa.array(np.zeros(len(keys), np.int64)).view(pa.timestamp("us", "UTC"))
+        self.due.register_rows(keys, np.arange(len(keys)), at)
+        return pa.Table.from_struct_array(rows)
+
+    def process_timers(self, ctx: ckpt.VectorContext, timers: pa.Table) -> pa.Table:
+        lists = self.list.get_lists(ctx.keys)
+        assert len(lists) == len(timers) == len(self.packed.get(ctx.keys))
+        self.packed.clear_keys(ctx.keys)
+        assert pc.list_element(lists, 0).field("d").equals(ctx.keys.column("d").combine_chunks())
+        return pa.Table.from_struct_array(lists.flatten().slice(0, 0))
+
+
+def _as_text(query: Query) -> Query:
+    return lambda frames: query(frames).selectExpr("cast(struct(*) as string) row")
+
+
+def test_dates_and_instants_that_python_does_not_have_go_through_every_state_in_columns(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = inputs.far()
+    settings = {"spark.sql.session.timeZone": "UTC"}
+
+    def query(frames: Sequence[DataFrame]) -> DataFrame:
+        watched = frames[0].withColumn("seen", f.expr("timestamp'2024-01-01'")).withWatermark("seen", "1 day")
+        return keyed(FarColumns(), source.schema, ["d", "deep"])([watched])
+
+    found = play(spark, _as_text(query), source, tmp_path, settings=settings)
+    session = OURS.session(spark, **settings)
+    for number in range(len(source.batches)):
+        rows = session.read.schema(source.schema).parquet(str(tmp_path / "input0" / f"{number:04d}.parquet"))
+        assert found[number] == lines(rows.selectExpr("cast(struct(*) as string) row"))
+    assert "+294247-01-10" in str(found)
+    assert "-5877641-06-23" in str(found)
+    with open_state(str(tmp_path / "checkpoint"), uid="it", state="packed") as state:
+        assert state.count() == 0, "the timers of all keys have fired"
+    with open_state(str(tmp_path / "checkpoint"), uid="it", state="list") as state:
+        assert state.to_arrow().num_rows == state.count() > 0
+
+
+def test_a_date_that_python_does_not_have_is_refused_by_operator_and_column_for_one_key(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = inputs.far()
+    with pytest.raises(Exception, match=r"Column 'd' of keyed operator 'it': There is a value of type date32"):
+        play(spark, keyed(Unchanged(), source.schema, "id"), source, tmp_path)
 
 
 _KEYS = [name for name in inputs.kinds(seed=5).schema.replace("<", " ").split() if name.startswith("c_")]

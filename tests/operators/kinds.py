@@ -75,3 +75,15 @@ ALL: Mapping[str, tuple[pa.DataType, SearchStrategy[Any]]] = {
         st.lists(st.none() | _paired("bigint", "string")[1], max_size=3),
     ),
 }
+
+_DAYS, _MICROS = _integers(32), _integers(64)
+_DAY, _AT = pa.date32(), pa.timestamp("us", "UTC")
+FAR: Mapping[str, tuple[pa.DataType, SearchStrategy[Any]]] = {
+    "date": (_DAY, _DAYS),
+    "timestamp": (_AT, _MICROS),
+    "timestamp_ntz": (pa.timestamp("us"), _MICROS),
+    "struct<date,timestamp>": (pa.struct([("d", _DAY), ("t", _AT)]), st.tuples(_DAYS, st.none() | _MICROS)),
+    "struct<string,date>": (pa.struct([("s", pa.string()), ("d", _DAY)]), st.tuples(st.text(max_size=2), _DAYS)),
+    "array<timestamp>": (pa.list_(_AT), st.lists(st.none() | _MICROS, max_size=3)),
+}
+"""Types with dates and instants, as numbers of days and microseconds: Spark has all of them, Python few."""

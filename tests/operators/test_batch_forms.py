@@ -72,6 +72,39 @@ def test_lists_and_maps_of_many_keys_are_those_of_single_keys(lab: SessionLab) -
     assert [state["rows"] for state in lab.run(read)["states"]] == [0, 0, 10, 3]
 
 
+def test_a_map_has_no_entry_under_null_for_many_keys_either(lab: SessionLab) -> None:
+    keys, index = keys_of(USERS), np.array([0, 1])
+    map_keys = pa.array(["a", None])
+
+    def work(_batch: Batch, states: dict[str, Any]) -> None:
+        with pytest.raises(InvalidInputError, match="State 'map': a map has no entry under None"):
+            states["map"].put_entries(keys, index, map_keys, pa.array([1, 2], LONG))
+        with pytest.raises(InvalidInputError, match="State 'map': a map has no entry under None"):
+            states["map"].get_entries(keys, index, map_keys)
+        with pytest.raises(InvalidInputError, match="State 'map': 2 values are given for 6 keys"):
+            states["map"].get_range(keys, begin=map_keys)
+
+    assert [state["rows"] for state in lab.run(work)["states"]] == [0] * 4
+
+
+def test_lists_that_are_none_replace_nothing(lab: SessionLab) -> None:
+    keys = keys_of(USERS[:2])
+
+    def work(_batch: Batch, states: dict[str, Any]) -> None:
+        states["list"].put_lists(keys, [[1], [2, 3]])
+        for wrong in (pa.array([["x"], ["y"]]), pa.array([1, 2])):
+            with pytest.raises(InvalidInputError, match=r"State 'list': its element is of type"):
+                states["list"].put_lists(keys, wrong)
+        with pytest.raises(InvalidInputError, match="State 'list': 1 values are given for 2 keys"):
+            states["list"].put_lists(keys, pa.array([[1]]))
+        assert states["list"].get_lists(keys).to_pylist() == [[1], [2, 3]]
+        ints = pa.list_(pa.int32())
+        states["list"].put_lists(keys, pa.chunked_array([pa.array([[7, 8]], ints), pa.array([[]], ints)]))
+        assert states["list"].get_lists(keys).to_pylist() == [[7, 8], []]
+
+    assert [state["rows"] for state in lab.run(work)["states"]] == [0, 0, 3, 0]
+
+
 @pytest.mark.parametrize("how", ["sum", "min", "max", lambda kept, added: kept * 2 + added])
 def test_reducing_states_of_many_keys_are_those_of_one_after_the_other(how: Any, tmp_path: Path) -> None:  # noqa: ANN401
     pair = {name: (ReducingState(name, "bigint", how), {"value": LONG}) for name in ("one", "many")}
@@ -89,12 +122,56 @@ def test_reducing_states_of_many_keys_are_those_of_one_after_the_other(how: Any,
         bound["many"].add_rows(keys, index, pa.array(values, LONG))
         assert bound["many"].get_values(keys) == bound["one"].get_values(keys)
         assert bound["many"].get_values(keys)[4:] == pa.nulls(2, LONG)
+        assert bound["many"].exists_keys(keys) == bound["many"].get_values(keys).is_valid()
+        cleared = int(rng.integers(0, 4))
+        batch.session.position.suffix = suffixes[cleared]
+        bound["one"].clear()
+        bound["many"].clear_keys(keys.at([cleared]))
+        assert bound["many"].get_values(keys) == bound["one"].get_values(keys)
+        assert not bound["many"].exists_keys(keys)[cleared].as_py()
 
     for _ in range(3):
         lab.run(work)
     batch, bound = lab.begin()
     with pytest.raises(InvalidInputError, match="State 'one': 1 values are given for 2"):
         bound["one"].add_rows(keys, np.array([0, 1]), pa.array([1]))
+    batch.abort()
+    lab.close()
+
+
+_AT = pa.timestamp("us", "UTC")
+REDUCED: list[tuple[str, pa.DataType, list[Any]]] = [
+    ("max", pa.bool_(), [False, True, False]),
+    ("min", pa.date32(), [2932897, -(1 << 31), 7]),
+    ("max", _AT, [5, 1 << 62, None]),
+    ("min", pa.timestamp("us"), [5, -(1 << 63), None]),
+    ("sum", pa.duration("us"), [5, 1 << 40, -7]),
+    ("max", pa.duration("us"), [5, 1 << 40, -7]),
+    ("min", pa.time64("ns"), [5000, 1000, None]),
+    ("max", pa.string(), ["a", "b", None]),
+    ("max", pa.struct([("n", LONG)]), [(1,), (3,), (2,)]),
+]
+
+
+@pytest.mark.parametrize(("how", "kind", "values"), REDUCED, ids=str)
+def test_values_of_every_type_are_reduced_in_several_batches(
+    how: Any,  # noqa: ANN401
+    kind: pa.DataType,
+    values: list[Any],
+    tmp_path: Path,
+) -> None:
+    lab = SessionLab(tmp_path, {"it": (ReducingState("it", "bigint", how), {"value": kind})})
+    keys, column = keys_of(USERS[:2]), pa.array(values, kind)
+    for begin in range(3):
+
+        def add(_batch: Batch, bound: dict[str, Any], begin: int = begin) -> None:
+            bound["it"].add_rows(keys, np.array([1]), column.slice(begin, 1))
+
+        lab.run(add)
+    batch, bound = lab.begin()
+    there = [value for value in values if value is not None]
+    expected = sum(there) if how == "sum" else {"min": min, "max": max}[how](there)
+    assert bound["it"].get_values(keys).equals(pa.array([None, expected], kind))
     batch.abort()
     lab.close()
 
@@ -175,7 +252,12 @@ def test_accumulators_of_many_keys_are_those_of_one_after_the_other(tmp_path: Pa
             bound["one"].add(value)
         bound["many"].add_rows(keys, index, pa.chunked_array([[5], [6, 7, 8]]))
         assert bound["many"].get_results(keys) == bound["one"].get_results(keys)
+        assert bound["many"].exists_keys(keys).to_pylist() == [False, True, False, True, False, False]
         assert [result is None for result in bound["many"].get_results(keys)] == [True, False, True, False, True, True]
+        for name in ("one", "many"):
+            bound[name].clear_keys(keys.at([1]))
+        assert bound["many"].get_results(keys) == bound["one"].get_results(keys)
+        assert bound["many"].get_results(keys)[1] is None
 
     for _ in range(2):
         lab.run(work)

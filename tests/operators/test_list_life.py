@@ -24,7 +24,10 @@ from tests.operators.session_lab import HOUR, LONG, Batch, SessionLab, keys_of, 
 
 MINUTE = HOUR // 60
 
-_actions = st.tuples(st.sampled_from("ab"), st.sampled_from(["add", "add to all", "clear", "update", "read"]))
+_actions = st.tuples(
+    st.sampled_from("ab"),
+    st.sampled_from(["add", "add to all", "clear", "update", "read", "clear all", "update all", "exists"]),
+)
 
 
 @dataclass
@@ -49,6 +52,34 @@ def _write(state: Any, model: list[Element], action: str, values: list[int], now
         model.clear()
     if action != "clear":
         model.extend(Element(value, now) for value in values)
+
+
+def _write_all(state: Any, model: dict[str, list[Element]], action: str, values: list[int], now: int) -> None:  # noqa: ANN401
+    keys = keys_of(sorted(model))
+    users = keys.column("user").to_pylist()
+    if action == "add to all":
+        state.add_rows(keys, np.array([1, 0, 1]), pa.array(values))
+        for at, value in zip((1, 0, 1), values, strict=True):
+            model[users[at]].append(Element(value, now))
+        return
+    for elements in model.values():
+        elements.clear()
+    if action == "clear all":
+        state.clear_keys(keys)
+    else:
+        state.put_lists(keys, pa.array([values, None], pa.list_(LONG)))
+        model[users[0]] += [Element(value, now) for value in values]
+
+
+def _check_existence(state: Any, model: dict[str, list[Element]], refresh: Refresh) -> None:  # noqa: ANN401
+    if refresh == "on_read_and_write":  # it is a read, of the first element
+        return
+    keys = keys_of(sorted(model))
+    for user, found in zip(keys.column("user").to_pylist(), state.exists_keys(keys).to_pylist(), strict=True):
+        if all(each.was_over for each in model[user]):
+            assert not (found and not model[user])
+        else:
+            assert found
 
 
 @settings(max_examples=60, deadline=None)
@@ -83,11 +114,10 @@ def test_elements_live_as_a_model_says(batches: list[Any]) -> None:
                     for element in there:
                         element.was_over = False
                         element.since_ms = now if refresh == "on_read_and_write" else element.since_ms
-                elif action == "add to all":
-                    added = [next(values) for _ in range(3)]
-                    bound["list"].add_rows(keys_of(["a", "b"]), np.array([1, 0, 1]), pa.array(added))
-                    for at, value in zip((1, 0, 1), added, strict=True):
-                        model[keys_of(["a", "b"]).column("user")[at].as_py()].append(Element(value, now))
+                elif action == "exists":
+                    _check_existence(bound["list"], model, refresh)
+                elif action.endswith(" all"):
+                    _write_all(bound["list"], model, action, [next(values) for _ in range(3)], now)
                 else:
                     _write(bound["list"], model[user], action, [next(values), next(values)], now)
             batch.stage()

@@ -34,6 +34,7 @@ Model: TypeAlias = dict[str, dict[tuple[str, str], tuple[int, int]]]
 
 _users, _entries = st.sampled_from(USERS[:4]), st.sampled_from(ENTRIES)
 _numbers = st.one_of(st.none(), st.integers(0, 99))
+_bounds = st.one_of(st.none(), _entries)
 _rows = st.lists(st.tuples(_users, _entries, _numbers), max_size=8)
 _calls = st.one_of(
     st.tuples(st.just("put_entries"), _rows),
@@ -42,6 +43,10 @@ _calls = st.one_of(
     st.tuples(st.just("get_then_put"), _rows),
     st.tuples(st.just("put"), _users, _entries, _numbers),
     st.tuples(st.just("clear"), _users),
+    st.tuples(st.just("clear_keys"), st.sets(_users)),
+    st.tuples(st.just("exists_keys"), st.sets(_users)),
+    st.tuples(st.just("contains_entries"), _rows),
+    st.tuples(st.just("get_range"), st.dictionaries(_users, st.tuples(_bounds, _bounds), max_size=4)),
     st.tuples(st.just("items"), _users),
     st.tuples(st.just("flush"), _users),
 )
@@ -102,6 +107,38 @@ class Turns:
         for name, state in self.states.items():
             state.clear()
             self.model[name] = {place: row for place, row in self.model[name].items() if place[0] != user}
+
+    def clear_keys(self, users: set[str]) -> None:
+        for name, state in self.states.items():
+            state.clear_keys(keys_of(sorted(users)))
+            self.model[name] = {place: row for place, row in self.model[name].items() if place[0] not in users}
+
+    def exists_keys(self, users: set[str]) -> None:
+        keys = keys_of(sorted(users))
+        for name, state in self.states.items():
+            expected = [  # the first one that is there is read
+                any(self._living(name, (user, entry)) is not None for entry in ENTRIES)
+                for user in keys.column("user").to_pylist()
+            ]
+            assert state.exists_keys(keys).to_pylist() == expected
+
+    def contains_entries(self, rows: list[tuple[str, str, int | None]]) -> None:
+        keys, index, entries, _ = _columns(rows)
+        for name, state in self.states.items():
+            expected = [self._living(name, (user, entry)) is not None for user, entry, _ in rows]
+            assert state.contains_entries(keys, index, entries).to_pylist() == expected
+
+    def get_range(self, bounds: dict[str, tuple[str | None, str | None]]) -> None:
+        keys = keys_of(sorted(bounds))
+        ordered = [bounds[user] for user in keys.column("user").to_pylist()]
+        begin, end = (pa.array([each[n] for each in ordered], TEXT) for n in range(2))
+        for name, state in self.states.items():
+            expected = []
+            for user, (first, last) in zip(keys.column("user").to_pylist(), ordered, strict=True):
+                inside = [each for each in ENTRIES if each >= (first or "") and (last is None or each < last)]
+                seen = [(entry, self._living(name, (user, entry))) for entry in inside]
+                expected.append([each for each in seen if each[1] is not None])
+            assert state.get_range(keys, begin, end).to_pylist() == expected
 
     def items(self, user: str) -> None:
         self.batch.at(user)

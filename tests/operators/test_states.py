@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,6 +23,8 @@ from pyspark_ckpt.state_store.parts import declare
 from tests.operators.session_lab import HOUR, LONG, STATES, TEXT, USERS, Batch, SessionLab, keys_of, suffix_of
 
 _numbers = st.integers(-(2**63), 2**63 - 1)
+_user = st.sampled_from(USERS)
+_some_users = st.sets(_user).map(sorted)
 _names = st.sampled_from(["", "a", "b", "\0", "a\0", "ä"])
 _calls = st.one_of(
     st.tuples(st.just("value"), st.none() | _numbers),
@@ -31,6 +34,8 @@ _calls = st.one_of(
     st.tuples(st.just("put"), st.dictionaries(_names, _numbers, max_size=3)),
     st.tuples(st.just("remove"), _names),
     st.tuples(st.just("clear"), st.sampled_from(["value", "list", "map"])),
+    st.tuples(st.just("clear many"), st.tuples(st.sampled_from(["value", "list", "map"]), _some_users)),
+    st.tuples(st.just("replace many"), st.dictionaries(_user, st.none() | st.lists(_numbers, max_size=3))),
     st.tuples(st.just("look"), st.none()),
 )
 _batches = st.lists(
@@ -75,6 +80,16 @@ class Model:
             self.map[user].pop(given, None)
         elif call == "clear":
             getattr(self, given).pop(user, None)
+        elif call in ("clear many", "replace many"):
+            self.do_many(call, given)
+
+    def do_many(self, call: str, given: Any) -> None:  # noqa: ANN401
+        if call == "replace many":
+            self.list.update({each: list(elements or ()) for each, elements in given.items()})
+            return
+        name, users = given
+        for each in users:
+            getattr(self, name).pop(each, None)
 
 
 def do(states: dict[str, Any], call: str, given: Any) -> None:  # noqa: ANN401
@@ -90,6 +105,12 @@ def do(states: dict[str, Any], call: str, given: Any) -> None:  # noqa: ANN401
         states["map"].remove(given)
     elif call == "clear":
         states[given].clear()
+    elif call == "clear many":
+        states[given[0]].clear_keys(keys_of(given[1]))
+    elif call == "replace many":
+        keys = keys_of(list(given))
+        lists = [given[user] for user in keys.column("user").to_pylist()]
+        states["list"].put_lists(keys, pa.array(lists, pa.list_(LONG)))
 
 
 def check(user: str, states: dict[str, Any], model: Model) -> None:
@@ -111,6 +132,21 @@ def check(user: str, states: dict[str, Any], model: Model) -> None:
         assert states["map"].contains(name) == (name in model.map[user])
 
 
+def _is_there(kept: Any) -> bool:  # noqa: ANN401
+    return kept is not None and kept not in ([], {})
+
+
+def check_many(states: dict[str, Any], model: Model) -> None:
+    keys = keys_of(USERS)
+    users = keys.column("user").to_pylist()
+    assert states["value"].get(keys).to_pylist() == [model.value.get(user) for user in users]
+    assert states["list"].get_lists(keys).to_pylist() == [model.list.get(user, []) for user in users]
+    for name in ("value", "text", "list", "map"):
+        assert states[name].exists_keys(keys).to_pylist() == [
+            _is_there(getattr(model, name).get(user)) for user in users
+        ]
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(batches=_batches)
 def test_states_are_as_a_model_says_when_batches_commit_or_are_dropped(batches: list[Any]) -> None:
@@ -126,6 +162,7 @@ def test_states_are_as_a_model_says_when_batches_commit_or_are_dropped(batches: 
                     do(states, call, given_value)
                     attempted.do(user, call, given_value)
                     check(user, states, attempted)
+                    check_many(states, attempted)
                 if commits:
                     batch.stage()
                     answer = batch.commit()
@@ -173,6 +210,32 @@ def test_a_large_map_is_read_and_cleared_in_little_memory(lab: SessionLab) -> No
         states["map"].clear()
 
     assert [state["rows"] for state in lab.run(clear)["states"]] == [0] * 4
+
+
+def test_large_lists_and_maps_of_many_keys_are_cleared_in_little_memory(lab: SessionLab) -> None:
+    count, limit = 50_000, 2 << 20
+    keys = keys_of(USERS[:2])
+    index = np.repeat(np.arange(2), count // 2)
+    numbers = pa.array(range(count), LONG)
+
+    def write(_batch: Batch, states: dict[str, Any]) -> None:
+        states["list"].add_rows(keys, index, numbers)
+        states["map"].put_entries(keys, index, pa.array([f"{n:06}" for n in range(count)]), numbers)
+
+    lab.run(write)
+    batch, states = lab.begin()
+    tracemalloc.start()
+    try:
+        for name in ("list", "map"):
+            assert states[name].exists_keys(keys).to_pylist() == [True, True]
+            states[name].clear_keys(keys)
+            assert states[name].exists_keys(keys).to_pylist() == [False, False]
+        states["list"].put_lists(keys, pa.array([[1, 2], None], pa.list_(LONG)))
+        batch.stage()
+        assert tracemalloc.get_traced_memory()[1] < limit < count * 50
+    finally:
+        tracemalloc.stop()
+    assert [state["rows"] for state in lab.commit(batch)["states"]] == [0, 0, 3, 0]
 
 
 def test_a_map_larger_than_what_is_read_of_it_is_read_lazily(lab: SessionLab) -> None:

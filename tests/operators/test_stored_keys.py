@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_ckpt.operators.columns import arrow_values
-from pyspark_ckpt.operators.stored_keys import KeyCodec, normalised
+from pyspark_ckpt.operators.columns import arrow_of_plain, arrow_values
+from pyspark_ckpt.operators.stored_keys import KeyCodec, normalised, order_of
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from tests.operators.kinds import ORDERED
+from tests.operators.kinds import FAR, ORDERED
 
 
 def rank(value: Any) -> Any:  # noqa: ANN401
@@ -63,6 +63,26 @@ def test_columns_have_the_bytes_of_their_values(name: str, data: st.DataObject) 
     assert stored == [codec.encode(key) for key in zip(column, numbers, strict=True)]
 
 
+@pytest.mark.parametrize("name", FAR)
+@given(data=st.data())
+def test_columns_hold_dates_and_instants_that_python_does_not_have(name: str, data: st.DataObject) -> None:
+    kind, strategy = FAR[name]
+    values = data.draw(st.lists(st.none() | strategy, max_size=5))
+    column = arrow_of_plain(values, kind)
+    codec = KeyCodec([kind], "a key of the map 'far'")
+    stored = codec.encode_columns([column])
+    assert codec.decode_columns(stored) == [column]
+    assert sorted(stored) == [stored[n] for n in sorted(range(len(values)), key=lambda n: rank(values[n]))]
+    for key, each in zip(stored, column, strict=True):
+        try:
+            held = each.as_py()
+        except (ValueError, OverflowError):
+            with pytest.raises(InvalidInputError, match=r"the map 'far' has the (date|instant) .* Python cannot hold"):
+                codec.decode(key)
+        else:
+            assert codec.encode((held,)) == key
+
+
 def test_zeroes_are_one_key_and_all_that_is_not_a_number_is_one_behind_infinity() -> None:
     codec = KeyCodec([pa.float64()])
     column = pa.array([0.0, -0.0, math.nan, -math.nan, math.inf], from_pandas=False)
@@ -71,6 +91,22 @@ def test_zeroes_are_one_key_and_all_that_is_not_a_number_is_one_behind_infinity(
     assert nan == minus_nan > infinity
     assert codec.encode_columns([normalised(column)]) == [zero, zero, nan, nan, infinity]
     assert math.copysign(1, normalised(column)[1].as_py()) == 1
+
+
+@pytest.mark.parametrize("name", ORDERED)
+@given(data=st.data())
+def test_rows_are_in_the_order_of_their_columns_and_equal_ones_as_they_came(name: str, data: st.DataObject) -> None:
+    kind, values = ORDERED[name]
+    column = data.draw(st.lists(st.none() | values, max_size=6))
+    numbers = data.draw(st.lists(st.integers(0, 1), min_size=len(column), max_size=len(column)))
+    rows = [(number, rank(value)) for number, value in zip(numbers, column, strict=True)]
+    found = order_of([pa.array(numbers, pa.int8()), arrow_values(column, kind)])
+    assert found.tolist() == sorted(range(len(rows)), key=rows.__getitem__)
+
+
+def test_numbers_are_in_sparks_order() -> None:
+    column = pa.array([math.nan, 0.0, None, -math.inf, -math.nan, -0.0, math.inf, 0.0], from_pandas=False)
+    assert order_of([column]).tolist() == [2, 3, 1, 5, 7, 6, 0, 4]
 
 
 @pytest.mark.parametrize("kind", [pa.map_(pa.string(), pa.int64()), pa.list_(pa.map_(pa.string(), pa.int64()))])

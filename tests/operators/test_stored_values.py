@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_ckpt.operators.columns import arrow_values, python_values
+from pyspark_ckpt.operators.columns import arrow_of_plain, arrow_values, python_values
+from pyspark_ckpt.operators.evolution import EvolvedCodec
 from pyspark_ckpt.operators.stored_values import MessageCodec, PackedCodec, value_codec
-from tests.operators.kinds import ALL
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from tests.operators.kinds import ALL, FAR
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -53,6 +55,42 @@ def test_columns_with_nulls_keep_their_python_values(name: str, data: st.DataObj
     column.validate(full=True)
     assert python_values(column) == values
     assert python_values(column.slice(1)) == values[1:]
+
+
+FAR_VALUES = {
+    **FAR,
+    "map<date,struct<timestamp,string>>": (
+        pa.map_(pa.date32(), pa.struct([("t", pa.timestamp("us", "UTC")), ("s", pa.string())])),
+        st.dictionaries(FAR["date"][1], st.tuples(FAR["timestamp"][1], st.text(max_size=2)), max_size=3),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAR_VALUES)
+@given(data=st.data())
+def test_columns_hold_dates_and_instants_that_python_does_not_have(name: str, data: st.DataObject) -> None:
+    kind, strategy = FAR_VALUES[name]
+    column = arrow_of_plain(data.draw(st.lists(strategy, max_size=5)), kind)
+    codec = value_codec(kind)
+    stored = codec.encode_packed(column).strings()
+    assert codec.decode_column(stored) == column
+    assert codec.decode_cells(codec.encode_cells(column)) == column
+    for value, each in zip(stored, column, strict=True):
+        try:
+            held = each.as_py()
+        except (ValueError, OverflowError):
+            with pytest.raises(InvalidInputError, match=r"'far' has the (date|instant) .*, which Python cannot hold"):
+                value_codec(kind, whose="state 'far'").decode(value)
+        else:
+            assert codec.encode(dict(held) if pa.types.is_map(kind) else held) == value
+
+
+def test_a_former_schema_with_a_date_that_python_does_not_have_is_read_in_columns() -> None:
+    old = pa.struct([("d", pa.date32()), ("n", pa.int32()), ("s", pa.string())])
+    new = pa.struct([("d", pa.date32()), ("n", pa.int64())])
+    stored = value_codec(old).encode_packed(arrow_of_plain([(2932897, 1, "x"), (-719529, 2, "y")], old)).strings()
+    codec = EvolvedCodec([old, new], 2, {})
+    assert codec.decode_column([*stored, None]) == arrow_of_plain([(2932897, 1), (-719529, 2), None], new)
 
 
 def test_booleans_are_booleans() -> None:

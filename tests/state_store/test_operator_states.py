@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, S3aSettings, S3Settings, place_at
+from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.parts import Part, declare, write_part
 from pyspark_ckpt.state_store.ticket import Ticket, WorkerTask, read_ticket, ticket_path
@@ -77,7 +78,7 @@ class Query:
             id=self.ids[partition] if self.fmt == 2 else None,
             attempt=attempt,
         )
-        path = ticket_path(self.lab.local_dir, WorkerTask(attempt), 0, "default")
+        path = ticket_path(self.lab.local_dir, WorkerTask(attempt), Identity(0, partition, "default"))
         return answer["txn"], read_ticket(path)
 
     def commit(self, partition: int, declared: Mapping[str, str]) -> str:
@@ -156,7 +157,7 @@ def test_a_reader_outside_a_query_is_told_nothing(query: Query) -> None:
     query.batch([{"it/n": "int"}] * PARTITIONS)
     handle = query.lab.open("", query.fmt, partition=0, state_dir=str(query.lab.checkpoint / "state" / "0" / "0"))
     query.lab.server.call("begin", handle=handle, version=1, id=query.ids[0], attempt=9)
-    assert read_ticket(ticket_path(query.lab.local_dir, WorkerTask(9), 0, "default")).operator_states == ()
+    assert read_ticket(ticket_path(query.lab.local_dir, WorkerTask(9), Identity(0, 0, "default"))).operator_states == ()
 
 
 def test_a_damaged_partition_fails_the_batch_by_its_name(query: Query) -> None:
