@@ -81,7 +81,7 @@ class KeyedStream:
     def process(self, processor: Processor, output: StructType | str, mode: str = "update") -> DataFrame:
         """The rows that ``processor`` gives, of the type ``output``, as a StructType or Spark DDL.
 
-        ``mode``: "update" or "append", as for applyInPandasWithState. Raises InvalidInputError.
+        ``mode``: "update" or "append" in any case, as for applyInPandasWithState. Raises InvalidInputError.
         """
         return self._process(processor, _struct(output, f"keyed(uid={self.uid!r}): the output"), mode)
 
@@ -122,7 +122,7 @@ class KeyedStream:
             self._operator(plan, processor, columns, has_watermark=event_time is not None),
             keeps_late_rows=keeps_late_rows,
         )
-        if mode not in {"update", "append"}:
+        if str(mode).lower() not in {"update", "append"}:
             raise InvalidInputError(f"keyed(uid={self.uid!r}): the mode is {mode!r}, not 'update' or 'append'.")
         if operator.time_out_clock == "processing":
             plan.endAvailableNow(self.frame.sparkSession._jsparkSession)  # noqa: SLF001

@@ -55,7 +55,7 @@ _BEHIND = {
 @pytest.mark.parametrize("name", _BEHIND)
 def test_rows_go_on_into_any_operator(name: str, spark: SparkSession, tmp_path: Path) -> None:
     def query(frames: Sequence[DataFrame]) -> DataFrame:
-        totals = ckpt.keyed(frames[0], "user", uid="it").process(Totals(), TOTALS, mode="append")
+        totals = ckpt.keyed(frames[0], "user", uid="it").process(Totals(), TOTALS, mode="Append")
         behind: DataFrame = _BEHIND[name](totals)
         return behind
 
