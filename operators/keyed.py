@@ -136,11 +136,11 @@ class KeyedStream:
 
         session = self.frame.sparkSession
         who = f"keyed(uid={self.uid!r})"
-        if plan.isKeyed(self.frame._jdf):  # noqa: SLF001
+        other = plan.keyedBy(self.frame._jdf)  # noqa: SLF001
+        if other is not None:
             raise InvalidInputError(
-                f"{who}: the frame comes from another keyed operator or applyInPandasWithState, "
-                "and Spark 4.3 runs one in a query.",
-                hint="Do both in one processor, or put a topic or a table in between.",
+                f"{who}: the frame comes from {other}, and Spark 4.3 runs one keyed operator in a query.",
+                hint="Do the work of both in one processor, or put a topic or a table in between.",
             )
         for field in self.frame.schema:
             check_handed(field.dataType, f"{who}: column {field.name!r}")
