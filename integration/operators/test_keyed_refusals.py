@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import functions as f
 
 from integration.conftest import PARTITIONS, SHUFFLE_PARTITIONS
 from integration.operators.keyed import EVENTS, TOTALS, Totals, keyed, play
@@ -125,6 +126,10 @@ def test_a_state_of_another_type_than_the_checkpoint_has_is_refused_before_the_f
     [
         ({"by": "nobody"}, r"no columns \['nobody'\]"),
         ({"by": []}, "no columns"),
+        ({"by": lambda: f.col("user")}, r"Column<'user'> is not the name of a column to key by"),
+        ({"by": lambda: ["word", f.col("user")]}, r"Column<'user'> is not the name of a column to key by"),
+        ({"by": 5}, "5 is not the name of a column to key by"),
+        ({"order_by": lambda: f.col("at")}, r"Column<'at'> is not the name of a column to order by"),
         ({"order_by": "nothing"}, r"no columns \['nothing'\] to order by"),
         ({"uid": ""}, "give a uid"),
         ({"uid": "a/b"}, "give a uid"),
@@ -137,8 +142,23 @@ def test_bad_arguments_are_refused_by_name(
 ) -> None:
     (tmp_path / "in").mkdir()
     frame = EVENTS.stream(spark, tmp_path / "in")
+    arguments = {name: each() if callable(each) else each for name, each in arguments.items()}
     with pytest.raises(InvalidInputError, match=problem):
         ckpt.keyed(frame, **{"by": "user", "uid": "it", **arguments})
+
+
+def test_a_name_is_looked_up_as_spark_does(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    frame = EVENTS.stream(spark, tmp_path / "in")
+    stream = ckpt.keyed(frame, "USER", uid="it", order_by=["At"])
+    assert (stream.by, stream.order_by) == (("user",), ("at",))
+    strict = EVENTS.stream(OURS.session(spark, **{"spark.sql.caseSensitive": "true"}), tmp_path / "in")
+    with pytest.raises(InvalidInputError, match=r"no columns \['USER'\] to key by"):
+        ckpt.keyed(strict, "USER", uid="it")
+    twice = strict.withColumn("USER", f.col("user"))
+    assert ckpt.keyed(twice, "USER", uid="it").by == ("USER",)
+    with pytest.raises(InvalidInputError, match=r"several columns \['user', 'USER'\] to key by"):
+        ckpt.keyed(EVENTS.stream(spark, tmp_path / "in").toDF("id", "user", "USER", "a", "b"), "user", uid="it")
 
 
 @pytest.mark.parametrize(
