@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -133,6 +133,7 @@ class _Calls:
         self._old_times, self._times = times, list(times)
         self._written: set[int] = set()
         self._returned = Returned()
+        self._width = len(processor.output)
         self._batches: list[pa.RecordBatch] = []
 
     def call(self, position: int, key: tuple[Any, ...], frames: Iterator[pd.DataFrame], *, timed_out: bool) -> None:
@@ -169,21 +170,23 @@ class _Calls:
         return self._ctx.watermark_ms if self._clock == "event" else self._ctx.processing_time_ms
 
     def _take(self, results: Any) -> None:
-        who = f"The function {getattr(self._processor.function, '__name__', self._processor.function)!r}"
         if isinstance(results, pd.DataFrame) or not hasattr(results, "__iter__"):
-            raise InvalidInputError(f"{who} returned {type(results).__name__}, not an iterable of pandas.DataFrame.")
+            self._refuse(f"returned {type(results).__name__}, not an iterable of pandas.DataFrame.")
         for frame in results:
             if not isinstance(frame, pd.DataFrame):
-                raise InvalidInputError(f"{who} gave {type(frame).__name__}, not a pandas.DataFrame.")
-            if len(frame.columns) != len(self._processor.output) and not (len(frame.columns) == 0 and frame.empty):
-                raise InvalidInputError(
-                    f"{who} gave a frame of {len(frame.columns)} columns, and the output has "
-                    f"{len(self._processor.output)}: {self._processor.output.names}."
-                )
-            if len(frame):
+                self._refuse(f"gave {type(frame).__name__}, not a pandas.DataFrame.")
+            width, rows = len(frame.columns), len(frame)
+            if width not in {0, self._width}:
+                names = self._processor.output.names
+                self._refuse(f"gave a frame of {width} columns, and the output has {self._width}: {names}.")
+            if rows:
                 self._returned.add(frame)
         if len(self._returned) >= FRAMES_AT_ONCE:
             self._pack()
+
+    def _refuse(self, what: str) -> NoReturn:
+        function = self._processor.function
+        raise InvalidInputError(f"The function {getattr(function, '__name__', function)!r} {what}")
 
     def _pack(self) -> None:
         if len(self._returned):
