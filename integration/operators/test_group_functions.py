@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -14,7 +17,10 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import LongType, StructType, VariantVal
 
 from integration.operators import inputs
-from integration.operators.keyed import play
+from integration.operators.keyed import play, play_until
+from integration.operators.providers import OURS
+from integration.operators.replay import Case, write_inputs
+from integration.operators.sources import Source
 from pyspark_ckpt import operators as ckpt
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
@@ -26,7 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
 
     from integration.operators.replay import Lines, Query
-    from integration.operators.sources import Source
 
 Function = "Callable[[tuple[Any, ...], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]"
 _KINDS = "n long, third double, text string, even boolean, part decimal(9,3), no string, b binary"
@@ -109,6 +114,20 @@ def _until_silent(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: G
     yield pd.DataFrame({"seen": [f"{told} {shape}"]})
 
 
+def _until_idle(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    """Groups that time out and go, time out and set another time-out, and set none."""
+    now_ms, sizes = state.getCurrentProcessingTimeMs(), [len(frame) for frame in frames]
+    rows, due_ms = state.getOption or (0, 0)
+    told = f"{state.hasTimedOut} {rows} {sizes} {state.hasTimedOut and now_ms > due_ms}"
+    if state.hasTimedOut and rows % 2:
+        state.remove()
+    else:
+        state.update((rows + sum(sizes) + state.hasTimedOut, now_ms + 700))
+        if key[0] != 3:
+            state.setTimeoutDuration(700)
+    yield pd.DataFrame({"user": [key[0]], "told": [told]})
+
+
 def both(
     spark: SparkSession,
     folder: Path,
@@ -177,6 +196,35 @@ def test_time_outs_come_when_they_come_in_spark(spark: SparkSession, tmp_path: P
     )
     assert actual == expected
     assert sum("True" in line for lines in expected.values() for line in lines) > 5
+
+
+def test_time_outs_in_processing_time_come_when_they_come_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+    users = Source("user int", (((1,), (2,), (2,), (3,)), ((1,), (3,))))
+    arguments = _until_idle, "user int, told string", "rows long, due_ms long", "update", "ProcessingTimeTimeout"
+
+    def told_by(query: Query, folder: Path) -> Mapping[int, list[str]]:
+        """What the groups of each user have told in order; when all is silent, the query starts again with new rows."""
+        case, batches = Case(query, (users,), output_mode="update"), {}
+
+        def collect(frame: DataFrame, batch_id: int) -> None:
+            batches[batch_id] = frame.collect()
+
+        for files, most in ((1, 6), (2, 9)):
+            write_inputs(case, folder, files - 1, files)
+            done = partial(lambda most: sum(map(len, batches.values())) == most, most)
+            play_until(done, OURS.session(spark), case, folder, collect)
+        told = defaultdict(list)
+        for row in chain.from_iterable(batches.values()):
+            told[row.user].append(row.told)
+        return told
+
+    expected = told_by(lambda frames: frames[0].groupBy("user").applyInPandasWithState(*arguments), tmp_path / "native")
+    assert {user: len(each) for user, each in expected.items()} == {1: 4, 2: 3, 3: 2}
+    keyed = told_by(
+        lambda frames: ckpt.keyed(frames[0], "user", uid="it").apply_in_pandas_with_state(*arguments),
+        tmp_path / "keyed",
+    )
+    assert keyed == expected
 
 
 def _bad(what: Any) -> Any:  # noqa: ANN401
