@@ -10,7 +10,7 @@ JAVA   := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 VENV   := .venv
 PY     := $(VENV)/bin/python
 JAR    := pyspark_ckpt/jars/pyspark-ckpt.jar
-SHIM   := $(shell find jvm-bridge/src/main -name '*.scala')
+SHIM   := $(shell find jvm-bridge/src/main -type f)
 
 # An installed sbt, else its launcher by Maven, else none: then the Scala compiler inside PySpark builds the jar.
 SBT_LAUNCH := .tools/sbt-launch-1.13.1.jar

@@ -16,6 +16,7 @@ lazy val bridge = (project in file("."))
       Seq(python, "-c", "import importlib.util as u; print(u.find_spec('pyspark').submodule_search_locations[0])").!!.trim) / "jars",
     Compile / unmanagedJars ++= (pysparkJars.value ** "*.jar").classpath,
     Compile / scalaSource := baseDirectory.value / "jvm-bridge" / "src" / "main" / "scala",
+    Compile / resourceDirectory := baseDirectory.value / "jvm-bridge" / "src" / "main" / "resources",
     Test / scalaSource := baseDirectory.value / "jvm-bridge" / "src" / "test" / "scala",
     Test / resourceDirectory := baseDirectory.value / "jvm-bridge" / "src" / "test" / "resources",
     target := baseDirectory.value / "jvm-bridge" / "target",

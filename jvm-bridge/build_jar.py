@@ -15,7 +15,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 JAR = ROOT / "pyspark_ckpt" / "jars" / "pyspark-ckpt.jar"
-RESOURCES = {"pyspark_ckpt/options.json": ROOT / "state_store" / "options.json"}
+_FOLDER = ROOT / "jvm-bridge" / "src" / "main" / "resources"
+RESOURCES = {
+    "pyspark_ckpt/options.json": ROOT / "state_store" / "options.json",
+    **{path.relative_to(_FOLDER).as_posix(): path for path in sorted(_FOLDER.rglob("*")) if path.is_file()},
+}
 
 
 def main() -> None:

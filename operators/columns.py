@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -142,30 +142,33 @@ def _spans(column: pa.ListArray | pa.MapArray) -> list[tuple[int, int]]:
     return list(pairwise(offsets))
 
 
-def arrow_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def arrow_values(
+    values: Sequence[Any], kind: pa.DataType, plain: Callable[[Sequence[Any], pa.DataType], pa.Array] = pa.array
+) -> pa.Array:
     """The inverse of ``python_values``; a struct may be any sequence, mapping or object with its fields.
 
-    Raises TypeError, ValueError, AttributeError (pyarrow's own errors among them) for values of another type.
+    ``plain`` makes the columns whose type is not nested. Raises TypeError, ValueError, AttributeError (pyarrow's own
+    errors among them) for values of another type, and what ``plain`` raises.
     """
     if not pa.types.is_nested(kind):
-        return pa.array(values, kind)
+        return plain(values, kind)
     absent = np.fromiter((value is None for value in values), np.bool_, len(values))
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
         nothing = (None,) * len(names)
         rows = [nothing if value is None else fields_of(value, names) for value in values]
-        fields = [arrow_values([row[n] for row in rows], field.type) for n, field in enumerate(kind)]
+        fields = [arrow_values([row[n] for row in rows], field.type, plain) for n, field in enumerate(kind)]
         return pa.StructArray.from_arrays(fields, fields=list(kind), mask=pa.array(absent))
     there = [() if value is None else value for value in values]
     counts = np.fromiter(map(len, there), np.int32, len(there))
     offsets = pa.array(np.concatenate([np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)]))
     if pa.types.is_map(kind):
         pairs = list(chain.from_iterable(value.items() if isinstance(value, Mapping) else value for value in there))
-        keys = arrow_values([key for key, _ in pairs], kind.key_type)
-        items = arrow_values([item for _, item in pairs], kind.item_type)
+        keys = arrow_values([key for key, _ in pairs], kind.key_type, plain)
+        items = arrow_values([item for _, item in pairs], kind.item_type, plain)
         children = [pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])]
     else:
         elements = list(chain.from_iterable(map(elements_of, there)))
-        children = [arrow_values(elements, kind.value_type)]
+        children = [arrow_values(elements, kind.value_type, plain)]
     present = pa.py_buffer(np.packbits(~absent, bitorder="little"))
     return pa.Array.from_buffers(kind, len(values), [present, offsets.buffers()[1]], children=children)

@@ -78,8 +78,9 @@ class Conversion:
 class Returned:
     """Frames that a function has returned, to be put together.
 
-    Of those that follow each other with the same names and types, what is kept are the columns: many frames of a row
-    each take pandas long to put together, and Python long to look for what is garbage among them.
+    Of those that follow each other with the same names and types, what is kept are the arrays that pandas has their
+    columns in: many frames of a row each take pandas long to put together, and Python long to look for what is garbage
+    among them.
     """
 
     def __init__(self) -> None:
@@ -95,12 +96,13 @@ class Returned:
 
     def add(self, frame: pd.DataFrame) -> None:
         """One more."""
-        columns: list[Any] = list(frame._iter_column_arrays())  # type: ignore[operator]  # noqa: SLF001 - public ways are slow
-        said = frame.columns.tolist(), [column.dtype for column in columns]
+        blocks: Any = frame._mgr.blocks  # noqa: SLF001 - public ways are slow
+        arrays = [block.values for block in blocks]  # noqa: PD011 - a block has but this
+        said = frame.columns.tolist(), [(a.dtype, *block.mgr_locs) for a, block in zip(arrays, blocks, strict=True)]
         if said != self._said:
             self._end_run()
             self._first, self._said = frame, said
-        self._run.append(columns)
+        self._run.append(arrays)
         self._count += 1
 
     def taken(self) -> pd.DataFrame:
@@ -111,8 +113,11 @@ class Returned:
 
     def _end_run(self) -> None:
         if len(self._run) > 1:
-            together = [_one_behind_the_other(some) for some in zip(*self._run, strict=True)]
-            frame = pd.DataFrame(dict(enumerate(together)), copy=False)
+            columns: dict[int, Any] = {}
+            for (_, *places), *arrays in zip(self._said[1], *self._run, strict=True):
+                array = _one_behind_the_other(arrays)
+                columns.update(zip(places, array if array.ndim > 1 else [array], strict=True))
+            frame = pd.DataFrame({place: columns[place] for place in sorted(columns)}, copy=False)
             frame.columns = self._first.columns
             self._frames.append(frame)
         elif self._run:
@@ -122,7 +127,10 @@ class Returned:
 
 def _one_behind_the_other(arrays: Sequence[Any]) -> Any:
     first = arrays[0]
-    return np.concatenate(arrays) if isinstance(first, np.ndarray) else type(first)._concat_same_type(arrays)  # noqa: SLF001
+    if isinstance(first, np.ndarray):
+        return np.concatenate(arrays, axis=-1)
+    join = type(first)._concat_same_type  # noqa: SLF001
+    return join(arrays, axis=1) if first.ndim > 1 else join(arrays)
 
 
 class Groups:

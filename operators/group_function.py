@@ -7,9 +7,8 @@ is everything around the call: Spark sends and takes a pandas frame, a pickled s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -17,9 +16,9 @@ import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import Row, StructType
 
-from pyspark_ckpt.operators.columns import arrow_values, python_values
 from pyspark_ckpt.operators.group_frames import Conversion, Groups, Returned
 from pyspark_ckpt.operators.group_times import NO_WATERMARK, TIME_OUTS
+from pyspark_ckpt.operators.group_values import GroupValues
 from pyspark_ckpt.operators.processors import VectorContext, VectorProcessor
 from pyspark_ckpt.operators.states import ValueState
 from pyspark_ckpt.operators.timers import Timers
@@ -101,12 +100,6 @@ class GroupFunctionProcessor(VectorProcessor):
 class _State(GroupState):
     """A GroupState that says what was done to it."""
 
-    def at(self, value: tuple[Any, ...] | None) -> _State:
-        """Another as this one, of a key that has such a value."""
-        state = _State.__new__(_State)
-        state.__dict__.update(self.__dict__, _value=value, _defined=value is not None)
-        return state
-
     def update(self, newValue: tuple[Any, ...]) -> None:  # noqa: N803 - Spark's name
         if type(newValue) is tuple and _PLAIN.issuperset(map(type, newValue)):
             self._value: Any = newValue
@@ -131,21 +124,23 @@ class _Calls:
     def __init__(self, processor: GroupFunctionProcessor, ctx: VectorContext) -> None:
         self._processor = processor
         self._ctx = ctx
-        self._unset = [_unset(processor.time_out, ctx, timed_out=timed_out) for timed_out in (False, True)]
+        self._kinds = [_kind_of_state(processor.time_out, ctx, timed_out=timed_out) for timed_out in (False, True)]
         stored = processor.state.get(ctx.keys)
-        self._type = stored.type
-        local = _change_of_timestamps(self._type, lambda at: at.astimezone().replace(tzinfo=None))
-        self._utc = _change_of_timestamps(self._type, lambda at: at.astimezone(timezone.utc))
-        self._states: list[Any] = list(map(local, python_values(stored)))
+        self._values = GroupValues(processor.state.name, stored.type)
+        self._states = self._values.of(stored)
         self._clock = _CLOCKS[processor.time_out]
         times = [None] * len(self._states) if self._clock is None else processor.time_out_ms.get(ctx.keys).to_pylist()
         self._old_times, self._times = times, list(times)
         self._written: set[int] = set()
         self._returned = Returned()
+        self._width = len(processor.output)
         self._batches: list[pa.RecordBatch] = []
 
     def call(self, position: int, key: tuple[Any, ...], frames: Iterator[pd.DataFrame], *, timed_out: bool) -> None:
-        state = self._unset[timed_out].at(self._states[position])
+        value = self._states[position]
+        state = object.__new__(self._kinds[timed_out])
+        if value is not None:
+            state._value, state._defined = value, True
         self._take(self._processor.function(key, frames, state))
         if state.is_touched:
             self._states[position] = state.getOption
@@ -159,8 +154,8 @@ class _Calls:
         keys, processor = self._ctx.keys, self._processor
         written = sorted(self._written)
         if written:
-            values = arrow_values([self._utc(self._states[position]) for position in written], self._type)
-            processor.state.put(keys.at(written), values)
+            values = [self._states[position] for position in written]
+            processor.state.put(keys.at(written), self._values.column(values))
         moved = [n for n, (old, new) in enumerate(zip(self._old_times, self._times, strict=True)) if old != new]
         if moved:
             index = np.array(moved)
@@ -175,33 +170,35 @@ class _Calls:
         return self._ctx.watermark_ms if self._clock == "event" else self._ctx.processing_time_ms
 
     def _take(self, results: Any) -> None:
-        who = f"The function {getattr(self._processor.function, '__name__', self._processor.function)!r}"
         if isinstance(results, pd.DataFrame) or not hasattr(results, "__iter__"):
-            raise InvalidInputError(f"{who} returned {type(results).__name__}, not an iterable of pandas.DataFrame.")
+            self._refuse(f"returned {type(results).__name__}, not an iterable of pandas.DataFrame.")
         for frame in results:
             if not isinstance(frame, pd.DataFrame):
-                raise InvalidInputError(f"{who} gave {type(frame).__name__}, not a pandas.DataFrame.")
-            if len(frame.columns) != len(self._processor.output) and not (len(frame.columns) == 0 and frame.empty):
-                raise InvalidInputError(
-                    f"{who} gave a frame of {len(frame.columns)} columns, and the output has "
-                    f"{len(self._processor.output)}: {self._processor.output.names}."
-                )
-            if len(frame):
+                self._refuse(f"gave {type(frame).__name__}, not a pandas.DataFrame.")
+            width, rows = len(frame.columns), len(frame)
+            if width not in {0, self._width}:
+                names = self._processor.output.names
+                self._refuse(f"gave a frame of {width} columns, and the output has {self._width}: {names}.")
+            if rows:
                 self._returned.add(frame)
         if len(self._returned) >= FRAMES_AT_ONCE:
             self._pack()
+
+    def _refuse(self, what: str) -> NoReturn:
+        function = self._processor.function
+        raise InvalidInputError(f"The function {getattr(function, '__name__', function)!r} {what}")
 
     def _pack(self) -> None:
         if len(self._returned):
             self._batches.append(self._processor.how.to_rows(self._returned.taken(), self._processor.output))
 
 
-def _unset(time_out: str, ctx: VectorContext, *, timed_out: bool) -> _State:
-    """The state of a key that has none."""
-    return _State(
+def _kind_of_state(time_out: str, ctx: VectorContext, *, timed_out: bool) -> type[_State]:
+    """The class of the states that are given to these calls: it holds what all of them begin with."""
+    unset = _State(
         optionalValue=Row(),
         batchProcessingTimeMs=ctx.processing_time_ms,
-        eventTimeWatermarkMs=ctx.watermark_ms,
+        eventTimeWatermarkMs=max(0, ctx.watermark_ms),
         timeoutConf=time_out,
         hasTimedOut=timed_out,
         watermarkPresent=ctx.watermark_ms != NO_WATERMARK,
@@ -212,19 +209,7 @@ def _unset(time_out: str, ctx: VectorContext, *, timed_out: bool) -> _State:
         keyAsUnsafe=b"",
         valueSchema=StructType(),
     )
-
-
-def _change_of_timestamps(kind: pa.StructType, change: Callable[[datetime], datetime]) -> Callable[[Any], Any]:
-    """A function that changes the timestamps of a state: Spark gives and takes them without zone, in local time."""
-    places = [n for n, field in enumerate(kind) if pa.types.is_timestamp(field.type) and field.type.tz]
-
-    def changed(state: Any) -> Any:
-        fields = list(state)
-        for n in places:
-            fields[n] = None if fields[n] is None else change(fields[n])
-        return tuple(fields)
-
-    return lambda state: changed(state) if places and state is not None else state
+    return type(_State.__name__, (_State,), vars(unset))
 
 
 def _instants(times_ms: Sequence[int | None]) -> pa.Array:

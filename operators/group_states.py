@@ -76,6 +76,11 @@ class GroupFunctionWithStates:
     states: object
     declared: DeclaredStates
 
+    @property
+    def __name__(self) -> str:
+        """What Spark calls it in plans, where the shim's OneKeyedOperator looks for it."""
+        return f"with_states(uid={self.declared.uid!r})"
+
     def __call__(
         self, key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:

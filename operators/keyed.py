@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -43,20 +43,16 @@ def keyed(
     order_by: str | Sequence[str] = (),
     max_parallelism: int = MAX_PARALLELISM,
 ) -> KeyedStream:
-    """Key a streaming frame by columns, for ``process``.
+    """Key a streaming frame by columns, for ``process``; names are looked up as Spark does, so in any case as a rule.
 
     ``uid`` names the operator for as long as its state lives. ``order_by``: columns that the rows of a key are sorted
     by within a batch, as Spark's orderBy does: ascending, null first, NaN last. ``max_parallelism``, 1 to 32768, is
     fixed with the first batch. Raises InvalidInputError.
     """
-    names = (by,) if isinstance(by, str) else tuple(by)
-    order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
-    missing = [name for name in names if name not in frame.columns]
-    unordered = [name for name in order if name not in frame.columns]
-    if unordered:
-        raise InvalidInputError(f"keyed(uid={uid!r}): there are no columns {unordered} to order by: {frame.columns}.")
-    if missing or not names:
-        raise InvalidInputError(f"keyed(uid={uid!r}): there are no columns {missing} to key by, only {frame.columns}.")
+    names = _names(frame, by, f"keyed(uid={uid!r})", "to key by")
+    order = _names(frame, order_by, f"keyed(uid={uid!r})", "to order by")
+    if not names:
+        raise InvalidInputError(f"keyed(uid={uid!r}): there are no columns to key by; the frame has {frame.columns}.")
     check_uid(uid, f"keyed(uid={uid!r})")
     if not frame.isStreaming:
         raise InvalidInputError(
@@ -82,7 +78,7 @@ class KeyedStream:
     def process(self, processor: Processor, output: StructType | str, mode: str = "update") -> DataFrame:
         """The rows that ``processor`` gives, of the type ``output``, as a StructType or Spark DDL.
 
-        ``mode``: "update" or "append", as for applyInPandasWithState. Raises InvalidInputError.
+        ``mode``: "update" or "append" in any case, as for applyInPandasWithState. Raises InvalidInputError.
         """
         return self._process(processor, _struct(output, f"keyed(uid={self.uid!r}): the output"), mode)
 
@@ -123,7 +119,7 @@ class KeyedStream:
             self._operator(plan, processor, columns, has_watermark=event_time is not None),
             keeps_late_rows=keeps_late_rows,
         )
-        if mode not in {"update", "append"}:
+        if str(mode).lower() not in {"update", "append"}:
             raise InvalidInputError(f"keyed(uid={self.uid!r}): the mode is {mode!r}, not 'update' or 'append'.")
         if operator.time_out_clock == "processing":
             plan.endAvailableNow(self.frame.sparkSession._jsparkSession)  # noqa: SLF001
@@ -135,11 +131,11 @@ class KeyedStream:
     def _operator(self, plan: Any, processor: Processor, output: StructType, *, has_watermark: bool) -> Operator:
         session = self.frame.sparkSession
         who = f"keyed(uid={self.uid!r})"
-        if plan.isKeyed(self.frame._jdf):  # noqa: SLF001
+        other = plan.keyedBy(self.frame._jdf)  # noqa: SLF001
+        if other is not None:
             raise InvalidInputError(
-                f"{who}: the frame comes from another keyed operator or applyInPandasWithState, "
-                "and Spark 4.3 runs one in a query.",
-                hint="Do both in one processor, or put a topic or a table in between.",
+                f"{who}: the frame comes from {other}, and Spark 4.3 runs one keyed operator in a query.",
+                hint="Do the work of both in one processor, or put a topic or a table in between.",
             )
         for field in self.frame.schema:
             check_handed(field.dataType, f"{who}: column {field.name!r}")
@@ -182,7 +178,7 @@ class KeyedStream:
         from pyspark.sql.classic.column import Column
 
         columns = [
-            f.hash(*(f.col(f"`{name}`") for name in self.by)).alias(HASH),
+            f.hash(*(f.col(f"`{name.replace('`', '``')}`") for name in self.by)).alias(HASH),
             Column(plan.rowBytes(self.frame._jdf)).alias(ROW),  # noqa: SLF001
         ]
         if event_time is not None:
@@ -217,6 +213,27 @@ class KeyedStream:
         if " collate " in declared.simpleString():
             hint = "Key by collation_key of the column, or by a column of type string."
             raise InvalidInputError(refused, hint=hint)
+
+
+def _names(frame: DataFrame, given: Any, who: str, what_for: str) -> tuple[str, ...]:
+    """The names that columns have in the frame."""
+    from pyspark.sql import Column
+
+    names = (given,) if isinstance(given, (str, Column)) or not isinstance(given, Iterable) else tuple(given)
+    if others := [name for name in names if not isinstance(name, str)]:
+        raise InvalidInputError(
+            f"{who}: {others[0]!r} is not the name of a column {what_for}.",
+            hint="Give names as text; make an expression a column with withColumn() first.",
+        )
+    fold = str if frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else str.lower
+    found = {name: [column for column in frame.columns if fold(column) == fold(name)] for name in names}
+    if missing := [name for name, columns in found.items() if not columns]:
+        raise InvalidInputError(f"{who}: there are no columns {missing} {what_for}, only {frame.columns}.")
+    if several := [columns for columns in found.values() if len(columns) > 1]:
+        raise InvalidInputError(
+            f"{who}: there are several columns {several[0]} {what_for}.", hint="Rename all but one of them."
+        )
+    return tuple(found[name][0] for name in names)
 
 
 def _plans(frame: DataFrame) -> Any:

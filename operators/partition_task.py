@@ -83,6 +83,11 @@ class PartitionTask:
     operator: Operator
     processor: KeyedProcessor | VectorProcessor
 
+    @property
+    def __name__(self) -> str:
+        """What Spark calls it in plans, where the shim's OneKeyedOperator looks for it."""
+        return f"keyed(uid={self.operator.uid!r})"
+
     def __call__(self, key: tuple[int], chunks: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         """Process all rows of the partition; what they write is staged before the last output row is taken."""
         from pyspark import TaskContext

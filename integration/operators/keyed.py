@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,10 +15,10 @@ from integration.operators.replay import Case, collect_into, run, write_inputs
 from pyspark_ckpt import operators as ckpt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from integration.operators.replay import Lines, Query
     from integration.operators.sources import Source
@@ -43,6 +44,34 @@ def play(
         write_inputs(case, folder, first, last)
         run(session, case, folder, collect_into(batches))
     return batches
+
+
+def play_until(
+    done: Callable[[], bool],
+    spark: SparkSession,
+    case: Case,
+    folder: Path,
+    each_batch: Callable[[DataFrame, int], None],
+) -> None:
+    """Run a query with a batch at every trigger until it has done and committed something, or for a minute."""
+    begun = [-1]
+
+    def collect(frame: DataFrame, batch_id: int) -> None:
+        begun.append(batch_id)
+        each_batch(frame, batch_id)
+
+    frames = [source.stream(spark, folder / f"input{number}") for number, source in enumerate(case.sources)]
+    writer = case.query(frames).writeStream.outputMode(case.output_mode).foreachBatch(collect)
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    running = writer.trigger(processingTime="0 seconds").start()
+    deadline, last = time.monotonic() + 60, 1 << 63
+    try:
+        while begun[-1] <= last and time.monotonic() < deadline:
+            assert running.isActive, running.exception()
+            time.sleep(0.05)
+            last = min(last, begun[-1]) if done() else last
+    finally:
+        running.stop()
 
 
 def keyed(processor: Any, output: str, by: str | Sequence[str] = "user", **more: Any) -> Query:  # noqa: ANN401

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.state import GroupStateTimeout
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import LongType, StructType, VariantVal
 
 from integration.operators import inputs
-from integration.operators.keyed import play
+from integration.operators.keyed import play, play_until
+from integration.operators.providers import OURS
+from integration.operators.replay import Case, write_inputs
+from integration.operators.sources import Source
 from pyspark_ckpt import operators as ckpt
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
@@ -24,10 +32,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
 
     from integration.operators.replay import Lines, Query
-    from integration.operators.sources import Source
 
 Function = "Callable[[tuple[Any, ...], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]"
 _KINDS = "n long, third double, text string, even boolean, part decimal(9,3), no string, b binary"
+_MIXED = (
+    "a string, b string, c string, d string, e string, f decimal(9,1), g binary, "
+    "s struct<at timestamp, text string, ntz timestamp_ntz, deep struct<day date>, v variant>"
+)
 _EVENTS = inputs.events(seed=59)
 
 
@@ -67,6 +78,21 @@ def _stamped(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupS
     yield pd.DataFrame({"seen": [f"{key!r} {before} {state.get!r}"]})
 
 
+def _mixed(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    """Values of other types than the state's that Spark converts, and times and a VARIANT within a struct."""
+    before = f"{state.getOption!r} {state} {_without_clock(state)}"
+    rows, at = sum(map(len, frames)), datetime(2024, 3, 31, 12, 0, 0, 1)  # noqa: DTZ001 - as Spark gives times
+    elsewhere = at.replace(tzinfo=timezone(timedelta(hours=rows)))
+    inside = (elsewhere if rows % 2 else at, rows / 7, elsewhere, {"day": elsewhere}, VariantVal.parseJson(str(rows)))
+    texts = (rows, rows % 2 == 0, rows * 1e-5, rows * 1.25e6, Decimal(rows).scaleb(2))
+    state.update((*texts, Decimal(rows) / 8, f"é{rows}", inside))
+    yield pd.DataFrame({"seen": [f"{key!r} {before} {state.get!r} {_without_clock(state)}"]})
+
+
+def _without_clock(state: GroupState) -> dict[str, Any]:
+    return {name: value for name, value in json.loads(state.json()).items() if name != "batchProcessingTimeMs"}
+
+
 def _until_silent(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
     """Some groups time out and go, some time out and stay without state, some set no time-out, some do nothing."""
     frames = list(frames)
@@ -88,6 +114,20 @@ def _until_silent(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: G
     yield pd.DataFrame({"seen": [f"{told} {shape}"]})
 
 
+def _until_idle(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    """Groups that time out and go, time out and set another time-out, and set none."""
+    now_ms, sizes = state.getCurrentProcessingTimeMs(), [len(frame) for frame in frames]
+    rows, due_ms = state.getOption or (0, 0)
+    told = f"{state.hasTimedOut} {rows} {sizes} {state.hasTimedOut and now_ms > due_ms}"
+    if state.hasTimedOut and rows % 2:
+        state.remove()
+    else:
+        state.update((rows + sum(sizes) + state.hasTimedOut, now_ms + 700))
+        if key[0] != 3:
+            state.setTimeoutDuration(700)
+    yield pd.DataFrame({"user": [key[0]], "told": [told]})
+
+
 def both(
     spark: SparkSession,
     folder: Path,
@@ -102,11 +142,11 @@ def both(
 
     def native(frames: Any) -> DataFrame:  # noqa: ANN401
         grouped = prepare(frames[0]).groupBy(*by)
-        return grouped.applyInPandasWithState(function, "seen string", state, "update", time_out)
+        return grouped.applyInPandasWithState(function, "seen string", state, "Update", time_out)
 
     def keyed(frames: Any) -> DataFrame:  # noqa: ANN401
         stream = ckpt.keyed(prepare(frames[0]), by, uid="it")
-        return stream.apply_in_pandas_with_state(function, "seen string", state, "update", time_out)
+        return stream.apply_in_pandas_with_state(function, "seen string", state, "Update", time_out)
 
     queries: tuple[Query, Query] = (native, keyed)
     expected, actual = (play(spark, query, source, folder / str(n)) for n, query in enumerate(queries))
@@ -123,6 +163,7 @@ def both(
             _KINDS,
         ),
         (_stamped, "at timestamp, day date"),
+        (_mixed, _MIXED),
     ],
 )
 def test_frames_keys_and_states_are_those_of_spark(
@@ -157,6 +198,35 @@ def test_time_outs_come_when_they_come_in_spark(spark: SparkSession, tmp_path: P
     assert sum("True" in line for lines in expected.values() for line in lines) > 5
 
 
+def test_time_outs_in_processing_time_come_when_they_come_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+    users = Source("user int", (((1,), (2,), (2,), (3,)), ((1,), (3,))))
+    arguments = _until_idle, "user int, told string", "rows long, due_ms long", "update", "ProcessingTimeTimeout"
+
+    def told_by(query: Query, folder: Path) -> Mapping[int, list[str]]:
+        """What the groups of each user have told in order; when all is silent, the query starts again with new rows."""
+        case, batches = Case(query, (users,), output_mode="update"), {}
+
+        def collect(frame: DataFrame, batch_id: int) -> None:
+            batches[batch_id] = frame.collect()
+
+        for files, most in ((1, 6), (2, 9)):
+            write_inputs(case, folder, files - 1, files)
+            done = partial(lambda most: sum(map(len, batches.values())) == most, most)
+            play_until(done, OURS.session(spark), case, folder, collect)
+        told = defaultdict(list)
+        for row in chain.from_iterable(batches.values()):
+            told[row.user].append(row.told)
+        return told
+
+    expected = told_by(lambda frames: frames[0].groupBy("user").applyInPandasWithState(*arguments), tmp_path / "native")
+    assert {user: len(each) for user, each in expected.items()} == {1: 4, 2: 3, 3: 2}
+    keyed = told_by(
+        lambda frames: ckpt.keyed(frames[0], "user", uid="it").apply_in_pandas_with_state(*arguments),
+        tmp_path / "keyed",
+    )
+    assert keyed == expected
+
+
 def _bad(what: Any) -> Any:  # noqa: ANN401
     def function(_key: Any, _frames: Any, _state: GroupState) -> Any:  # noqa: ANN401
         return what()
@@ -184,6 +254,22 @@ def test_what_a_function_may_not_give_fails_the_query_with_what_is_wrong(
         return stream.apply_in_pandas_with_state(_bad(what), "seen string", "n long", "update", "NoTimeout")
 
     with pytest.raises(StreamingQueryException, match=text):
+        play(spark, keyed, _EVENTS, tmp_path)
+
+
+def test_a_value_that_the_state_cannot_hold_fails_the_query_with_the_state_its_type_and_the_value(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def overflow(_key: Any, _frames: Any, state: GroupState) -> Any:  # noqa: ANN401
+        state.update((1 << 40,))
+        return iter(())
+
+    def keyed(frames: Any) -> DataFrame:  # noqa: ANN401
+        stream = ckpt.keyed(frames[0], "user", uid="it")
+        return stream.apply_in_pandas_with_state(overflow, "seen string", "n int", "update", "NoTimeout")
+
+    named = "State 'state': its field 'n' is of type int32, and 1099511627776 of type int is not"
+    with pytest.raises(StreamingQueryException, match=named):
         play(spark, keyed, _EVENTS, tmp_path)
 
 

@@ -36,6 +36,24 @@ def test_totals_equal_those_of_sparks_aggregation(processor: Any, spark: SparkSe
     assert any(expected.values())
 
 
+class OddlyNamed(Totals):
+    """The same of columns that are no attributes."""
+
+    def process(self, _ctx: ckpt.Context, key: Any, rows: Sequence[Any]) -> Iterator[Sequence[Any]]:  # noqa: ANN401
+        self.total.update(self.total.value() + sum(row._0 for row in rows))
+        self.rows.update(self.rows.value() + sum(row._0 == row[0] and row._2 == row[2] for row in rows))
+        yield key[0], self.rows.value(), self.total.value()
+
+
+def test_columns_may_have_names_that_python_and_sql_do_not_take(spark: SparkSession, tmp_path: Path) -> None:
+    def odd(frames: Sequence[DataFrame]) -> DataFrame:
+        renamed = frames[0].toDF("class", "us`er.of", "_id", "amount", "at")
+        return ckpt.keyed(renamed, "us`er.of", uid="it", order_by="_id").process(OddlyNamed(), TOTALS)
+
+    expected = play(spark, keyed(Totals(), TOTALS), EVENTS, tmp_path / "plain")
+    assert play(spark, odd, EVENTS, tmp_path / "odd") == expected
+
+
 def test_keys_are_stored_in_the_partition_of_their_key_group(spark: SparkSession, tmp_path: Path) -> None:
     settings = {SHUFFLE_PARTITIONS: "5"}
     play(spark, keyed(VectorTotals(), TOTALS, max_parallelism=128), EVENTS, tmp_path, settings=settings)
@@ -90,7 +108,7 @@ def _row(line: str) -> Row:
 @pytest.mark.parametrize("name", _BEHIND)
 def test_rows_go_on_into_any_operator(name: str, spark: SparkSession, tmp_path: Path) -> None:
     def query(frames: Sequence[DataFrame]) -> DataFrame:
-        totals = ckpt.keyed(frames[0], "user", uid="it").process(Totals(), TOTALS, mode="append")
+        totals = ckpt.keyed(frames[0], "user", uid="it").process(Totals(), TOTALS, mode="Append")
         behind: DataFrame = _BEHIND[name](totals)
         return behind
 

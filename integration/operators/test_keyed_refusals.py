@@ -6,7 +6,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import functions as f
 
 from integration.conftest import PARTITIONS, SHUFFLE_PARTITIONS
 from integration.operators.keyed import EVENTS, TOTALS, Totals, keyed, play
@@ -18,19 +19,73 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.murmur3 import SEED, of_int
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.state import GroupState
 
     from integration.operators.replay import Lines
 
 
-def test_a_second_keyed_operator_in_a_query_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def _in_spark(frame: DataFrame, function: Any, mode: str = "update") -> DataFrame:  # noqa: ANN401
+    """Spark's own applyInPandasWithState."""
+    grouped: DataFrame = frame.groupBy("user").applyInPandasWithState(function, TOTALS, "n int", mode, "NoTimeout")
+    return grouped
+
+
+def _of_spark(_key: Any, _frames: Any, _state: GroupState) -> Iterator[pd.DataFrame]:  # noqa: ANN401
+    return iter(())
+
+
+def _with_states() -> Any:  # noqa: ANN401
+    return ckpt.with_states(lambda *_: iter(()), Totals(), uid="other")
+
+
+_SECOND = "keyed(uid='second')"
+
+
+@pytest.mark.parametrize(
+    ("combine", "others"),
+    [
+        (lambda frame, second: second(frame).union(second(frame)), (_SECOND, _SECOND)),
+        (lambda frame, second: second(frame).join(second(frame), "user"), (_SECOND, _SECOND)),
+        (lambda frame, second: second(frame).union(_in_spark(frame, _with_states())), ("with_states(uid='other')",)),
+        (lambda frame, second: _in_spark(second(frame), _with_states()), ("with_states(uid='other')",)),
+        (lambda frame, second: second(_in_spark(frame, _with_states())), ("with_states(uid='other')",)),
+        (lambda frame, second: _in_spark(frame, _of_spark).union(second(frame)), ("of _of_spark",)),
+        (lambda frame, second: second(second(frame)), (_SECOND, _SECOND)),
+    ],
+)
+def test_a_second_keyed_operator_in_a_query_is_refused_by_the_names_of_both(
+    combine: Any,  # noqa: ANN401
+    others: tuple[str, ...],
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    def second(frame: DataFrame) -> DataFrame:
+        return ckpt.keyed(frame, "user", uid="second").process(Totals(), TOTALS.replace("total", "id"))
+
     (tmp_path / "in").mkdir()
-    frame = ckpt.keyed(EVENTS.stream(spark, tmp_path / "in"), "user", uid="first").process(Totals(), TOTALS)
-    with pytest.raises(InvalidInputError, match=r"uid='second'.*comes from another keyed operator"):
-        ckpt.keyed(frame, "user", uid="second").process(Totals(), TOTALS)
+    frame = EVENTS.stream(spark, tmp_path / "in")
+    with pytest.raises((InvalidInputError, AnalysisException)) as refusal:
+        combine(frame, second)
+    said = f"{refusal.value} {getattr(refusal.value, 'hint', '')}"
+    assert "Spark 4.3 runs one keyed operator in a query" in said
+    assert "in one processor" in said
+    assert "a topic or a table in between" in said
+    first_line, *_ = said.split("\n")
+    assert all(first_line.count(name) >= others.count(name) for name in (_SECOND, *others)), said
+
+
+def test_two_operators_of_spark_alone_are_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    frame = EVENTS.stream(spark, tmp_path / "in")
+    twice = _in_spark(frame, _of_spark).union(_in_spark(frame, _of_spark))
+    writer = twice.writeStream.outputMode("update").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with pytest.raises(AnalysisException, match="Multiple applyInPandasWithStates are not supported"):
+        writer.format("noop").start()
 
 
 _FEW_HASH = next(user for user in count() if of_int(user, SEED) < 1 << 31)
@@ -132,6 +187,10 @@ def test_a_state_of_another_type_than_the_checkpoint_has_is_refused_before_the_f
     [
         ({"by": "nobody"}, r"no columns \['nobody'\]"),
         ({"by": []}, "no columns"),
+        ({"by": lambda: f.col("user")}, r"Column<'user'> is not the name of a column to key by"),
+        ({"by": lambda: ["word", f.col("user")]}, r"Column<'user'> is not the name of a column to key by"),
+        ({"by": 5}, "5 is not the name of a column to key by"),
+        ({"order_by": lambda: f.col("at")}, r"Column<'at'> is not the name of a column to order by"),
         ({"order_by": "nothing"}, r"no columns \['nothing'\] to order by"),
         ({"uid": ""}, "give a uid"),
         ({"uid": "a/b"}, "give a uid"),
@@ -144,8 +203,23 @@ def test_bad_arguments_are_refused_by_name(
 ) -> None:
     (tmp_path / "in").mkdir()
     frame = EVENTS.stream(spark, tmp_path / "in")
+    arguments = {name: each() if callable(each) else each for name, each in arguments.items()}
     with pytest.raises(InvalidInputError, match=problem):
         ckpt.keyed(frame, **{"by": "user", "uid": "it", **arguments})
+
+
+def test_a_name_is_looked_up_as_spark_does(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    frame = EVENTS.stream(spark, tmp_path / "in")
+    stream = ckpt.keyed(frame, "USER", uid="it", order_by=["At"])
+    assert (stream.by, stream.order_by) == (("user",), ("at",))
+    strict = EVENTS.stream(OURS.session(spark, **{"spark.sql.caseSensitive": "true"}), tmp_path / "in")
+    with pytest.raises(InvalidInputError, match=r"no columns \['USER'\] to key by"):
+        ckpt.keyed(strict, "USER", uid="it")
+    twice = strict.withColumn("USER", f.col("user"))
+    assert ckpt.keyed(twice, "USER", uid="it").by == ("USER",)
+    with pytest.raises(InvalidInputError, match=r"several columns \['user', 'USER'\] to key by"):
+        ckpt.keyed(EVENTS.stream(spark, tmp_path / "in").toDF("id", "user", "USER", "a", "b"), "user", uid="it")
 
 
 @pytest.mark.parametrize(

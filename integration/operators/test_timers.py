@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from datetime import datetime, timedelta, timezone
 from itertools import accumulate
@@ -16,7 +15,7 @@ import pytest
 from pyspark.sql import functions as f
 
 from integration.operators import inputs
-from integration.operators.keyed import keyed
+from integration.operators.keyed import keyed, play_until
 from integration.operators.providers import OURS
 from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.sources import Source
@@ -209,16 +208,7 @@ def test_processing_time_timers_fire_without_rows_and_after_a_restart(spark: Spa
     assert len(fired) == 6
 
     write_inputs(case, tmp_path, 1, 2)
-    frame = users.stream(OURS.session(spark), tmp_path / "input0")
-    writer = query([frame]).writeStream.outputMode("update").option("checkpointLocation", str(tmp_path / "checkpoint"))
-    running = writer.foreachBatch(collect).trigger(processingTime="0 seconds").start()
-    try:
-        deadline = time.monotonic() + 60
-        while len(seen("soon")) < 4 and time.monotonic() < deadline:
-            assert running.isActive, running.exception()
-            time.sleep(0.05)
-    finally:
-        running.stop()
+    play_until(lambda: len(seen("soon")) == 4, OURS.session(spark), case, tmp_path, collect)
     assert seen("rows")[4] == 1
     assert set(seen("soon")) == {1, 2, 3, 4}
     assert seen("soon")[4] > 1, "in a batch without rows"

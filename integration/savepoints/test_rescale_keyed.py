@@ -9,11 +9,13 @@ import pytest
 
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators import inputs
-from integration.operators.keyed import keyed
+from integration.operators.keyed import keyed, play_until
 from integration.operators.providers import OURS
 from integration.operators.replay import Case, collect_into, run, write_inputs
-from integration.operators.test_timers import BothClocks, ReminderColumns, Reminders
+from integration.operators.sources import Source
+from integration.operators.test_timers import BothClocks, Echo, ReminderColumns, Reminders
 from integration.savepoints.test_rescale import move, sampled
+from pyspark_ckpt import open_state
 from pyspark_ckpt import operators as ckpt
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.digests import combined
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from integration.operators.replay import Lines
     from pyspark_ckpt.state_store.digests import Digest
@@ -83,6 +85,35 @@ def test_a_keyed_operator_goes_on_as_if_it_had_never_been_rescaled(
     assert any(expected.values()), "a case without output proves nothing"
     assert _played(spark, case, tmp_path / "actual", numbers) == expected
     assert _digests(tmp_path / "actual") == _digests(tmp_path / "expected")
+
+
+def test_timers_of_processing_time_wait_through_rescales_and_fire_once_each(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    users = Source("user int", (tuple((user,) for user in range(12)), ((100,),)))
+    case = Case(keyed(Echo(), "what string, user int, late_ms bigint"), (users,), output_mode="update")
+    fired: list[tuple[str, int]] = []
+
+    def collect(frame: DataFrame, _batch_id: int) -> None:
+        fired.extend((row.what, row.user) for row in frame.collect())
+
+    def soon() -> list[int]:
+        return sorted(user for what, user in fired if what == "soon")
+
+    write_inputs(case, tmp_path, 0, 1)
+    run(OURS.session(spark, **{SHUFFLE_PARTITIONS: "2"}), case, tmp_path, collect)
+    assert soon() == []
+    move(tmp_path, "of-2", 3, None)
+    move(tmp_path, "of-3", 7, "native")
+    move(tmp_path, "of-7", 2, "canonical")
+    write_inputs(case, tmp_path, 1, 2)  # behind a restart the first batch is one with rows
+    session = OURS.session(spark, **{SHUFFLE_PARTITIONS: "2"})
+    play_until(lambda: len(soon()) == 13, session, case, tmp_path, collect)
+    assert soon() == [*range(12), 100]
+    assert len(fired) == len(set(fired)) == 3 * 13, "once each, and none of tomorrow"
+    waiting = open_state(str(tmp_path / "checkpoint"), uid="it", state="wall").to_pandas()
+    assert set(waiting["namespace"]) == {"tomorrow"}
+    assert sorted(key["user"] for key in waiting["key"]) == soon()
 
 
 def _played(spark: SparkSession, case: Case, folder: Path, numbers: Sequence[int]) -> Mapping[int, Lines]:

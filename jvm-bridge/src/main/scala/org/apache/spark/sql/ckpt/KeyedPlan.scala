@@ -6,7 +6,7 @@ import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions._
 import org.apache.spark.sql.catalyst.expressions.codegen._
 import org.apache.spark.sql.catalyst.expressions.codegen.Block._
-import org.apache.spark.sql.catalyst.plans.logical.{EventTimeWatermark, FlatMapGroupsInPandasWithState}
+import org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark
 import org.apache.spark.sql.classic.{Dataset, ExpressionUtils, SparkSession}
 import org.apache.spark.sql.execution.arrow.ArrowConverters
 import org.apache.spark.sql.types.{BinaryType, DataType, LongType, StructType}
@@ -14,9 +14,8 @@ import org.apache.spark.sql.types.{BinaryType, DataType, LongType, StructType}
 /** What the Python side puts around Spark's applyInPandasWithState, so that no value passes through pandas. */
 private[ckpt] object KeyedPlan {
 
-  /** Whether a frame has an applyInPandasWithState in it, of which Spark allows one in a query. */
-  def isKeyed(frame: Dataset[Row]): Boolean =
-    frame.queryExecution.analyzed.exists(_.isInstanceOf[FlatMapGroupsInPandasWithState])
+  /** The name of an applyInPandasWithState in a frame, of which Spark allows one in a query; null if it has none. */
+  def keyedBy(frame: Dataset[Row]): String = OneKeyedOperator.operators(frame.queryExecution.analyzed).headOption.orNull
 
   /** All columns of a row as one binary column. */
   def rowBytes(frame: Dataset[Row]): Column =
