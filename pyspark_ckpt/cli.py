@@ -262,7 +262,7 @@ def _parser() -> argparse.ArgumentParser:
             each.add_argument("--version", type=int, help="of the state; default: the newest committed one")
         each.set_defaults(run=_on_checkpoint(command))
     savepoint_commands.add_to(subjects, _common())
-    add_state_commands(subjects, _add_checkpoint, _on_checkpoint)
+    add_state_commands(subjects)
     return parser
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import lt
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -30,7 +30,7 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.inventory import OperatorVersion
 from pyspark_ckpt.state_store.jobs import Progress, Runner
 from pyspark_ckpt.state_store.json_objects import Count
-from pyspark_ckpt.state_store.key_groups import MAX_PARALLELISM
+from pyspark_ckpt.state_store.key_groups import HASHES, MAX_PARALLELISM
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
 from pyspark_ckpt.state_store.meta import State, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.names import ROWS_FOLDER
@@ -164,10 +164,35 @@ def fetched(workplace: Workplace, source: str, saved: SavedRows, number: int, fo
     return fetch(workplace.place(source), saved.files[number], folder / "rows.parquet")
 
 
-def rows_in(path: Path, source: str, saved: SavedRows, number: int) -> Iterator[tuple[State, RowColumns]]:
+def file_of(row_hash: int, files: int) -> int:
+    """Which of so many files has the rows of a hash, without a sign."""
+    return (row_hash * MAX_PARALLELISM // HASHES) * files // MAX_PARALLELISM
+
+
+class Held(NamedTuple):
+    """What is looked for in a file: the rows of a state, or of one hash there. Row groups without any are passed over.
+
+    A hash is in the range of a group's hashes, and its state in that of its states: so Parquet says of each.
+    """
+
+    state: int
+    hash: int | None
+
+    def may_be_in(self, group: Any) -> bool:  # noqa: ANN401 - what Parquet says of a row group
+        """Whether a group can have such a row."""
+        ranges = [group.column(column).statistics for column in range(2)]
+        return all(
+            wanted is None or found is None or not found.has_min_max or found.min <= wanted <= found.max
+            for wanted, found in zip(self, ranges, strict=True)
+        )
+
+
+def rows_in(
+    path: Path, source: str, saved: SavedRows, number: int, wanted: Held | None = None
+) -> Iterator[tuple[State, RowColumns]]:
     """The rows of one file, which is at ``path``, by their stored keys, which rise, in portions of one state each.
 
-    Raises FormatError.
+    ``wanted``: those alone that are in row groups which can have it. Raises FormatError.
     """
     import pyarrow as pa  # noqa: PLC0415 - see ExportTask
     import pyarrow.parquet as pq  # noqa: PLC0415
@@ -179,7 +204,7 @@ def rows_in(path: Path, source: str, saved: SavedRows, number: int) -> Iterator[
         with pq.ParquetFile(path) as parquet:
             if not parquet.schema_arrow.equals(_schema()):
                 raise FormatError(f"{name} has other columns: {parquet.schema_arrow.names}.")
-            for batch in _batches(parquet):
+            for batch in _batches(parquet, wanted):
                 for begin, end in _runs_of(batch.column("state").to_numpy()):
                     part = batch.slice(begin, end - begin)
                     state = states.get(part.column("state")[0].as_py())
@@ -194,10 +219,12 @@ def rows_in(path: Path, source: str, saved: SavedRows, number: int) -> Iterator[
         raise FormatError(f"{name} is damaged: {problem}") from problem
 
 
-def _batches(parquet: Any) -> Iterator[Any]:  # noqa: ANN401 - see _schema
-    """All rows, in batches of about ``BATCH_BYTES`` and no more than ``BATCH_ROWS``: as the file says of each group."""
+def _batches(parquet: Any, wanted: Held | None) -> Iterator[Any]:  # noqa: ANN401 - see _schema
+    """Rows, in batches of about ``BATCH_BYTES`` and no more than ``BATCH_ROWS``: as the file says of each group."""
     for number in range(parquet.num_row_groups):
         group = parquet.metadata.row_group(number)
+        if wanted is not None and not wanted.may_be_in(group):
+            continue
         row_bytes = group.total_byte_size // max(1, group.num_rows)
         yield from parquet.iter_batches(max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes))), [number])
 

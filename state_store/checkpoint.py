@@ -107,7 +107,7 @@ class Checkpoint:
         if self.has_stores and self.place.walk(ROWS_FOLDER):
             raise InvalidInputError(
                 f"{self.place.url} is a canonical savepoint: its rows are in the Parquet files below {ROWS_FOLDER}.",
-                hint="Restore it, and look at the checkpoint that comes of it; or see `savepoint inspect`.",
+                hint="See `savepoint inspect`, and `state read` for its rows; for the rest, restore it first.",
             )
 
     @cached_property
