@@ -57,9 +57,9 @@ def open_state(
 
     ``path``: a checkpointLocation, or the folder of a savepoint of either kind, wherever that is. ``uid`` and ``state``
     name a keyed operator's state, ``operator`` (its number), ``store`` (of a join) and ``state`` one of Spark's; what
-    is left open leaves several, of which ``states`` tells. Nothing is written to the checkpoint, and a query may run on it. ``include_expired``: whether rows
-    are shown that have outlived their time to live and were not freed yet. ``options``: of the store, such as
-    ``s3Endpoint``.
+    is left open leaves several, of which ``states`` tells. Nothing is written to the checkpoint, and a query may run on
+    it. ``include_expired``: whether rows are shown that have outlived their time to live and were not freed yet.
+    ``options``: of the store, such as ``s3Endpoint``.
 
     Raises InvalidInputError if this is no checkpoint, or if the version is not there: it says which are; StorageError.
     """
