@@ -5,8 +5,8 @@ last thing that is written, and says until then that a restore has not finished.
 below ``_ckpt/restore``; a second run of the same restore goes on from there.
 
 Every state is read before and after: the digests must be equal, or the restore fails and the target stays unusable.
-Stores that keep their number of partitions are copied object by object, and all checksums are compared; table files
-that S3 copies within itself are not read for that.
+Stores that keep their number of partitions are copied object by object, with all checksums, and are read for that as
+well.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.canonical import SavedRows
 from pyspark_ckpt.state_store.checkpoint import MOST_PARTITIONS, Checkpoint
 from pyspark_ckpt.state_store.context import Identity
+from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.inventory import OperatorVersion
 from pyspark_ckpt.state_store.jobs import Progress, Runner
@@ -57,7 +58,7 @@ from pyspark_ckpt.state_store.restore_request import (
     Request,
     Restored,
 )
-from pyspark_ckpt.state_store.savepoint import refuse_unless_empty
+from pyspark_ckpt.state_store.savepoint import Savepoint, refuse_unless_empty
 from pyspark_ckpt.state_store.store_version import Workplace
 
 WORK_FOLDER = "_ckpt/restore"
@@ -114,6 +115,11 @@ class Restoration:
     def saved(self, operator: OperatorVersion, name: str) -> SavedRows | None:
         """The rows of a store, if the source is a canonical savepoint."""
         return self._saved.get((operator.operator.number, name))
+
+    def recorded(self, operator: OperatorVersion, name: str) -> dict[str, Digest]:
+        """Digests of the states of a store, as far as the savepoint that it is restored from has any."""
+        known = self._source.info if isinstance(self._source, Savepoint) else None
+        return {} if known is None else known.digests_of(operator.operator.number, name)
 
     def partitions_of(self, operator: OperatorVersion) -> int:
         """How many partitions of the operator will have state."""

@@ -47,7 +47,7 @@ class RecordedRequest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ProvenState:
-    """A state that was moved: its digest before, which is the one after; only its rows, if its files were copied."""
+    """A state that was moved: its digest before, which is the one after."""
 
     operator: int
     store: str
