@@ -136,7 +136,7 @@ def rescale(given: argparse.Namespace) -> int:
 
 
 def _explain(restoration: Restoration, given: argparse.Namespace) -> int:
-    plan = restoration.explain()
+    plan = savepoints.explain(restoration, counts=not given.quick)
     if given.json:
         return print_json(plan, asdict)
     print(f"{restoration.source_url}: {restoration.old_partitions} to {restoration.partitions} partitions")
@@ -158,7 +158,8 @@ def _explain(restoration: Restoration, given: argparse.Namespace) -> int:
     print(f"about {plan.seconds:.0f} s on {plan.processors} processors")
     for each in plan.operators:
         if each.expected_rows:
-            print(f"\nrows of each new partition of operator {each.number}, if each key has as many")
+            how = "counted" if each.is_counted else "if they are spread evenly"
+            print(f"\nrows of each new partition of operator {each.number}, {how}")
             print_bars({str(partition): rows for partition, rows in enumerate(each.expected_rows)})
     return 0
 
@@ -278,6 +279,7 @@ def add_to(subjects: Any, common: argparse.ArgumentParser) -> None:  # noqa: ANN
             "-n", "--parallelism", type=int, required=is_needed, metavar="N", help="partitions from now on"
         )
         each.add_argument("--explain", action="store_true", help="print what would be done, and do nothing")
+        each.add_argument("--quick", action="store_true", help="with --explain: read no rows to count them")
 
 
 def _add(

@@ -29,7 +29,7 @@ from pyspark_ckpt.state_store.jobs import SMALL_BYTES, CopyHere, LocalProcesses,
 from pyspark_ckpt.state_store.options import Options, parse, settings_of
 from pyspark_ckpt.state_store.query_log import refuse_other_provider
 from pyspark_ckpt.state_store.restoration import Restoration
-from pyspark_ckpt.state_store.restore_request import QueryId, Request, Restored
+from pyspark_ckpt.state_store.restore_request import Plan, QueryId, Request, Restored
 from pyspark_ckpt.state_store.savepoint import (
     Kind,
     Savepoint,
@@ -173,6 +173,18 @@ def rescale(
             Restoration(source, newest, operators, new_checkpoint, Request(parallelism, query_id), given),
             new_checkpoint,
         )
+
+
+def explain(restoration: Restoration, *, counts: bool) -> Plan:
+    """What a restore would do. ``counts``: read the state, to tell how many rows each new partition will have.
+
+    Raises FormatError, NotFoundError, StorageError.
+    """
+    if not counts:
+        return restoration.explain(None)
+    size = sum(operator.size_bytes for operator in restoration.operators)
+    with _job(f"rows of {restoration.source_url}", size) as (runner, progress):
+        return restoration.explain(runner, progress)
 
 
 def _run(restoration: Restoration, target: str, at_end: Callable[[], object] | None = None) -> Restored:

@@ -13,6 +13,7 @@ order of states, and of a hashed state in the order of hash and key; of a state 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import lt
 from pathlib import Path
@@ -194,27 +195,41 @@ def rows_in(
 
     ``wanted``: those alone that are in row groups which can have it. Raises FormatError.
     """
-    import pyarrow as pa  # noqa: PLC0415 - see ExportTask
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
     name = f"{source}/{saved.files[number].name}"
     states = {state.number: state for state in saved.meta.states}
     last = b""
+    with _opened(path, name) as parquet:
+        for batch in _batches(parquet, wanted):
+            for begin, end in _runs_of(batch.column("state").to_numpy()):
+                part = batch.slice(begin, end - begin)
+                state = states.get(part.column("state")[0].as_py())
+                if state is None:
+                    raise FormatError(f"{name} has rows of a state that there is not.")
+                keys = _stored_keys(part, state)
+                if not all(map(lt, [last, *keys], keys)):
+                    raise FormatError(f"{name} is damaged: its rows are not in order.")
+                last = keys[-1]
+                yield state, RowColumns(Packed.of(keys), Packed.of(part.column("value").to_pylist()))
+
+
+def hashes_in(path: Path, source: str, saved: SavedRows, number: int) -> Iterator[Any]:
+    """The hashes of all rows of one file, without a sign, in arrays of numpy. Raises FormatError."""
+    with _opened(path, f"{source}/{saved.files[number].name}") as parquet:
+        for batch in parquet.iter_batches(GROUP_ROWS, columns=["hash"]):
+            yield batch.column("hash").to_numpy()
+
+
+@contextmanager
+def _opened(path: Path, name: str) -> Iterator[Any]:
+    """A file of rows, whose errors are said of ``name``."""
+    import pyarrow as pa  # noqa: PLC0415 - see ExportTask
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
     try:
         with pq.ParquetFile(path) as parquet:
             if not parquet.schema_arrow.equals(_schema()):
                 raise FormatError(f"{name} has other columns: {parquet.schema_arrow.names}.")
-            for batch in _batches(parquet, wanted):
-                for begin, end in _runs_of(batch.column("state").to_numpy()):
-                    part = batch.slice(begin, end - begin)
-                    state = states.get(part.column("state")[0].as_py())
-                    if state is None:
-                        raise FormatError(f"{name} has rows of a state that there is not.")
-                    keys = _stored_keys(part, state)
-                    if not all(map(lt, [last, *keys], keys)):
-                        raise FormatError(f"{name} is damaged: its rows are not in order.")
-                    last = keys[-1]
-                    yield state, RowColumns(Packed.of(keys), Packed.of(part.column("value").to_pylist()))
+            yield parquet
     except (pa.ArrowException, OSError, UnicodeError) as problem:  # Parquet has a word of its own for each damage
         raise FormatError(f"{name} is damaged: {problem}") from problem
 
