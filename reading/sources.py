@@ -161,7 +161,7 @@ class FilesSource:
 
     @contextmanager
     def rows(self, state: StoredState, part: int, own: State, wanted: Wanted | None = None) -> Iterator[Rows]:
-        """See Source. Of the file, which is checked, those row groups are read that have the state, and the hash."""
+        """See Source. Of the file, which is checked, those row groups are read that have the state and the hash."""
         saved, workplace, url = self._rows_of(state), self._savepoint.workplace, self._savepoint.place.url
         with workplace.folder() as folder:
             path = fetched(workplace, url, saved, part, folder)

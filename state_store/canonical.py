@@ -173,19 +173,21 @@ def file_of(row_hash: int, files: int) -> int:
 class Held(NamedTuple):
     """What is looked for in a file: the rows of a state, or of one hash there. Row groups without any are passed over.
 
-    A hash is in the range of a group's hashes, and its state in that of its states: so Parquet says of each.
+    By their two columns of numbers: of statistics that are damaged, Arrow ends the process.
     """
 
     state: int
     hash: int | None
 
-    def may_be_in(self, group: Any) -> bool:  # noqa: ANN401 - what Parquet says of a row group
-        """Whether a group can have such a row."""
-        ranges = [group.column(column).statistics for column in range(2)]
-        return all(
-            wanted is None or found is None or not found.has_min_max or found.min <= wanted <= found.max
-            for wanted, found in zip(self, ranges, strict=True)
-        )
+    def is_in(self, parquet: Any, group: int) -> bool:  # noqa: ANN401 - see _schema
+        """Whether a row group has such a row."""
+        for batch in parquet.iter_batches(GROUP_ROWS, [group], columns=["state", "hash"]):
+            found = batch.column("state").to_numpy() == self.state
+            if self.hash is not None:
+                found &= batch.column("hash").to_numpy() == self.hash
+            if found.any():
+                return True
+        return False
 
 
 def rows_in(
@@ -193,7 +195,7 @@ def rows_in(
 ) -> Iterator[tuple[State, RowColumns]]:
     """The rows of one file, which is at ``path``, by their stored keys, which rise, in portions of one state each.
 
-    ``wanted``: those alone that are in row groups which can have it. Raises FormatError.
+    ``wanted``: those alone that are in row groups which have it. Raises FormatError.
     """
     name = f"{source}/{saved.files[number].name}"
     states = {state.number: state for state in saved.meta.states}
@@ -238,7 +240,7 @@ def _batches(parquet: Any, wanted: Held | None) -> Iterator[Any]:  # noqa: ANN40
     """Rows, in batches of about ``BATCH_BYTES`` and no more than ``BATCH_ROWS``: as the file says of each group."""
     for number in range(parquet.num_row_groups):
         group = parquet.metadata.row_group(number)
-        if wanted is not None and not wanted.may_be_in(group):
+        if wanted is not None and not wanted.is_in(parquet, number):
             continue
         row_bytes = group.total_byte_size // max(1, group.num_rows)
         yield from parquet.iter_batches(max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes))), [number])

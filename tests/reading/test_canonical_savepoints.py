@@ -113,9 +113,11 @@ def test_one_key_takes_its_file_alone_and_the_row_groups_that_can_have_it(
     read: list[int] = []
     groups: Callable[..., Iterator[pa.RecordBatch]] = pq.ParquetFile.iter_batches
 
-    def noted(self: pq.ParquetFile, rows: int, numbers: list[int]) -> Iterator[pa.RecordBatch]:
-        read.extend(numbers)
-        return groups(self, rows, numbers)
+    def noted(
+        self: pq.ParquetFile, rows: int, numbers: list[int], columns: list[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        read.extend(numbers if columns is None else [])
+        return groups(self, rows, numbers, columns)
 
     with open_state(str(saved), state="big") as state:
         hashes = {row["key"]["user"]: (row["partition"], row["hash"]) for row in state.to_arrow().to_pylist()}
