@@ -13,6 +13,8 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
+
 from pyspark_ckpt import savepoint_commands
 from pyspark_ckpt.arguments import add_options, options
 from pyspark_ckpt.state_commands import add_state_commands
@@ -159,7 +161,8 @@ def verify(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
         found = [checkpoint.verify(identity, version) for identity in stores]
     problems = [problem for each in found for problem in each.problems]
     if given.json:
-        print_json({"query": checkpoint.query_id, "version": version, "stores": [asdict(each) for each in found]})
+        stored = {"query": checkpoint.query_id, "version": version, "stores": [asdict(each) for each in found]}
+        print_json(stored, msgspec.to_builtins)
         return int(bool(problems))
     rows, size = sum(each.rows for each in found), sum(each.bytes_read for each in found)
     versions = sorted({each.version for each in found}) or [version]
@@ -262,7 +265,7 @@ def _parser() -> argparse.ArgumentParser:
             each.add_argument("--version", type=int, help="of the state; default: the newest committed one")
         each.set_defaults(run=_on_checkpoint(command))
     savepoint_commands.add_to(subjects, _common())
-    add_state_commands(subjects, _add_checkpoint, _on_checkpoint)
+    add_state_commands(subjects)
     return parser
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any, TypeAlias
@@ -13,7 +13,7 @@ import msgspec
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.arguments import options, pair, pairs, settings
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.context import Identity
+from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.inventory import inventory
 from pyspark_ckpt.state_store.restoration import Restoration
@@ -27,7 +27,6 @@ from pyspark_ckpt.terminal import (
     print_table,
     progress_bar,
     size_text,
-    with_progress,
 )
 
 Command: TypeAlias = Callable[[argparse.Namespace], int]
@@ -35,7 +34,9 @@ Command: TypeAlias = Callable[[argparse.Namespace], int]
 
 def create(given: argparse.Namespace) -> int:
     """Take a savepoint of a checkpoint; its query may run."""
-    info = savepoints.savepoint(given.checkpoint, given.target, kind=given.kind, options=settings(given))
+    info = savepoints.savepoint(
+        given.checkpoint, given.target, kind=given.kind, digests=given.digests, options=settings(given)
+    )
     return _print_info(info, given.target, as_json=given.json)
 
 
@@ -58,15 +59,25 @@ def inspect(given: argparse.Namespace) -> int:
 def verify(given: argparse.Namespace) -> int:
     """Read everything of a savepoint, and check all of it."""
     saved = Savepoint(given.savepoint, options(given))
-    stores = [Identity(store.operator, store.partition, store.name) for store in saved.info.stores]
-    found = [saved.verify(identity, saved.info.version) for identity in with_progress(stores, str)]
-    problems = [problem for each in found for problem in each.problems] + saved.verify_files()
     with progress_bar(given.savepoint) as progress:
-        problems += saved.verify_rows(progress)
+        stores, problems, of_stores = saved.verify_stores(progress)
+        more, of_rows = saved.verify_rows(progress)
+    problems += [*saved.verify_files(), *more]
+    found = {
+        (operator, store, state): digest
+        for (operator, store), digests in {**of_stores, **of_rows}.items()
+        for state, digest in digests.items()
+    }
     if given.json:
-        print_json({"problems": problems, "version": saved.info.version, "stores": [asdict(each) for each in found]})
+        named = ("operator", "store", "state", "rows", "digest")
+        states = [dict(zip(named, (*state, each.rows, each.sum), strict=True)) for state, each in found.items()]
+        read = [asdict(each) for each in stores]
+        whole = {"problems": problems, "version": saved.info.version, "states": states, "stores": read}
+        print_json(whole, msgspec.to_builtins)
         return int(bool(problems))
-    rows = sum(state.rows for operator in saved.info.operators for state in operator.states)
+    if not problems:
+        _print_states(saved.info, found)
+    rows = sum(each.rows for each in found.values())
     return print_outcome(f"version {saved.info.version}: {rows:,} rows, {size_text(saved.info.size_bytes)}", problems)
 
 
@@ -125,7 +136,7 @@ def rescale(given: argparse.Namespace) -> int:
 
 
 def _explain(restoration: Restoration, given: argparse.Namespace) -> int:
-    plan = restoration.explain()
+    plan = savepoints.explain(restoration, counts=not given.quick)
     if given.json:
         return print_json(plan, asdict)
     print(f"{restoration.source_url}: {restoration.old_partitions} to {restoration.partitions} partitions")
@@ -147,7 +158,8 @@ def _explain(restoration: Restoration, given: argparse.Namespace) -> int:
     print(f"about {plan.seconds:.0f} s on {plan.processors} processors")
     for each in plan.operators:
         if each.expected_rows:
-            print(f"\nrows of each new partition of operator {each.number}, if each key has as many")
+            how = "counted" if each.is_counted else "if they are spread evenly"
+            print(f"\nrows of each new partition of operator {each.number}, {how}")
             print_bars({str(partition): rows for partition, rows in enumerate(each.expected_rows)})
     return 0
 
@@ -158,22 +170,37 @@ def _print_info(info: SavepointInfo, where: str, *, as_json: bool) -> int:
     taken, query, batch, partitions, size = _row(info)
     print(f"savepoint {where}: query {query}, batch {batch}, {partitions} partitions, {size}, taken {taken}")
     print(f"of {info.checkpoint}, by {info.written_by}, {info.kind}")
-    print_table(
-        ("operator", "uid", "layout", "store", "state", "rows"),
-        [
-            (
-                f"{operator.number} {operator.name}",
-                ", ".join(operator.uids),
-                operator.layout,
-                state.store,
-                state.name,
-                f"{state.rows:,}" if state.is_counted else "",
-            )
-            for operator in info.operators
-            for state in operator.states
-        ],
-    )
+    recorded = {
+        (operator.number, store, state): digest
+        for operator in info.operators
+        for store in operator.stores
+        for state, digest in info.digests_of(operator.number, store).items()
+    }
+    _print_states(info, recorded)
+    if not recorded and info.operators:
+        print("no digests are recorded: savepoint verify reads all rows for them, as does savepoint create --digests")
     return 0
+
+
+def _print_states(info: SavepointInfo, digests: Mapping[tuple[int, str, str], Digest]) -> None:
+    """All states, with the digests that are known; an expiry index, whose rows nobody else counts, by that alone."""
+    rows = []
+    for operator in info.operators:
+        for state in operator.states:
+            known = digests.get((operator.number, state.store, state.name))
+            number = known.rows if known is not None else state.rows if state.is_counted else None
+            rows.append(
+                (
+                    f"{operator.number} {operator.name}",
+                    ", ".join(operator.uids),
+                    operator.layout,
+                    state.store,
+                    state.name,
+                    "" if number is None else f"{number:,}",
+                    "" if known is None else known.sum,
+                )
+            )
+    print_table(("operator", "uid", "layout", "store", "state", "rows", "digest"), rows)
 
 
 def _print_restored(done: Restored, *, as_json: bool) -> int:
@@ -182,7 +209,7 @@ def _print_restored(done: Restored, *, as_json: bool) -> int:
     print_table(
         ("operator", "store", "state", "rows", "digest, before and after"),
         [
-            (each.operator, each.store, each.name, f"{each.digest.rows:,}", each.digest.sum or "files as they were")
+            (each.operator, each.store, each.name, f"{each.digest.rows:,}", each.digest.sum or "")
             for each in done.states
         ],
     )
@@ -232,6 +259,11 @@ def add_to(subjects: Any, common: argparse.ArgumentParser) -> None:  # noqa: ANN
     kinds.add_argument(
         "--kind", choices=("native", "canonical"), default="native", help="canonical: sorted rows in Parquet"
     )
+    kinds.add_argument(
+        "--digests",
+        action="store_true",
+        help="read all rows of a native one, too, and record a digest of each state",
+    )
     again = commands.choices["restore"]
     again.add_argument("--claim", choices=("no_claim", "claim"), default="no_claim", help="claim: delete the savepoint")
     what = "a keyed operator has another uid now"
@@ -247,6 +279,7 @@ def add_to(subjects: Any, common: argparse.ArgumentParser) -> None:  # noqa: ANN
             "-n", "--parallelism", type=int, required=is_needed, metavar="N", help="partitions from now on"
         )
         each.add_argument("--explain", action="store_true", help="print what would be done, and do nothing")
+        each.add_argument("--quick", action="store_true", help="with --explain: read no rows to count them")
 
 
 def _add(

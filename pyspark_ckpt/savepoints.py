@@ -29,7 +29,7 @@ from pyspark_ckpt.state_store.jobs import SMALL_BYTES, CopyHere, LocalProcesses,
 from pyspark_ckpt.state_store.options import Options, parse, settings_of
 from pyspark_ckpt.state_store.query_log import refuse_other_provider
 from pyspark_ckpt.state_store.restoration import Restoration
-from pyspark_ckpt.state_store.restore_request import QueryId, Request, Restored
+from pyspark_ckpt.state_store.restore_request import Plan, QueryId, Request, Restored
 from pyspark_ckpt.state_store.savepoint import (
     Kind,
     Savepoint,
@@ -54,6 +54,7 @@ def savepoint(
     target: str,
     *,
     kind: Kind = "native",
+    digests: bool = False,
     options: Mapping[str, str] | None = None,
 ) -> SavepointInfo:
     """Take a savepoint of the last committed batch of a query, running or stopped, in the empty folder ``target``.
@@ -61,6 +62,7 @@ def savepoint(
     After return it is complete, durable and self-contained: the folder may be moved, and neither the query nor its
     clean-up touches it. A query goes on meanwhile. After an error there is none. ``kind``: "native" copies files as
     they are; "canonical" writes the rows, sorted by hash, into Parquet files, whatever the number of partitions.
+    ``digests``: record one of each state of a native savepoint too, for which all rows are read before and after.
     ``options``: those of docs/options.md without their prefix, beside those of the active session.
 
     Raises InvalidInputError (no checkpoint, no committed batch, a target that is not empty), StorageError, FormatError.
@@ -69,8 +71,8 @@ def savepoint(
         raise InvalidInputError(f"kind is {kind!r}, not 'native' or 'canonical'.")
     location = _checkpoint_of(query_or_checkpoint)
     given = _options(options, location, target)
-    with _job(f"savepoint to {target}", only_copies=kind == "native") as (runner, progress):
-        return create(location, target, given, runner, progress, written_by=_version(), kind=kind)
+    with _job(f"savepoint to {target}", only_copies=kind == "native" and not digests) as (runner, progress):
+        return create(location, target, given, runner, progress, written_by=_version(), kind=kind, digests=digests)
 
 
 def stop_with_savepoint(
@@ -78,6 +80,7 @@ def stop_with_savepoint(
     target: str,
     *,
     kind: Kind = "native",
+    digests: bool = False,
     timeout_s: float = STOP_TIMEOUT_S,
     options: Mapping[str, str] | None = None,
 ) -> SavepointInfo:
@@ -99,7 +102,7 @@ def stop_with_savepoint(
     if checkpoint.operators():
         refuse_other_provider(checkpoint.place, checkpoint.newest_version - 1)
     _finish(query, timeout_s)
-    return savepoint(location, target, kind=kind, options=options)
+    return savepoint(location, target, kind=kind, digests=digests, options=options)
 
 
 def restore(
@@ -122,8 +125,8 @@ def restore(
     the query's id and must not see them twice, "new" for a query that writes beside the old one.
     ``allow_non_restored_state``: state that no operator of the program declares is left alone, and not an error.
 
-    Digests of all states that are moved are compared. A restore that was interrupted is finished by the same call, and
-    until then no query can start there. Raises InvalidInputError, FormatError (damage; digests that differ),
+    Digests of all states are compared, before and after. A restore that was interrupted is finished by the same call,
+    and until then no query can start there. Raises InvalidInputError, FormatError (damage; digests that differ),
     StorageError.
     """
     if claim not in ("no_claim", "claim"):
@@ -170,6 +173,18 @@ def rescale(
             Restoration(source, newest, operators, new_checkpoint, Request(parallelism, query_id), given),
             new_checkpoint,
         )
+
+
+def explain(restoration: Restoration, *, counts: bool) -> Plan:
+    """What a restore would do. ``counts``: read the state, to tell how many rows each new partition will have.
+
+    Raises FormatError, NotFoundError, StorageError.
+    """
+    if not counts:
+        return restoration.explain(None)
+    size = sum(operator.size_bytes for operator in restoration.operators)
+    with _job(f"rows of {restoration.source_url}", size) as (runner, progress):
+        return restoration.explain(runner, progress)
 
 
 def _run(restoration: Restoration, target: str, at_end: Callable[[], object] | None = None) -> Restored:

@@ -6,12 +6,12 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.arguments import add_options, options
 from pyspark_ckpt.terminal import print_json, print_table
 
 if TYPE_CHECKING:
@@ -27,15 +27,18 @@ _WHAT = {
 
 def add_state_commands(
     subjects: Any,  # noqa: ANN401 - argparse names no type for it
-    add_checkpoint: Callable[[argparse.ArgumentParser], None],
-    on_checkpoint: Callable[[Callable[[Checkpoint, argparse.Namespace], int]], Callable[[argparse.Namespace], int]],
 ) -> None:
-    """Add ``state`` and its commands; ``add_checkpoint`` adds the arguments that ``on_checkpoint`` opens it by."""
-    state = subjects.add_parser("state", help="the state that a checkpoint holds")
+    """Add ``state`` and its commands."""
+    state = subjects.add_parser("state", help="the state that a checkpoint or a savepoint holds")
     commands = state.add_subparsers(required=True, metavar="COMMAND")
     for name, command in (("read", read), ("count", count), ("get", get)):
         each = commands.add_parser(name, help=_WHAT[name], description=_WHAT[name])
-        add_checkpoint(each)
+        each.add_argument(
+            "checkpoint",
+            metavar="CHECKPOINT",
+            help="a checkpointLocation, or a savepoint: a path, file:, s3:// or hdfs://",
+        )
+        add_options(each)
         each.add_argument("--uid", help="of a keyed operator")
         each.add_argument("--operator", type=int, metavar="N", help="number of an operator, see checkpoint inspect")
         each.add_argument("--store", help="one of a stream-stream join's stores")
@@ -49,21 +52,21 @@ def add_state_commands(
         if command is not count:
             each.add_argument("--limit", type=_limit, metavar="ROWS", help=f"default: all; {TABLE_ROWS} of a table")
         each.add_argument("--format", choices=("table", "json", "csv"), default="table")
-        each.set_defaults(run=on_checkpoint(command))
+        each.set_defaults(run=command)
 
 
-def read(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
+def read(given: argparse.Namespace) -> int:
     """The rows of a state, up to a limit."""
-    with _opened(checkpoint, given) as state:
+    with _opened(given) as state:
         names = state.schema.names
         rows = (row for batch in state.batches() for row in _rows(batch))
         _print(names, rows, given)
     return 0
 
 
-def count(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
+def count(given: argparse.Namespace) -> int:
     """How many rows a state has."""
-    with _opened(checkpoint, given) as state:
+    with _opened(given) as state:
         rows = state.count()
     if given.format == "json":
         return print_json({"version": state.version, "rows": rows})
@@ -71,20 +74,22 @@ def count(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
     return 0
 
 
-def get(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
+def get(given: argparse.Namespace) -> int:
     """The rows of one key; exit code 1 if there are none."""
-    with _opened(checkpoint, given) as state:
+    with _opened(given) as state:
         found = state.rows_of_json(given.key)
     _print(found.schema.names, (row for batch in found.to_batches() for row in _rows(batch)), given)
     return int(found.num_rows == 0)
 
 
-def _opened(checkpoint: Checkpoint, given: argparse.Namespace) -> StateReader:
+def _opened(given: argparse.Namespace) -> StateReader:
     from pyspark_ckpt.reading.catalog import Selection  # noqa: PLC0415 - pyarrow is slow to import, and for these alone
     from pyspark_ckpt.reading.reader import StateReader  # noqa: PLC0415
+    from pyspark_ckpt.reading.sources import state_at  # noqa: PLC0415
 
     wanted = Selection(given.uid, given.operator, given.store, given.state)
-    return StateReader(checkpoint, wanted, given.version, include_expired=not given.without_expired)
+    found = state_at(given.checkpoint, options(given))
+    return StateReader(found, wanted, given.version, include_expired=not given.without_expired)
 
 
 def _rows(batch: Any) -> Iterator[list[Any]]:  # noqa: ANN401 - a RecordBatch, see _opened

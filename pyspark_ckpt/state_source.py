@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_ckpt.reading.catalog import Selection, StoredState
 from pyspark_ckpt.reading.reader import StateReader
-from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.reading.sources import state_at
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import PREFIX, parse, table
 
@@ -90,13 +90,13 @@ def opened(options: Mapping[str, str], known: StoredState | None = None) -> Stat
     given = _lowered(options)
     own = {name: given.pop(name.lower(), None) for name in _OWN}
     if not own["path"]:
-        raise InvalidInputError(f"{NAME} needs a path.", hint="Name the checkpointLocation in load().")
+        raise InvalidInputError(f"{NAME} needs a path.", hint="Name the checkpointLocation, or a savepoint, in load().")
     include_expired = str(own["includeExpired"] or "true").lower()
     if include_expired not in _TRUTH:
         raise InvalidInputError(f"Option includeExpired of {NAME} is {include_expired!r}, not true or false.")
     wanted = Selection(own["uid"], _number("operator", own["operator"]), own["store"], own["state"])
     version = _number("version", own["version"])
-    checkpoint = Checkpoint(own["path"], parse(_store_options(given)))
+    checkpoint = state_at(own["path"], parse(_store_options(given)))
     return StateReader(checkpoint, wanted, version, include_expired=_TRUTH[include_expired], known=known)
 
 

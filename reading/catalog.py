@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from msgspec import UNSET
@@ -14,11 +15,14 @@ from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.reading.decoded import StateCodec
 from pyspark_ckpt.reading.keyed_rows import keyed_codec, ttl_of
 from pyspark_ckpt.reading.native_rows import NativeRows
-from pyspark_ckpt.state_store.checkpoint import Checkpoint, Operator
+from pyspark_ckpt.state_store.checkpoint import Operator
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta, TimeToLive
 from pyspark_ckpt.state_store.remote import DEFAULT_STORE
+
+if TYPE_CHECKING:
+    from pyspark_ckpt.reading.sources import Source
 
 SPARKS = "spark"
 
@@ -105,30 +109,27 @@ class Selection:
 class Catalog:
     """The states of one version. What a store says of itself is asked once."""
 
-    def __init__(self, checkpoint: Checkpoint, version: int, pool: Executor) -> None:
-        """Look at ``checkpoint`` with the threads of ``pool``. Raises FormatError, StorageError."""
-        self._checkpoint = checkpoint
-        self._version = version
-        self._pool = pool
+    def __init__(self, source: Source, where: str, pool: Executor) -> None:
+        """Look at ``source``, which is ``where``, with the threads of ``pool``."""
+        self._source, self._where, self._pool = source, where, pool
         self._metas: dict[Identity, StoreMeta] = {}
-        self.operators = checkpoint.operators() if version else []
-        self.partitions = {each.number: checkpoint.partitions_in_use(each) for each in self.operators}
+        self._partitions = {each.number: source.metas_of(each) for each in source.operators}
 
     def meta(self, identity: Identity) -> StoreMeta:
         """What a store says of itself. Raises NotFoundError, FormatError, StorageError."""
         if identity not in self._metas:
-            self._metas[identity] = self._checkpoint.meta(identity, self._version)
+            self._metas[identity] = self._source.meta(identity)
         return self._metas[identity]
 
     def all(self, wanted: Selection) -> list[StoredState]:
         """The states that are meant, by operator, store and name, with the rows of all partitions."""
-        most = max(self.partitions.values(), default=0)
+        most = max(self._partitions.values(), default=0)
         return self._in_partitions(wanted, range(most))
 
     def one(self, wanted: Selection, *, of_all_partitions: bool) -> StoredState:
         """The only state that is meant; else of the first partition that has it. Raises InvalidInputError."""
         if not of_all_partitions:
-            most = max(self.partitions.values(), default=0)
+            most = max(self._partitions.values(), default=0)
             found = next((states for n in range(most) if (states := self._in_partitions(wanted, [n]))), [])
         else:
             found = self.all(wanted)
@@ -139,10 +140,10 @@ class Catalog:
     def _in_partitions(self, wanted: Selection, partitions: Sequence[int]) -> list[StoredState]:
         asked = [
             (each, Identity(each.number, partition, store))
-            for each in self.operators
+            for each in self._source.operators
             if wanted.operator in {None, each.number}
             for partition in partitions
-            if partition < self.partitions[each.number]
+            if partition < self._partitions[each.number]
             for store in each.stores
             if wanted.store in {None, store}
         ]
@@ -157,15 +158,14 @@ class Catalog:
         return [found[place] for place in sorted(found)]
 
     def _not_one(self, wanted: Selection, found: Sequence[StoredState]) -> InvalidInputError:
-        where = f"Version {self._version} of {self._checkpoint.place.url}"
         there = found or self.all(Selection())
         names = "; ".join(each.whose for each in there) or "none at all"
         if found:
             return InvalidInputError(
-                f"{where} has {len(found)} states for {wanted}: {names}.",
+                f"{self._where} has {len(found)} states for {wanted}: {names}.",
                 hint="Name one by uid or operator, store and state.",
             )
-        return InvalidInputError(f"{where} has no state for {wanted}; there are: {names}.")
+        return InvalidInputError(f"{self._where} has no state for {wanted}; there are: {names}.")
 
 
 def _states_in(operator: Operator, store: str, meta: StoreMeta) -> list[StoredState]:

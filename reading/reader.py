@@ -1,14 +1,13 @@
 """``open_state``: the state of a checkpoint as Arrow, without Spark.
 
-A row's way: catalog (which states there are) > restored_range (its table files) > StoredRow > a codec (columns) > what
-is said of its place.
+A row's way: catalog (which states there are) > source (table files, or those of a canonical savepoint) > StoredRow > a
+codec (columns) > what is said of its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cached_property
 from itertools import islice
 from types import TracebackType
@@ -24,15 +23,14 @@ from pyspark_ckpt.reading.catalog import Catalog, Selection, StoredState
 from pyspark_ckpt.reading.decoded import StateCodec, StoredRow, Wanted
 from pyspark_ckpt.reading.json_values import from_json
 from pyspark_ckpt.reading.keyed_rows import INSTANTS, ttl_of
-from pyspark_ckpt.reading.places import PLACE, partition_of, place_columns, range_of, stored_row
+from pyspark_ckpt.reading.places import PLACE, place_columns, stored_row
+from pyspark_ckpt.reading.sources import source_of, state_at
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.context import Identity
-from pyspark_ckpt.state_store.database import Database
-from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError
-from pyspark_ckpt.state_store.keys import hash_of, state_range
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.keys import hash_of
 from pyspark_ckpt.state_store.meta import State
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.range_restore import Range, restored_range
 from pyspark_ckpt.state_store.store_version import THREADS
 
 if TYPE_CHECKING:
@@ -55,17 +53,17 @@ def open_state(
     include_expired: bool = True,
     options: Mapping[str, str] | None = None,
 ) -> StateReader:
-    """The state of one version of a checkpoint; the newest committed one unless another is given.
+    """The state of one version of a checkpoint or savepoint; the newest committed one unless another is given.
 
-    ``path``: a checkpointLocation, wherever that is. ``uid`` and ``state`` name a keyed operator's state, ``operator``
-    (its number), ``store`` (of a join) and ``state`` one of Spark's; what is left open leaves several, of which
-    ``states`` tells. Nothing is written to the checkpoint, and a query may run on it. ``include_expired``: whether rows
-    are shown that have outlived their time to live and were not freed yet. ``options``: of the store, such as
-    ``s3Endpoint``.
+    ``path``: a checkpointLocation, or the folder of a savepoint of either kind, wherever that is. ``uid`` and ``state``
+    name a keyed operator's state, ``operator`` (its number), ``store`` (of a join) and ``state`` one of Spark's; what
+    is left open leaves several, of which ``states`` tells. Nothing is written to the checkpoint, and a query may run on
+    it. ``include_expired``: whether rows are shown that have outlived their time to live and were not freed yet.
+    ``options``: of the store, such as ``s3Endpoint``.
 
     Raises InvalidInputError if this is no checkpoint, or if the version is not there: it says which are; StorageError.
     """
-    found = Checkpoint(path, parse(options or {}))
+    found = state_at(path, parse(options or {}))
     return StateReader(found, Selection(uid, operator, store, state), version, include_expired=include_expired)
 
 
@@ -92,12 +90,12 @@ class StateReader:
         self._known = known
         self._clocks_ms: dict[str, int] = {}
         self._include_expired = include_expired
-        self._tuning = checkpoint.workplace.tuning()
         self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(THREADS)
         try:
-            self._catalog = Catalog(checkpoint, self.version, self._pool)
+            self._source = source_of(checkpoint, self.version, self._pool)
+            self._catalog = Catalog(self._source, f"Version {self.version} of {checkpoint.place.url}", self._pool)
             if version is not None and known is None:
-                self._check_version(version)
+                self._source.require_version()
         except BaseException:
             self.close()
             raise
@@ -135,8 +133,9 @@ class StateReader:
 
     @property
     def partitions(self) -> int:
-        """How many partitions the state is in. Raises as ``state`` does."""
-        return self._catalog.partitions[self.state.operator.number]
+        """How many partitions the state is in; of a canonical savepoint, how many files. Raises as ``state`` does."""
+        state = self.state
+        return self._source.parts_of(state)
 
     def batches(self, partition: int | None = None) -> Generator[pa.RecordBatch, None, None]:
         """The rows of all partitions, or of one, lazily and in a bounded amount of memory.
@@ -151,8 +150,8 @@ class StateReader:
         for each in range(self.partitions) if partition is None else [partition]:
             own = self._own(state, each)
             if own is not None and own.rows:
-                with self._reading(state, each, own, state_range(own.number)) as database:
-                    yield from self._batches(state, each, own, database.rows_in(*state_range(own.number)))
+                with self._source.rows(state, each, own) as rows:
+                    yield from self._batches(state, each, own, rows)
 
     def to_arrow(self) -> pa.Table:
         """All rows. Raises as ``batches`` does."""
@@ -198,13 +197,12 @@ class StateReader:
             state = self.state
         codec = state.codec()
         wanted = _wanted(codec, key, state.whose, convert)
-        partition = partition_of(state, wanted.hash, self._catalog.partitions[state.operator.number])
+        partition = self._source.part_of(state, wanted.hash)
         schema = pa.schema([*codec.fields, *PLACE])
         own = self._own(state, partition)
         if own is None or not own.rows:
             return _Found(codec, wanted, schema.empty_table())
-        with self._reading(state, partition, own, range_of(own, wanted)) as database:
-            rows = database.rows_in(*range_of(own, wanted))
+        with self._source.rows(state, partition, own, wanted) as rows:
             of_hash = (row for row in rows if hash_of(row[0]) == wanted.hash)
             found = [
                 batch.filter(pa.array([codec.has_key(row, wanted) for row in python_values(batch["key"])], pa.bool_()))
@@ -217,19 +215,6 @@ class StateReader:
         self._threads()
         identity = Identity(state.operator.number, partition, state.store)
         return self._catalog.meta(identity).state(state.stored_name)
-
-    @contextmanager
-    def _reading(self, state: StoredState, partition: int, own: State, wanted: Range) -> Iterator[Database]:
-        """A database with the rows of a range; what is damaged in them is said of ``own`` state."""
-        identity = Identity(state.operator.number, partition, state.store)
-        place, commit = self.checkpoint.place_of(identity), self.checkpoint.commit_of(identity, self.version)
-        try:
-            with restored_range(place, commit, wanted, self._tuning, self._threads(), str(identity)) as database:
-                yield database
-        except FormatError as problem:
-            raise FormatError(
-                f"{own.name!r} in version {self.version} of {identity}: {problem.message}", hint=problem.hint
-            ) from problem
 
     def _batches(
         self, state: StoredState, partition: int, own: State, rows: Iterator[tuple[bytes, bytes]]
@@ -267,23 +252,6 @@ class StateReader:
         if self._pool is None:
             raise LifecycleError("This reader of state is closed.", hint="Call open_state again.")
         return self._pool
-
-    def _check_version(self, version: int) -> None:
-        """Raise InvalidInputError if the first store does not have the version, and say which ones there are.
-
-        What an attempt has put there that is not committed is none of them: another one may take its place.
-        """
-        operators = self.checkpoint.operators()
-        if not operators:
-            return
-        stored = self.checkpoint.stored(Identity(operators[0].number, 0, operators[0].stores[0]))
-        last = min(stored.last_version, self.checkpoint.newest_version)
-        if not stored.first_version <= version <= last or version < 1:
-            there = f"there are {stored.first_version} to {last}" if last else "none is there"
-            raise InvalidInputError(
-                f"{self.checkpoint.place.url} has no version {version}: {there}. Batch N made version N + 1.",
-                hint="Retention keeps spark.sql.streaming.minBatchesToRetain versions.",
-            )
 
 
 class _Found(NamedTuple):

@@ -13,10 +13,11 @@ order of states, and of a hashed state in the order of hash and key; of a state 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import lt
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -30,7 +31,7 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.inventory import OperatorVersion
 from pyspark_ckpt.state_store.jobs import Progress, Runner
 from pyspark_ckpt.state_store.json_objects import Count
-from pyspark_ckpt.state_store.key_groups import MAX_PARALLELISM
+from pyspark_ckpt.state_store.key_groups import HASHES, MAX_PARALLELISM
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
 from pyspark_ckpt.state_store.meta import State, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.names import ROWS_FOLDER
@@ -164,40 +165,83 @@ def fetched(workplace: Workplace, source: str, saved: SavedRows, number: int, fo
     return fetch(workplace.place(source), saved.files[number], folder / "rows.parquet")
 
 
-def rows_in(path: Path, source: str, saved: SavedRows, number: int) -> Iterator[tuple[State, RowColumns]]:
+def file_of(row_hash: int, files: int) -> int:
+    """Which of so many files has the rows of a hash, without a sign."""
+    return (row_hash * MAX_PARALLELISM // HASHES) * files // MAX_PARALLELISM
+
+
+class Held(NamedTuple):
+    """What is looked for in a file: the rows of a state, or of one hash there. Row groups without any are passed over.
+
+    By their two columns of numbers: of statistics that are damaged, Arrow ends the process.
+    """
+
+    state: int
+    hash: int | None
+
+    def is_in(self, parquet: Any, group: int) -> bool:  # noqa: ANN401 - see _schema
+        """Whether a row group has such a row."""
+        for batch in parquet.iter_batches(GROUP_ROWS, [group], columns=["state", "hash"]):
+            found = batch.column("state").to_numpy() == self.state
+            if self.hash is not None:
+                found &= batch.column("hash").to_numpy() == self.hash
+            if found.any():
+                return True
+        return False
+
+
+def rows_in(
+    path: Path, source: str, saved: SavedRows, number: int, wanted: Held | None = None
+) -> Iterator[tuple[State, RowColumns]]:
     """The rows of one file, which is at ``path``, by their stored keys, which rise, in portions of one state each.
 
-    Raises FormatError.
+    ``wanted``: those alone that are in row groups which have it. Raises FormatError.
     """
-    import pyarrow as pa  # noqa: PLC0415 - see ExportTask
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
     name = f"{source}/{saved.files[number].name}"
     states = {state.number: state for state in saved.meta.states}
     last = b""
+    with _opened(path, name) as parquet:
+        for batch in _batches(parquet, wanted):
+            for begin, end in _runs_of(batch.column("state").to_numpy()):
+                part = batch.slice(begin, end - begin)
+                state = states.get(part.column("state")[0].as_py())
+                if state is None:
+                    raise FormatError(f"{name} has rows of a state that there is not.")
+                keys = _stored_keys(part, state)
+                if not all(map(lt, [last, *keys], keys)):
+                    raise FormatError(f"{name} is damaged: its rows are not in order.")
+                last = keys[-1]
+                yield state, RowColumns(Packed.of(keys), Packed.of(part.column("value").to_pylist()))
+
+
+def hashes_in(path: Path, source: str, saved: SavedRows, number: int) -> Iterator[Any]:
+    """The hashes of all rows of one file, without a sign, in arrays of numpy. Raises FormatError."""
+    with _opened(path, f"{source}/{saved.files[number].name}") as parquet:
+        for batch in parquet.iter_batches(GROUP_ROWS, columns=["hash"]):
+            yield batch.column("hash").to_numpy()
+
+
+@contextmanager
+def _opened(path: Path, name: str) -> Iterator[Any]:
+    """A file of rows, whose errors are said of ``name``."""
+    import pyarrow as pa  # noqa: PLC0415 - see ExportTask
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
     try:
         with pq.ParquetFile(path) as parquet:
             if not parquet.schema_arrow.equals(_schema()):
                 raise FormatError(f"{name} has other columns: {parquet.schema_arrow.names}.")
-            for batch in _batches(parquet):
-                for begin, end in _runs_of(batch.column("state").to_numpy()):
-                    part = batch.slice(begin, end - begin)
-                    state = states.get(part.column("state")[0].as_py())
-                    if state is None:
-                        raise FormatError(f"{name} has rows of a state that there is not.")
-                    keys = _stored_keys(part, state)
-                    if not all(map(lt, [last, *keys], keys)):
-                        raise FormatError(f"{name} is damaged: its rows are not in order.")
-                    last = keys[-1]
-                    yield state, RowColumns(Packed.of(keys), Packed.of(part.column("value").to_pylist()))
+            yield parquet
     except (pa.ArrowException, OSError, UnicodeError) as problem:  # Parquet has a word of its own for each damage
         raise FormatError(f"{name} is damaged: {problem}") from problem
 
 
-def _batches(parquet: Any) -> Iterator[Any]:  # noqa: ANN401 - see _schema
-    """All rows, in batches of about ``BATCH_BYTES`` and no more than ``BATCH_ROWS``: as the file says of each group."""
+def _batches(parquet: Any, wanted: Held | None) -> Iterator[Any]:  # noqa: ANN401 - see _schema
+    """Rows, in batches of about ``BATCH_BYTES`` and no more than ``BATCH_ROWS``: as the file says of each group."""
     for number in range(parquet.num_row_groups):
         group = parquet.metadata.row_group(number)
+        if wanted is not None and not wanted.is_in(parquet, number):
+            continue
         row_bytes = group.total_byte_size // max(1, group.num_rows)
         yield from parquet.iter_batches(max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes))), [number])
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 from typing import ClassVar
@@ -24,6 +24,7 @@ from pyspark_ckpt.state_store.commit_log import ids_of
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.delta import read_meta
+from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count, decoded
 from pyspark_ckpt.state_store.keys import MARKER_KEY, STATE_BYTES, Marker, hash_of
@@ -36,6 +37,7 @@ from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.query_log import refuse_other_provider
 from pyspark_ckpt.state_store.remote import is_store_name, place_of, query_id
 from pyspark_ckpt.state_store.restore import Restored
+from pyspark_ckpt.state_store.rows import digests_of, require_counts
 from pyspark_ckpt.state_store.store_version import Workplace
 from pyspark_ckpt.state_store.winners import resolve
 
@@ -77,13 +79,17 @@ class Stored:
 
 @dataclass(frozen=True)
 class Verified:
-    """Outcome of reading everything that one version of a store needs; no ``problems``: all of it is right."""
+    """Outcome of reading everything that one version of a store needs; no ``problems``: all of it is right.
+
+    ``digests``: of each state, by its name; none if it could not be read.
+    """
 
     identity: Identity
     version: int
     rows: int
     bytes_read: int
     problems: tuple[str, ...]
+    digests: Mapping[str, Digest] = field(default_factory=dict)
 
 
 class Checkpoint:
@@ -107,7 +113,7 @@ class Checkpoint:
         if self.has_stores and self.place.walk(ROWS_FOLDER):
             raise InvalidInputError(
                 f"{self.place.url} is a canonical savepoint: its rows are in the Parquet files below {ROWS_FOLDER}.",
-                hint="Restore it, and look at the checkpoint that comes of it; or see `savepoint inspect`.",
+                hint="See `savepoint inspect`, and `state read` for its rows; for the rest, restore it first.",
             )
 
     @cached_property
@@ -249,12 +255,15 @@ class Checkpoint:
         try:
             commit = self.commit_of(identity, version)
             with self.restored(identity, commit, problems.log) as restored:
-                rows = _counted(restored.database, restored.meta, commit, problems.log)
+                counts = _counted(restored.database, restored.meta, commit, problems.log)
+                digests = digests_of(restored.database, restored.meta.states)
+                require_counts(counts, digests, str(identity))
+                rows = restored.meta.rows
         except CkptError as problem:
             is_missing = isinstance(problem, NotFoundError)
             return Verified(identity, version, 0, 0, (*problems.found, str(problem))), is_missing
         size_bytes = restored.metrics["downloaded_bytes"]
-        return Verified(identity, version, rows, size_bytes, tuple(problems.found)), False
+        return Verified(identity, version, rows, size_bytes, tuple(problems.found), digests), False
 
     def steps(self, identity: Identity, version: int) -> tuple[Marker, list[Marker]]:
         """What a restore of a version takes: the base, and the commits whose deltas are applied to it, in order.
@@ -344,8 +353,8 @@ def _operator(content: bytes, number: int, where: str) -> Operator:
     return Operator(number, entry.operatorInfo.operatorName, stores, partitions)
 
 
-def _counted(database: Database, meta: StoreMeta, commit: Marker, log: StoreLog) -> int:
-    """Count all rows and compare with what the commit says of them."""
+def _counted(database: Database, meta: StoreMeta, commit: Marker, log: StoreLog) -> dict[str, int]:
+    """Count all rows, one by one, and compare with what the commit says of them; how many each state has."""
     held = database.marker()
     if held != commit:
         log.warning("the restored database holds %s, not %s", held, commit)
@@ -354,10 +363,11 @@ def _counted(database: Database, meta: StoreMeta, commit: Marker, log: StoreLog)
         if key != MARKER_KEY:
             number = int.from_bytes(key[:STATE_BYTES], "big")
             counts[number] = counts.get(number, 0) + 1
+    of_states = {state.name: counts.pop(state.number, 0) for state in meta.states}
     for state in meta.states:
-        found = counts.pop(state.number, 0)
+        found = of_states[state.name]
         if found != state.rows and state.is_counted:
             log.warning("state %r has %s rows, and the commit says %s", state.name, found, state.rows)
     for number, found in counts.items():
         log.warning("%s rows are of state %s, which the commit does not know", found, number)
-    return sum(state.rows for state in meta.states)
+    return of_states

@@ -1,6 +1,6 @@
 """Move the rows of every operator into the stores of a new checkpoint, and prove that they are the same.
 
-Every state is read before and after. Stores that stay as they are are copied object by object.
+Every state is read before and after, also where stores stay as they are and are copied object by object.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from pyspark_ckpt.state_store.remote import folder_in, store_folder
 from pyspark_ckpt.state_store.restore_request import ProvenState, RecordedRequest
 from pyspark_ckpt.state_store.rows import require_counts
 from pyspark_ckpt.state_store.splitting import Split, SplitTask
+from pyspark_ckpt.state_store.store_digests import both_of, require_recorded
 from pyspark_ckpt.state_store.store_version import StoreVersion
 from pyspark_ckpt.state_store.transfers import Copied, CopyTask
 
@@ -62,12 +63,16 @@ class Movement:
         return proven, ids
 
     def _copied(self, operator: OperatorVersion, name: str) -> tuple[dict[str, Digest], dict[Identity, str]]:
-        stores = operator.stores[name]
+        stores, what = operator.stores[name], f"operator {operator.operator.number}, store {name!r}"
         tasks = [CopyTask(self._workplace, store, self._target(store.identity)) for store in stores]
         results: list[Copied] = self._run(tasks, Copied)
         self.copied_bytes += sum(each.size_bytes for each in results)
-        digests = {state: Digest(rows, None) for state, rows in operator.rows_of(name).items()}
-        return digests, {store.identity: store.meta.id for store in stores}
+        before, after = both_of(self._workplace, stores, [task.target for task in tasks])
+        digests: list[dict[str, Digest]] = self._run([*before, *after], dict[str, Digest])
+        old, new = combined(digests[: len(before)]), combined(digests[len(before) :])
+        require_equal(old, new, what)
+        require_recorded(self._of.recorded(operator, name), old, f"{self._of.source_url}, {what}")
+        return old, {store.identity: store.meta.id for store in stores}
 
     def _made(
         self, operator: OperatorVersion, name: str, stores: Sequence[StoreVersion]
@@ -84,7 +89,11 @@ class Movement:
             before, results = self._regrouped(groups, stores, new)
         else:
             before, results = self._split(stores, new)
-        digests = {whole.names.get(state, state): each for state, each in combined(before).items()}
+        read = combined(before)
+        recorded = self._of.recorded(operator, name)
+        known = {state: each for state, each in recorded.items() if state in read}
+        require_recorded(known, read, f"{self._of.source_url}, {what}")
+        digests = {whole.names.get(state, state): each for state, each in read.items()}
         spark = {state.name for state in whole.states if operator.layout is Layout.KEY_GROUPS and not is_keyed(state)}
         after = {
             state: each for state, each in combined(each.digests for each in results).items() if state not in spark

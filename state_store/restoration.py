@@ -5,15 +5,14 @@ last thing that is written, and says until then that a restore has not finished.
 below ``_ckpt/restore``; a second run of the same restore goes on from there.
 
 Every state is read before and after: the digests must be equal, or the restore fails and the target stays unusable.
-Stores that keep their number of partitions are copied object by object, and all checksums are compared; table files
-that S3 copies within itself are not read for that.
+Stores that keep their number of partitions are copied object by object, with all checksums, and are read for that as
+well.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -24,11 +23,12 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.canonical import SavedRows
 from pyspark_ckpt.state_store.checkpoint import MOST_PARTITIONS, Checkpoint
 from pyspark_ckpt.state_store.context import Identity
+from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.forecast import counted, counted_in_files, spread
 from pyspark_ckpt.state_store.inventory import OperatorVersion
 from pyspark_ckpt.state_store.jobs import Progress, Runner
 from pyspark_ckpt.state_store.json_objects import read_sealed, seal
-from pyspark_ckpt.state_store.key_groups import owned_hashes
 from pyspark_ckpt.state_store.meta import check_uid
 from pyspark_ckpt.state_store.movement import Movement
 from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
@@ -44,10 +44,7 @@ from pyspark_ckpt.state_store.query_log import (
     copy_operators,
     partitions_of,
 )
-from pyspark_ckpt.state_store.redistribution import (
-    Layout,
-    overlaps,
-)
+from pyspark_ckpt.state_store.redistribution import Layout
 from pyspark_ckpt.state_store.remote import point_to
 from pyspark_ckpt.state_store.restore_request import (
     FinishedRequest,
@@ -58,7 +55,7 @@ from pyspark_ckpt.state_store.restore_request import (
     Request,
     Restored,
 )
-from pyspark_ckpt.state_store.savepoint import refuse_unless_empty
+from pyspark_ckpt.state_store.savepoint import Savepoint, refuse_unless_empty
 from pyspark_ckpt.state_store.store_version import Workplace
 
 WORK_FOLDER = "_ckpt/restore"
@@ -116,6 +113,11 @@ class Restoration:
         """The rows of a store, if the source is a canonical savepoint."""
         return self._saved.get((operator.operator.number, name))
 
+    def recorded(self, operator: OperatorVersion, name: str) -> dict[str, Digest]:
+        """Digests of the states of a store, as far as the savepoint that it is restored from has any."""
+        known = self._source.info if isinstance(self._source, Savepoint) else None
+        return {} if known is None else known.digests_of(operator.operator.number, name)
+
     def partitions_of(self, operator: OperatorVersion) -> int:
         """How many partitions of the operator will have state."""
         return 1 if operator.layout is Layout.SINGLE else self.partitions
@@ -125,49 +127,49 @@ class Restoration:
         is_renamed = any(uid in self._request.uid_map for uid in operator.uids)
         return self.partitions == self.old_partitions and not is_renamed and not self._saved
 
-    def explain(self) -> Plan:
-        """What ``run`` would do, and how long that may take."""
+    def explain(self, runner: Runner | None, progress: Progress = lambda _done, _all: None) -> Plan:
+        """What ``run`` would do, and how long that may take; nothing is written.
+
+        ``runner``: reads all rows of what moves, to count those of each new partition; None: they are spread evenly.
+        Raises FormatError, NotFoundError, StorageError.
+        """
         processors = os.cpu_count() or 1
-        operators = tuple(map(self._explained, self._operators))
+        operators = tuple(self._explained(each, runner, progress) for each in self._operators)
         work_s = sum(
             each.size_bytes / COPY_BYTES_PER_S + (each.rows * ROW_S if each.how != COPIED else 0) for each in operators
         )
         return Plan(operators, processors, work_s / processors)
 
-    def _explained(self, operator: OperatorVersion) -> PlannedOperator:
-        rows = sum(operator.rows().values())
-        number = self.partitions_of(operator)
-        how, expected = COPIED, []
+    def _explained(self, operator: OperatorVersion, runner: Runner | None, progress: Progress) -> PlannedOperator:
+        how = COPIED
         if not self.is_copied(operator):
-            how, expected = SPLIT, [rows // number] * number
-        if how == SPLIT and operator.layout is Layout.KEY_GROUPS and not self._saved:
-            how, expected = CLIPPED, [round(each) for each in self._shares(operator, number)]
+            how = CLIPPED if operator.layout is Layout.KEY_GROUPS and not self._saved else SPLIT
+        is_counted = how != COPIED and runner is not None and operator.layout is not Layout.SINGLE
         return PlannedOperator(
             operator.operator.number,
             operator.operator.name,
             operator.layout.value,
             self.old_partitions if self._saved and operator.layout is not Layout.SINGLE else operator.partitions,
-            number,
-            rows,
+            self.partitions_of(operator),
+            sum(operator.rows().values()),
             operator.objects,
             operator.size_bytes,
             how,
-            tuple(expected),
+            () if how == COPIED else tuple(self._expected(operator, runner, progress)),
+            is_counted,
         )
 
-    def _shares(self, operator: OperatorVersion, number: int) -> Iterator[float]:
-        """Rows of each new partition, if those of an old one are spread evenly over its key groups."""
-        most, old = operator.key_groups, operator.partitions
-        rows = Counter[int]()
-        for stores in operator.stores.values():
-            rows.update({store.identity.partition: store.meta.rows for store in stores})
-        for partition in range(number):
-            first, end = owned_hashes(partition, number, most)
-            share = 0.0
-            for index in overlaps(partition, number, old, most):
-                begin, stop = owned_hashes(index, old, most)
-                share += rows[index] * (min(end, stop) - max(first, begin)) / (stop - begin)
-            yield share
+    def _expected(self, operator: OperatorVersion, runner: Runner | None, progress: Progress) -> Sequence[int]:
+        """Rows of each new partition."""
+        number, rows = self.partitions_of(operator), sum(operator.rows().values())
+        if runner is not None and operator.layout is not Layout.SINGLE:
+            if not self._saved:
+                return counted(self.workplace, operator, number, runner, progress)
+            saved = [each for name in operator.stores if (each := self.saved(operator, name)) is not None]
+            return counted_in_files(self.workplace, operator, (self.source_url, saved), number, runner, progress)
+        if operator.layout is Layout.KEY_GROUPS and not self._saved:
+            return spread(operator, number)
+        return [rows // number] * number
 
     def run(self, runner: Runner, progress: Progress, at_end: Callable[[], object] | None = None) -> Restored:
         """Do it; after return the target is a checkpoint from which a query goes on, durable.

@@ -47,7 +47,7 @@ class RecordedRequest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ProvenState:
-    """A state that was moved: its digest before, which is the one after; only its rows, if its files were copied."""
+    """A state that was moved: its digest before, which is the one after."""
 
     operator: int
     store: str
@@ -77,7 +77,10 @@ class FinishedRequest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class PlannedOperator:
-    """What a restore does with one operator; ``expected_rows`` of each new partition, empty if stores are copied."""
+    """What a restore does with one operator; ``expected_rows`` of each new partition, empty if stores are copied.
+
+    ``is_counted``: whether rows were read for that; else they are expected to be spread evenly.
+    """
 
     number: int
     name: str
@@ -89,6 +92,7 @@ class PlannedOperator:
     size_bytes: int
     how: str
     expected_rows: tuple[int, ...]
+    is_counted: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,16 @@ No path in it leads out of it. Nothing ever adds to it, and nothing but its owne
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.canonical import SavedRows, digests_of_file
-from pyspark_ckpt.state_store.checkpoint import Checkpoint, Operator
+from pyspark_ckpt.state_store.checkpoint import Checkpoint, Operator, Verified
 from pyspark_ckpt.state_store.context import Identity
-from pyspark_ckpt.state_store.digests import Digest, combined, require_equal
+from pyspark_ckpt.state_store.digests import Digest, Digests, combined, require_equal
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.inventory import OperatorVersion, inventory
 from pyspark_ckpt.state_store.jobs import Progress
@@ -29,6 +29,7 @@ from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.query_log import QUERY, Proof, QueryFile, unproven
 from pyspark_ckpt.state_store.redistribution import Layout
 from pyspark_ckpt.state_store.remote import StoreName
+from pyspark_ckpt.state_store.store_digests import unlike_recorded
 from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
 NAME = "savepoint.json"
@@ -37,12 +38,17 @@ SAVEPOINT_FORMAT = 1
 Kind: TypeAlias = Literal["native", "canonical"]
 """Files as they are, or rows sorted by hash in Parquet files."""
 MOST_BYTES = 64 << 20
+StoreKey: TypeAlias = tuple[int, str]
+"""Number of the operator, and name of the store."""
 LAST_MS = 253_402_300_799_000
 """The end of the year 9999."""
 
 
 class SavedState(msgspec.Struct, frozen=True):
-    """A state of an operator: its rows, its types as stored, and of expiry indexes that nobody counts them."""
+    """A state of an operator: its rows, its types as stored, and of expiry indexes that nobody counts them.
+
+    ``digest``: of all its rows, if they were read when the savepoint was taken.
+    """
 
     store: StoreName
     name: str
@@ -51,6 +57,12 @@ class SavedState(msgspec.Struct, frozen=True):
     key_schema: Any = None
     value_schema: Any = None
     key_encoder: Any = None
+    digest: Digest | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError when its digest is of another number of rows."""
+        if self.digest is not None and self.is_counted and self.digest.rows != self.rows:
+            raise ValueError(f"state {self.name!r} has {self.rows} rows, and a digest of {self.digest.rows}")
 
 
 class SavedOperator(msgspec.Struct, frozen=True):
@@ -113,6 +125,17 @@ class SavepointInfo(msgspec.Struct, frozen=True):
         files = sum(file.size_bytes for rows in self.rows for file in rows.files)
         return files + sum(store.size_bytes for store in self.stores)
 
+    def digests_of(self, operator: int, store: str) -> dict[str, Digest]:
+        """The digests that were recorded of the states of a store: by name, none of a state that was not read."""
+        found = {
+            state.name: state.digest
+            for each in self.operators
+            for state in each.states
+            if (each.number, state.store) == (operator, store) and state.digest is not None
+        }
+        rows = (each for each in self.rows if (each.operator, each.name) == (operator, store))
+        return {**found, **{name: digest for each in rows for name, digest in each.digests.items()}}
+
 
 class Savepoint(Checkpoint):
     """A savepoint that did finish, to be read only."""
@@ -165,11 +188,14 @@ class Savepoint(Checkpoint):
                 problems.append(problem.message)
         return problems
 
-    def verify_rows(self, progress: Progress = lambda _done, _all: None) -> list[str]:
-        """Read all files of a canonical savepoint; what is wrong with them. Raises StorageError."""
+    def verify_rows(self, progress: Progress = lambda _done, _all: None) -> tuple[list[str], dict[StoreKey, Digests]]:
+        """Read all files of a canonical savepoint; what is wrong with them, and digests of what they have.
+
+        Raises StorageError.
+        """
         problems = []
         files = [(rows, number) for rows in self.info.rows for number in range(len(rows.files))]
-        found: dict[tuple[int, str], list[Mapping[str, Digest]]] = {}
+        found: dict[StoreKey, list[Digests]] = {}
         for done, (rows, number) in enumerate(files, 1):
             try:
                 each = digests_of_file(self.workplace, self.place.url, rows, number)
@@ -177,13 +203,37 @@ class Savepoint(Checkpoint):
             except (FormatError, NotFoundError) as problem:
                 problems.append(problem.message)
             progress(done, len(files))
+        whole: dict[StoreKey, Digests] = {store: combined(each) for store, each in found.items()}
         for rows in self.info.rows:
             try:
                 what = f"operator {rows.operator}, store {rows.name!r}"
-                require_equal(rows.digests, combined(found.get((rows.operator, rows.name), [])), what)
+                require_equal(rows.digests, whole.get((rows.operator, rows.name), {}), what)
             except FormatError as problem:
                 problems.append(problem.message)
-        return problems
+        return problems, whole
+
+    def verify_stores(
+        self, progress: Progress = lambda _done, _all: None
+    ) -> tuple[list[Verified], list[str], dict[StoreKey, Digests]]:
+        """Read all stores of a native savepoint: each of them, what is wrong, and digests of all that could be read.
+
+        What was recorded is compared. Raises StorageError.
+        """
+        stores = [Identity(store.operator, store.partition, store.name) for store in self.info.stores]
+        verified: list[Verified] = []
+        for done, identity in enumerate(stores, 1):
+            verified.append(self.verify(identity, self.info.version))
+            progress(done, len(stores))
+        problems = [problem for each in verified for problem in each.problems]
+        found: dict[StoreKey, list[Digests]] = {}
+        for each in verified:
+            found.setdefault((each.identity.operator, each.identity.name), []).append(each.digests)
+        whole: dict[StoreKey, Digests] = {store: combined(parts) for store, parts in found.items()}
+        if not problems:  # else a store may be missing among these
+            for (operator, store), digests in whole.items():
+                what = f"operator {operator}, store {store!r}"
+                problems += unlike_recorded(self.info.digests_of(operator, store), digests, what)
+        return verified, problems, whole
 
     def require_all(self, operators: Sequence[OperatorVersion]) -> None:
         """Raise FormatError unless these are all operators and stores that the savepoint was taken with."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Event, Thread
@@ -12,6 +12,7 @@ from threading import Event, Thread
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.canonical import SavedRows, export
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.digests import Digest, Digests, combined, require_equal
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.inventory import OperatorVersion, inventory
 from pyspark_ckpt.state_store.jobs import Progress, Runner
@@ -33,6 +34,7 @@ from pyspark_ckpt.state_store.savepoint import (
     SavepointInfo,
     refuse_unless_empty,
 )
+from pyspark_ckpt.state_store.store_digests import both_of
 from pyspark_ckpt.state_store.store_version import Workplace
 from pyspark_ckpt.state_store.transfers import Copied, CopyTask
 
@@ -45,10 +47,19 @@ _log = logging.getLogger(f"{LOGGER}.savepoint")
 
 
 def create(
-    location: str, target: str, options: Options, runner: Runner, progress: Progress, *, written_by: str, kind: Kind
+    location: str,
+    target: str,
+    options: Options,
+    runner: Runner,
+    progress: Progress,
+    *,
+    written_by: str,
+    kind: Kind,
+    digests: bool = False,
 ) -> SavepointInfo:
     """Take a savepoint of the last committed batch of a query, which may be running, into the empty place ``target``.
 
+    ``digests``: read all rows of a native one as well, before and after; of a canonical one they are read anyway.
     It is complete and durable after return. After an error there is no savepoint, but perhaps a part of one. Raises
     InvalidInputError (no checkpoint, no batch, a target that is not empty), NotFoundError, FormatError, StorageError.
     """
@@ -60,12 +71,15 @@ def create(
         operators = inventory(checkpoint, version)
         stores: list[SavedStore] = []
         rows: list[SavedRows] = []
+        read: dict[tuple[int, str, str], Digest] = {}
         if kind == "canonical":
             rows = export(workplace, operators, place.url, runner, progress)
             for blob in place.walk(CHECKPOINT_FOLDER):
                 place.delete(blob.name)
         else:
             stores = _copied(workplace, operators, place.url, runner, progress)
+            if digests:
+                read = _digests(workplace, operators, place.url, runner, progress)
         files = [*logs, *copy_operators(checkpoint.place, place), *copy_id(checkpoint.place, place)]
         info = SavepointInfo(
             format=SAVEPOINT_FORMAT,
@@ -76,7 +90,7 @@ def create(
             checkpoint=checkpoint.place.url,
             version=version,
             partitions=partitions_of(place, version - 1),
-            operators=tuple(map(_saved, operators)),
+            operators=tuple(_saved(operator, read) for operator in operators),
             stores=tuple(stores),
             files=tuple(files),
             rows=tuple(rows),
@@ -122,6 +136,24 @@ def _copied(
         )
         for task, each in zip(tasks, copied, strict=True)
     ]
+
+
+def _digests(
+    workplace: Workplace, operators: Sequence[OperatorVersion], target: str, runner: Runner, progress: Progress
+) -> dict[tuple[int, str, str], Digest]:
+    """By operator, store and state: of what was copied, which must be those of what it was copied from."""
+    stores = [store for operator in operators for each in operator.stores.values() for store in each]
+    before, after = both_of(workplace, stores, [f"{target}/{store_folder(store.identity)}" for store in stores])
+    done: list[Digests] = runner([*before, *after], progress)
+    pairs = dict(zip([store.identity for store in stores], zip(done, done[len(before) :], strict=False), strict=True))
+    found = {}
+    for operator in operators:
+        number = operator.operator.number
+        for name, each in operator.stores.items():
+            old, new = (combined(part) for part in zip(*(pairs[store.identity] for store in each), strict=True))
+            require_equal(old, new, f"operator {number}, store {name!r}")
+            found.update({(number, name, state): digest for state, digest in new.items()})
+    return found
 
 
 @contextmanager
@@ -184,7 +216,7 @@ def _unpin(pins: Pins, pin: Pin) -> None:
         _log.warning("could not remove %s, which ends by itself in %.0f s: %s", pin.name, PIN_S, problem)
 
 
-def _saved(operator: OperatorVersion) -> SavedOperator:
+def _saved(operator: OperatorVersion, digests: Mapping[tuple[int, str, str], Digest]) -> SavedOperator:
     rows = operator.rows()
     states = {
         (store, state.name): state
@@ -208,6 +240,7 @@ def _saved(operator: OperatorVersion) -> SavedOperator:
                 state.descriptor.key_schema,
                 state.descriptor.value_schema,
                 state.descriptor.key_encoder,
+                digests.get((operator.operator.number, store, state.name)),
             )
             for (store, _), state in states.items()
         ),

@@ -150,7 +150,7 @@ class RunWriters:
             self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
     def _write(self, rows: RowColumns) -> None:
-        places = self._places_of(rows.hashes())
+        places = places_of(rows.hashes(), self._partitions, self._key_groups)
         for partition in np.flatnonzero(np.bincount(places, minlength=self._partitions)).tolist():
             if self._turns[partition] == _UNSEEN:
                 self._turns[partition] = _NOW if len(self._runs) < MOST_WRITERS else _LATER
@@ -167,12 +167,14 @@ class RunWriters:
         while sum(run.memory_bytes for run in self._runs.values()) > MOST_OPEN_BYTES:
             max(self._runs.values(), key=lambda run: run.memory_bytes).finish()
 
-    def _places_of(self, hashes: npt.NDArray[np.uint32]) -> npt.NDArray[np.integer[Any]]:
-        small = np.uint16 if self._partitions <= 1 << 16 else np.int64  # numbers of 16 bits are sorted fastest
-        if self._key_groups:
-            groups = hashes.astype(np.uint64) * np.uint64(self._key_groups) >> np.uint64(32)
-            return (groups * np.uint64(self._partitions) // np.uint64(self._key_groups)).astype(small)
-        return np.mod(hashes.view(np.int32), self._partitions).astype(small)  # with a sign, as Spark has them
+
+def places_of(hashes: npt.NDArray[np.uint32], partitions: int, key_groups: int = 0) -> npt.NDArray[np.integer[Any]]:
+    """Which of so many partitions the rows of hashes belong to: see SplitTask."""
+    small = np.uint16 if partitions <= 1 << 16 else np.int64  # numbers of 16 bits are sorted fastest
+    if key_groups:
+        groups = hashes.astype(np.uint64) * np.uint64(key_groups) >> np.uint64(32)
+        return (groups * np.uint64(partitions) // np.uint64(key_groups)).astype(small)
+    return np.mod(hashes.view(np.int32), partitions).astype(small)  # with a sign, as Spark has them
 
 
 def _are_alike(some: RowColumns, others: RowColumns) -> bool:

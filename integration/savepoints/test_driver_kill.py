@@ -11,6 +11,7 @@ from integration.crash import processes
 from integration.crash.driver import LOCAL, Driver, Relay
 from integration.crash.faults import armed
 from integration.crash.reference import order, read_output
+from integration.sample import sampled
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import parse
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
-NAME = "keyed"
+NAMES = ("keyed", "windows", "join", "dedup", "groups")
+"""A keyed operator, an aggregation, a join, deduplication and functions on groups: see integration/crash/workload."""
+LEFT_OUT = {"windows", "dedup", "groups"}
 HALF = 3
 PARTITIONS = 4
 LONG_MS = 900_000
@@ -43,15 +46,16 @@ def kill_when(driver: Driver, what: str, folder: Path, pattern: str) -> None:
     driver.await_end()
 
 
-def test_output_is_right_whenever_the_driver_is_killed(drivers: Relay, tmp_path: Path) -> None:
-    checkpoint, taken, restored = (tmp_path / each for each in (f"{NAME}/checkpoint", "taken", "restored"))
+@pytest.mark.parametrize("name", sampled(NAMES, LEFT_OUT))
+def test_output_is_right_whenever_the_driver_is_killed(name: str, drivers: Relay, tmp_path: Path) -> None:
+    checkpoint, taken, restored = (tmp_path / each for each in (f"{name}/checkpoint", "taken", "restored"))
     moved = {SHUFFLE_PARTITIONS: str(PARTITIONS)}
     savepoint = {"checkpoint": str(checkpoint), "target": str(taken)}
     restore = {"saved": str(taken), "target": str(restored), "parallelism": PARTITIONS}
 
     driver = drivers.driver()
-    driver.run(order(NAME, tmp_path / "expected"))
-    driver.run(order(NAME, tmp_path, until=HALF))
+    driver.run(order(name, tmp_path / "expected"))
+    driver.run(order(name, tmp_path, until=HALF))
     driver.send("savepoint", **savepoint)
     kill_when(driver, "a savepoint that is begun", taken, "savepoint.unfinished")
     with pytest.raises(InvalidInputError, match="is no savepoint"):
@@ -70,11 +74,11 @@ def test_output_is_right_whenever_the_driver_is_killed(drivers: Relay, tmp_path:
     driver.send("restore", **restore)
     assert driver.receive() == HALF
     held = {**moved, **armed("commit.after_upload", f"sleep={LONG_MS}", 2)}
-    driver.send("run", runs=[order(NAME, tmp_path, checkpoint=str(restored), conf=held)])
+    driver.send("run", runs=[order(name, tmp_path, checkpoint=str(restored), conf=held)])
     driver.await_fired("commit.after_upload")
     driver.kill_driver()
     driver.await_end()
 
     driver = drivers.driver()
-    driver.run(order(NAME, tmp_path, checkpoint=str(restored), conf=moved))
-    assert read_output(tmp_path / NAME) == read_output(tmp_path / "expected" / NAME)
+    driver.run(order(name, tmp_path, checkpoint=str(restored), conf=moved))
+    assert read_output(tmp_path / name) == read_output(tmp_path / "expected" / name)

@@ -17,6 +17,7 @@ from integration.operators import (
     test_grouped_python,
     test_join,
     test_limit,
+    test_scala_groups,
     test_session_windows,
 )
 from integration.operators.placement import partition_of, stored_rows
@@ -49,6 +50,9 @@ CASES = {
     "join, format 3": (test_join.CASES["fullOuter, format 3"], (3, 2, 4)),
     "join, format 4": (test_join.CASES["leftOuter, format 4"], (1, 3, 2)),
     "python groups": (test_grouped_python.CASES["event time"], (2, 4, 1)),
+    "scala groups": (test_scala_groups.CASES["event time, format 2"], (2, 5, 2)),
+    "scala groups, format 1": (test_scala_groups.CASES["event time, format 1"], (3, 4, 3)),
+    "scala groups without time-outs": (test_scala_groups.CASES["without time-out, format 2"], (4, 1, 4)),
     "two operators": (test_chains.CASES["windows of a join"], (3, 4, 2)),
     "three operators": (test_chains.CASES["windows of python groups"], (2, 3, 4)),
 }
@@ -56,6 +60,7 @@ CASES = {
 
 ALL_NUMBERS = (1, 2, 3, 4, 7, 8, 16, 200)
 LEFT_OUT = {"aggregation of windows", "deduplication", "join, format 2", "join, format 3", "two operators"} | {
+    "scala groups without time-outs",
     "timers of event time",
     "timers in columns",
 }
@@ -90,6 +95,25 @@ def test_a_query_goes_on_as_if_it_had_never_been_rescaled(
     assert batches == expected.batches
     state = read_state(OURS.session(spark, **case.settings), case, folder)
     assert without_partitions(state) == without_partitions(expected.state)
+
+
+@pytest.mark.parametrize("name", ["scala groups", "join, format 1"])
+def test_digests_are_those_of_the_beginning_when_state_comes_back(
+    name: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    case, (first, second, *_) = CASES[name]
+    write_inputs(case, tmp_path, 0, 2)
+    run(OURS.session(spark, **{**case.settings, SHUFFLE_PARTITIONS: str(first)}), case, tmp_path, collect_into({}))
+    before = restore(str(_taken(tmp_path)), str(tmp_path / "copy"))
+    there = rescale(str(tmp_path / "checkpoint"), str(tmp_path / "there"), second)
+    back = rescale(there.checkpoint, str(tmp_path / "back"), first)
+    assert before.states == there.states == back.states
+    assert sum(each.digest.rows for each in before.states) > 0
+
+
+def _taken(folder: Path) -> Path:
+    savepoint(str(folder / "checkpoint"), str(folder / "savepoint"))
+    return folder / "savepoint"
 
 
 def move(folder: Path, name: str, partitions: int, kind: Literal["native", "canonical"] | None) -> None:

@@ -157,9 +157,10 @@ class Written:
 
     def _log_batch(self, now_ms: int) -> None:
         named = {"0": [[commit] for commit in self._ids]}
+        confs = {"spark.sql.shuffle.partitions": str(self.partitions)}
         for folder, entry in (
             ("commits", {"nextBatchWatermarkMs": now_ms, "stateUniqueIds": named}),
-            ("offsets", {"batchWatermarkMs": now_ms, "batchTimestampMs": now_ms}),
+            ("offsets", {"batchWatermarkMs": now_ms, "batchTimestampMs": now_ms, "conf": confs}),
         ):
             (self.lab.checkpoint / folder).mkdir(exist_ok=True)
             (self.lab.checkpoint / folder / str(self.version)).write_text("v1\n" + json.dumps(entry))
