@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pyspark_ckpt.operators.state_rows import UNREAD, RowCount, Written, stored
+from pyspark_ckpt.operators.state_rows import ROW_BYTES, UNREAD, RowCount, Written, stored
 from pyspark_ckpt.operators.suffixes import Suffixes
 from pyspark_ckpt.state_store.bulk import Cells, Writes, newest, overlaid, places_in
 from pyspark_ckpt.state_store.keys import state_head
@@ -67,6 +67,7 @@ class KeyRows:
                 self._in_order = False
         self._count.add((value is not None) - (before is not None))
         self._written[suffix] = value
+        self._session.hold(ROW_BYTES + len(value or b""))
 
     def get_many(self, suffixes: Sequence[bytes]) -> list[bytes | None]:
         """The rows of many keys, in any order."""
@@ -99,12 +100,13 @@ class KeyRows:
         self._count.add(int(cells.there.sum()) - int(before.there.sum()))
         if self._written:
             self._write_all(suffixes, cells)
-            return
-        if self._columns and self._columns[-1][0] is suffixes:
-            self._columns.pop()
-        self._columns.append((suffixes, cells))
-        if len(self._columns) > MOST_COLUMNS:
-            self._columns = [_columns_of(self._newest())]
+        else:
+            if self._columns and self._columns[-1][0] is suffixes:
+                self._columns.pop()
+            self._columns.append((suffixes, cells))
+            if len(self._columns) > MOST_COLUMNS:
+                self._columns = [_columns_of(self._newest())]
+        self._session.hold(int(suffixes.packed.size.sum()) + int(cells.values.size.sum()))
 
     def sweep(self, _most: int) -> int:
         """Nothing expires."""

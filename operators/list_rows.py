@@ -96,6 +96,10 @@ class ListRows:
         """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
         return self._elements.flush(end, self._heads)
 
+    def spill(self) -> Written:
+        """See Staged."""
+        return self._elements.flush(None, self._heads)
+
     def _head(self, suffix: bytes) -> Head:
         return Head.decode(self._heads.get(suffix))
 
