@@ -68,6 +68,9 @@ class Staged(Protocol):
     def flush(self, end: bytes | None) -> Written:
         """What was written for keys below ``end`` (None: all of it), in stored order; it is forgotten."""
 
+    def spill(self) -> Written:
+        """All that was written and that the session finds again if it is staged, though no key's turn is over."""
+
 
 class Kept(Staged, Protocol):
     """What binds something that a processor declares."""
@@ -103,6 +106,10 @@ class Bound(ABC):
     @abstractmethod
     def flush(self, end: bytes | None) -> Written:
         """See Staged."""
+
+    def spill(self) -> Written:
+        """See Staged."""
+        return self.flush(None)
 
     @property
     @abstractmethod

@@ -35,6 +35,10 @@ class BoundList(Bound, ListState):
         """See Bound."""
         return self._rows.flush(end)
 
+    def spill(self) -> Written:
+        """See Staged."""
+        return self._rows.spill()
+
     @property
     def change(self) -> int:
         """See Bound."""

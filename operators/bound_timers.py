@@ -91,6 +91,10 @@ class BoundTimers(Timers):
         self._earliest = min(known, default=None)
         return self._rows.flush(end)
 
+    def spill(self) -> Written:
+        """See Staged: nothing, for what has fired or was deleted is looked for among what was written."""
+        return iter(())
+
     @property
     def change(self) -> int:
         """See Bound."""

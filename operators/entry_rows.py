@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import merge
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pyspark_ckpt.operators.state_rows import UNREAD, RowCount, Written
+from pyspark_ckpt.operators.state_rows import ROW_BYTES, UNREAD, RowCount, Written
 from pyspark_ckpt.state_store.bulk import (
     Cells,
     Packed,
@@ -168,6 +168,7 @@ class EntryRows:
             self._count.unread(self._head + suffix + entry)
         self._count.add((value is not None) - bool(there))
         self._write(suffix, entry, value)
+        self._session.hold(ROW_BYTES + len(value or b""))
 
     def put_cells(self, at: Entries, cells: Cells) -> None:
         """``put`` of many rows, one after the other."""
@@ -183,6 +184,7 @@ class EntryRows:
         """``put`` of different rows of any keys. ``change``: how many rows more there are then."""
         self._count.add(change)
         self._runs.append(Run(at, cells))
+        self._session.hold(len(at.keys.data) + int(cells.values.size.sum()))
 
     def add(self, suffix: bytes, entries: Sequence[bytes], values: Sequence[bytes]) -> None:
         """``put`` of different rows of one key that are new."""
@@ -194,6 +196,7 @@ class EntryRows:
         if suffix in self._cleared:
             self._cleared[suffix].since.update([entry for entry in entries if entry not in written])
         written.update(zip(entries, values))  # noqa: B905 - a value for each entry
+        self._session.hold(sum(map(len, values)) + ROW_BYTES * len(values))
 
     def remove(self, suffix: bytes, entries: Collection[bytes]) -> None:
         """Delete different rows of one key that are there."""
@@ -341,7 +344,7 @@ def _joined(runs: Sequence[Run]) -> Run:
 
 
 def merged(
-    base: Iterator[tuple[bytes, bytes]], written: Sequence[tuple[bytes, bytes | None]]
+    base: Iterator[tuple[bytes, bytes]], written: Iterable[tuple[bytes, bytes | None]]
 ) -> Iterator[tuple[bytes, bytes]]:
     """The rows of ``base`` under what was ``written``."""
     row = next(base, None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyspark_ckpt.operators.state_rows import UNREAD, RowCount, Written, stored
+from pyspark_ckpt.operators.state_rows import ROW_BYTES, UNREAD, RowCount, Written, stored
 from pyspark_ckpt.operators.suffixes import Suffixes
 from pyspark_ckpt.state_store.bulk import Cells, Writes, joined_cells, newest, overlaid, places_in
 from pyspark_ckpt.state_store.keys import state_head
@@ -69,6 +69,7 @@ class KeyRows:
                 self._in_order = False
         self._count.add((value is not None) - (before is not None))
         self._written[suffix] = value
+        self._session.hold(ROW_BYTES + len(value or b""))
 
     def get_cells(self, suffixes: Suffixes) -> Cells:
         """The rows of many different keys, which are in stored order."""
@@ -97,12 +98,13 @@ class KeyRows:
         self._count.add(int(cells.there.sum()) - int(before.there.sum()))
         if self._written:
             self._write_all(suffixes, cells)
-            return
-        if self._columns and self._columns[-1][0] is suffixes:
-            self._columns.pop()
-        self._columns.append((suffixes, cells))
-        if len(self._columns) > MOST_COLUMNS:
-            self._columns = [_columns_of(self._newest())]
+        else:
+            if self._columns and self._columns[-1][0] is suffixes:
+                self._columns.pop()
+            self._columns.append((suffixes, cells))
+            if len(self._columns) > MOST_COLUMNS:
+                self._columns = [_columns_of(self._newest())]
+        self._session.hold(int(suffixes.packed.size.sum()) + int(cells.values.size.sum()))
 
     def sweep(self, _most: int) -> int:
         """Nothing expires."""

@@ -107,6 +107,10 @@ class ListRows:
         """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
         return self._elements.flush(end, self._heads)
 
+    def spill(self) -> Written:
+        """See Staged."""
+        return self._elements.flush(None, self._heads)
+
     def _ends(self, suffixes: Suffixes) -> Numbers:
         return Heads.decode(self._heads.get_cells(suffixes)).end
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyspark_ckpt.operators.state_rows import UNREAD, RowCount, Written, stored
+from pyspark_ckpt.operators.state_rows import ROW_BYTES, UNREAD, RowCount, Written, stored
 from pyspark_ckpt.state_store.bulk import Packed, Writes, newest
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.keys import HASH_BYTES, state_head
@@ -99,10 +99,12 @@ class OrderedRows:
         """Write a row or delete it."""
         self._unfold()
         self._written[key] = THERE if there else None
+        self._session.hold(ROW_BYTES)
 
     def put_run(self, written: Writes) -> None:
         """Write many rows, in any order."""
         self._runs.append(written)
+        self._session.hold(len(written.keys.data) + int(written.cells.values.size.sum()))
 
     def flush(self, _end: bytes | None) -> Written:
         """Everything written, in stored order; it is forgotten."""
@@ -111,6 +113,10 @@ class OrderedRows:
         if runs:
             return newest([each.prefixed(self._head) for each in (Writes.of(written.items()), *runs)])
         return stored(self._head, written)
+
+    def spill(self) -> Written:
+        """``flush`` of all that nobody looks for before the commit."""
+        return self.flush(None)
 
     def _unfold(self) -> None:
         """Have all that is written by keys."""

@@ -6,7 +6,7 @@ import gc
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from pyspark_ckpt.operators.plan import BATCH, HASH, ROW, TIME, Operator
 from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorProcessor
 from pyspark_ckpt.operators.row_buffer import RowBuffer, ranges
 from pyspark_ckpt.operators.runs import Work
-from pyspark_ckpt.operators.staging import finish, flush, sweep
+from pyspark_ckpt.operators.staging import finish, flush, spill, sweep
 from pyspark_ckpt.operators.state_partition import check_place, check_planned
 from pyspark_ckpt.operators.stored_keys import KeyCodec, order_of
 from pyspark_ckpt.operators.unsafe_rows import portions, read_rows
@@ -125,6 +125,7 @@ class PartitionTask:
         work, firing = Work(self.operator, processor, context, session.position), Firing(timers, session)
         folder = Path(ticket.staging)
         limit = self.operator.memory_bytes
+        session.spill_beyond(limit, partial(spill, session, bound))
         rows = RowBuffer(self.operator.rows, HASH, limit, folder / f"{session.name}-rows")
         due = RowBuffer(LISTED, HASH, limit // TIMERS_PART, folder / f"{session.name}-timers")
         try:
@@ -134,12 +135,13 @@ class PartitionTask:
             for (some_rows, some_due), end in ranges([rows, due]):
                 yield from chain(self._process(work, some_rows, codec), work.fire(firing.due(some_due)))
                 flush(session, bound, end)
+            session.counts["fired_timers"] += firing.count
+            times.set_time_out(timers)
+            finish(session, bound)
         finally:
             rows.close()
             due.close()
-        session.counts["fired_timers"] += firing.count
-        times.set_time_out(timers)
-        finish(session, bound)
+            session.close()
 
     def _fill(self, buffer: RowBuffer, chunks: Iterator[pd.DataFrame], late_ms: int | None) -> int:
         """Take all rows but late ones; returns how many of those there were."""

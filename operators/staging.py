@@ -23,12 +23,19 @@ def flush(session: WorkerSession, bound: Sequence[Kept], end: bytes | None) -> N
 
     As columns, if it is in columns but for a few rows, else as rows.
     """
+    session.let_go()
     parts = [each.flush(end) for each in _tables(bound)]
     columns = _in_columns(parts)
     if columns is not None and are_built(columns):
         session.stage_columns(columns)
     else:
         session.stage(_rows(parts if columns is None else columns))
+
+
+def spill(session: WorkerSession, bound: Sequence[Kept]) -> None:
+    """Stage all that was written though no key's turn is over: the session finds it again, and it takes no memory."""
+    session.let_go()
+    session.spill(_rows([each.spill() for each in _tables(bound)]))
 
 
 def _in_columns(parts: list[Written]) -> list[Writes] | None:

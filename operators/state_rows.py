@@ -15,6 +15,8 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 if TYPE_CHECKING:
     from pyspark_ckpt.operators.worker_session import WorkerSession
 
+ROW_BYTES = 256
+"""About what a row takes in memory that is written by itself, beside its value."""
 UNREAD: Any = object()
 """Stands for a row that has not been read."""
 

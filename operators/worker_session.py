@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import uuid
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import chain, islice
@@ -22,6 +23,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pyspark_ckpt.operators.entry_rows import merged
+from pyspark_ckpt.operators.spilled_rows import SpilledRows
 from pyspark_ckpt.operators.state_rows import Position
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.ttl import Clock
@@ -77,21 +80,38 @@ class WorkerSession:
         self.counts: Counter[str] = Counter()
         self._files: list[str] = []
         self._written = 0
+        self._held_bytes = 0
+        self._most_held_bytes = sys.maxsize
+        self._when_full: Callable[[], None] = _do_nothing
+        self._spilled: SpilledRows | None = None
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """Values of the base version, None where there is none; fastest for sorted keys."""
+        """Values of the base version, None where there is none; fastest for sorted keys. What was spilled counts."""
+        values = self._base_of(keys)
+        return values if self._spilled is None else self._spilled.over(keys, values)
+
+    def get_cells(self, keys: Packed) -> Cells:
+        """``get_many`` of keys that rise."""
+        if self._spilled is not None:
+            return Cells.of(self.get_many(keys.strings()))
+        return Cells.absent(len(keys)) if self._reader is None or not len(keys) else look_up(self._reader, keys)
+
+    def scan(self, prefix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Rows of the base version whose keys begin with ``prefix``, what follows it from ``begin`` up to ``end``.
+
+        What was spilled counts.
+        """
+        rows = self._base_rows(prefix, begin, end)
+        return rows if self._spilled is None else merged(rows, self._spilled.scan(prefix, begin, end))
+
+    def _base_of(self, keys: list[bytes]) -> list[bytes | None]:
         if self._reader is None or not keys:
             return [None] * len(keys)
         if len(keys) < LEAST_KEYS or not all(map(le, keys, islice(keys, 1, None))):
             return self._reader.get_many(keys)
         return look_up(self._reader, Packed.of(keys)).strings()
 
-    def get_cells(self, keys: Packed) -> Cells:
-        """``get_many`` of keys that rise."""
-        return Cells.of([None] * len(keys)) if self._reader is None or not len(keys) else look_up(self._reader, keys)
-
-    def scan(self, prefix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Rows of the base version whose keys begin with ``prefix``, what follows it from ``begin`` up to ``end``."""
+    def _base_rows(self, prefix: bytes, begin: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         if self._reader is None:
             return
         idle = self._cursors.setdefault(prefix[:STATE_BYTES], [])
@@ -111,7 +131,7 @@ class WorkerSession:
             idle.append(cursor)
 
     def portions(self, prefix: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
-        """``scan`` from the first row on, many rows at once and at least one; as they were then."""
+        """Rows of the base version from the first one on, many at once and at least one; as they were then."""
         if self._reader is not None:
             for rows in self._reader.portions(prefix, prefix + end):
                 yield [(key[len(prefix) :], value) for key, value in rows]
@@ -135,6 +155,32 @@ class WorkerSession:
         write_columns(self._new_file(), parts, _shared_tuning(self._ticket.compression))
         self._written += sum(map(len, parts))
 
+    def spill_beyond(self, most_held_bytes: int, spill: Callable[[], None]) -> None:
+        """Have ``spill`` called when more than so many bytes are held of what was written."""
+        self._most_held_bytes, self._when_full = most_held_bytes, spill
+
+    def hold(self, size_bytes: int) -> None:
+        """Say that so many bytes more are held of what was written."""
+        self._held_bytes += size_bytes
+        if self._held_bytes > self._most_held_bytes:
+            self._when_full()
+
+    def let_go(self) -> None:
+        """Say that nothing is held of what was written."""
+        self._held_bytes = 0
+
+    def spill(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """``stage`` of rows that are still to be found by this session, before those of the base version."""
+        if self._spilled is None:
+            folder = Path(self._ticket.staging) / f"{self.name}-spilled"
+            self._spilled = SpilledRows(folder, _shared_tuning(self._ticket.compression))
+        self.stage(self._spilled.kept(rows))
+
+    def close(self) -> None:
+        """Let go of what was spilled."""
+        if self._spilled is not None:
+            self._spilled.close()
+
     def _new_file(self) -> Path:
         """One that the commit applies."""
         name = f"{self.name}-{len(self._files)}.sst"
@@ -145,6 +191,10 @@ class WorkerSession:
         """Hand what was staged to the task's commit, with the changes of row counts by state number."""
         part = Part(self._declared, tuple(self._files), dict(changes), self._written, dict(self.counts))
         write_part(Path(self._ticket.staging), self.name, part)
+
+
+def _do_nothing() -> None:
+    """What is held is never too much."""
 
 
 def find_ticket(attempt: int, local_dir: str) -> Ticket:

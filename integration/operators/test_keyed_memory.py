@@ -32,6 +32,10 @@ OUTPUT_BYTES = 100_000
 OUTPUT_ROWS = 6_000
 MOST_HELD_MB = 250  # several copies of what Spark's worker holds before it hands it over
 
+WRITTEN = 200_000
+WRITTEN_BYTES = 600
+MOST_WRITTEN_MB = 120
+
 _OUT = "rows bigint, peak_mb bigint"
 _SIZES = Source("keys long", (((1_000,),), ((ROWS,),), ((ROWS,),)))
 
@@ -62,6 +66,25 @@ class LongList(ckpt.KeyedProcessor):
         for row in rows:
             self.rows.add(row.text)
         yield sum(1 for _ in self.rows.get()), _peak_mb()
+
+
+class MuchWritten(ckpt.KeyedProcessor):
+    """Writes much for each row: a list and a map, and what reads have refreshed. Says how much of it is there."""
+
+    elements = ckpt.ListState("elements", "string")
+    entries = ckpt.MapState("entries", "bigint", "string", ttl=ckpt.Ttl("1 day", refresh="on_read_and_write"))
+
+    def process(self, _ctx: ckpt.Context, _key: Any, rows: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401
+        for row in rows:
+            if row.keys:
+                self.entries.put_all({0: "", -1: ""})
+                self.elements.clear()
+            for number in range(row.keys):
+                self.elements.add(f"{number:<{WRITTEN_BYTES}}")
+                self.entries.put(number, f"{number:<{WRITTEN_BYTES}}")
+            self.entries.remove(-1)
+        entries = zip(self.entries.items(), self.elements.get(), strict=True)
+        yield sum(number == int(text) == int(element) for (number, text), element in entries), _peak_mb()
 
 
 class MuchOutput(ckpt.KeyedProcessor):
@@ -111,6 +134,14 @@ def test_a_batch_of_much_output_takes_little_memory(spark: SparkSession, tmp_pat
     found = _play(spark, lengths, source, tmp_path)
     assert [size for size, _ in found] == [100 * OUTPUT_BYTES, OUTPUT_ROWS * OUTPUT_BYTES]
     assert found[1][1] - found[0][1] < MOST_HELD_MB < OUTPUT_ROWS * OUTPUT_BYTES >> 20
+
+
+def test_a_key_that_writes_much_takes_little_memory(spark: SparkSession, tmp_path: Path) -> None:
+    query = keyed(MuchWritten(), _OUT, "one")
+    source = Source("keys long", (((1_000,),), ((WRITTEN,),), ((0,),)))
+    found = _play(spark, lambda frames: query([frames[0].selectExpr("1 as one", "keys")]), source, tmp_path)
+    assert [rows for rows, _ in found] == [1_000, WRITTEN, WRITTEN]
+    assert found[-1][1] - found[0][1] < MOST_WRITTEN_MB < 2 * WRITTEN * WRITTEN_BYTES >> 20
 
 
 @pytest.mark.matrix

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from pyspark_ckpt.operators.binding import bind
 from pyspark_ckpt.operators.bound import Binding, Kept
 from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.keys import Keys
-from pyspark_ckpt.operators.staging import finish, flush, sweep
+from pyspark_ckpt.operators.staging import finish, flush, spill, sweep
 from pyspark_ckpt.operators.states import Declared, ListState, MapState, ValueState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.suffixes import Suffixes
@@ -31,6 +32,8 @@ KEYS = KeyCodec([pa.string()])
 Kinds = Mapping[str, pa.DataType]
 LONG, TEXT = pa.int64(), pa.string()
 USERS = [f"user {n}" for n in range(6)]
+SPILLED_BEYOND = (None, 0, 1000)
+"""How many bytes may be held of what was written."""
 
 STATES = {
     "value": (ValueState("value", "bigint"), {"value": LONG}),
@@ -53,11 +56,15 @@ def suffix_of(key: str) -> bytes:
 class Batch:
     """One transaction of the store with one session of a worker."""
 
-    def __init__(self, lab: Lab, number: int, session: WorkerSession, bound: Sequence[Kept]) -> None:
+    def __init__(
+        self, lab: Lab, number: int, session: WorkerSession, bound: Sequence[Kept], most_held_bytes: int | None = None
+    ) -> None:
         self.lab = lab
         self.number = number
         self.session = session
         self.bound = bound
+        if most_held_bytes is not None:
+            session.spill_beyond(most_held_bytes, partial(spill, session, bound))
         sweep(session, bound, 0)
 
     def at(self, key: str, upcoming: Sequence[str] = ()) -> None:
@@ -72,6 +79,7 @@ class Batch:
     def stage(self) -> None:
         """Stage what was written."""
         finish(self.session, self.bound)
+        self.session.close()
 
     def commit(self) -> dict[str, Any]:
         """Have the store make the next version of what was staged."""
@@ -101,6 +109,8 @@ class SessionLab:
         self.id: str | None = None
         self.states = states
         self._attempts = count(1)
+        self.most_held_bytes: int | None = None
+        """Beyond so many, what was written is spilled."""
 
     def begin(
         self, now_ms: int | Mapping[Clock, int] = 0, fired_ms: Mapping[Clock, int] | None = None
@@ -121,7 +131,7 @@ class SessionLab:
             name: bind(Binding(state, kinds, session.numbers[name], session.numbers.get(index_name(name)), session))
             for name, (state, kinds) in self.states.items()
         }
-        return Batch(self.lab, answer["txn"], session, list(bound.values())), bound
+        return Batch(self.lab, answer["txn"], session, list(bound.values()), self.most_held_bytes), bound
 
     def run(self, work: Callable[..., None], now_ms: int | Mapping[Clock, int] = 0) -> dict[str, Any]:
         """One committed batch: ``work(batch, states by name)``."""

@@ -20,7 +20,7 @@ from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.list_columns import SPAN_ELEMENTS
 from pyspark_ckpt.operators.ttl import Refresh
 from pyspark_ckpt.operators.worker_session import WorkerSession
-from tests.operators.session_lab import HOUR, LONG, Batch, SessionLab, keys_of, suffix_of
+from tests.operators.session_lab import HOUR, LONG, SPILLED_BEYOND, Batch, SessionLab, keys_of, suffix_of
 
 MINUTE = HOUR // 60
 
@@ -92,11 +92,13 @@ def _check_existence(state: Any, model: dict[str, list[Element]], refresh: Refre
             st.lists(_actions, max_size=4),
         ),
         max_size=8,
-    )
+    ),
+    st.sampled_from(SPILLED_BEYOND),
 )
-def test_elements_live_as_a_model_says(batches: list[Any]) -> None:
+def test_elements_live_as_a_model_says(batches: list[Any], most_held_bytes: int | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         lab = SessionLab(Path(folder), {"list": _list(1, "on_create_and_write")})
+        lab.most_held_bytes = most_held_bytes
         model: dict[str, list[Element]] = {"a": [], "b": []}
         now, values = 100 * HOUR, count()
         for minutes, hours, refresh, actions in batches:

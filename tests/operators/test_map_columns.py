@@ -17,7 +17,18 @@ from pyspark_ckpt.operators import MapState, Ttl, entry_rows, key_rows, worker_s
 from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.worker_session import WorkerSession
 from pyspark_ckpt.state_store.bulk import lookup, table_builder
-from tests.operators.session_lab import HOUR, LONG, TEXT, USERS, Batch, SessionLab, keys_of, suffix_of, take_turns
+from tests.operators.session_lab import (
+    HOUR,
+    LONG,
+    SPILLED_BEYOND,
+    TEXT,
+    USERS,
+    Batch,
+    SessionLab,
+    keys_of,
+    suffix_of,
+    take_turns,
+)
 
 MINUTE = HOUR // 60
 ENTRIES = ["", "a", "a\0", "ab", "b"]
@@ -173,10 +184,11 @@ def test_entries_are_as_a_model_says(most: int) -> None:
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(batches=_batches)
-def run(batches: list[Any]) -> None:
+@given(batches=_batches, most_held_bytes=st.sampled_from(SPILLED_BEYOND))
+def run(batches: list[Any], most_held_bytes: int | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         lab = SessionLab(Path(folder), STATES)
+        lab.most_held_bytes = most_held_bytes
         try:
             model: Model = {name: {} for name in STATES}
             now_ms = 100 * HOUR

@@ -20,7 +20,18 @@ from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.meta import EMPTY_META, Descriptor
 from pyspark_ckpt.state_store.parts import declare
-from tests.operators.session_lab import HOUR, LONG, STATES, TEXT, USERS, Batch, SessionLab, keys_of, suffix_of
+from tests.operators.session_lab import (
+    HOUR,
+    LONG,
+    SPILLED_BEYOND,
+    STATES,
+    TEXT,
+    USERS,
+    Batch,
+    SessionLab,
+    keys_of,
+    suffix_of,
+)
 
 _numbers = st.integers(-(2**63), 2**63 - 1)
 _user = st.sampled_from(USERS)
@@ -148,10 +159,13 @@ def check_many(states: dict[str, Any], model: Model) -> None:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(batches=_batches)
-def test_states_are_as_a_model_says_when_batches_commit_or_are_dropped(batches: list[Any]) -> None:
+@given(batches=_batches, most_held_bytes=st.sampled_from(SPILLED_BEYOND))
+def test_states_are_as_a_model_says_when_batches_commit_or_are_dropped(
+    batches: list[Any], most_held_bytes: int | None
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         lab = SessionLab(Path(folder), STATES)
+        lab.most_held_bytes = most_held_bytes
         try:
             model = Model()
             for commits, reads_ahead, calls in batches:

@@ -16,7 +16,17 @@ from pyspark_ckpt.operators import worker_session
 from pyspark_ckpt.operators.states import ReducingState, ValueState
 from pyspark_ckpt.operators.worker_session import WorkerSession
 from pyspark_ckpt.state_store.bulk import lookup, table_builder
-from tests.operators.session_lab import HOUR, LONG, TEXT, USERS, SessionLab, keys_of, suffix_of, take_turns
+from tests.operators.session_lab import (
+    HOUR,
+    LONG,
+    SPILLED_BEYOND,
+    TEXT,
+    USERS,
+    SessionLab,
+    keys_of,
+    suffix_of,
+    take_turns,
+)
 
 STATES = {
     "value": (ValueState("value", "bigint"), {"value": LONG}),
@@ -108,10 +118,11 @@ def test_columns_of_values_are_as_a_model_says(names: tuple[str, ...]) -> None:
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(batches=_batches)
-def run(declared: dict[str, Any], batches: list[Any]) -> None:
+@given(batches=_batches, most_held_bytes=st.sampled_from(SPILLED_BEYOND))
+def run(declared: dict[str, Any], batches: list[Any], most_held_bytes: int | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         lab = SessionLab(Path(folder), declared)
+        lab.most_held_bytes = most_held_bytes
         try:
             model: Model = {name: {} for name in declared}
             for now_ms, (commits, calls) in enumerate(batches, HOUR):
