@@ -26,7 +26,7 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import DAMAGE
 from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.parts import SUFFIX, Part, write_part
-from pyspark_ckpt.state_store.staged_log import LOG, Frame, StagedGroups, StagedLog
+from pyspark_ckpt.state_store.staged_log import LOG, Frame, StagedGroups, StagedLog, StagedRows
 from pyspark_ckpt.state_store.ticket import Ticket
 
 LOG_BYTES = 8 << 20
@@ -62,6 +62,7 @@ class GroupSession(WorkerSession):
         self._staged: StagedGroups | None = None
         self._overlay: Mapping[bytes, bytes | None] = {}
         self._group = b""
+        self._changes: Mapping[int, int] = {}
         write_part(staging, self.name, Part(self._declared, (), {}, 0, {}, log))
 
     def at(self, suffix: bytes, *, is_again: bool) -> None:
@@ -71,11 +72,20 @@ class GroupSession(WorkerSession):
         if is_again:
             if self._staged is None:  # all calls for rows have ended by now
                 self._staged = StagedGroups(self._staging)
-            self._overlay = self._staged.rows(suffix)
+            self._find_again(self._staged.of(suffix))
 
-    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+    def _find_again(self, staged: StagedRows) -> None:
+        """Have the group find what it has staged: in memory, unless that is much."""
+        if staged.size_bytes <= self._log_bytes:
+            self._overlay = {key: value for rows in staged for key, value in rows}
+            return
+        for rows in staged:
+            for _ in self._spilled_rows().kept(rows):
+                pass
+
+    def _base_of(self, keys: list[bytes]) -> list[bytes | None]:
         """See WorkerSession; as the task has left them."""
-        values = super().get_many(keys)
+        values = super()._base_of(keys)
         if self._swept:
             values = [self._swept.get(key, value) for key, value in zip(keys, values, strict=True)]
         if self._overlay:
@@ -86,9 +96,9 @@ class GroupSession(WorkerSession):
         """See WorkerSession; as the task has left them."""
         return Cells.of(self.get_many(keys.strings()))
 
-    def scan(self, prefix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+    def _base_rows(self, prefix: bytes, begin: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """See WorkerSession; as the task has left them."""
-        rows = super().scan(prefix, begin, end)
+        rows = super()._base_rows(prefix, begin, end)
         if self._swept:
             rows = _not_none((entry, self._swept.get(prefix + entry, value)) for entry, value in rows)
         if self._overlay:
@@ -103,6 +113,7 @@ class GroupSession(WorkerSession):
         self.stage(swept)
         self._swept = dict(swept)
         self._swept_path.write_bytes(msgspec.msgpack.encode(swept))
+        self._changes = changes
         self._log.append(self._frame([], changes))
 
     def stage_group(self, rows: Iterable[Row], changes: Callable[[], Mapping[int, int]]) -> None:
@@ -111,6 +122,7 @@ class GroupSession(WorkerSession):
         ``changes``: those of row counts, which are known when all rows have been taken.
         """
         remaining = iter(rows)
+        self.let_go()
         taken: list[Row] = []
         for row in remaining:
             taken.append(row)
@@ -118,15 +130,34 @@ class GroupSession(WorkerSession):
             if self._recent_bytes > self._log_bytes:
                 self.stage(sorted(self._recent.items()))
                 self.stage(self._kept_apart(chain(taken, remaining)))
-                self._recent, self._recent_bytes = {}, 0
-                self._log.begin_anew(self._frame([], changes()))
+                self._end_group(changes())
+                self._begin_log_anew()
                 return
         self._recent.update(taken)
-        self._log.append(self._frame(taken, changes()))
+        self._end_group(changes())
+        self._log.append(self._frame(taken, self._changes))
+
+    def spill(self, rows: Iterable[Row]) -> None:
+        """See WorkerSession; another call of the group finds the rows, too."""
+        if self._recent:
+            self.stage(sorted(self._recent.items()))
+            self._begin_log_anew()
+        super().spill(self._kept_apart(iter(rows)))
 
     def close(self) -> None:
-        """Let go of the log, which the commit reads."""
+        """Let go of the log, which the commit reads, and of what was spilled."""
+        super().close()
         self._log.close()
+
+    def _end_group(self, changes: Mapping[int, int]) -> None:
+        """Let go of what the group alone has looked for."""
+        self._changes = changes
+        super().close()
+
+    def _begin_log_anew(self) -> None:
+        """All rows of the log are in table files now."""
+        self._recent, self._recent_bytes, self._staged = {}, 0, None
+        self._log.begin_anew(self._frame([], self._changes))
 
     def _kept_apart(self, rows: Iterator[Row]) -> Iterator[Row]:
         """The rows, for another call of the group to find."""

@@ -16,7 +16,7 @@ from pyspark_ckpt.operators.group_session import GroupSession
 from pyspark_ckpt.operators.group_times import NO_WATERMARK
 from pyspark_ckpt.operators.processors import declared_in
 from pyspark_ckpt.operators.spark_hash import SparkHash
-from pyspark_ckpt.operators.staging import row_changes, sweep, written
+from pyspark_ckpt.operators.staging import row_changes, spill, sweep, written
 from pyspark_ckpt.operators.state_partition import check_place
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.timers import Timers
@@ -26,7 +26,7 @@ from pyspark_ckpt.operators.worker_session import find_ticket, naming
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.keys import HASH_BYTES
 from pyspark_ckpt.state_store.meta import check_uid
-from pyspark_ckpt.state_store.options import PREFIX
+from pyspark_ckpt.state_store.options import Options, parse, settings_of
 from pyspark_ckpt.state_store.ticket import Ticket
 
 if TYPE_CHECKING:
@@ -100,13 +100,14 @@ class _GroupsTask:
     """
 
     def __init__(
-        self, called: GroupFunctionWithStates, context: TaskContext, local_dir: str, state: GroupState
+        self, called: GroupFunctionWithStates, context: TaskContext, options: Options, state: GroupState
     ) -> None:
         self.context = context
         self.uid = called.declared.uid
-        self.ticket = ticket = find_ticket(context.taskAttemptId(), local_dir)
+        self.ticket = ticket = find_ticket(context.taskAttemptId(), options.local_dir)
         with naming(ticket, called.declared.uid):
             self._begin(called, ticket, state)
+            self._session.spill_beyond(options.worker_memory_bytes, partial(spill, self._session, self._bound))
 
     def _begin(self, called: GroupFunctionWithStates, ticket: Ticket, state: GroupState) -> None:
         # Spark has refused keys by then whose equality is not that of their bytes: collated strings, maps.
@@ -158,10 +159,10 @@ def _task(called: GroupFunctionWithStates, state: GroupState) -> _GroupsTask:
         if _current is not None:
             _current.close()
             _current = None
-        local_dir = context.getLocalProperty(f"{PREFIX}localDir") or ""
-        if context.getLocalProperty(f"{PREFIX}allowNonRestoredState") == "true":
+        options = parse(settings_of(context.getLocalProperty))
+        if options.allow_non_restored_state:
             called = replace(called, declared=replace(called.declared, allow_non_restored_state=True))
-        _current = _GroupsTask(called, context, local_dir, state)
+        _current = _GroupsTask(called, context, options, state)
     return _current
 
 

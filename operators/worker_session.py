@@ -171,15 +171,19 @@ class WorkerSession:
 
     def spill(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
         """``stage`` of rows that are still to be found by this session, before those of the base version."""
+        self.stage(self._spilled_rows().kept(rows))
+
+    def _spilled_rows(self) -> SpilledRows:
         if self._spilled is None:
             folder = Path(self._ticket.staging) / f"{self.name}-spilled"
             self._spilled = SpilledRows(folder, _shared_tuning(self._ticket.compression))
-        self.stage(self._spilled.kept(rows))
+        return self._spilled
 
     def close(self) -> None:
         """Let go of what was spilled."""
         if self._spilled is not None:
             self._spilled.close()
+            self._spilled = None
 
     def _new_file(self) -> Path:
         """One that the commit applies."""

@@ -13,7 +13,8 @@ table file, and begins anew; its frames are kept apart until the task ends, for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -91,28 +92,39 @@ class StagedGroups:
                 if frame.rows:
                     self._places.setdefault(frame.group, []).append((path, begin, end))
 
-    def rows(self, group: bytes) -> dict[bytes, bytes | None]:
-        """The rows that a group has written, None for those that it has deleted. Raises FormatError."""
-        found: dict[bytes, bytes | None] = {}
-        for path, begin, end in self._places.get(group, ()):
+    def of(self, group: bytes) -> StagedRows:
+        """What a group has staged."""
+        return StagedRows(self._places.get(group, ()))
+
+
+class StagedRows:
+    """The rows of one group's frames, in the order of time, None for those that are deleted; read from disk."""
+
+    def __init__(self, places: Sequence[tuple[Path, int, int]]) -> None:
+        """Those that are at these ``places``."""
+        self._places = places
+        self.size_bytes = sum(end - begin for _, begin, end in places)
+
+    def __iter__(self) -> Iterator[list[tuple[bytes, bytes | None]]]:
+        """Rows frame by frame: those of a later one count. Raises FormatError."""
+        for path, begin, end in self._places:
             with path.open("rb") as source:
                 source.seek(begin)
-                found.update(_FRAME.decode(source.read(end - begin)).rows)
-        return found
+                yield _FRAME.decode(source.read(end - begin)).rows
 
 
 def _placed_frames(path: Path) -> Iterator[tuple[tuple[int, int], Frame]]:
-    """Every frame, and where it begins and ends."""
+    """Every frame, and where it begins and ends. No more than one is in memory."""
     try:
-        content, at = path.read_bytes(), 0
+        with path.open("rb") as source:
+            at, end = 0, os.fstat(source.fileno()).st_size
+            while at < end:
+                begin = at + _SIZE_BYTES
+                at = begin + int.from_bytes(source.read(_SIZE_BYTES), "little")
+                if at > end:
+                    raise FormatError(f"{path} is damaged: its last frame is cut off.")
+                yield (begin, at), _FRAME.decode(source.read(at - begin))
     except FileNotFoundError as problem:
         raise FormatError(f"{path} is missing, which a worker has staged.") from problem
-    try:
-        while at < len(content):
-            begin = at + _SIZE_BYTES
-            at = begin + int.from_bytes(content[at:begin], "little")
-            if at > len(content):
-                raise FormatError(f"{path} is damaged: its last frame is cut off.")
-            yield (begin, at), _FRAME.decode(content[begin:at])
     except DAMAGE as problem:
         raise FormatError(f"{path} is damaged: {problem}.") from problem

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.state import GroupState
 
     from integration.operators.replay import Lines
 
@@ -68,23 +70,55 @@ class LongList(ckpt.KeyedProcessor):
         yield sum(1 for _ in self.rows.get()), _peak_mb()
 
 
-class MuchWritten(ckpt.KeyedProcessor):
-    """Writes much for each row: a list and a map, and what reads have refreshed. Says how much of it is there."""
+class Much:
+    """A list and a map, whose reads write as well."""
 
     elements = ckpt.ListState("elements", "string")
     entries = ckpt.MapState("entries", "bigint", "string", ttl=ckpt.Ttl("1 day", refresh="on_read_and_write"))
 
+
+def write_much(states: Any, keys: int) -> int:  # noqa: ANN401
+    """Replace what there is by so many elements and entries, unless by none; how many of them are there."""
+    if keys:
+        states.entries.put_all({0: "", -1: ""})
+        states.elements.clear()
+    for number in range(keys):
+        states.elements.add(f"{number:<{WRITTEN_BYTES}}")
+        states.entries.put(number, f"{number:<{WRITTEN_BYTES}}")
+    states.entries.remove(-1)
+    entries = zip(states.entries.items(), states.elements.get(), strict=True)
+    return sum(number == int(text) == int(element) for (number, text), element in entries)
+
+
+class MuchWritten(Much, ckpt.KeyedProcessor):
+    """Writes much for each row."""
+
     def process(self, _ctx: ckpt.Context, _key: Any, rows: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401
         for row in rows:
-            if row.keys:
-                self.entries.put_all({0: "", -1: ""})
-                self.elements.clear()
-            for number in range(row.keys):
-                self.elements.add(f"{number:<{WRITTEN_BYTES}}")
-                self.entries.put(number, f"{number:<{WRITTEN_BYTES}}")
-            self.entries.remove(-1)
-        entries = zip(self.entries.items(), self.elements.get(), strict=True)
-        yield sum(number == int(text) == int(element) for (number, text), element in entries), _peak_mb()
+            yield write_much(self, row.keys), _peak_mb()
+
+
+def much_written(
+    _key: Any,  # noqa: ANN401
+    frames: Iterator[pd.DataFrame],
+    _state: GroupState,
+    states: Any,  # noqa: ANN401
+) -> Iterator[pd.DataFrame]:
+    """The same, of a group of Spark's."""
+    import pandas as pd
+
+    for frame in frames:
+        yield pd.DataFrame({"rows": [write_much(states, keys) for keys in frame["keys"]], "peak_mb": [_peak_mb()]})
+
+
+def _much_of_group(frames: Sequence[DataFrame]) -> DataFrame:
+    groups = frames[0].selectExpr("1 as one", "keys").groupBy("one")
+    function = ckpt.with_states(much_written, Much(), uid="it")
+    return groups.applyInPandasWithState(function, _OUT, "n bigint", "update", "NoTimeout")
+
+
+def _much_of_key(frames: Sequence[DataFrame]) -> DataFrame:
+    return keyed(MuchWritten(), _OUT, "one")([frames[0].selectExpr("1 as one", "keys")])
 
 
 class MuchOutput(ckpt.KeyedProcessor):
@@ -136,10 +170,10 @@ def test_a_batch_of_much_output_takes_little_memory(spark: SparkSession, tmp_pat
     assert found[1][1] - found[0][1] < MOST_HELD_MB < OUTPUT_ROWS * OUTPUT_BYTES >> 20
 
 
-def test_a_key_that_writes_much_takes_little_memory(spark: SparkSession, tmp_path: Path) -> None:
-    query = keyed(MuchWritten(), _OUT, "one")
+@pytest.mark.parametrize("query", [_much_of_key, _much_of_group])
+def test_a_key_that_writes_much_takes_little_memory(query: Any, spark: SparkSession, tmp_path: Path) -> None:  # noqa: ANN401
     source = Source("keys long", (((1_000,),), ((WRITTEN,),), ((0,),)))
-    found = _play(spark, lambda frames: query([frames[0].selectExpr("1 as one", "keys")]), source, tmp_path)
+    found = _play(spark, query, source, tmp_path)
     assert [rows for rows, _ in found] == [1_000, WRITTEN, WRITTEN]
     assert found[-1][1] - found[0][1] < MOST_WRITTEN_MB < 2 * WRITTEN * WRITTEN_BYTES >> 20
 

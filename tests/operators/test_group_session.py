@@ -13,13 +13,13 @@ from pyspark_ckpt.operators.binding import bind
 from pyspark_ckpt.operators.bound import Binding, Kept
 from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.group_session import LOG_BYTES, GroupSession
-from pyspark_ckpt.operators.staging import row_changes, sweep, written
+from pyspark_ckpt.operators.staging import row_changes, spill, sweep, written
 from pyspark_ckpt.operators.states import ListState, MapState, ValueState
 from pyspark_ckpt.operators.ttl import Ttl
 from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.ticket import read_ticket
 from tests.lab import CallError, Lab
-from tests.operators.session_lab import HOUR, KEYS, LONG, TEXT, suffix_of
+from tests.operators.session_lab import HOUR, KEYS, LONG, SPILLED_BEYOND, TEXT, suffix_of
 
 STATES: dict[str, Any] = {
     "value": (ValueState("value", "bigint"), {"value": LONG}),
@@ -48,8 +48,8 @@ class Groups:
         )
         self.txn: int = begun["txn"]
 
-    def session(self, now_ms: int = 0, log_bytes: int = LOG_BYTES) -> Session:
-        """One more session of the task."""
+    def session(self, now_ms: int = 0, log_bytes: int = LOG_BYTES, most_held_bytes: int | None = None) -> Session:
+        """One more session of the task, in which no more than so many bytes are held of what a group has written."""
         (path,) = (self._lab.local_dir / "tickets").glob(f"{self._attempt}-*.json")
         self.staging = Path(read_ticket(path).staging)
         declared = []
@@ -59,7 +59,7 @@ class Groups:
                 declared.append((index_name(name), Descriptor(ordered=True, internal=True)))
         made = GroupSession(read_ticket(path), declared, KEYS, {"processing": now_ms, "event": now_ms}, log_bytes)
         self._sessions.append(made)
-        return Session(made)
+        return Session(made, most_held_bytes)
 
     def commit(self) -> dict[str, Any]:
         """End the task; the answer of its commit."""
@@ -77,7 +77,7 @@ class Groups:
 class Session:
     """A session, and its states."""
 
-    def __init__(self, session: GroupSession) -> None:
+    def __init__(self, session: GroupSession, most_held_bytes: int | None) -> None:
         self.session = session
         self.states = {
             name: bind(Binding(state, kinds, session.numbers[name], session.numbers.get(index_name(name)), session))
@@ -87,6 +87,8 @@ class Session:
         if session.is_first:
             sweep(session, self._bound, 0)
             session.stage_swept(written(self._bound), row_changes(self._bound))
+        if most_held_bytes is not None:
+            session.spill_beyond(most_held_bytes, partial(spill, session, self._bound))
 
     def at(self, user: str, *, is_again: bool = False) -> dict[str, Any]:
         """The states of a group."""
@@ -109,13 +111,16 @@ def _shown(states: dict[str, Any]) -> tuple[Any, ...]:
     return states["value"].value(), list(states["list"].get()), dict(states["map"].items())
 
 
+@pytest.mark.parametrize("most_held_bytes", SPILLED_BEYOND)
 @pytest.mark.parametrize("log_bytes", [1, 200, LOG_BYTES])
-def test_what_every_group_has_staged_is_committed_wherever_the_log_is_cut(log_bytes: int, groups: Groups) -> None:
+def test_what_every_group_has_staged_is_committed_wherever_the_log_is_cut(
+    log_bytes: int, most_held_bytes: int | None, groups: Groups
+) -> None:
     users = [f"user {n}" for n in range(30)]
     for batch in range(3):
         groups.begin()
         for part in (users[:20], users[20:]):  # two sessions of a task, as for groups that have timed out
-            session = groups.session(log_bytes=log_bytes)
+            session = groups.session(log_bytes=log_bytes, most_held_bytes=most_held_bytes)
             for user in part:
                 states = session.at(user)
                 assert _shown(states)[1:] == ([*range(batch)], {str(n): n for n in range(batch)})
@@ -129,15 +134,16 @@ def test_what_every_group_has_staged_is_committed_wherever_the_log_is_cut(log_by
         assert rows["list"] == 30 * (batch + 2), "the elements and where the list ends"
 
 
+@pytest.mark.parametrize("most_held_bytes", SPILLED_BEYOND)
 @pytest.mark.parametrize("log_bytes", [1, 200, LOG_BYTES])
 @pytest.mark.parametrize("sessions", [1, 2])
 def test_a_group_finds_what_it_has_staged_when_it_is_called_again(
-    sessions: int, log_bytes: int, groups: Groups
+    sessions: int, log_bytes: int, most_held_bytes: int | None, groups: Groups
 ) -> None:
     users = ("a", "b", "c", "nobody")
     for batch in range(4):
         groups.begin()
-        session = groups.session(log_bytes=log_bytes)
+        session = groups.session(log_bytes=log_bytes, most_held_bytes=most_held_bytes)
         for user in users[:3]:
             states = session.at(user)
             states["value"].update(10 * batch)
@@ -147,7 +153,7 @@ def test_a_group_finds_what_it_has_staged_when_it_is_called_again(
             states["list"].add_all([batch] * 3)
             states["map"].put(str(batch), batch)
             session.stage()
-        again = session if sessions == 1 else groups.session(log_bytes=log_bytes)
+        again = session if sessions == 1 else groups.session(log_bytes=log_bytes, most_held_bytes=most_held_bytes)
         for user in users:
             states = again.at(user, is_again=True)
             value, elements, entries = _shown(states)
@@ -176,11 +182,14 @@ def test_a_group_finds_what_it_has_staged_when_it_is_called_again(
     assert _shown(session.at("c")) == (None, [], {})
 
 
+@pytest.mark.parametrize("most_held_bytes", SPILLED_BEYOND)
 @pytest.mark.parametrize("log_bytes", [1, LOG_BYTES])
-def test_rows_are_counted_when_the_last_group_has_cleared_some(log_bytes: int, groups: Groups) -> None:
+def test_rows_are_counted_when_the_last_group_has_cleared_some(
+    log_bytes: int, most_held_bytes: int | None, groups: Groups
+) -> None:
     for _ in range(3):
         groups.begin()
-        session = groups.session(log_bytes=log_bytes)
+        session = groups.session(log_bytes=log_bytes, most_held_bytes=most_held_bytes)
         states = session.at("a")
         states["list"].update([1, 2, 3])
         states["map"].clear()
