@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_ckpt.operators.columns import (
     AS_ARROW,
@@ -146,11 +147,29 @@ class KeyCodec:
         return list(map(self.plain._encoders[n], plain_values(column)))  # noqa: SLF001 - it is of the same class
 
 
+_IN_ARROWS_ORDER = (
+    pa.types.is_signed_integer,
+    pa.types.is_decimal,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+    pa.types.is_string,
+)
+"""Types that Arrow sorts as Spark does, several times as fast as by encoded keys. Of numbers with NaN it does not."""
+
+
 def order_of(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
     """The positions of rows with these columns as Spark orders them, ascending; equal rows stay as they are.
 
     Null comes first, -0.0 is 0.0, NaN is the greatest. Raises InvalidInputError for a type that has no order.
     """
+    if all(any(matches(column.type) for matches in _IN_ARROWS_ORDER) for column in columns):
+        sorted_by: list[pa.Array] = []
+        for column in columns:
+            sorted_by += [pc.is_valid(column).cast(pa.int8())] if column.null_count else []  # null comes first
+            sorted_by.append(column)
+        table = pa.Table.from_arrays(sorted_by, names=list(map(str, range(len(sorted_by)))))
+        order = pc.sort_indices(table, [(name, "ascending") for name in table.column_names])
+        return np.asarray(order.to_numpy(), np.int64)
     return in_order(KeyCodec([column.type for column in columns]).encode_packed(columns))[0]
 
 
