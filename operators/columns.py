@@ -74,20 +74,24 @@ def python_values(column: pa.Array) -> list[Any]:
 
     Raises InvalidInputError for a date or an instant that Python does not have.
     """
+    return _values(column, _temporal_values)
+
+
+def _values(column: pa.Array, of_times: Callable[[pa.Array], list[Any]]) -> list[Any]:
     kind = column.type
     if pa.types.is_struct(kind):
         made = struct_class(kind)
-        fields = [python_values(column.field(n)) for n in range(kind.num_fields)]
+        fields = [_values(column.field(n), of_times) for n in range(kind.num_fields)]
         values: list[Any] = list(map(made._make, zip(*fields, strict=True))) if fields else [made()] * len(column)
     elif pa.types.is_map(kind):
-        keys, items = python_values(column.keys), python_values(column.items)
+        keys, items = _values(column.keys, of_times), _values(column.items, of_times)
         keys = list(map(hashable, keys)) if pa.types.is_nested(kind.key_type) else keys
         values = [dict(zip(keys[a:b], items[a:b], strict=True)) for a, b in _spans(column)]
     elif pa.types.is_list(kind):
-        elements = python_values(column.values)
+        elements = _values(column.values, of_times)
         values = [elements[a:b] for a, b in _spans(column)]
     elif pa.types.is_temporal(kind):
-        return _temporal_values(column)
+        return of_times(column)
     else:
         plain: list[Any] = column.to_pylist()
         return plain
@@ -126,15 +130,17 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 def plain_values(column: pa.Array) -> list[Any]:
     """``python_values`` with dates and instants as numbers: whatever they are, there is a value."""
-    kind = plain_type(column.type)
-    return python_values(column if kind == column.type else column.view(kind))
+    return _values(column, _plain_times)
 
 
 def arrow_of_plain(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """The inverse of ``plain_values``."""
-    plain = plain_type(kind)
-    column = arrow_values(values, plain)
-    return column if plain == kind else column.view(kind)
+    return arrow_values(values, kind, lambda values, kind: pa.array(values, plain_type(kind)).view(kind))
+
+
+def _plain_times(column: pa.Array) -> list[Any]:
+    plain = plain_type(column.type)
+    return _temporal_values(column) if plain == column.type else list(column.view(plain).to_pylist())
 
 
 def _spans(column: pa.ListArray | pa.MapArray) -> list[tuple[int, int]]:

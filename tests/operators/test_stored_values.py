@@ -63,6 +63,10 @@ FAR_VALUES = {
         pa.map_(pa.date32(), pa.struct([("t", pa.timestamp("us", "UTC")), ("s", pa.string())])),
         st.dictionaries(FAR["date"][1], st.tuples(FAR["timestamp"][1], st.text(max_size=2)), max_size=3),
     ),
+    "struct<struct<date not null,string not null>>": (
+        pa.struct([("s", pa.struct([pa.field("d", pa.date32(), nullable=False), pa.field("t", pa.string(), False)]))]),
+        st.tuples(st.none() | st.tuples(FAR["date"][1], st.text(max_size=2))),
+    ),
 }
 
 
