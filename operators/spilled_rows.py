@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from pyspark_ckpt.operators.state_rows import UNREAD
-from pyspark_ckpt.state_store.database import Database, Reader, TableWriter, Tuning
+from pyspark_ckpt.state_store.database import Cursor, Database, Reader, TableWriter, Tuning
 
 PORTION = 1024
 _DELETED, _THERE = b"\x00", b"\x01"
@@ -51,21 +51,28 @@ class SpilledRows:
         return [value if row is UNREAD else row for row, value in zip(found, values, strict=True)]
 
     def scan(self, prefix: bytes, begin: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
-        """Rows whose keys begin with ``prefix``, what follows it from ``begin`` up to ``end``; None: deleted."""
+        """Rows whose keys begin with ``prefix``, what follows it from ``begin`` up to ``end``; None: deleted.
+
+        Lazily, as they were when this was called.
+        """
         cursor = self._reader.cursor()
         cursor.seek(prefix + begin)
-        while cursor.key is not None and cursor.key.startswith(prefix):
-            entry = cursor.key[len(prefix) :]
-            if end is not None and entry >= end:
-                break
-            yield entry, _value(cursor.value())
-            cursor.next()
+        return _rows_from(cursor, prefix, end)
 
     def close(self) -> None:
         """Remove them."""
         self._reader.close()
         self._database.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _rows_from(cursor: Cursor, prefix: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+    while cursor.key is not None and cursor.key.startswith(prefix):
+        entry = cursor.key[len(prefix) :]
+        if end is not None and entry >= end:
+            break
+        yield entry, _value(cursor.value())
+        cursor.next()
 
 
 def _value(row: bytes) -> bytes | None:

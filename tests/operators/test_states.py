@@ -252,6 +252,30 @@ def test_large_lists_and_maps_of_many_keys_are_cleared_in_little_memory(lab: Ses
     assert [state["rows"] for state in lab.commit(batch)["states"]] == [0, 0, 3, 0]
 
 
+@pytest.mark.parametrize("most_held_bytes", SPILLED_BEYOND)
+def test_entries_are_those_of_the_beginning_when_others_are_written_meanwhile(
+    most_held_bytes: int | None, lab: SessionLab
+) -> None:
+    lab.most_held_bytes = most_held_bytes
+
+    def write(batch: Batch, states: dict[str, Any]) -> None:
+        entries = states["map"]
+        batch.at("user 0")
+        entries.clear()
+        for number in range(20):
+            entries.put(f"{number:02}", number)
+        begun = entries.items()
+        first = next(begun)
+        for number in range(0, 20, 2):
+            entries.remove(f"{number:02}")
+            entries.put(f"{number:02}!", number)
+        assert [first, *begun] == [(f"{number:02}", number) for number in range(20)]
+        assert [number for _, number in entries.items()] == list(range(20))
+
+    for _ in range(2):
+        lab.run(write)
+
+
 def test_a_map_larger_than_what_is_read_of_it_is_read_lazily(lab: SessionLab) -> None:
     def write(batch: Batch, states: dict[str, Any]) -> None:
         batch.at("user 1")
