@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -12,6 +13,8 @@ import pandas as pd
 from pyspark_ckpt import operators as ckpt
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import DataFrame
 
 NAME = "pauses"
@@ -59,8 +62,26 @@ def pauses(flights: DataFrame) -> DataFrame:
     return keyed.process(Pauses(), "tailnum string, since timestamp, departures long, airports long", "append")
 
 
-def pauses_in_one_go(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The same from all files at once. An airport counts for as long as its last use is within the time to live."""
+def batches_of(checkpoints: Sequence[Path], files: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+    """The rows of each batch, of a query that has had these ``checkpoints``, one after the other.
+
+    As a rule those of a file each, and none in the last. But a file that Spark has listed for a batch, and was killed
+    before it had planned that, comes together with the next one when it begins again.
+    """
+    ends: dict[int, int] = {}
+    for checkpoint in checkpoints:
+        for log in (checkpoint / "offsets").iterdir():
+            if log.name.isdigit():
+                ends[int(log.name)] = json.loads(log.read_text().splitlines()[-1])["logOffset"] + 1
+    batches, begin = [], 0
+    for _, end in sorted(ends.items()):
+        batches.append(pd.concat(files[begin:end]) if end > begin else files[0].head(0))
+        begin = end
+    return batches
+
+
+def pauses_in_one_go(batches: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The same in plain Python. An airport counts for as long as its last use is within the time to live."""
     found: list[tuple[str, datetime, int, int]] = []
     departures: dict[str, int] = defaultdict(int)
     last: dict[str, datetime] = {}
@@ -72,8 +93,8 @@ def pauses_in_one_go(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
         airports = sum(watermark - at < RECENT for at in used[tailnum].values())
         found.append((tailnum, since, departures[tailnum], airports))
 
-    for part in [*parts, parts[-1].head(0)]:
-        known = part.dropna(subset=["tailnum"])
+    for batch in batches:
+        known = batch.dropna(subset=["tailnum"])
         for tailnum, departure, origin in zip(known["tailnum"], known["departure"], known["origin"], strict=True):
             if tailnum in last and departure - last[tailnum] >= PAUSE:
                 pause(tailnum, last[tailnum])
