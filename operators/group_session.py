@@ -9,6 +9,7 @@ among those that have timed out: it is called again then, and finds what it has 
 from __future__ import annotations
 
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from operator import itemgetter
@@ -80,8 +81,7 @@ class GroupSession(WorkerSession):
             self._overlay = {key: value for rows in staged for key, value in rows}
             return
         for rows in staged:
-            for _ in self._spilled_rows().kept(rows):
-                pass
+            deque(self._spilled_rows().kept(rows), maxlen=0)
 
     def _base_of(self, keys: list[bytes]) -> list[bytes | None]:
         """See WorkerSession; as the task has left them."""

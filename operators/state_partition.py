@@ -7,9 +7,8 @@ nothing: behind ``coalesce`` a task has several partitions of the state, behind 
 from __future__ import annotations
 
 from pyspark_ckpt.state_store.errors import InternalError, LifecycleError
+from pyspark_ckpt.state_store.key_groups import remainder_of
 from pyspark_ckpt.state_store.ticket import Ticket
-
-_SIGN_AT, _RANGE = 31, 1 << 32
 
 
 def check_planned(ticket: Ticket, uid: str, planned: int) -> None:
@@ -33,7 +32,7 @@ def check_place(ticket: Ticket, uid: str, key_hash: int) -> None:
     """Refuse a group of Spark's whose key's hash, unsigned, does not place it in the ticket's partition."""
     if ticket.num_partitions is None:
         raise InternalError(f"Operator {uid!r}: the ticket of its task does not say how many partitions there are.")
-    place = (key_hash - _RANGE if key_hash >> _SIGN_AT else key_hash) % ticket.num_partitions
+    place = remainder_of(key_hash, ticket.num_partitions)
     if place != ticket.partition:
         raise LifecycleError(
             f"Operator {uid!r}: a group whose key belongs to partition {place} of {ticket.num_partitions} is called in "

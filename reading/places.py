@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark_ckpt.reading.catalog import StoredState
 from pyspark_ckpt.reading.decoded import StoredRow, Wanted
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.key_groups import HASHES, MAX_PARALLELISM, max_parallelism_of
+from pyspark_ckpt.state_store.key_groups import HASHES, MAX_PARALLELISM, max_parallelism_of, remainder_of
 from pyspark_ckpt.state_store.keys import HASH_BYTES, STATE_BYTES, hash_of, hashed_key, state_range
 from pyspark_ckpt.state_store.meta import State
 from pyspark_ckpt.state_store.range_restore import Range
@@ -48,7 +48,7 @@ def partition_of(state: StoredState, key_hash: int, in_use: int) -> int:
     groups = max_parallelism_of(state.descriptor, state.whose)
     if groups is not None:
         return (key_hash * groups // HASHES) * in_use // groups
-    return (key_hash - HASHES if key_hash >> 31 else key_hash) % in_use
+    return remainder_of(key_hash, in_use)
 
 
 def stored_row(key: bytes, value: bytes, *, is_ordered: bool) -> StoredRow:

@@ -23,7 +23,6 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.commit_log import ids_of
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Database
-from pyspark_ckpt.state_store.delta import read_meta
 from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count, decoded
@@ -39,6 +38,7 @@ from pyspark_ckpt.state_store.remote import is_store_name, place_of, query_id
 from pyspark_ckpt.state_store.restore import Restored
 from pyspark_ckpt.state_store.rows import digests_of, require_counts
 from pyspark_ckpt.state_store.store_version import Workplace
+from pyspark_ckpt.state_store.stored_meta import meta_at
 from pyspark_ckpt.state_store.winners import resolve
 
 MOST_PARTITIONS = 1 << 20
@@ -218,10 +218,7 @@ class Checkpoint:
 
     def meta_of(self, identity: Identity, commit: Marker, lineage: Lineage) -> StoreMeta:
         """States and row counts of a store at a commit. Raises NotFoundError, FormatError, StorageError."""
-        if commit in lineage.deltas:
-            name, blob = lineage.deltas[commit]
-            return read_meta(self.place_of(identity), name, blob.size_bytes)
-        return self.manifest_of(identity, commit).store
+        return meta_at(self.place_of(identity), commit, lineage)
 
     def manifest_of(self, identity: Identity, commit: Marker) -> Manifest:
         """The manifest of a snapshot. Raises NotFoundError, FormatError, StorageError."""

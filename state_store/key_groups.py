@@ -20,6 +20,11 @@ def owned_groups(partition: int, partitions: int, max_parallelism: int) -> tuple
     return -(-first // partitions), -(-end // partitions)
 
 
+def remainder_of(key_hash: int, partitions: int) -> int:
+    """The partition in which Spark places rows of a hash, which is given without a sign."""
+    return (key_hash - HASHES if key_hash >> 31 else key_hash) % partitions
+
+
 def hashes_of(groups: tuple[int, int], max_parallelism: int) -> tuple[int, int]:
     """First hash of a range of groups, and the one behind its last."""
     first, end = (-(-group * HASHES // max_parallelism) for group in groups)

@@ -20,12 +20,11 @@ import msgspec
 from pyspark_ckpt.state_store.blobs import BlobPlace, MeteredPlace, Traffic
 from pyspark_ckpt.state_store.commit_log import ids_of
 from pyspark_ckpt.state_store.context import Identity
-from pyspark_ckpt.state_store.delta import read_meta
 from pyspark_ckpt.state_store.errors import InternalError
 from pyspark_ckpt.state_store.lineage import Lineage
-from pyspark_ckpt.state_store.manifest import read_manifest
 from pyspark_ckpt.state_store.meta import State, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.remote import store_folder
+from pyspark_ckpt.state_store.stored_meta import meta_at
 from pyspark_ckpt.state_store.winners import resolve
 
 RUNS_KEPT = 64
@@ -87,10 +86,7 @@ def _meta_of(
         return None
     who = str(identity)
     commit = resolve(place, checkpoint, version, identity.operator, identity.partition, who, ids, lineage)
-    if commit in lineage.deltas:
-        name, blob = lineage.deltas[commit]
-        return read_meta(place, name, blob.size_bytes)
-    return read_manifest(place, commit)[1].store
+    return meta_at(place, commit, lineage)
 
 
 def _keyed(meta: StoreMeta | None) -> States:
