@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
@@ -45,6 +45,16 @@ def with_types(declared: Mapping[str, Declared], who: str) -> tuple[ProcessorSta
             _require_codec(kind, what, f"{who}: the {what} of state {state.name!r}")
         states.append(ProcessorState(attribute, state, types))
     return tuple(states)
+
+
+def require_no_event_time(states: Iterable[ProcessorState], whose: Callable[[ProcessorState], str]) -> None:
+    """Raise InvalidInputError if one of the states, which ``whose`` names, lives by event time, for lack of it."""
+    for each in states:
+        if each.state.ttl is not None and each.state.ttl.clock == "event":
+            raise InvalidInputError(
+                f"{whose(each)} has a time to live in event time, and the frame has no watermark.",
+                hint="Call withWatermark on the frame, or let the state live by processing time (clock='processing').",
+            )
 
 
 def _require_codec(kind: ValueType, what: str, whose: str) -> None:
@@ -120,13 +130,7 @@ class DeclaredStates:
 
     def require_no_event_time(self) -> None:
         """Raise InvalidInputError if a state lives by event time, of a frame that has no watermark."""
-        for each in self._kept():
-            if each.state.ttl is not None and each.state.ttl.clock == "event":
-                raise InvalidInputError(
-                    f"State {self._name(each)!r} has a time to live in event time, and the frame has no watermark.",
-                    hint="Call withWatermark on the frame, or let the state live by processing time "
-                    "(clock='processing').",
-                )
+        require_no_event_time(self.states, lambda each: f"State {self._name(each)!r}")
 
     def bound(self, holder: Holder, session: WorkerSession) -> tuple[Holder, list[Kept]]:
         """A copy of ``holder`` whose states are those of the session's task; and these."""

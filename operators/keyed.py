@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pyspark_ckpt.operators.columns import has_variant
 from pyspark_ckpt.operators.counters import Counter, metric_name
-from pyspark_ckpt.operators.declared_states import with_types
+from pyspark_ckpt.operators.declared_states import require_no_event_time, with_types
 from pyspark_ckpt.operators.group_times import GROUP_ROW, TIME_OUTS
 from pyspark_ckpt.operators.partition_task import PartitionTask
 from pyspark_ckpt.operators.placement import route_column
@@ -159,13 +159,8 @@ class KeyedStream:
                 f"{who}: {type(processor).__name__} declares timers of event time, and the frame has no watermark.",
                 hint="Call withWatermark on the frame, or declare the timers with clock='processing'.",
             )
-        lives = {each.state.name: each.state.ttl for each in operator.states if each.state.ttl is not None}
-        of_events = [name for name, life in lives.items() if life.clock == "event"]
-        if of_events and not has_watermark:
-            raise InvalidInputError(
-                f"{who}: state {of_events[0]!r} has a time to live in event time, and the frame has no watermark.",
-                hint="Call withWatermark on the frame, or let the state live by processing time (clock='processing').",
-            )
+        if not has_watermark:
+            require_no_event_time(operator.states, lambda each: f"{who}: state {each.state.name!r}")
         for name in self.order_by:
             self._check_order(name, operator.input.field(name).type)
         for name, kind in zip(self.by, operator.key_types, strict=True):
