@@ -21,6 +21,7 @@ import pyspark_ckpt
 from integration.crash import workload
 from integration.operators.placement import stored_rows
 from pyspark_ckpt import savepoints
+from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.options import PREFIX, parse
 
 HOLD_LIMIT_S = 150.0
@@ -126,14 +127,29 @@ def state(
     ]
 
 
-def savepoint(_spark: SparkSession, checkpoint: str, target: str) -> int:
-    """Take a savepoint; its version."""
+def savepoint(_spark: SparkSession, checkpoint: str, target: str, stuck_at: str = "") -> int:
+    """Take a savepoint; its version. See ``stick``."""
+    stick(stuck_at)
     return savepoints.savepoint(checkpoint, target).version
 
 
-def restore(_spark: SparkSession, saved: str, target: str, parallelism: int) -> int:
-    """Make a checkpoint of a savepoint; its version."""
+def restore(_spark: SparkSession, saved: str, target: str, parallelism: int, stuck_at: str = "") -> int:
+    """Make a checkpoint of a savepoint; its version. See ``stick``."""
+    stick(stuck_at)
     return savepoints.restore(saved, target, parallelism=parallelism).version
+
+
+def stick(name: str) -> None:
+    """From now on, never get beyond writing the object ``name`` of a local place: so a kill always comes before it."""
+    put = LocalPlace.put
+
+    def stuck(place: LocalPlace, written: str, data: bytes) -> None:
+        if written == name:
+            time.sleep(HOLD_LIMIT_S)
+            raise AssertionError(f"nobody has killed what was to write {name}")
+        put(place, written, data)
+
+    LocalPlace.put = stuck  # type: ignore[method-assign]  # of this process, which is there to be killed
 
 
 def _session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+import threading
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 SOURCE = Path(__file__).with_name("GroupQueries.scala")
 _NAME = "pyspark_ckpt.tests.GroupQueries"
 _KEPT = tempfile.TemporaryDirectory(prefix="pyspark-ckpt-test-")
+_COMPILING = threading.Lock()
 
 
 def group_query(name: str) -> Callable[[Sequence[DataFrame]], DataFrame]:
@@ -31,7 +33,8 @@ def group_query(name: str) -> Callable[[Sequence[DataFrame]], DataFrame]:
         session = events.sparkSession
         context = session.sparkContext
         gateway: Any = context._gateway
-        jar = str(compiled())
+        with _COMPILING:  # two queries may be made at once, and only one is to write the jar
+            jar = str(compiled())
         context._jsc.addJar(jar)  # for the tasks, which make the functions anew
         urls = gateway.new_array(gateway.jvm.java.net.URL, 1)
         urls[0] = gateway.jvm.java.io.File(jar).toURI().toURL()

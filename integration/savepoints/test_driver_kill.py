@@ -15,7 +15,8 @@ from integration.sample import sampled
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.savepoint import Savepoint
+from pyspark_ckpt.state_store.restoration import RESULT_NAME
+from pyspark_ckpt.state_store.savepoint import NAME, Savepoint
 from pyspark_ckpt.state_store.savepoint_deletion import delete
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def test_output_is_right_whenever_the_driver_is_killed(name: str, drivers: Relay
     driver = drivers.driver()
     driver.run(order(name, tmp_path / "expected"))
     driver.run(order(name, tmp_path, until=HALF))
-    driver.send("savepoint", **savepoint)
+    driver.send("savepoint", **savepoint, stuck_at=NAME)
     kill_when(driver, "a savepoint that is begun", taken, "savepoint.unfinished")
     with pytest.raises(InvalidInputError, match="is no savepoint"):
         Savepoint(str(taken), parse({}))
@@ -65,7 +66,7 @@ def test_output_is_right_whenever_the_driver_is_killed(name: str, drivers: Relay
     driver = drivers.driver()
     driver.send("savepoint", **savepoint)
     assert driver.receive() == HALF
-    driver.send("restore", **restore)
+    driver.send("restore", **restore, stuck_at=RESULT_NAME)
     kill_when(driver, "a restore that is begun", restored, "_ckpt/restore/done/*.json")
     with pytest.raises(InvalidInputError, match="is no checkpoint"):
         Checkpoint(str(restored), parse({}))
