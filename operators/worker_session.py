@@ -19,7 +19,7 @@ from itertools import chain, islice
 from operator import le
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,8 @@ from pyspark_ckpt.operators.spilled_rows import SpilledRows
 from pyspark_ckpt.operators.state_rows import Position
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.ttl import Clock
-from pyspark_ckpt.state_store.bulk import LEAST_KEYS, Cells, Packed, Writes, look_up, write_columns
+from pyspark_ckpt.state_store.bulk import LEAST_KEYS, Cells, OpenColumnFiles, Packed, Writes, look_up, write_columns
+from pyspark_ckpt.state_store.column_names import columns_folder
 from pyspark_ckpt.state_store.database import Cursor, Reader, Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, LifecycleError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.keys import EMPTY, HASH_BYTES, STATE_BYTES, Marker
@@ -43,7 +44,15 @@ CACHE_BYTES = 16 << 20
 OPEN_ATTEMPTS = 5
 READERS_KEPT = 4
 
-_readers: OrderedDict[str, Reader] = OrderedDict()
+
+class View(NamedTuple):
+    """A database that another process owns, and the column files of its table files."""
+
+    reader: Reader
+    columns: OpenColumnFiles
+
+
+_views: OrderedDict[str, View] = OrderedDict()
 
 
 class WorkerSession:
@@ -68,7 +77,9 @@ class WorkerSession:
         self.numbers: Mapping[str, int] = {state.name: state.number for state in declared}
         self.descriptors: Mapping[int, Descriptor] = {state.number: state.descriptor for state in declared}
         self._declared: tuple[DeclaredState, ...] = declared
-        self._reader = _reader(ticket)
+        view = _view(ticket)
+        self._reader = None if view is None else view.reader
+        self._columns = None if view is None else view.columns
         self._cursors: dict[bytes, list[Cursor]] = {}
         self.version = ticket.version + 1
         """What the task's commit makes."""
@@ -94,7 +105,9 @@ class WorkerSession:
         """``get_many`` of keys that rise."""
         if self._spilled is not None:
             return Cells.of(self.get_many(keys.strings()))
-        return Cells.absent(len(keys)) if self._reader is None or not len(keys) else look_up(self._reader, keys)
+        if self._reader is None or not len(keys):
+            return Cells.absent(len(keys))
+        return look_up(self._reader, keys, self._columns)
 
     def scan(self, prefix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Rows of the base version whose keys begin with ``prefix``, what follows it from ``begin`` up to ``end``.
@@ -109,7 +122,7 @@ class WorkerSession:
             return [None] * len(keys)
         if len(keys) < LEAST_KEYS or not all(map(le, keys, islice(keys, 1, None))):
             return self._reader.get_many(keys)
-        return look_up(self._reader, Packed.of(keys)).strings()
+        return look_up(self._reader, Packed.of(keys), self._columns).strings()
 
     def _base_rows(self, prefix: bytes, begin: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         if self._reader is None:
@@ -242,29 +255,29 @@ def _shared_tuning(compression: str) -> Tuning:
     return Tuning(CACHE_BYTES, compression)
 
 
-def _reader(ticket: Ticket) -> Reader | None:
+def _view(ticket: Ticket) -> View | None:
     """A view of exactly the ticket's base; None for version 0. Views of live databases are kept for the next task."""
     base = Marker(ticket.version, ticket.id)
     if base == EMPTY:
         return None
-    reader = _readers.pop(ticket.db, None) or _opened(ticket)
+    view = _views.pop(ticket.db, None) or View(_opened(ticket), OpenColumnFiles(columns_folder(Path(ticket.db))))
     try:
-        reader.catch_up()
-        held = reader.marker()
+        view.reader.catch_up()
+        held = view.reader.marker()
     except CkptError:
-        reader.close()
+        view.reader.close()
         raise
     if held != base:
-        reader.close()
+        view.reader.close()
         raise LifecycleError(
             f"The database in {ticket.db} has moved on from {base} to {held}.",
             hint="The task is tried again on a copy of the version.",
             retryable=True,
         )
-    _readers[ticket.db] = reader
-    while len(_readers) > READERS_KEPT:
-        _readers.popitem(last=False)[1].close()
-    return reader
+    _views[ticket.db] = view
+    while len(_views) > READERS_KEPT:
+        _views.popitem(last=False)[1].reader.close()
+    return view
 
 
 def _opened(ticket: Ticket) -> Reader:

@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyspark_ckpt.state_store.column_files import ColumnFiles
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
@@ -22,6 +23,7 @@ class Shared:
     pool: Executor
     sweeper: Executor
     mover: Executor
+    columns: ColumnFiles
     failpoints: FailPoints
     forecast: RestoreForecast
     transaction_numbers: itertools.count[int]

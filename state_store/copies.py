@@ -25,7 +25,7 @@ from pathlib import Path
 
 import msgspec
 
-from pyspark_ckpt.state_store.database import Database, TableCount, Tuning, drop_unreferenced
+from pyspark_ckpt.state_store.database import Database, TableFile, Tuning, drop_unreferenced
 from pyspark_ckpt.state_store.errors import CkptError, InternalError
 from pyspark_ckpt.state_store.json_objects import decoded
 from pyspark_ckpt.state_store.keys import EMPTY, Marker
@@ -185,9 +185,9 @@ class LocalCopies:
         live.meta = meta
         before.unlink(missing_ok=True)
 
-    def live_tables(self) -> TableCount:
-        """What the live database has on disk."""
-        return self._require_live().database.table_count()  # type: ignore[union-attr]  # live is open
+    def live_tables(self) -> list[TableFile]:
+        """The table files of the live database."""
+        return self._require_live().database.table_files()  # type: ignore[union-attr]  # live is open
 
     def link(self, copy: LocalCopy, folder: Path) -> None:
         """Make ``folder`` a database folder with the content of ``copy``, by hard links where content is final."""

@@ -7,21 +7,18 @@ task that has run before is not run again: so a job that was interrupted is fini
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from pyspark_ckpt.state_store.errors import CkptError, NotFoundError, StorageError
+from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.json_objects import read_sealed, seal
 from pyspark_ckpt.state_store.store_version import Workplace
+from pyspark_ckpt.state_store.worker_process import Task, Worker
 
 T = TypeVar("T")
 
@@ -30,19 +27,6 @@ SMALL_BYTES = 16 << 20
 """A job that moves less is run in this process: to start others takes longer."""
 MOST_BYTES = 64 << 20
 COPIES = 8
-
-
-class Task(Protocol):
-    """A piece of work; ``key`` names it among those of its job."""
-
-    @property
-    def key(self) -> str:
-        """ASCII letters, digits, ``_``, ``.`` and ``-``."""
-        ...
-
-    def __call__(self) -> Any:  # noqa: ANN401 - each kind of task has its own result
-        """Do it."""
-        ...
 
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -139,7 +123,7 @@ class LocalProcesses:
         waiting = list(enumerate(tasks))[::-1]
 
         def work() -> None:
-            with closing(_Worker()) as worker:
+            with closing(Worker()) as worker:
                 while waiting:
                     try:
                         number, task = waiting.pop()
@@ -155,50 +139,3 @@ class LocalProcesses:
                     waiting.clear()
                 future.result()
         return [results[number] for number in range(len(tasks))]
-
-
-class _Worker:
-    """A process that runs tasks: the program of the caller is not imported there, as multiprocessing would."""
-
-    def __init__(self) -> None:
-        self._tasks, theirs = Pipe()
-        command = [sys.executable, "-m", "pyspark_ckpt.state_store.jobs", str(theirs.fileno())]
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
-        theirs.close()
-
-    def close(self) -> None:
-        """Have the process end, which has nothing more to do."""
-        self._tasks.close()
-        self._process.wait()
-
-    def run(self, task: Task) -> Any:  # noqa: ANN401 - see Task
-        """The result of a task; raises what it raised."""
-        try:
-            self._tasks.send(task)
-            result, problem = self._tasks.recv()
-        except (OSError, EOFError) as gone:
-            raise StorageError(
-                f"The process that ran {task.key} has ended (status {self._process.wait()}).",
-                hint="It may have run out of memory or disk. Run the same command again: what is done is kept.",
-            ) from gone
-        if problem is not None:
-            raise problem
-        return result
-
-
-def serve(tasks: Connection) -> None:
-    """Run the tasks that come in, until there are no more."""
-    while True:
-        try:
-            task = tasks.recv()
-        except EOFError:
-            return
-        try:
-            outcome: tuple[Any, Exception | None] = task(), None
-        except CkptError as problem:
-            outcome = None, problem
-        tasks.send(outcome)
-
-
-if __name__ == "__main__":
-    serve(Connection(int(sys.argv[1])))

@@ -16,7 +16,7 @@ from pyspark_ckpt.state_store.clipping import Clip, Clipped, ClipTask, Part, gro
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.digests import Digest, Digests, combined, require_equal
 from pyspark_ckpt.state_store.inventory import OperatorVersion
-from pyspark_ckpt.state_store.jobs import Progress, RecordedTask, Runner, Task
+from pyspark_ckpt.state_store.jobs import Progress, RecordedTask, Runner
 from pyspark_ckpt.state_store.key_groups import owned_hashes
 from pyspark_ckpt.state_store.meta import is_keyed
 from pyspark_ckpt.state_store.redistribution import (
@@ -33,6 +33,7 @@ from pyspark_ckpt.state_store.splitting import Split, SplitTask
 from pyspark_ckpt.state_store.store_digests import both_of, require_recorded
 from pyspark_ckpt.state_store.store_version import StoreVersion
 from pyspark_ckpt.state_store.transfers import Copied, CopyTask
+from pyspark_ckpt.state_store.worker_process import Task
 
 if TYPE_CHECKING:
     from pyspark_ckpt.state_store.restoration import Restoration

@@ -58,6 +58,7 @@ class Options:
     restore_target_s: float
     local_checkpoints: int
     compression: str
+    column_files_bytes: int
     start_timeout_s: float
     log_level: str
     retention_grace_period_s: float
@@ -114,6 +115,7 @@ def parse(settings: Mapping[str, str]) -> Options:
         restore_target_s=cast("float", values["restoreTarget"]),
         local_checkpoints=cast("int", values["localCheckpoints"]),
         compression=cast("str", values["compression"]),
+        column_files_bytes=cast("int", values["columnFiles"]),
         start_timeout_s=cast("float", values["startTimeout"]),
         log_level=cast("str", values["logLevel"]),
         retention_grace_period_s=cast("float", values["retentionGracePeriod"]),

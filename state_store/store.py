@@ -388,7 +388,10 @@ class Store:
                     failpoints.hit("commit.after_ingest")
                     self._ingest_ms = _ms_since(started)
                     self._shared.forecast.ingested(1, self._ingest_ms / 1000)
-                    self._versions.tables = self._copies.live_tables()
+                    tables = self._copies.live_tables()
+                    self._versions.tables = TableCount.of(tables)
+                    if any(map(is_keyed, meta.states)):
+                        self._shared.columns.follow(live, tables, self.log)
         except Exception:
             self.log.exception("%s is durable, but has to be restored: the local database failed", transaction.target)
         try:

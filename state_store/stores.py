@@ -24,6 +24,7 @@ from pyspark_ckpt.state_store import remote
 from pyspark_ckpt.state_store.blobs import BlobPlace, MeteredPlace, S3aSettings, S3Settings, Traffic, place_at
 from pyspark_ckpt.state_store.boot import boot_id
 from pyspark_ckpt.state_store.changes import ChangeFeed, steps_to
+from pyspark_ckpt.state_store.column_files import ColumnFiles
 from pyspark_ckpt.state_store.context import Caller, Identity, Shared
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, LifecycleError
@@ -106,6 +107,7 @@ class Stores:
             pool=ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="transfer"),
             sweeper=ThreadPoolExecutor(1, thread_name_prefix="sweeper"),
             mover=ThreadPoolExecutor(MOVER_THREADS, thread_name_prefix="mover"),
+            columns=ColumnFiles(local_dir / "stores", options.column_files_bytes),
             failpoints=FailPoints(options.fail_points, local_dir),
             forecast=RestoreForecast(),
             # From a random start: a transaction of a server that died is never taken for one of this server.
@@ -304,6 +306,7 @@ class Stores:
             self._shelves.clear()
             self._handles.clear()
             feeds = list(self._feeds)
+        self._shared.columns.close()
         for feed in feeds:
             self.close_feed(feed)
         for store in stores:

@@ -149,7 +149,7 @@ def stick(name: str) -> None:
             raise AssertionError(f"nobody has killed what was to write {name}")
         put(place, written, data)
 
-    LocalPlace.put = stuck  # type: ignore[method-assign]  # of this process, which is there to be killed
+    LocalPlace.put = stuck  # type: ignore[method-assign,assignment]  # of this process, which is there to be killed
 
 
 def _session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:

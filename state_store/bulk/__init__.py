@@ -1,6 +1,7 @@
 """Rows many at once, by numpy: of whole stores and of batches. The state server does not import it."""
 
 from pyspark_ckpt.state_store.bulk.cells import Cells, joined_cells, overlaid
+from pyspark_ckpt.state_store.bulk.column_file import OpenColumnFiles, write_column_file
 from pyspark_ckpt.state_store.bulk.lookup import LEAST_KEYS, look_up
 from pyspark_ckpt.state_store.bulk.order import in_order, joined, places_in
 from pyspark_ckpt.state_store.bulk.packed import Packed, concatenated, side_by_side
@@ -14,6 +15,7 @@ from pyspark_ckpt.state_store.bulk.writes import Writes, last_of_each, newest
 __all__ = [
     "LEAST_KEYS",
     "Cells",
+    "OpenColumnFiles",
     "Packed",
     "RollingWriter",
     "RowColumns",
@@ -33,5 +35,6 @@ __all__ = [
     "side_by_side",
     "sum_of",
     "sums_of",
+    "write_column_file",
     "write_columns",
 ]

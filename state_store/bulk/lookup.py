@@ -14,8 +14,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from pyspark_ckpt.state_store.bulk.blocks import DELETION, Entries
+from pyspark_ckpt.state_store.bulk.blocks import DELETION
 from pyspark_ckpt.state_store.bulk.cells import Cells
+from pyspark_ckpt.state_store.bulk.column_file import ColumnFile, OpenColumnFiles
 from pyspark_ckpt.state_store.bulk.order import WORD, Bools, words_of
 from pyspark_ckpt.state_store.bulk.packed import Integers, Packed, concatenated
 from pyspark_ckpt.state_store.bulk.sorted_table import BLOCK_BYTES, SortedTable
@@ -28,6 +29,8 @@ LEAST_KEYS = 2048
 ROWS_A_KEY = 2
 """A file is read if it has at most so many rows for each key that is left, and the next one if one row in so many was
 asked for."""
+ROWS_A_KEY_BESIDE = 8
+"""... or so many rows, if most older ones are in column files."""
 BYTES_A_KEY = 512
 """... and has at most so many bytes for each."""
 MOST_KEY_BYTES = 64
@@ -40,12 +43,12 @@ FEW_TIES = 64
 """One row in so many may begin with the same bytes as another: keys of such are left to RocksDB."""
 
 
-def look_up(reader: Reader, keys: Packed) -> Cells:
+def look_up(reader: Reader, keys: Packed, columns: OpenColumnFiles | None = None) -> Cells:
     """What a database has under keys that rise; one may be there several times.
 
-    Raises StorageError, FormatError, InternalError.
+    ``columns``: of its table files. Raises StorageError, FormatError, InternalError.
     """
-    search = _Search(reader, keys)
+    search = _Search(reader, keys, columns)
     if len(keys) >= LEAST_KEYS and int(keys.size.max()) <= MOST_KEY_BYTES:
         search.in_files()
     return search.answer()
@@ -54,8 +57,9 @@ def look_up(reader: Reader, keys: Packed) -> Cells:
 class _Search:
     """What is known of some keys."""
 
-    def __init__(self, reader: Reader, keys: Packed) -> None:
+    def __init__(self, reader: Reader, keys: Packed, columns: OpenColumnFiles | None) -> None:
         self._reader, self._keys = reader, keys
+        self._columns = columns if columns is not None and columns.have_most_of(reader.table_files()) else None
         self._places: list[Integers] = []
         self._values: list[Packed] = []
         self._is_known = np.zeros(len(keys), np.bool_)
@@ -69,7 +73,12 @@ class _Search:
                 return
             asked = self._keys.taken(self._left)
             begin, end = bisect_left(asked, file.first_key), bisect_left(asked, file.last_key + b"\0")
-            if begin < end and not self._in_file(file, begin, end):
+            if begin == end:
+                continue
+            columns = None if self._columns is None else self._columns.of(file.name)
+            if columns is not None:
+                self._in_columns(columns, begin, end)
+            elif not self._in_file(file, begin, end):
                 return
 
     def answer(self) -> Cells:
@@ -87,6 +96,16 @@ class _Search:
         self._places.append(places[there])
         self._values.append(values.taken(there))
 
+    def _in_columns(self, columns: ColumnFile, begin: int, end: int) -> None:
+        """Look for those of the keys that are left."""
+        is_absent = np.ones(len(self._left), np.bool_)
+        is_absent[begin:end] = False  # RocksDB is asked for what is in no part
+        asked = self._left[begin:end]
+        for some in columns.matches(self._keys.taken(asked)):
+            is_absent[begin + some.which.start : begin + some.which.stop] = ~some.is_near
+            self._keep(asked[some.found], some.values, some.kinds, str(columns.path))
+        self._left = self._left[is_absent]
+
     def _in_file(self, file: TableFile, begin: int, end: int) -> bool:
         """Look for those of the keys that are left; returns whether it is worth to go on."""
         try:
@@ -102,7 +121,8 @@ class _Search:
         first, behind = self._keys[self._left[begin]], self._keys[self._left[end - 1]] + b"\0"
         span, count = table.span(first, behind), end - begin
         rows = table.rows * len(span) / max(1, len(table.blocks))
-        if rows > ROWS_A_KEY * count or span.stored_bytes > BYTES_A_KEY * count + BLOCK_BYTES:
+        rows_a_key = ROWS_A_KEY if self._columns is None else ROWS_A_KEY_BESIDE
+        if rows > rows_a_key * count or span.stored_bytes > BYTES_A_KEY * count + BLOCK_BYTES:
             return False
         is_absent = np.ones(len(self._left), np.bool_)
         read = found = 0
@@ -114,23 +134,24 @@ class _Search:
             if entries is not None and len(entries):
                 at, is_there = _positions(self._keys.taken(asked[some]), entries.keys)
                 is_absent[within] = at < 0
-                self._keep(asked[some][is_there], entries.taken(at[is_there]), portion.what)
+                there = entries.taken(at[is_there])
+                values = there.values
+                if len(values.data) > MOST_BESIDE * int(values.size.sum()):
+                    values = concatenated([values])
+                self._keep(asked[some][is_there], values, there.kinds, portion.what)
                 read, found = read + len(entries), found + int(is_there.sum())
         self._left = self._left[is_absent]
-        return read < LEAST_KEYS or found * ROWS_A_KEY >= read
+        return self._columns is not None or read < LEAST_KEYS or found * ROWS_A_KEY >= read
 
-    def _keep(self, places: Integers, entries: Entries, what: str) -> None:
-        """Keep the entries of keys in table ``what``, one of them compared with what the database says."""
+    def _keep(self, places: Integers, values: Packed, kinds: npt.NDArray[np.uint8], what: str) -> None:
+        """Keep what keys have in the file ``what``, of one of them compared with what the database says."""
         if not len(places):
             return
         middle = len(places) // 2
-        key, value = entries.keys[middle], entries.values[middle] if entries.kinds[middle] != DELETION else None
+        key, value = self._keys[places[middle]], values[middle] if kinds[middle] != DELETION else None
         if self._reader.get_many([key]) != [value]:
             raise InternalError(f"The row of the key {key.hex()} in {what} is not what the database has.")
-        values = entries.values
-        if len(values.data) > MOST_BESIDE * int(values.size.sum()):
-            values = concatenated([values])
-        self._add(places, values, entries.kinds != DELETION)
+        self._add(places, values, kinds != DELETION)
 
 
 def _parts(table: SortedTable, keys: Packed, begin: bytes, end: bytes) -> Iterator[tuple[Portion, slice]]:

@@ -229,13 +229,13 @@ class Portion:
     def newest(self, entries: Entries, get: Get) -> RowColumns:
         """The rows that follow from the entries."""
         if len(self.parts) == 1 and not entries.sequences.any():  # no key is there twice
-            entries = entries.taken(_between(entries.keys, np.arange(len(entries)), self.begin, self.end))
+            entries = entries.taken(between(entries.keys, np.arange(len(entries)), self.begin, self.end))
             rows = RowColumns(entries.keys, entries.values)
             if not entries.kinds.all():
                 rows = rows.taken(entries.kinds != DELETION)
         else:
             order, is_older = in_order(entries.keys)
-            inside = _between(entries.keys, order, self.begin, self.end)
+            inside = between(entries.keys, order, self.begin, self.end)
             order, is_older = order[inside], is_older[inside]
             _check_newest(entries, order, is_older, get)
             order = order[~is_older & (entries.kinds[order] != DELETION)]
@@ -246,7 +246,7 @@ class Portion:
         return rows
 
 
-def _between(keys: Packed, order: Integers, begin: bytes, end: bytes) -> slice:
+def between(keys: Packed, order: Integers, begin: bytes, end: bytes) -> slice:
     """Where, in an order in which they rise, the keys from ``begin`` up to ``end`` are."""
     first = bisect_left(order, begin, key=keys.__getitem__)
     return slice(first, bisect_left(order, end, lo=first, key=keys.__getitem__))

@@ -85,8 +85,7 @@ class Database:
 
     def table_count(self) -> TableCount:
         """How many SSTs the database has."""
-        tables = self.table_files()
-        return TableCount(len(tables), sum(table.size_bytes for table in tables))
+        return TableCount.of(self.table_files())
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
         """All rows in key order, the marker row included; for tests and tools, not for the commit path.

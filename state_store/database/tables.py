@@ -47,6 +47,11 @@ class TableCount:
     files: int
     size_bytes: int
 
+    @classmethod
+    def of(cls, tables: Sequence[TableFile]) -> TableCount:
+        """Those."""
+        return cls(len(tables), sum(table.size_bytes for table in tables))
+
 
 WRITER_ROW_BYTES = 16
 """For the filters, until a file is complete."""

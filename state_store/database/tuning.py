@@ -65,6 +65,8 @@ class Tuning:
         options.set_level_zero_stop_writes_trigger(1 << 20)
         options.set_soft_pending_compaction_bytes_limit(0)
         options.set_hard_pending_compaction_bytes_limit(0)
+        if self._compacts:
+            self._compact_tiered(options)
         # Smaller files than RocksDB's default: an incremental snapshot uploads whole files.
         options.set_target_file_size_base(16 * _MIB)
         # ... and larger ones further down, so that a snapshot of much state has hundreds of them and not thousands.
@@ -96,6 +98,13 @@ class Tuning:
         options.set_block_based_table_factory(tables)
         options.set_allow_mmap_reads(self.compression == "none")
         return options
+
+    def _compact_tiered(self, options: rocksdict.Options) -> None:
+        universal = rocksdict.UniversalCompactOptions()
+        universal.size_ratio = 50
+        universal.max_size_amplification_percent = 100
+        options.set_compaction_style(rocksdict.DBCompactionStyle.universal())
+        options.set_universal_compaction_options(universal)
 
     def _tables(self) -> rocksdict.BlockBasedOptions:
         tables = rocksdict.BlockBasedOptions()

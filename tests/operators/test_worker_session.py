@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt.operators.worker_session import _opened, _reader, _readers, find_ticket
+from pyspark_ckpt.operators.worker_session import _opened, _view, _views, find_ticket
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import LifecycleError, NotFoundError
 from pyspark_ckpt.state_store.keys import Marker
@@ -59,7 +59,7 @@ def test_a_worker_is_told_when_its_task_has_two_partitions_open(
 
 def read_and_end(ticket: Path) -> None:
     """Open a reader as a worker does, and end as Spark ends it."""
-    _reader(read_ticket(ticket))
+    _view(read_ticket(ticket))
     os._exit(ENDED)
 
 
@@ -75,8 +75,8 @@ def test_what_workers_that_were_ended_have_left_goes_when_another_reads_or_a_ser
     ended.join()
     assert ended.exitcode == ENDED
     (left,) = readers.iterdir()
-    reader = _reader(read_ticket(ticket))
-    assert reader is not None
+    view = _view(read_ticket(ticket))
+    assert view is not None
     try:
         (own,) = readers.iterdir()
         assert own != left
@@ -85,8 +85,8 @@ def test_what_workers_that_were_ended_have_left_goes_when_another_reads_or_a_ser
         lab.server.die()
         lab.server = Server(lab.local_dir, {})
         assert not readers.exists()
-        reader.catch_up()
-        assert reader.marker() == Marker(1, base)
+        view.reader.catch_up()
+        assert view.reader.marker() == Marker(1, base)
     finally:
-        _readers.popitem()[1].close()
+        _views.popitem()[1].reader.close()
         lab.server.stores.shut_down()

@@ -14,9 +14,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_ckpt.state_store.bulk import LEAST_KEYS, Packed, Writes, look_up, lookup, write_columns
+from pyspark_ckpt.state_store.bulk import (
+    LEAST_KEYS,
+    OpenColumnFiles,
+    Packed,
+    Writes,
+    column_file,
+    look_up,
+    lookup,
+    write_column_file,
+    write_columns,
+)
 from pyspark_ckpt.state_store.bulk.filters import KEY_BYTES
 from pyspark_ckpt.state_store.bulk.packed import WIDEST
+from pyspark_ckpt.state_store.column_names import column_files_in
 from pyspark_ckpt.state_store.database import Database, Reader, TableFile, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError, InternalError
 from tests.state_store.test_bulk import KEYS, TUNING
@@ -33,13 +44,19 @@ ROWS = 4 * LEAST_KEYS
         min_size=2,
         max_size=6,
     ),
+    share_in_columns=st.sampled_from([0, 0.5, 1]),
     lags=st.sampled_from([0, 0, 1, 3]),
     constants=st.tuples(st.sampled_from([1, 3]), st.sampled_from([2, 1 << 30]), st.sampled_from([1, 64])),
 )
 def test_keys_have_what_rocksdb_has(
-    pool: list[bytes], seed: int, steps: list[str], lags: int, constants: tuple[int, int, int]
+    pool: list[bytes],
+    seed: int,
+    steps: list[str],
+    share_in_columns: float,
+    lags: int,
+    constants: tuple[int, int, int],
 ) -> None:
-    """The view lags behind by some steps."""
+    """The view lags behind by some steps. Some table files have column files beside them, of small parts."""
     choose = random.Random(seed)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
@@ -47,10 +64,16 @@ def test_keys_have_what_rocksdb_has(
         stack.callback(database.close)
         view = Reader(folder / "db", TUNING, folder / "view")
         stack.callback(view.close)
+        columns = OpenColumnFiles(folder)
         for number, step in enumerate(steps):
             write(database, step, pool, folder / f"{number}.sst", choose)
             if number < len(steps) - lags:
                 view.catch_up()
+            for file in database.table_files():
+                if choose.random() < share_in_columns and file.name not in column_files_in(folder):
+                    bounds = file.first_key, file.last_key
+                    with patch.multiple(column_file, FEW_TIES=constants[2], PART_BYTES=choose.choice([1, 100, 9999])):
+                        write_column_file(database.folder / file.name, bounds, folder)
         names = ("LEAST_KEYS", "ROWS_A_KEY", "FEW_TIES", "BYTES_A_KEY", "MOST_KEY_BYTES")
         for name, value in zip(names, (*constants, 1 << 30, WIDEST), strict=True):
             stack.enter_context(patch.object(lookup, name, value))
@@ -58,7 +81,9 @@ def test_keys_have_what_rocksdb_has(
             some = choose.sample(pool, round(len(pool) * share))
             others = [key + bytes(choose.randrange(9)) for key in some]
             for keys in (sorted(some), sorted(some + others)):
-                assert look_up(view, Packed.of(keys)).strings() == (view.get_many(keys) if keys else [])
+                expected = view.get_many(keys) if keys else []
+                assert look_up(view, Packed.of(keys)).strings() == expected
+                assert look_up(view, Packed.of(keys), columns).strings() == expected
 
 
 def write(database: Database, step: str, pool: list[bytes], path: Path, choose: random.Random) -> None:

@@ -1,0 +1,32 @@
+"""Where column files are, which keyed operators look many keys up in, and how they are called."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_NAME = re.compile(r"(\d+)-([0-9a-f]{16})\.arrow")
+
+
+def columns_folder(db: Path) -> Path:
+    """The folder of those of a live database."""
+    return db.with_name("columns")
+
+
+def column_files_in(folder: Path) -> dict[str, Path]:
+    """The column files of a folder, by the names of the table files that they are of."""
+    try:
+        paths = list(folder.iterdir())
+    except FileNotFoundError:
+        return {}
+    return {f"{name[1]}.sst": path for path in paths if (name := _NAME.fullmatch(path.name))}
+
+
+def column_file_name(table: Path, checksum: str) -> str:
+    """That of the one of a table file, with 16 hexadecimal digits for what is in it."""
+    return f"{table.stem}-{checksum}.arrow"
+
+
+def checksum_in(path: Path) -> str:
+    """The checksum in the name of a column file."""
+    return path.stem.rpartition("-")[2]
