@@ -1,8 +1,8 @@
 """Which table files of live databases have column files beside them, and how these get there.
 
 A batch that changes few keys of a large state looks them up in table files that many later batches ask, too. Such are
-written again, in columns, to be looked up ten times as fast: behind the commit, by a process of its own. Nobody waits
-for that, and nothing is lost with it: where there is no column file, RocksDB is asked.
+written again, in columns, to be looked up in a quarter of the time: behind the commit, by a process of its own. Nobody
+waits for that, and nothing is lost with it: where there is no column file, RocksDB is asked.
 """
 
 from __future__ import annotations

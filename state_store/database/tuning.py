@@ -12,6 +12,12 @@ BLOOM_BITS_PER_KEY = 10
 PREFIX_BYTES = 6
 LEVEL0_COMPACTION_FILES = 8
 COMPACTION_THREADS = 2
+TIER_GROWTH_PERCENT = 50
+"""A file is merged with all newer ones if it has at most so many percent more bytes than they."""
+MOST_HIDDEN_PERCENT = 50
+"""All files are merged if the newer ones have so many percent of the bytes of the oldest."""
+TIER_FILE_BYTES = 32 << 20
+"""What is merged is cut into files of that size: they are uploaded and downloaded side by side."""
 
 _MIB = 1 << 20
 _COMPRESSION = {
@@ -65,14 +71,14 @@ class Tuning:
         options.set_level_zero_stop_writes_trigger(1 << 20)
         options.set_soft_pending_compaction_bytes_limit(0)
         options.set_hard_pending_compaction_bytes_limit(0)
-        if self._compacts:
-            self._compact_tiered(options)
         # Smaller files than RocksDB's default: an incremental snapshot uploads whole files.
         options.set_target_file_size_base(16 * _MIB)
         # ... and larger ones further down, so that a snapshot of much state has hundreds of them and not thousands.
         options.set_target_file_size_multiplier(2)
         options.set_max_bytes_for_level_base(64 * _MIB)
         options.set_level_compaction_dynamic_level_bytes(True)
+        if self._compacts:
+            _compact_by_tiers(options)
         options.set_max_open_files(-1)
         options.set_max_file_opening_threads(2)
         options.set_max_manifest_file_size(_MIB)
@@ -99,13 +105,6 @@ class Tuning:
         options.set_allow_mmap_reads(self.compression == "none")
         return options
 
-    def _compact_tiered(self, options: rocksdict.Options) -> None:
-        universal = rocksdict.UniversalCompactOptions()
-        universal.size_ratio = 50
-        universal.max_size_amplification_percent = 100
-        options.set_compaction_style(rocksdict.DBCompactionStyle.universal())
-        options.set_universal_compaction_options(universal)
-
     def _tables(self) -> rocksdict.BlockBasedOptions:
         tables = rocksdict.BlockBasedOptions()
         tables.set_format_version(TABLE_FORMAT_VERSION)
@@ -114,6 +113,22 @@ class Tuning:
         tables.set_block_cache(self.cache)
         tables.set_cache_index_and_filter_blocks(True)
         return tables
+
+
+def _compact_by_tiers(options: rocksdict.Options) -> None:
+    """Merge files with others of about their size, and with the oldest ones only where there is half as much of newer.
+
+    A live database is fed by files that each batch spreads over all keys: merged by levels, all rows would be written
+    anew, uploaded anew, and put into columns anew every few batches. So there may be half as many rows again that are
+    hidden by newer ones. Offline work compacts by levels, for then a range of keys can be compacted alone.
+    """
+    tiers = rocksdict.UniversalCompactOptions()
+    tiers.size_ratio = TIER_GROWTH_PERCENT
+    tiers.max_size_amplification_percent = MOST_HIDDEN_PERCENT
+    options.set_compaction_style(rocksdict.DBCompactionStyle.universal())
+    options.set_universal_compaction_options(tiers)
+    options.set_target_file_size_base(TIER_FILE_BYTES)
+    options.set_target_file_size_multiplier(1)
 
 
 def opened(folder: Path, options: rocksdict.Options, mode: rocksdict.AccessType) -> rocksdict.Rdict:

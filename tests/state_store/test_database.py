@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -57,6 +58,27 @@ def test_a_checkpoint_is_whole_while_compaction_goes_on(tmp_path: Path, monkeypa
             assert db.marker() == marker
         shutil.rmtree(folder)
     db.close()
+
+
+def test_rows_are_written_anew_when_half_as_many_have_come_and_not_before(tmp_path: Path) -> None:
+    numbers = random.Random(2)
+    with closing(Database(tmp_path / "db", TUNING)) as database:
+        add(database, range(20_000), tmp_path / "x.sst")
+        (first,) = (table.name for table in database.table_files())
+        written, share = 0, 0.0
+        while first in {table.name for table in database.table_files()}:
+            add(database, numbers.sample(range(20_000), 400), tmp_path / "x.sst")
+            written += 400
+            share = written / 20_000
+            time.sleep(0.02)
+            assert share < 2
+        assert share > 0.3  # runs of newer rows hide each other
+
+
+def add(database: Database, numbers: Iterable[int], path: Path) -> None:
+    rows = {hashed_key(1, k * 2654435761 % (1 << 32), b"%d" % k): b"%d" % time.monotonic_ns() for k in numbers}
+    write_table_file(path, sorted(rows.items()), TUNING)
+    database.ingest([path])
 
 
 def test_table_files_need_rows_in_order(tmp_path: Path) -> None:

@@ -1,0 +1,166 @@
+"""Column files get beside the table files that batches ask over and over, and go with them; nothing depends on them."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pyspark_ckpt.state_store.bulk import LEAST_KEYS, OpenColumnFiles, Packed, column_file, look_up, write_column_file
+from pyspark_ckpt.state_store.column_files import ColumnFiles, worth_columns
+from pyspark_ckpt.state_store.column_names import column_files_in, columns_folder
+from pyspark_ckpt.state_store.copies import LocalCopy
+from pyspark_ckpt.state_store.database import Database, Reader, TableFile, write_table_file
+from pyspark_ckpt.state_store.errors import StorageError
+from pyspark_ckpt.state_store.keys import hashed_key
+from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.meta import EMPTY_META
+from tests.lab import TUNING
+
+ROWS, BATCH = 40_000, 3000
+PATIENCE_S = 60.0
+LOG = StoreLog("test", "0/0/default")
+
+
+def key_of(number: int) -> bytes:
+    return hashed_key(0x4000, number * 2654435761 % (1 << 32), number.to_bytes(8, "big"))
+
+
+class Live:
+    """A live database of one store, and the server's column files."""
+
+    def __init__(self, folder: Path, most_bytes: int = 1 << 30) -> None:
+        self.copy = LocalCopy(folder / "stores" / "0-0" / "copy", EMPTY_META)
+        self.copy.folder.mkdir(parents=True)
+        self.copy.database = self.database = Database(self.copy.db, TUNING)
+        self.files = ColumnFiles(folder / "stores", most_bytes)
+        self.rows: dict[bytes, bytes] = {}
+        self._staged = folder / "x.sst"
+
+    @property
+    def columns(self) -> dict[str, Path]:
+        return column_files_in(columns_folder(self.copy.db))
+
+    def commit(self, numbers: list[int], value: bytes) -> None:
+        some = {key_of(number): value for number in numbers}
+        write_table_file(self._staged, sorted(some.items()), TUNING)
+        self.database.ingest([self._staged])
+        self.rows.update(some)
+        self.files.follow(self.copy, self.database.table_files(), LOG)
+
+    def close(self) -> None:
+        self.files.close()
+        self.database.close()
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Live]:
+    live = Live(tmp_path)
+    yield live
+    live.close()
+
+
+def eventually(look: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not look():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def fill(live: Live) -> None:
+    live.commit(list(range(ROWS)), b"old")
+    live.commit(random.Random(1).sample(range(ROWS), BATCH), b"new")
+
+
+def test_a_large_table_file_that_small_batches_ask_gets_a_column_file_which_answers(live: Live, tmp_path: Path) -> None:
+    fill(live)
+    eventually(lambda: len(live.columns) == 1)
+    largest = max(live.database.table_files(), key=lambda table: table.rows)
+    assert list(live.columns) == [largest.name]
+
+    view = Reader(live.copy.db, TUNING, tmp_path / "view")
+    (live.copy.db / largest.name).rename(tmp_path / "away")  # nobody else is asked but for single rows
+    keys = sorted(live.rows) + [key_of(ROWS + number) for number in range(9)]
+    keys.sort()
+    assert look_up(view, Packed.of(keys), OpenColumnFiles(columns_folder(live.copy.db))).strings() == [
+        live.rows.get(key) for key in keys
+    ]
+    view.close()
+
+
+def test_column_files_go_with_their_table_files(live: Live) -> None:
+    fill(live)
+    eventually(lambda: len(live.columns) == 1)
+    (old,) = live.columns.values()
+    live.database.compact()
+    live.commit(list(range(BATCH)), b"newer")
+    eventually(lambda: len(live.columns) == 1 and old not in live.columns.values())
+    live.commit(list(range(ROWS)), b"all")  # such batches ask for all rows of the newest file
+    live.database.compact()
+    live.commit([1], b"few")
+    eventually(lambda: not live.columns)
+
+
+def test_there_are_none_if_they_would_take_too_much(tmp_path: Path) -> None:
+    live = Live(tmp_path, 10_000)
+    try:
+        fill(live)
+        eventually(lambda: bool(live.files._refused))
+        live.commit(list(range(BATCH)), b"newer")
+        assert list(columns_folder(live.copy.db).iterdir()) == []
+    finally:
+        live.close()
+
+
+def test_the_process_that_writes_them_may_die(live: Live) -> None:
+    fill(live)
+    eventually(lambda: len(live.columns) == 1)
+    worker = live.files._worker
+    assert worker is not None
+    worker.kill()
+    live.database.compact()
+    live.commit(list(range(BATCH)), b"newer")
+    eventually(lambda: bool(live.files._refused))
+    assert live.files._worker is None
+    live.database.compact()
+    live.commit(list(range(BATCH)), b"newest")
+    eventually(lambda: len(live.columns) == 1)
+
+
+def test_one_that_is_damaged_is_removed_and_rocksdb_asked(live: Live, tmp_path: Path) -> None:
+    fill(live)
+    eventually(lambda: len(live.columns) == 1)
+    (path,) = live.columns.values()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    view = Reader(live.copy.db, TUNING, tmp_path / "view")
+    keys = sorted(live.rows)
+    found = look_up(view, Packed.of(keys), OpenColumnFiles(columns_folder(live.copy.db))).strings()
+    assert found == [live.rows[key] for key in keys]
+    assert not path.exists()
+    view.close()
+
+
+def test_a_column_file_has_at_most_so_many_bytes(live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(column_file, "PART_BYTES", 1000)
+    fill(live)
+    table = live.database.table_files()[-1]
+    (tmp_path / "columns").mkdir()
+    bounds = table.first_key, table.last_key
+    with pytest.raises(StorageError, match="5000 bytes, which may be taken"):
+        write_column_file(live.copy.db / table.name, bounds, tmp_path / "columns", 5000)
+    assert list((tmp_path / "columns").iterdir()) == []
+
+
+def test_only_files_that_are_much_larger_than_what_batches_write_are_worth_columns() -> None:
+    def table(rows: int) -> TableFile:
+        return TableFile(f"{rows}.sst", 1, b"", b"", rows, 6)
+
+    tables = [table(LEAST_KEYS), table(2 * LEAST_KEYS), table(2 * LEAST_KEYS + 1)]
+    assert worth_columns(tables, LEAST_KEYS) == tables[2:]
+    assert worth_columns(tables, LEAST_KEYS - 1) == []
+    assert worth_columns(tables, LEAST_KEYS + 1) == []
