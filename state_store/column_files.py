@@ -111,9 +111,9 @@ class ColumnFiles:
             for table in reversed(worth_columns(tables, written)):  # the oldest first: without it, others are no use
                 if table.name not in there and copy.db / table.name not in self._refused:
                     self._write(copy.db / table.name, table, folder, log)
-        except (CkptError, OSError):
+        except (CkptError, OSError) as problem:
             if copy.database is not None:  # else it was closed meanwhile
-                raise
+                log.warning("no column files are written for %s behind this commit: %s", copy.db, problem)
         finally:
             if not copy.db.exists():
                 shutil.rmtree(folder, ignore_errors=True)
