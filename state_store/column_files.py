@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark_ckpt.state_store.column_names import column_files_in, columns_folder
+from pyspark_ckpt.state_store.column_names import LEAST_KEYS, ROWS_A_KEY, column_files_in, columns_folder
 from pyspark_ckpt.state_store.copies import LocalCopy
 from pyspark_ckpt.state_store.database import TableFile
 from pyspark_ckpt.state_store.errors import CkptError, StorageError
@@ -25,10 +25,6 @@ from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.worker_process import Worker
 
 NICENESS = 10
-LEAST_ROWS = 2048
-"""A batch that writes fewer looks up so few keys that RocksDB is quick enough."""
-ROWS_A_KEY = 2
-"""Files with more rows for each that a batch writes have column files; those with fewer are read as a whole."""
 MERGE_S = 0.1
 """What a commit has added is merged with files of its size by then."""
 
@@ -65,7 +61,7 @@ def written_rows(tables: Sequence[TableFile]) -> int:
 
 def worth_columns(tables: Sequence[TableFile], written: int) -> list[TableFile]:
     """Those of some table files that batches ask over and over again which write so many rows."""
-    return [table for table in tables if table.rows > ROWS_A_KEY * written] if written >= LEAST_ROWS else []
+    return [table for table in tables if table.rows > ROWS_A_KEY * written] if written >= LEAST_KEYS else []
 
 
 class ColumnFiles:

@@ -1,9 +1,14 @@
-"""Where column files are, which keyed operators look many keys up in, and how they are called."""
+"""Column files, in which keyed operators look many keys up: what who writes them and who reads them agree on."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+
+LEAST_KEYS = 2048
+"""Fewer are looked up by RocksDB, which is quick enough."""
+ROWS_A_KEY = 2
+"""Table files with more rows for each key of a batch have column files; those with fewer may be read as a whole."""
 
 _NAME = re.compile(r"(\d+)-([0-9a-f]{16})\.arrow")
 

@@ -2,7 +2,7 @@
 
 from pyspark_ckpt.state_store.bulk.cells import Cells, joined_cells, overlaid
 from pyspark_ckpt.state_store.bulk.column_file import OpenColumnFiles, write_column_file
-from pyspark_ckpt.state_store.bulk.lookup import LEAST_KEYS, look_up
+from pyspark_ckpt.state_store.bulk.lookup import look_up
 from pyspark_ckpt.state_store.bulk.order import in_order, joined, places_in
 from pyspark_ckpt.state_store.bulk.packed import Packed, concatenated, side_by_side
 from pyspark_ckpt.state_store.bulk.rolling_writer import RollingWriter
@@ -11,6 +11,7 @@ from pyspark_ckpt.state_store.bulk.sums import sum_of
 from pyspark_ckpt.state_store.bulk.table_builder import are_built, write_columns
 from pyspark_ckpt.state_store.bulk.table_scan import Sums, columns_of, sums_of
 from pyspark_ckpt.state_store.bulk.writes import Writes, last_of_each, newest
+from pyspark_ckpt.state_store.column_names import LEAST_KEYS
 
 __all__ = [
     "LEAST_KEYS",

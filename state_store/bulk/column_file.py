@@ -25,7 +25,7 @@ import pyarrow as pa
 from xxhash import xxh3_64, xxh3_64_hexdigest
 
 from pyspark_ckpt.state_store.bulk.blocks import Entries
-from pyspark_ckpt.state_store.bulk.order import WORD, Bools, words_of
+from pyspark_ckpt.state_store.bulk.order import Bools, are_equal, place_of, words_of
 from pyspark_ckpt.state_store.bulk.packed import Integers, Packed, concatenated
 from pyspark_ckpt.state_store.bulk.sorted_table import SortedTable
 from pyspark_ckpt.state_store.bulk.table_scan import Portion, between
@@ -35,11 +35,11 @@ from pyspark_ckpt.state_store.errors import StorageError
 from pyspark_ckpt.state_store.keys import STATE_BYTES
 
 MOST_KEY_BYTES = 64
-"""Longer keys are in no column file."""
+"""Longer keys are in no column file, and left to RocksDB."""
 MOST_VALUE_BYTES = 512
 """... nor are values that are longer on average."""
 FEW_TIES = 64
-"""... nor keys of which more than one in so many begins as the one before."""
+"""... nor keys of which more than one in so many begins as the one before: such are left to RocksDB, too."""
 MOST_BESIDE = 4
 """Column files are used if not more than one byte in so many of the table files is in none."""
 PART_BYTES = 8 << 20
@@ -185,15 +185,9 @@ class _Part:
         self.first, self.last = keys[0].as_py(), keys[-1].as_py()
 
     def matches(self, asked: Packed, which: slice) -> Matches:
-        sought = words_of(asked, 0)
-        at = np.minimum(np.searchsorted(self._words, sought), len(self._words) - 1)
-        is_near = self._words[at] == sought
+        at, is_near = place_of(self._words, words_of(asked, 0))
         found = np.flatnonzero(is_near)
-        some, there = asked.taken(found), self._keys.taken(at[found])
-        is_same = some.size == there.size
-        for number in range(1, -(-int(some.size.max(initial=0)) // WORD)):
-            is_same &= words_of(some, number) == words_of(there, number)
-        found = found[is_same]
+        found = found[are_equal(asked.taken(found), self._keys.taken(at[found]))]
         return Matches(which, is_near, found + which.start, self._values.taken(at[found]), self._kinds[at[found]])
 
 

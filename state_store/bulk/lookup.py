@@ -16,31 +16,24 @@ import numpy.typing as npt
 
 from pyspark_ckpt.state_store.bulk.blocks import DELETION
 from pyspark_ckpt.state_store.bulk.cells import Cells
-from pyspark_ckpt.state_store.bulk.column_file import ColumnFile, OpenColumnFiles
-from pyspark_ckpt.state_store.bulk.order import WORD, Bools, words_of
+from pyspark_ckpt.state_store.bulk.column_file import FEW_TIES, MOST_KEY_BYTES, ColumnFile, OpenColumnFiles
+from pyspark_ckpt.state_store.bulk.order import WORD, Bools, are_equal, place_of, words_of
 from pyspark_ckpt.state_store.bulk.packed import Integers, Packed, concatenated
 from pyspark_ckpt.state_store.bulk.sorted_table import BLOCK_BYTES, SortedTable
 from pyspark_ckpt.state_store.bulk.table_scan import Portion
+from pyspark_ckpt.state_store.column_names import LEAST_KEYS, ROWS_A_KEY
 from pyspark_ckpt.state_store.database import Reader, TableFile
 from pyspark_ckpt.state_store.errors import InternalError
 
-LEAST_KEYS = 2048
-"""Fewer are left to RocksDB."""
-ROWS_A_KEY = 2
-"""A file is read if it has at most so many rows for each key that is left, and the next one if one row in so many was
-asked for."""
 ROWS_A_KEY_BESIDE = 8
-"""... or so many rows, if most older ones are in column files."""
+"""A file is read if it has at most ROWS_A_KEY rows for each key that is left, and the next one if one row in so many
+was asked for; or so many rows, if most older ones are in column files."""
 BYTES_A_KEY = 512
 """... and has at most so many bytes for each."""
-MOST_KEY_BYTES = 64
-"""Longer keys are left to RocksDB."""
 MOST_BYTES = 32 << 20
 """Of memory for what is read at once: keys of which there is more are left to RocksDB."""
 MOST_BESIDE = 8
 """What is found is copied if there are so many times its bytes beside it, which would be kept with it."""
-FEW_TIES = 64
-"""One row in so many may begin with the same bytes as another: keys of such are left to RocksDB."""
 
 
 def look_up(reader: Reader, keys: Packed, columns: OpenColumnFiles | None = None) -> Cells:
@@ -59,7 +52,7 @@ class _Search:
 
     def __init__(self, reader: Reader, keys: Packed, columns: OpenColumnFiles | None) -> None:
         self._reader, self._keys = reader, keys
-        self._columns = columns if columns is not None and columns.have_most_of(reader.table_files()) else None
+        self._columns = columns
         self._places: list[Integers] = []
         self._values: list[Packed] = []
         self._is_known = np.zeros(len(keys), np.bool_)
@@ -68,7 +61,10 @@ class _Search:
 
     def in_files(self) -> None:
         """Look into files, newest first, as long as that is worth its while."""
-        for file in self._reader.table_files():
+        files = self._reader.table_files()
+        if self._columns is not None and not self._columns.have_most_of(files):
+            self._columns = None
+        for file in files:
             if len(self._left) < LEAST_KEYS:
                 return
             asked = self._keys.taken(self._left)
@@ -180,19 +176,9 @@ def _positions(asked: Packed, stored: Packed) -> tuple[Integers, Bools]:
         # Words that are told apart by the next one, too, are numbered anew.
         groups, more = np.cumsum(is_new), words_of(stored, number)
         distinct, codes = np.unique(more, return_inverse=True)
-        at, is_there = _place_of(found, sought)
-        code, is_known = _place_of(distinct, words_of(asked, number))
+        at, is_there = place_of(found, sought)
+        code, is_known = place_of(distinct, words_of(asked, number))
         found = (groups * len(distinct) + codes).astype(np.uint64)
         sought = np.where(is_there & is_known, groups[at] * len(distinct) + code, 0).astype(np.uint64)
-    at, is_near = _place_of(found, sought)
-    candidates = stored.taken(at)
-    is_there = is_near & (asked.size == candidates.size)
-    for number in range(words):
-        is_there &= words_of(asked, number) == words_of(candidates, number)
-    return np.where(is_near, at, -1), is_there
-
-
-def _place_of(numbers: npt.NDArray[np.uint64], sought: npt.NDArray[np.uint64]) -> tuple[Integers, Bools]:
-    """The first place of each among numbers that rise, and whether it is there."""
-    at = np.minimum(np.searchsorted(numbers, sought), len(numbers) - 1)
-    return at, numbers[at] == sought
+    at, is_near = place_of(found, sought)
+    return np.where(is_near, at, -1), is_near & are_equal(asked, stored.taken(at))

@@ -139,6 +139,20 @@ def _in_order_one_by_one(keys: Packed) -> tuple[Integers, Bools]:
     return np.array(order), np.array(is_same)
 
 
+def place_of(numbers: npt.NDArray[np.uint64], sought: npt.NDArray[np.uint64]) -> tuple[Integers, Bools]:
+    """The first place of each among numbers that rise, and whether it is there."""
+    at = np.minimum(np.searchsorted(numbers, sought), len(numbers) - 1)
+    return at, numbers[at] == sought
+
+
+def are_equal(keys: Packed, others: Packed) -> Bools:
+    """Which keys equal the other one at their place."""
+    is_same: Bools = keys.size == others.size
+    for number in range(-(-int(keys.size.max(initial=0)) // WORD)):
+        is_same &= words_of(keys, number) == words_of(others, number)
+    return is_same
+
+
 def words_of(keys: Packed, number: int) -> npt.NDArray[np.uint64]:
     """Eight bytes of each key, from ``number`` times eight on, as a number that compares as they do.
 
