@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ from pyspark_ckpt.state_store.store_version import Workplace
 
 AT_ONCE = 2
 """New stores that a task makes side by side: while one waits for the disk, rows of the other are read."""
+_READING = threading.Lock()
+"""Rows are read by one thread at a time: each gives the interpreter's lock away for every block, and wants it back."""
 LEAST_COMPACTED = 5
 """From so many runs on they are merged: each is one more file that a look-up asks. Fewer RocksDB merges with others."""
 
@@ -146,7 +149,8 @@ def publish(
     was killed are in no manifest, and go with the clean-up of the query. Raises StorageError, InternalError.
     """
     identity = new.identity
-    digests = digests_of(database, new.merged.states, known)
+    with _READING:
+        digests = digests_of(database, new.merged.states, known)
     meta = new.meta(digests)
     if database.marker() != meta.marker:
         raise InternalError(f"{identity}: the database of {meta.marker} says that it is {database.marker()}.")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pyspark_ckpt.state_store.bulk.packed import WIDEST, Bytes, Integers, Packed
+from pyspark_ckpt.state_store.bulk.packed import WIDEST, Bytes, Integers, Packed, are_same, repeated
 from pyspark_ckpt.state_store.errors import FormatError
 
 SUFFIX_BYTES = 8
@@ -63,11 +63,13 @@ class Found:
 
     def size_bytes(self, blocks: npt.NDArray[np.bool_]) -> int:
         """About what the entries of some of the blocks take in memory, as objects of Python as well."""
-        some = np.repeat(blocks, self.counts)
-        keys = (self.shared + self.own)[some]
+        keys, others = self.shared + self.own, self.own + self.size
+        if not blocks.all():
+            some = np.repeat(blocks, self.counts)
+            keys, others = keys[some], others[some]
         widest = int(keys.max(initial=0))
         in_keys = int(keys.sum()) if widest > WIDEST else len(keys) * widest
-        return in_keys + int((self.own + self.size)[some].sum()) + len(keys) * ENTRY_BYTES
+        return in_keys + int(others.sum()) + len(keys) * ENTRY_BYTES
 
     def entries(self, what: str) -> Entries:
         """Put them together. Raises FormatError about ``what``."""
@@ -77,7 +79,7 @@ class Found:
         return _with_keys(self.data, self.shared, self.own, self.at, values, what)
 
 
-def find(blocks: Sequence[bytes], what: str) -> Found:
+def find(blocks: Sequence[bytes | memoryview], what: str) -> Found:
     """All entries of data blocks. Raises FormatError about ``what``."""
     if not blocks:
         nothing = np.zeros(0, np.int64)
@@ -90,7 +92,7 @@ def find(blocks: Sequence[bytes], what: str) -> Found:
     return Found(data, np.add.reduceat(counts, np.cumsum(runs) - runs), *_headers(data, at))
 
 
-def _laid_out(blocks: Sequence[bytes], what: str) -> tuple[Bytes, Integers, Integers, Integers]:
+def _laid_out(blocks: Sequence[bytes | memoryview], what: str) -> tuple[Bytes, Integers, Integers, Integers]:
     """The blocks in one array, where the entries of each begin and end in it, and how many runs it has."""
     pad = bytes(WIDEST)
     data = np.frombuffer(b"".join([pad, *blocks, pad]), np.uint8)
@@ -116,8 +118,8 @@ def _alike(data: Bytes, begins: Integers, ends: Integers) -> Found | None:
     headers = np.ndarray((len(data) - 7,), "<u8", data, 0, (1,))[at] << np.uint64(64 - 8 * header_bytes)
     if not len(at) or (headers != headers[0]).any():
         return None
-    shape = len(at)
-    return Found(data, counts, np.zeros(shape, np.int64), np.full(shape, own), np.full(shape, size), at + header_bytes)
+    shared, own, size = (repeated(each, len(at)) for each in (0, own, size))
+    return Found(data, counts, shared, own, size, at + header_bytes)
 
 
 def _walked(data: Bytes, at: Integers, ends: Integers, what: str) -> tuple[Integers, Integers]:
@@ -182,11 +184,12 @@ def varints(data: Bytes, at: Integers) -> tuple[Integers, Integers]:
 
 def _with_keys(data: Bytes, shared: Integers, own: Integers, at: Integers, values: Packed, what: str) -> Entries:
     """The entries with their keys put together of what each shares with the one before, and its own."""
-    size = shared + own
-    if int(size.min()) < SUFFIX_BYTES or shared[0] or (shared[1:] > size[:-1]).any():
+    is_shared = bool(shared[0]) or not are_same(shared)
+    size = shared + own if is_shared else own
+    if int(size.min()) < SUFFIX_BYTES or (is_shared and (shared[0] or (shared[1:] > size[:-1]).any())):
         raise FormatError(f"{what} is damaged: an entry has no key.")
     width = int(size.max(initial=0))
-    if not shared.any():
+    if not is_shared:
         keys = Packed(data, at, size)
     elif width > WIDEST:
         keys = _long_keys(data.tobytes(), shared, own, at)
@@ -202,7 +205,7 @@ def _with_keys(data: Bytes, shared: Integers, own: Integers, at: Integers, value
     kinds = (suffixes & np.uint64(0xFF)).astype(np.uint8)
     if (kinds > VALUE).any():
         raise FormatError(f"{what} is damaged: it has entries that are neither values nor deletions.")
-    return Entries(Packed(keys.data, keys.at, size - SUFFIX_BYTES), values, suffixes >> np.uint64(8), kinds)
+    return Entries(keys.before(SUFFIX_BYTES), values, suffixes >> np.uint64(8), kinds)
 
 
 def _long_keys(data: bytes, shared: Integers, own: Integers, at: Integers) -> Packed:

@@ -25,7 +25,7 @@ import pyarrow as pa
 from xxhash import xxh3_64, xxh3_64_hexdigest
 
 from pyspark_ckpt.state_store.bulk.blocks import Entries
-from pyspark_ckpt.state_store.bulk.order import Bools, are_equal, place_of, words_of
+from pyspark_ckpt.state_store.bulk.order import Bools, are_equal, place_of
 from pyspark_ckpt.state_store.bulk.packed import Integers, Packed, concatenated
 from pyspark_ckpt.state_store.bulk.sorted_table import SortedTable
 from pyspark_ckpt.state_store.bulk.table_scan import Portion, between
@@ -104,7 +104,7 @@ def _runs(table: SortedTable, bounds: tuple[bytes, bytes]) -> Iterator[Entries |
 
 
 def _is_useful(entries: Entries) -> bool:
-    words = words_of(entries.keys, 0)
+    words = entries.keys.words(0)
     ties = int((words[1:] == words[:-1]).sum())
     return (
         ties * FEW_TIES <= len(entries)
@@ -116,7 +116,7 @@ def _is_useful(entries: Entries) -> bool:
 def _batch(parts: list[Entries]) -> pa.RecordBatch:
     keys, values = concatenated([part.keys for part in parts]), concatenated([part.values for part in parts])
     kinds = np.concatenate([part.kinds for part in parts])
-    arrays = [pa.array(words_of(keys, 0)), _binary(keys), _binary(values), pa.array(kinds)]
+    arrays = [pa.array(keys.words(0)), _binary(keys), _binary(values), pa.array(kinds)]
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
 
@@ -185,7 +185,7 @@ class _Part:
         self.first, self.last = keys[0].as_py(), keys[-1].as_py()
 
     def matches(self, asked: Packed, which: slice) -> Matches:
-        at, is_near = place_of(self._words, words_of(asked, 0))
+        at, is_near = place_of(self._words, asked.words(0))
         found = np.flatnonzero(is_near)
         found = found[are_equal(asked.taken(found), self._keys.taken(at[found]))]
         return Matches(which, is_near, found + which.start, self._values.taken(at[found]), self._kinds[at[found]])

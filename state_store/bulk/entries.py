@@ -7,12 +7,13 @@ and values of one size are handled all at once, so there should be few sizes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from pyspark_ckpt.state_store.bulk.blocks import DELETION, MORE, SUFFIX_BYTES, VALUE
 from pyspark_ckpt.state_store.bulk.order import Bools
-from pyspark_ckpt.state_store.bulk.packed import Bytes, Integers
+from pyspark_ckpt.state_store.bulk.packed import Bytes, Integers, are_same, chained, repeated
 from pyspark_ckpt.state_store.bulk.rows import RowColumns
 
 _SUFFIX = VALUE.to_bytes(SUFFIX_BYTES, "little")
@@ -34,7 +35,7 @@ class Encoded:
     @property
     def are_alike(self) -> bool:
         """Whether all of them have one size, and so have their keys; true if there are none."""
-        return all(not len(self) or each.min() == each.max() for each in (self.sizes, self.key_at, self.key_sizes))
+        return all(map(are_same, (self.sizes, self.key_at, self.key_sizes)))
 
     def behind(self, count: int, size_bytes: int) -> Encoded:
         """Those that come after the first ``count``, which have so many bytes."""
@@ -46,8 +47,8 @@ def joined_entries(parts: list[Encoded]) -> Encoded:
     """All of them."""
     if len(parts) == 1:
         return parts[0]
-    columns = [(part.data, part.sizes, part.key_at, part.key_sizes) for part in parts]
-    return Encoded(*(np.concatenate(some) for some in zip(*columns, strict=True)))
+    columns = zip(*((part.sizes, part.key_at, part.key_sizes) for part in parts), strict=True)
+    return Encoded(np.concatenate([part.data for part in parts]), *map(chained, columns))
 
 
 def encoded(rows: RowColumns, there: Bools) -> Encoded:
@@ -64,7 +65,7 @@ def _of_values(rows: RowColumns) -> Encoded:
     if len(parts) == 1:
         ((_, entries),) = parts
         said = entries.shape[1], int(_key_at(rows.taken(slice(1)))[0]), int(rows.keys.size[0])
-        return Encoded(entries.reshape(-1), *(np.broadcast_to(np.int64(each), len(rows)) for each in said))
+        return Encoded(entries.reshape(-1), *(repeated(each, len(rows)) for each in said))
     key_at = _key_at(rows)
     sizes = key_at + rows.keys.size + SUFFIX_BYTES + rows.values.size
     ends = np.cumsum(sizes)
@@ -96,6 +97,7 @@ def _of_one_size(rows: RowColumns) -> Bytes:
     return entries.view(np.uint8).reshape(len(rows), len(blank))
 
 
+@lru_cache(1 << 10)
 def varint(number: int) -> bytes:
     """A number, seven bits a byte."""
     digits = bytearray()

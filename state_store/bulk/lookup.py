@@ -17,8 +17,8 @@ import numpy.typing as npt
 from pyspark_ckpt.state_store.bulk.blocks import DELETION
 from pyspark_ckpt.state_store.bulk.cells import Cells
 from pyspark_ckpt.state_store.bulk.column_file import FEW_TIES, MOST_KEY_BYTES, ColumnFile, OpenColumnFiles
-from pyspark_ckpt.state_store.bulk.order import WORD, Bools, are_equal, place_of, words_of
-from pyspark_ckpt.state_store.bulk.packed import Integers, Packed, concatenated
+from pyspark_ckpt.state_store.bulk.order import Bools, are_equal, place_of
+from pyspark_ckpt.state_store.bulk.packed import WORD, Integers, Packed, concatenated
 from pyspark_ckpt.state_store.bulk.sorted_table import BLOCK_BYTES, SortedTable
 from pyspark_ckpt.state_store.bulk.table_scan import Portion
 from pyspark_ckpt.state_store.column_names import LEAST_KEYS, ROWS_A_KEY
@@ -167,17 +167,17 @@ def _positions(asked: Packed, stored: Packed) -> tuple[Integers, Bools]:
     A key that is not there has -1 if that is known. If it has a position, RocksDB is to be asked, and no older file:
     another one, which begins with the same bytes, is there.
     """
-    found, sought = words_of(stored, 0), words_of(asked, 0)
+    found, sought = stored.words(0), asked.words(0)
     words = -(-int(asked.size.max()) // WORD)
     for number in range(1, words):
         is_new = np.concatenate(([True], found[1:] != found[:-1]))
         if (len(found) - int(is_new.sum())) * FEW_TIES <= len(found):
             break
         # Words that are told apart by the next one, too, are numbered anew.
-        groups, more = np.cumsum(is_new), words_of(stored, number)
+        groups, more = np.cumsum(is_new), stored.words(number)
         distinct, codes = np.unique(more, return_inverse=True)
         at, is_there = place_of(found, sought)
-        code, is_known = place_of(distinct, words_of(asked, number))
+        code, is_known = place_of(distinct, asked.words(number))
         found = (groups * len(distinct) + codes).astype(np.uint64)
         sought = np.where(is_there & is_known, groups[at] * len(distinct) + code, 0).astype(np.uint64)
     at, is_near = place_of(found, sought)

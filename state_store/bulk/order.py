@@ -9,10 +9,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from pyspark_ckpt.state_store.bulk.packed import WIDEST, Integers, Packed, concatenated
+from pyspark_ckpt.state_store.bulk.packed import WIDEST, WORD, Integers, Packed, Words, concatenated
 from pyspark_ckpt.state_store.bulk.rows import RowColumns
 
-WORD = 8
 WIDE = 64
 """Wider keys are not padded to one width."""
 FEW_TIES = 16
@@ -55,7 +54,7 @@ def in_order(keys: Packed) -> tuple[Integers, Bools]:
     widest = int(keys.size.max(initial=0))
     if widest > WIDEST:
         return _in_order_one_by_one(keys)
-    found = words_of(keys, 0)
+    found = keys.first_words
     if widest <= WIDE and _has_ties(found):
         return _in_order_as_wholes(keys)
     order = np.argsort(found, kind="stable")
@@ -72,7 +71,7 @@ def in_order(keys: Packed) -> tuple[Integers, Bools]:
         tied[:-1] |= is_same[1:]
         places = np.flatnonzero(tied)
         some = keys.taken(order[places])
-        found = words_of(some, number) if number < last else some.size.astype(np.uint64)
+        found = some.words(number) if number < last else some.size.astype(np.uint64)
         again = np.lexsort((found, np.cumsum(~is_same[places])))
         order[places] = order[places][again]
         found = found[again]
@@ -82,7 +81,7 @@ def in_order(keys: Packed) -> tuple[Integers, Bools]:
 
 def out_of_order(keys: Packed) -> int | None:
     """The position of a key that is not greater than the one before it; None if there is none."""
-    words = words_of(keys, 0)
+    words = keys.first_words
     if (words[1:] > words[:-1]).all():
         return None
     if int(keys.size.max()) <= WIDE:
@@ -94,7 +93,7 @@ def out_of_order(keys: Packed) -> int | None:
     return None if is_right.all() else int(is_right.argmin())
 
 
-def _has_ties(words: npt.NDArray[np.uint64]) -> bool:
+def _has_ties(words: Words) -> bool:
     return int((words[1:] == words[:-1]).sum()) * FEW_TIES > len(words)
 
 
@@ -139,7 +138,7 @@ def _in_order_one_by_one(keys: Packed) -> tuple[Integers, Bools]:
     return np.array(order), np.array(is_same)
 
 
-def place_of(numbers: npt.NDArray[np.uint64], sought: npt.NDArray[np.uint64]) -> tuple[Integers, Bools]:
+def place_of(numbers: Words, sought: Words) -> tuple[Integers, Bools]:
     """The first place of each among numbers that rise, and whether it is there."""
     at = np.minimum(np.searchsorted(numbers, sought), len(numbers) - 1)
     return at, numbers[at] == sought
@@ -149,21 +148,5 @@ def are_equal(keys: Packed, others: Packed) -> Bools:
     """Which keys equal the other one at their place."""
     is_same: Bools = keys.size == others.size
     for number in range(-(-int(keys.size.max(initial=0)) // WORD)):
-        is_same &= words_of(keys, number) == words_of(others, number)
+        is_same &= keys.words(number) == others.words(number)
     return is_same
-
-
-def words_of(keys: Packed, number: int) -> npt.NDArray[np.uint64]:
-    """Eight bytes of each key, from ``number`` times eight on, as a number that compares as they do.
-
-    Zeros stand for those that it has not.
-    """
-    at, data = keys.at + number * WORD, keys.data
-    if len(keys) and int(at.max()) + WORD > len(data):
-        data = np.concatenate([data, np.zeros(WORD * (number + 1), np.uint8)])
-    words = np.ndarray((max(0, len(data) - WORD + 1),), ">u8", data, 0, (1,))[at].astype(np.uint64)
-    if int(keys.size.min(initial=WORD * (number + 1))) >= WORD * (number + 1):
-        return words
-    count = np.clip(keys.size - number * WORD, 0, WORD)
-    lacking = (8 * (WORD - count)).astype(np.uint64)
-    return np.where(count > 0, words >> lacking << lacking, np.uint64(0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +15,45 @@ WIDEST = 512
 FEW_WIDTHS = 64
 """Strings of more sizes are copied one by one."""
 
+WORD = 8
+
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+
+
+def repeated(number: int, count: int) -> Integers:
+    """A number so many times, which takes no memory, and cannot be written to."""
+    return _repeated(np.array([number]), count)
+
+
+def are_same(numbers: Integers) -> bool:
+    """Whether all numbers are the same; true if there are none."""
+    return _is_repeated(numbers) or not len(numbers) or bool((numbers == numbers[0]).all())
+
+
+def _is_repeated(numbers: Integers) -> bool:
+    return numbers.strides == (0,) and len(numbers) > 0
+
+
+def _repeated(one: Integers, count: int) -> Integers:
+    """The only number of an array so many times; numpy's own way takes several microseconds."""
+    numbers: Integers = np.ndarray((count,), one.dtype, one, 0, (0,))
+    numbers.flags.writeable = False
+    return numbers
+
+
+def chained(parts: Sequence[Integers]) -> Integers:
+    """Arrays one behind the other; there must be one."""
+    first = parts[0]
+    if all(_is_repeated(each) and each[0] == first[0] for each in parts):
+        return _repeated(first[:1], sum(map(len, parts)))
+    return np.concatenate(parts)
+
+
+def _more(numbers: Integers, count: int) -> Integers:
+    """Each number and ``count``."""
+    return _repeated(numbers[:1] + count, len(numbers)) if _is_repeated(numbers) else numbers + count
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +74,7 @@ class Packed:
     def of_matrix(cls, rows: Bytes) -> Packed:
         """The rows of a matrix, which is not copied if it is contiguous."""
         count, width = rows.shape
-        return cls(rows.reshape(-1), np.arange(count) * width, np.full(count, width))
+        return cls(rows.reshape(-1), np.arange(count) * width, repeated(width, count))
 
     def __len__(self) -> int:
         """How many there are."""
@@ -49,7 +87,9 @@ class Packed:
 
     def taken(self, which: slice | npt.NDArray[np.generic]) -> Packed:
         """Those at some positions, or where a mask is true; nothing is copied but where they are."""
-        return Packed(self.data, self.at[which], self.size[which])
+        at = self.at[which]
+        is_one = _is_repeated(self.size)
+        return Packed(self.data, at, _repeated(self.size[:1], len(at)) if is_one else self.size[which])
 
     def prefixed(self, head: bytes) -> Packed:
         """Each behind ``head``, copied."""
@@ -57,13 +97,7 @@ class Packed:
 
     def behind_heads(self, heads: Bytes) -> Packed:
         """Each behind its row of a matrix, copied."""
-        widths, size = self.widths(), heads.shape[1]
-        if len(widths) != 1:
-            return side_by_side(Packed.of_matrix(np.ascontiguousarray(heads)), self)
-        rows = np.empty((len(self), size + widths[0]), np.uint8)
-        rows[:, :size] = heads
-        rows[:, size:] = self.matrix(widths[0])
-        return Packed.of_matrix(rows)
+        return side_by_side(Packed.of_matrix(np.ascontiguousarray(heads)), self)
 
     def dense(self) -> Packed:
         """The same, copied so that there is nothing beside them."""
@@ -71,15 +105,15 @@ class Packed:
 
     def behind(self, count: int) -> Packed:
         """Each without its first ``count`` bytes, which it must have."""
-        return Packed(self.data, self.at + count, self.size - count)
+        return Packed(self.data, self.at + count, _more(self.size, -count))
 
     def before(self, count: int) -> Packed:
         """Each without its last ``count`` bytes, which it must have."""
-        return Packed(self.data, self.at, self.size - count)
+        return Packed(self.data, self.at, _more(self.size, -count))
 
     def widths(self) -> list[int]:
         """All sizes that there are, rising."""
-        if len(self) and (self.size == self.size[0]).all():
+        if len(self) and are_same(self.size):
             return [int(self.size[0])]
         return [int(size) for size in np.unique(self.size)]
 
@@ -92,7 +126,27 @@ class Packed:
 
     def heads(self, count: int) -> Bytes:
         """The first ``count`` bytes of each, which it must have, one row each, copied."""
-        return Packed(self.data, self.at, np.full(len(self), count)).matrix(count)
+        return Packed(self.data, self.at, repeated(count, len(self))).matrix(count)
+
+    def words(self, number: int) -> Words:
+        """Eight bytes of each, from ``number`` times eight on, as a number that compares as they do.
+
+        Zeros stand for those that it has not.
+        """
+        at, data = self.at + number * WORD if number else self.at, self.data
+        if len(self) and int(at.max()) + WORD > len(data):
+            data = np.concatenate([data, np.zeros(WORD * (number + 1), np.uint8)])
+        words = np.ndarray((max(0, len(data) - WORD + 1),), ">u8", data, 0, (1,))[at].astype(np.uint64)
+        if int(self.size.min(initial=WORD * (number + 1))) >= WORD * (number + 1):
+            return words
+        count = np.clip(self.size - number * WORD, 0, WORD)
+        lacking = (8 * (WORD - count)).astype(np.uint64)
+        return np.where(count > 0, words >> lacking << lacking, np.uint64(0))
+
+    @cached_property
+    def first_words(self) -> Words:
+        """The same as ``words(0)``, kept."""
+        return self.words(0)
 
     def strings(self) -> list[bytes]:
         """Each as an object of its own."""
@@ -116,12 +170,14 @@ def concatenated(parts: Sequence[Packed]) -> Packed:
     begins = np.cumsum([0, *(len(part.data) for part in dense)])
     at = [part.at + begin for part, begin in zip(dense, begins.tolist(), strict=False)]
     return Packed(
-        np.concatenate([part.data for part in dense]), np.concatenate(at), np.concatenate([part.size for part in dense])
+        np.concatenate([part.data for part in dense]), np.concatenate(at), chained([part.size for part in dense])
     )
 
 
 def side_by_side(*columns: Packed) -> Packed:
     """Of each row of some columns the strings, one behind the other, copied."""
+    if all(len(column) and are_same(column.size) for column in columns):
+        return _matrices(columns)
     size = np.sum([column.size for column in columns], axis=0)
     at = np.cumsum(size) - size
     data = np.empty(int(size.sum()), np.uint8)
@@ -130,6 +186,18 @@ def side_by_side(*columns: Packed) -> Packed:
         _copy(column, data, begins)
         begins += column.size
     return Packed(data, at, size)
+
+
+def _matrices(columns: Sequence[Packed]) -> Packed:
+    """As ``side_by_side``, of columns that have strings of one size each."""
+    widths = [int(column.size[0]) for column in columns]
+    if len(columns) == 1:
+        return Packed.of_matrix(columns[0].matrix(widths[0]))
+    rows, at = np.empty((len(columns[0]), sum(widths)), np.uint8), 0
+    for column, width in zip(columns, widths, strict=True):
+        rows[:, at : at + width] = column.matrix(width)
+        at += width
+    return Packed.of_matrix(rows)
 
 
 def _copy(strings: Packed, data: Bytes, begins: Integers) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pyspark_ckpt.state_store.bulk.packed import Integers, Packed, concatenated
+from pyspark_ckpt.state_store.bulk.packed import Integers, Packed, are_same, concatenated
 from pyspark_ckpt.state_store.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
 
 
@@ -46,7 +46,7 @@ class RowColumns:
     @property
     def are_of_one_size(self) -> bool:
         """Whether all keys have one size, and all values, of rows of which there is one at least."""
-        return bool(all(each.size.min() == each.size.max() for each in (self.keys, self.values)))
+        return are_same(self.keys.size) and are_same(self.values.size)
 
     @property
     def sizes(self) -> Integers:

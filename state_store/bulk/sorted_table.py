@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
 from pyspark_ckpt.state_store.bulk.blocks import MORE, SUFFIX_BYTES, find, varints
-from pyspark_ckpt.state_store.bulk.packed import Integers, Packed
+from pyspark_ckpt.state_store.bulk.packed import Bytes, Integers, Packed
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
 
 FOOTER_BYTES = 53
@@ -126,17 +126,57 @@ class Content:
     at: Integers
     size: Integers
 
+    @cached_property
+    def _ends(self) -> Integers:
+        return self.at + self.size
+
+    @cached_property
+    def _kinds(self) -> Bytes:
+        """How each is compressed."""
+        return np.frombuffer(self.data, np.uint8)[self._ends]
+
+    @cached_property
+    def _inflated(self) -> tuple[Integers, Integers]:
+        """Of each, if it is compressed, its bytes before that, as it says itself; and where it begins behind that."""
+        data = np.frombuffer(self.data, np.uint8)
+        if int(self.at[-1]) + _MOST_DIGITS > len(data):  # a damaged number may have no end
+            data = np.append(data, np.zeros(_MOST_DIGITS, np.uint8))
+        return varints(data, self.at)
+
     @property
     def size_bytes(self) -> int:
-        """Bytes of all before compression, as they say themselves."""
-        data = np.frombuffer(self.data + bytes(_MOST_DIGITS), np.uint8)  # a damaged number may have no end
-        inflated, _ = varints(data, self.at)
-        return int(np.where(data[self.at + self.size] == PLAIN, self.size, inflated).sum())
+        """Bytes of all before compression."""
+        return int(np.where(self._kinds == PLAIN, self.size, self._inflated[0]).sum())
 
-    def blocks(self) -> list[bytes]:
+    def blocks(self) -> list[bytes | memoryview]:
         """Each before compression. Raises FormatError."""
-        places = zip(self.at.tolist(), self.size.tolist(), strict=True)
-        return [self.table.inflated(self.data, at, size) for at, size in places]
+        content = memoryview(self.data)
+        stored = [content[at:end] for at, end in zip(self.at.tolist(), self._ends.tolist(), strict=True)]
+        self._check(stored)
+        if not self._kinds.any():
+            return list(stored)
+        lengths, begins = self._inflated
+        places = zip(stored, self._kinds.tolist(), lengths.tolist(), (begins - self.at).tolist(), strict=True)
+        try:
+            return [
+                block if kind == PLAIN else _CODEC[kind].decompress(block[begin:], length, asbytes=True)
+                for block, kind, length, begin in places
+            ]
+        except (OSError, pa.ArrowException) as problem:
+            raise self.table.damaged(f"a block cannot be read: {problem}") from problem
+
+    def _check(self, stored: Sequence[memoryview]) -> None:
+        """Raise FormatError for blocks that are damaged, as far as that is seen before they are inflated."""
+        sums = np.fromiter(map(xxh3_64_intdigest, stored), np.uint64, len(stored))
+        sums ^= self._kinds * np.uint64(_LAST_BYTE)
+        said = np.ndarray((len(self.data) - 3,), "<u4", self.data, 0, (1,))[self._ends + 1]
+        if (sums.astype(np.uint32) != said).any():
+            raise self.table.damaged("the checksum of a block is wrong")
+        unknown = set(self._kinds.tolist()) - {PLAIN, *_CODECS}
+        if unknown:
+            raise self.table.damaged(f"a block is compressed in the way {min(unknown)}")
+        if (too_long := (self._kinds != PLAIN) & (self._inflated[0] > MOST_BLOCK_BYTES)).any():
+            raise self.table.damaged(f"a block has {self._inflated[0][too_long][0]} bytes")
 
 
 class SortedTable:
@@ -188,7 +228,7 @@ class SortedTable:
         if not self._count("rocksdb.index.key.is.user.key", fixed=True):
             keys = Packed(keys.data, keys.at, keys.size - SUFFIX_BYTES)
         if len(keys) != self._count("rocksdb.num.data.blocks"):
-            raise self._damaged(f"its index has {len(keys)} blocks")
+            raise self.damaged(f"its index has {len(keys)} blocks")
         return Blocks(keys, at, size)
 
     @cached_property
@@ -218,7 +258,7 @@ class SortedTable:
         if not len(self.blocks):
             return None
         at, size = int(self.blocks.at[-1]), int(self.blocks.size[-1])
-        last = find([self.inflated(self.bytes_at(at, size + TRAILER_BYTES), 0, size)], str(self.path))
+        last = find([self._block((at, size))], str(self.path))
         keys = last.entries(str(self.path)).keys
         return keys[len(keys) - 1]
 
@@ -230,13 +270,13 @@ class SortedTable:
         footer = self.bytes_at(max(0, self._size - FOOTER_BYTES), FOOTER_BYTES)
         version, magic = struct.unpack_from("<IQ", footer, FOOTER_BYTES - 12)
         if magic != MAGIC or version not in FORMATS or footer[0] != XXH3:
-            raise self._damaged(f"it ends like no table of the formats {FORMATS.start} to {FORMATS.stop - 1} with xxh3")
+            raise self.damaged(f"it ends like no table of the formats {FORMATS.start} to {FORMATS.stop - 1} with xxh3")
         meta, at = _handle(footer, 1)
         return meta, _handle(footer, at)[0]
 
     def _refuse_unknown(self) -> None:
         if self._count("rocksdb.merge.operands") or self._count("rocksdb.block.based.table.index.type", fixed=True):
-            raise self._damaged("it has merge operands, or an index in parts")
+            raise self.damaged("it has merge operands, or an index in parts")
 
     def _count(self, name: str, *, fixed: bool = False) -> int:
         value = self.properties.get(name.encode(), b"\0")
@@ -244,41 +284,23 @@ class SortedTable:
 
     def _block(self, handle: Handle) -> bytes:
         at, size = handle
-        return bytes(self.inflated(self.bytes_at(at, size + TRAILER_BYTES), 0, size))
-
-    def inflated(self, content: bytes, at: int, size: int) -> bytes:
-        """The block of so many bytes at a place of ``content``, before compression. Raises FormatError."""
-        end = at + size
-        kind = content[end]
-        block = memoryview(content)[at:end]
-        if checksum_of(block, kind) != _U32.unpack_from(content, end + 1)[0]:
-            raise self._damaged("the checksum of a block is wrong")
-        if kind == PLAIN:
-            return content[at:end]
-        if kind not in _CODECS:
-            raise self._damaged(f"a block is compressed in the way {kind}")
-        length, begin = _varint(content, at)
-        if length > MOST_BLOCK_BYTES:
-            raise self._damaged(f"a block has {length} bytes")
-        try:
-            inflated: bytes = _CODEC[kind].decompress(block[begin - at :], length, asbytes=True)
-        except (OSError, pa.ArrowException) as problem:
-            raise self._damaged(f"a block cannot be read: {problem}") from problem
-        return inflated
+        content = Content(self, self.bytes_at(at, size + TRAILER_BYTES), np.array([0]), np.array([size]))
+        return bytes(content.blocks()[0])
 
     def bytes_at(self, at: int, size: int) -> bytes:
         """A piece of the file. Raises FormatError, StorageError."""
         if not 0 <= at <= self._size - size:
-            raise self._damaged("it is too short")
+            raise self.damaged("it is too short")
         try:
             content = os.pread(self._file, size, at)
         except OSError as problem:
             raise StorageError(f"Could not read {self.path}: {problem}") from problem
         if len(content) != size:
-            raise self._damaged("it is too short")
+            raise self.damaged("it is too short")
         return content
 
-    def _damaged(self, why: str) -> FormatError:
+    def damaged(self, why: str) -> FormatError:
+        """What is raised for a file that is."""
         return FormatError(f"{self.path} is damaged: {why}.")
 
 

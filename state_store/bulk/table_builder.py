@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark_ckpt.state_store.bulk.blocks import SUFFIX_BYTES
 from pyspark_ckpt.state_store.bulk.entries import Encoded, encoded, joined_entries, varint
 from pyspark_ckpt.state_store.bulk.filters import KEY_BYTES, filter_of, key_hashes, prefix_hashes
-from pyspark_ckpt.state_store.bulk.order import Bools, out_of_order, words_of
+from pyspark_ckpt.state_store.bulk.order import Bools, out_of_order
 from pyspark_ckpt.state_store.bulk.packed import WIDEST, Packed
 from pyspark_ckpt.state_store.bulk.rows import RowColumns
 from pyspark_ckpt.state_store.bulk.sorted_table import (
@@ -79,7 +79,7 @@ def can_be_built(rows: RowColumns) -> bool:
 
 def repeats_of(rows: RowColumns) -> int:
     """How many rows have the prefix of the one before."""
-    prefixes = words_of(rows.keys, 0) >> _BEHIND_PREFIX
+    prefixes = rows.keys.first_words >> _BEHIND_PREFIX
     return int((prefixes[1:] == prefixes[:-1]).sum())
 
 
@@ -123,6 +123,7 @@ class TableBuilder:
     def __init__(self, path: Path, tuning: Tuning, *, by_prefix: bool) -> None:
         """Begin the new file ``path``. ``by_prefix``: whether its filter is of prefixes alone. Raises StorageError."""
         self._path, self._tuning, self._by_prefix = path, tuning, by_prefix
+        self._kind = _KINDS[tuning.compression]
         self._waiting: list[Encoded] = []
         self._waiting_bytes = 0
         self._hashes: list[Hashes] = []
@@ -149,7 +150,7 @@ class TableBuilder:
         there = np.ones(len(rows), np.bool_) if there is None else there
         begins_anew = rows.keys[0][:PREFIX_BYTES] != self._last_key[:PREFIX_BYTES]
         self._require_order(rows)
-        prefixes = prefix_hashes(words_of(rows.keys, 0).byteswap())
+        prefixes = prefix_hashes(rows.keys.first_words.byteswap())
         self._add_hashes(prefixes[np.concatenate(([begins_anew], prefixes[1:] != prefixes[:-1]))])
         if not self._by_prefix:
             for _, some in rows.by_size():
@@ -169,8 +170,8 @@ class TableBuilder:
         self._write_blocks(is_last=True)
         data_bytes = self.size_bytes
         bloom, index = filter_of(self._hashes), index_of(self._first_keys, self._last_keys, self._blocks)
-        (bloom_at,) = self._append([(bloom, PLAIN)])
-        (index_at,) = self._append([self._compressed(index)])
+        (bloom_at,) = self._append([bloom], PLAIN)
+        (index_at,) = self._append([index], self._kind)
         said = {
             "block.based.table.whole.key.filtering": b"0" if self._by_prefix else b"1",
             "data.size": varint(data_bytes),
@@ -185,9 +186,9 @@ class TableBuilder:
             "tail.start.offset": varint(data_bytes),
         }
         properties = {**properties_like(self._tuning), **{f"rocksdb.{name}".encode(): said[name] for name in said}}
-        (properties_at,) = self._append([(block_of(sorted(properties.items()), len(properties)), PLAIN)])
+        (properties_at,) = self._append([block_of(sorted(properties.items()), len(properties))], PLAIN)
         meta = block_of([(_FILTER, place_of(bloom_at)), (_PROPERTIES, place_of(properties_at))], 1)
-        (meta_at,) = self._append([(meta, PLAIN)])
+        (meta_at,) = self._append([meta], PLAIN)
         self._write(footer_of(meta_at, index_at))
 
     def _add_hashes(self, hashes: Hashes) -> None:
@@ -236,7 +237,7 @@ class TableBuilder:
         )
         content = blocks.data.cast("B")
         cuts = pairwise(range(0, len(content) + 1, blocks.shape[1]))
-        self._blocks += self._append([self._compressed(content[begin:end]) for begin, end in cuts])
+        self._blocks += self._append([content[begin:end] for begin, end in cuts], self._kind)
         return entries.behind(count * rows, count * width)
 
     def _write_uneven(self, entries: Encoded, *, is_last: bool) -> Encoded:
@@ -257,12 +258,12 @@ class TableBuilder:
         runs, content = run_begins.astype("<u4").tobytes(), entries.data.data
         key_at = begins + entries.key_at
         self._add_bounds(*(Packed(entries.data, key_at[some], entries.key_sizes[some]) for some in (firsts, lasts)))
-        stored, at = [], 0
+        whole, at = [], 0
         for begin, end, count in zip(begins[firsts].tolist(), ends[lasts].tolist(), counts.tolist(), strict=True):
             tail = runs[4 * at : 4 * (at + count)] + count.to_bytes(4, "little")
-            stored.append(self._compressed(b"".join((content[begin:end], tail))))
+            whole.append(b"".join((content[begin:end], tail)))
             at += count
-        self._blocks += self._append(stored)
+        self._blocks += self._append(whole, self._kind)
         return entries.behind(behind, int(ends[behind - 1]))
 
     def _add_bounds(self, first: Packed, last: Packed) -> None:
@@ -271,23 +272,20 @@ class TableBuilder:
         self._last_keys += last.strings()
         self._bounds_bytes += int(first.size.sum()) + int(last.size.sum()) + 2 * len(first) * BOUND_BYTES
 
-    def _compressed(self, block: bytes | memoryview) -> tuple[bytes | memoryview, int]:
-        """A block as it is stored, and how it is compressed."""
-        kind = _KINDS[self._tuning.compression]
-        if kind == PLAIN:
-            return block, PLAIN
-        smaller = varint(len(block)) + _CODECS[kind].compress(block, asbytes=True)
-        return (smaller, kind) if len(smaller) < len(block) - len(block) // LEAST_SAVING else (block, PLAIN)
-
-    def _append(self, blocks: Sequence[tuple[bytes | memoryview, int]]) -> list[Handle]:
-        """Write blocks, each with its end; returns where they are."""
+    def _append(self, blocks: Sequence[bytes | memoryview], kind: int) -> list[Handle]:
+        """Write blocks, each with its end, and compressed if that saves anything; returns where they are."""
         places: list[Handle] = []
         parts: list[bytes | memoryview] = []
         at = self.size_bytes
-        for block, kind in blocks:
-            places.append((at, len(block)))
-            parts += [block, TRAILER.pack(kind, checksum_of(block, kind))]
-            at += len(block) + TRAILER.size
+        for block in blocks:
+            stored, stored_kind = block, PLAIN
+            if kind != PLAIN:
+                smaller = varint(len(block)) + _CODECS[kind].compress(block, asbytes=True)
+                if len(smaller) < len(block) - len(block) // LEAST_SAVING:
+                    stored, stored_kind = smaller, kind
+            places.append((at, len(stored)))
+            parts += (stored, TRAILER.pack(stored_kind, checksum_of(stored, stored_kind)))
+            at += len(stored) + TRAILER.size
         self._write(b"".join(parts))
         return places
 
