@@ -1,8 +1,10 @@
 """Spark's daemon for Python workers, which forks them with most of what they import already there.
 
-A new worker takes a quarter of a second to begin, and Spark ends one that has been idle for a minute. What is imported
+A new worker takes over half a second to begin, and Spark ends one that has been idle for a minute. What is imported
 here is shared by all workers. Spark's own daemon imports nothing before it forks, because threads of a process are not
 in its forks: so only modules that start none are imported here, and if one has, Spark's own daemon takes over.
+NumPy starts none where ``OMP_NUM_THREADS`` is 1, as Spark sets it for workers of one core, and Arrow none where its
+allocator is told so.
 
 Started by Spark as ``python -m pyspark_ckpt.daemon <module of the worker>``: ``configure`` sets
 ``spark.python.daemon.module``.
@@ -22,6 +24,14 @@ IMPORTED = (
     "pyspark_ckpt.spark_job",
     "pyspark_ckpt.state_store.stores",
 )
+NUMERIC = (
+    "numpy.random",
+    "pandas",
+    "pyspark_ckpt.operators",
+    "pyspark_ckpt.state_store.movement",
+)
+"""Imported as well where NumPy has one thread."""
+_ALLOCATOR = "JE_ARROW_MALLOC_CONF"
 _TASKS = Path("/proc/self/task")
 
 
@@ -30,10 +40,20 @@ def main() -> None:
     if _TASKS.exists():
         for name in IMPORTED:
             import_module(name)
+        if os.environ.get("OMP_NUM_THREADS") == "1":
+            _import_numeric()
         if len(list(_TASKS.iterdir())) > 1:
             os.execv(sys.executable, [sys.executable, "-m", SPARKS, *sys.argv[1:]])  # noqa: S606 - no shell is wanted
     gc.freeze()  # or a worker that looks for garbage copies every page of what it shares
     import_module(SPARKS).manager()
+
+
+def _import_numeric() -> None:
+    os.environ.setdefault(_ALLOCATOR, "background_thread:false")
+    for name in NUMERIC:
+        import_module(name)
+    # Workers of Spark's own daemon import NumPy themselves, and so draw other random numbers.
+    os.register_at_fork(after_in_child=import_module("numpy.random").seed)
 
 
 if __name__ == "__main__":

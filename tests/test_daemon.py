@@ -16,13 +16,24 @@ import pytest
 WORD = "of the factory"
 _INT = struct.Struct(">i")
 WITH_THREADS = "import sys; from pyspark_ckpt import daemon; daemon.IMPORTED += ('numpy',); daemon.main()"
+DRAWING = """
+import os, numpy
+from pyspark_ckpt import daemon
+daemon._import_numeric()
+for _ in range(3):
+    if not os.fork():
+        os.write(1, f"{numpy.random.random()}\\n".encode())
+        os._exit(0)
+    os.wait()
+"""
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted by Linux alone")
 
 
 @contextmanager
-def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A daemon as Spark starts it, and its port."""
-    surroundings = {**os.environ, "PYTHON_WORKER_FACTORY_SECRET": WORD, "SPARK_REUSE_WORKER": "1"}
+def running(*arguments: str, threads: str = "") -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A daemon as Spark starts it, and its port. ``threads``: what NumPy may have."""
+    given = {"PYTHON_WORKER_FACTORY_SECRET": WORD, "SPARK_REUSE_WORKER": "1", "OMP_NUM_THREADS": threads}
+    surroundings = {**os.environ, **given}
     command = [sys.executable, *arguments, "pyspark.worker"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=surroundings) as process:
@@ -48,12 +59,28 @@ def worker(port: int) -> Iterator[int]:
         yield pid
 
 
-def test_workers_are_forked_without_threads() -> None:
-    with running("-m", "pyspark_ckpt.daemon") as (process, port), worker(port) as pid, worker(port) as other:
+@pytest.mark.parametrize("threads", ["", "1"])
+def test_workers_are_forked_without_threads(threads: str) -> None:
+    command = "-m", "pyspark_ckpt.daemon"
+    with running(*command, threads=threads) as (process, port), worker(port) as pid, worker(port) as other:
         assert len({process.pid, pid, other}) == len((process, pid, other))
         for each in (process.pid, pid):
             assert len(list(Path(f"/proc/{each}/task").iterdir())) == 1
-            assert "rocksdict" in Path(f"/proc/{each}/maps").read_text(encoding="utf-8")
+            imported = Path(f"/proc/{each}/maps").read_text(encoding="utf-8")
+            assert "rocksdict" in imported
+            assert ("libarrow" in imported) == ("pandas" in imported) == bool(threads)
+
+
+def test_workers_draw_different_random_numbers() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", DRAWING],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        timeout=60,
+        check=True,
+    )
+    drawn = done.stdout.split()
+    assert len(set(drawn)) == len(drawn) == 3
 
 
 def test_sparks_daemon_takes_over_when_what_is_imported_starts_threads() -> None:

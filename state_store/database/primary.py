@@ -30,6 +30,7 @@ class Database:
         One that ``may_lack_tables`` opens without some of its table files; a read that needs one raises StorageError.
         """
         self.folder = folder
+        self._tuning = tuning
         options = tuning.options()
         options.set_paranoid_checks(not may_lack_tables)
         self._closing = threading.Lock()
@@ -53,6 +54,7 @@ class Database:
         how.set_move_files(True)
         with failures(f"ingest {len(files)} files into {self.folder}"):
             self._open.ingest_external_file([str(file) for file in files], how)
+        self._tuning.lower_compaction()
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a row, None if there is none. Raises StorageError, FormatError."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import rocksdict
@@ -12,6 +14,8 @@ BLOOM_BITS_PER_KEY = 10
 PREFIX_BYTES = 6
 LEVEL0_COMPACTION_FILES = 8
 COMPACTION_THREADS = 2
+COMPACTION_NICE = 10
+"""Of its threads for live databases: where all processors are busy, they have a tenth of what a batch has."""
 TIER_GROWTH_PERCENT = 50
 """A file is merged with all newer ones if it has at most so many percent more bytes than they."""
 MOST_HIDDEN_PERCENT = 50
@@ -20,6 +24,8 @@ TIER_FILE_BYTES = 32 << 20
 """What is merged is cut into files of that size: they are uploaded and downloaded side by side."""
 
 _MIB = 1 << 20
+_THREADS = Path("/proc/self/task")
+_COMPACTION_THREAD = "rocksdb:low"
 _COMPRESSION = {
     "lz4": rocksdict.DBCompressionType.lz4,
     "zstd": rocksdict.DBCompressionType.zstd,
@@ -41,6 +47,22 @@ class Tuning:
         self._env = rocksdict.Env()
         self._env.set_low_priority_background_threads(COMPACTION_THREADS)
         self._env.set_high_priority_background_threads(1)
+        self._nice_threads: set[int] = set()
+
+    def lower_compaction(self) -> None:
+        """Have the threads that compact live databases give way to batches, as soon as there are any; on Linux alone.
+
+        They begin with the first compaction, so this is called after whatever may cause one.
+        """
+        if not self._compacts or len(self._nice_threads) == COMPACTION_THREADS or not _THREADS.exists():
+            return
+        for path in _THREADS.iterdir():
+            with suppress(OSError):  # one that has ended
+                if (path / "comm").read_text().startswith(_COMPACTION_THREAD):
+                    thread = int(path.name)
+                    nice = max(COMPACTION_NICE, os.getpriority(os.PRIO_PROCESS, thread))
+                    os.setpriority(os.PRIO_PROCESS, thread, nice)
+                    self._nice_threads.add(thread)
 
     def using(self, compression: str) -> Tuning:
         """Return these settings, cache and threads included, with another compression."""

@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 import rocksdict
 import xxhash
@@ -17,7 +18,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from pyspark_ckpt.state_store.bulk import Packed, RowColumns, columns_of, joined, order, sum_of, xxh3
+from pyspark_ckpt.state_store.bulk import (
+    Packed,
+    RowColumns,
+    columns_of,
+    concatenated,
+    joined,
+    order,
+    packed,
+    side_by_side,
+    sum_of,
+    xxh3,
+)
 from pyspark_ckpt.state_store.bulk.table_builder import TableBuilder
 from pyspark_ckpt.state_store.bulk.table_scan import Sweep
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning, write_table_file
@@ -313,6 +325,36 @@ def test_rows_get_another_state_and_keep_what_they_are(keys: list[bytes], number
 
 @given(st.lists(KEYS, min_size=1, max_size=40))
 def test_packed_strings_are_a_sequence(strings: list[bytes]) -> None:
-    packed = Packed.of(sorted(strings))
-    assert packed.strings() == [packed[n] for n in range(len(packed))] == sorted(strings)
-    assert bisect_left(packed, strings[0]) == sorted(strings).index(strings[0])
+    some = Packed.of(sorted(strings))
+    assert some.strings() == [some[n] for n in range(len(some))] == sorted(strings)
+    assert bisect_left(some, strings[0]) == sorted(strings).index(strings[0])
+
+
+@given(
+    st.integers(1, 20).flatmap(lambda width: st.lists(st.binary(min_size=width, max_size=width), max_size=30)), VALUES
+)
+def test_strings_of_one_size_are_handled_as_any_others(strings: list[bytes], other: bytes) -> None:
+    width = len(strings[0]) if strings else 4
+    rows = Packed.of_matrix(np.frombuffer(b"".join(strings), np.uint8).reshape(len(strings), width))
+    others = Packed.of([other] * len(strings))
+    for some in (rows, Packed.of(strings)):
+        assert some.strings() == some.dense().strings() == strings
+        assert some.taken(slice(1, None)).behind(1).strings() == [each[1:] for each in strings[1:]]
+        assert some.taken(np.arange(len(strings))[::-1]).before(1).strings() == [each[:-1] for each in strings[::-1]]
+        assert some.taken(np.array([each > other for each in strings], np.bool_)).strings() == [
+            each for each in strings if each > other
+        ]
+        assert some.prefixed(b"ab").strings() == [b"ab" + each for each in strings]
+        assert side_by_side(some, others, some).strings() == [each + other + each for each in strings]
+        assert concatenated([some, others, rows]).strings() == strings + [other] * len(strings) + strings
+        assert some.words(0).tolist() == [int.from_bytes(each[:8].ljust(8, b"\0"), "big") for each in strings]
+        assert some.words(1).tolist() == [int.from_bytes(each[8:16].ljust(8, b"\0"), "big") for each in strings]
+
+
+def test_a_repeated_number_takes_no_memory_and_cannot_be_written() -> None:
+    numbers = packed.repeated(7, 1 << 40)
+    assert (len(numbers), numbers[-1], packed.are_same(numbers)) == (1 << 40, 7, True)
+    assert packed.chained([numbers[:2], numbers[:1]]).strides == (0,)
+    assert packed.chained([numbers[:2], packed.repeated(8, 1)]).tolist() == [7, 7, 8]
+    with pytest.raises(ValueError, match="read-only"):
+        numbers[0] = 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
+import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -79,6 +81,37 @@ def add(database: Database, numbers: Iterable[int], path: Path) -> None:
     rows = {hashed_key(1, k * 2654435761 % (1 << 32), b"%d" % k): b"%d" % time.monotonic_ns() for k in numbers}
     write_table_file(path, sorted(rows.items()), TUNING)
     database.ingest([path])
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads have priorities of their own on Linux alone")
+def test_compaction_gives_way_to_batches(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", COMPACTING, str(tmp_path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=True)
+    assert done.stdout.split() == [b"0", b"10"]  # what takes no part in a batch works on as it is told to
+
+
+COMPACTING = """
+import os, sys, time
+from pathlib import Path
+from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
+
+def compact(name, tuning):
+    database = Database(Path(sys.argv[1], name), tuning)
+    for number in range(2):
+        path = Path(sys.argv[1], f"{number}.sst")
+        write_table_file(path, [(b"12345678", b"")], tuning)
+        database.ingest([path])
+    database.compact()
+    path = Path(sys.argv[1], "more.sst")
+    write_table_file(path, [(b"12345678", b"")], tuning)
+    database.ingest([path])
+    threads = [int(path.name) for path in Path("/proc/self/task").iterdir() if "db:low" in (path / "comm").read_text()]
+    print(*{os.getpriority(os.PRIO_PROCESS, thread) for thread in threads})
+    database.close()
+
+compact("offline", Tuning(0, compacts=False))
+compact("live", Tuning(0))
+"""
 
 
 def test_table_files_need_rows_in_order(tmp_path: Path) -> None:
