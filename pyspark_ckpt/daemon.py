@@ -17,6 +17,7 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import NoReturn
 
 SPARKS = "pyspark.daemon"
 IMPORTED = (
@@ -38,22 +39,37 @@ _TASKS = Path("/proc/self/task")
 def main() -> None:
     """Import, and fork workers until Spark has gone."""
     if _TASKS.exists():
-        for name in IMPORTED:
-            import_module(name)
-        if os.environ.get("OMP_NUM_THREADS") == "1":
-            _import_numeric()
+        try:
+            for name in IMPORTED:
+                import_module(name)
+            if os.environ.get("OMP_NUM_THREADS") == "1":
+                _import_numeric()
+        except Exception as problem:  # noqa: BLE001 - a package that is broken is the affair of workers that use it
+            sys.stderr.write(f"pyspark_ckpt.daemon: workers import what they need themselves: {problem!r}\n")
+            _hand_over()
         if len(list(_TASKS.iterdir())) > 1:
-            os.execv(sys.executable, [sys.executable, "-m", SPARKS, *sys.argv[1:]])  # noqa: S606 - no shell is wanted
+            _hand_over()
     gc.freeze()  # or a worker that looks for garbage copies every page of what it shares
     import_module(SPARKS).manager()
+
+
+def _hand_over() -> NoReturn:
+    """Go on as Spark's own daemon."""
+    os.execv(sys.executable, [sys.executable, "-m", SPARKS, *sys.argv[1:]])  # noqa: S606 - no shell is wanted
 
 
 def _import_numeric() -> None:
     os.environ.setdefault(_ALLOCATOR, "background_thread:false")
     for name in NUMERIC:
         import_module(name)
-    # Workers of Spark's own daemon import NumPy themselves, and so draw other random numbers.
-    os.register_at_fork(after_in_child=import_module("numpy.random").seed)
+    seed, daemon = import_module("numpy.random").seed, os.getpid()
+
+    def draw_other_numbers() -> None:
+        """In workers, as if each had imported NumPy itself; what these fork is their own affair."""
+        if os.getppid() == daemon:
+            seed()
+
+    os.register_at_fork(after_in_child=draw_other_numbers)
 
 
 if __name__ == "__main__":

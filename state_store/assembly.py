@@ -35,7 +35,8 @@ from pyspark_ckpt.state_store.store_version import Workplace
 AT_ONCE = 2
 """New stores that a task makes side by side: while one waits for the disk, rows of the other are read."""
 _READING = threading.Lock()
-"""Rows are read by one thread at a time: each gives the interpreter's lock away for every block, and wants it back."""
+"""Held while the rows of a new store are read: who reads gives the interpreter's lock away for every block, so that two
+at once take longer than one behind the other."""
 LEAST_COMPACTED = 5
 """From so many runs on they are merged: each is one more file that a look-up asks. Fewer RocksDB merges with others."""
 

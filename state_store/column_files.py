@@ -19,12 +19,11 @@ from pathlib import Path
 
 from pyspark_ckpt.state_store.column_names import LEAST_KEYS, ROWS_A_KEY, column_files_in, columns_folder
 from pyspark_ckpt.state_store.copies import LocalCopy
-from pyspark_ckpt.state_store.database import TableFile
+from pyspark_ckpt.state_store.database import BACKGROUND_NICE, TableFile
 from pyspark_ckpt.state_store.errors import CkptError, StorageError
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.worker_process import Worker
 
-NICENESS = 10
 MERGE_S = 0.1
 """What a commit has added is merged with files of its size by then."""
 
@@ -47,7 +46,7 @@ class WriteTask:
         """Do it, giving way to whatever else there is to do. Raises CkptError."""
         from pyspark_ckpt.state_store.bulk.column_file import write_column_file  # noqa: PLC0415 - not for the server
 
-        os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
+        os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
         try:
             write_column_file(self.table, self.bounds, self.folder, self.most_bytes)
         except OSError as problem:

@@ -16,12 +16,15 @@ import pytest
 WORD = "of the factory"
 _INT = struct.Struct(">i")
 WITH_THREADS = "import sys; from pyspark_ckpt import daemon; daemon.IMPORTED += ('numpy',); daemon.main()"
+WITHOUT_PACKAGE = WITH_THREADS.replace("numpy", "no_such_package")
 DRAWING = """
 import os, numpy
 from pyspark_ckpt import daemon
 daemon._import_numeric()
 for _ in range(3):
     if not os.fork():
+        if os.fork():
+            os.wait()
         os.write(1, f"{numpy.random.random()}\\n".encode())
         os._exit(0)
     os.wait()
@@ -30,8 +33,8 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="th
 
 
 @contextmanager
-def running(*arguments: str, threads: str = "") -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A daemon as Spark starts it, and its port. ``threads``: what NumPy may have."""
+def running(*arguments: str, threads: str = "", said: bytes = b"") -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A daemon as Spark starts it, and its port. ``threads``: what NumPy may have. ``said``: in what it tells."""
     given = {"PYTHON_WORKER_FACTORY_SECRET": WORD, "SPARK_REUSE_WORKER": "1", "OMP_NUM_THREADS": threads}
     surroundings = {**os.environ, **given}
     command = [sys.executable, *arguments, "pyspark.worker"]
@@ -46,7 +49,9 @@ def running(*arguments: str, threads: str = "") -> Iterator[tuple[subprocess.Pop
             process.stdin.close()
             process.wait(30)
             assert process.stderr is not None
-            assert process.stderr.read() == b""
+            told = process.stderr.read()
+            assert said in told
+            assert bool(said) == bool(told)
 
 
 @contextmanager
@@ -71,7 +76,7 @@ def test_workers_are_forked_without_threads(threads: str) -> None:
             assert ("libarrow" in imported) == ("pandas" in imported) == bool(threads)
 
 
-def test_workers_draw_different_random_numbers() -> None:
+def test_workers_draw_different_random_numbers_and_what_they_fork_does_not() -> None:
     done = subprocess.run(
         [sys.executable, "-c", DRAWING],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -80,10 +85,16 @@ def test_workers_draw_different_random_numbers() -> None:
         check=True,
     )
     drawn = done.stdout.split()
-    assert len(set(drawn)) == len(drawn) == 3
+    assert len(drawn) == 6
+    assert len(set(drawn)) == 3
 
 
 def test_sparks_daemon_takes_over_when_what_is_imported_starts_threads() -> None:
     with running("-c", WITH_THREADS) as (process, port), worker(port):
         assert b"pyspark.daemon" in Path(f"/proc/{process.pid}/cmdline").read_bytes()
         assert "rocksdict" not in Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8")
+
+
+def test_sparks_daemon_takes_over_when_a_package_cannot_be_imported() -> None:
+    with running("-c", WITHOUT_PACKAGE, said=b"no_such_package") as (process, port), worker(port):
+        assert b"pyspark.daemon" in Path(f"/proc/{process.pid}/cmdline").read_bytes()

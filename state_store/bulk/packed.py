@@ -176,7 +176,7 @@ def concatenated(parts: Sequence[Packed]) -> Packed:
 
 def side_by_side(*columns: Packed) -> Packed:
     """Of each row of some columns the strings, one behind the other, copied."""
-    if all(len(column) and are_same(column.size) for column in columns):
+    if all(len(column) == len(columns[0]) > 0 and are_same(column.size) for column in columns):
         return _matrices(columns)
     size = np.sum([column.size for column in columns], axis=0)
     at = np.cumsum(size) - size

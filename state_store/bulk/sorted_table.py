@@ -113,6 +113,8 @@ class Span:
     def read(self) -> Content:
         """Have them here; there must be one. Raises FormatError, StorageError."""
         at, size = self.at, self.size
+        if (at[1:] < at[:-1] + size[:-1] + TRAILER_BYTES).any():
+            raise self.table.damaged("its index says that blocks overlap")
         data = self.table.bytes_at(int(at[0]), int(at[-1] + size[-1] + TRAILER_BYTES - at[0]))
         return Content(self.table, data, at - at[0], size)
 
@@ -145,7 +147,7 @@ class Content:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all before compression."""
+        """Bytes of all before compression, as they say themselves."""
         return int(np.where(self._kinds == PLAIN, self.size, self._inflated[0]).sum())
 
     def blocks(self) -> list[bytes | memoryview]:

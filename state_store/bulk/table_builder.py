@@ -18,7 +18,7 @@ from pyspark_ckpt.state_store.bulk.blocks import SUFFIX_BYTES
 from pyspark_ckpt.state_store.bulk.entries import Encoded, encoded, joined_entries, varint
 from pyspark_ckpt.state_store.bulk.filters import KEY_BYTES, filter_of, key_hashes, prefix_hashes
 from pyspark_ckpt.state_store.bulk.order import Bools, out_of_order
-from pyspark_ckpt.state_store.bulk.packed import WIDEST, Packed
+from pyspark_ckpt.state_store.bulk.packed import WIDEST, Packed, repeated
 from pyspark_ckpt.state_store.bulk.rows import RowColumns
 from pyspark_ckpt.state_store.bulk.sorted_table import (
     BLOCK_BYTES,
@@ -231,7 +231,7 @@ class TableBuilder:
         block_at = np.arange(count) * blocks.shape[1]
         self._add_bounds(
             *(
-                Packed(blocks.reshape(-1), block_at + at, np.full(count, key_bytes))
+                Packed(blocks.reshape(-1), block_at + at, repeated(key_bytes, count))
                 for at in (key_at, width - size + key_at)
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import subprocess
@@ -87,7 +88,8 @@ def add(database: Database, numbers: Iterable[int], path: Path) -> None:
 def test_compaction_gives_way_to_batches(tmp_path: Path) -> None:
     command = [sys.executable, "-c", COMPACTING, str(tmp_path)]
     done = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=True)
-    assert done.stdout.split() == [b"0", b"10"]  # what takes no part in a batch works on as it is told to
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    assert list(map(int, done.stdout.split())) == [usual, max(usual, 10)]  # offline work is nobody's background
 
 
 COMPACTING = """
