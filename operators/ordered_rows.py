@@ -48,13 +48,13 @@ def row_of(key: bytes) -> bytes:
 
 def numbers_at(keys: Packed, behind: int | NDArray[np.int64]) -> NDArray[np.uint64]:
     """The number in eight bytes of each key, so many bytes behind its begin."""
-    words = Packed(keys.data, keys.at + behind, keys.size).heads(INSTANT.size)
+    words = Packed(keys.data, keys.at + behind, keys.size).matrix(INSTANT.size)
     return words.reshape(-1).view(">u8").astype(np.uint64)
 
 
 def rows_of(keys: Packed) -> Packed:
     """``row_of`` of many keys."""
-    hashes = Packed(keys.data, keys.at + keys.size - HASH_BYTES, keys.size).heads(HASH_BYTES)
+    hashes = Packed(keys.data, keys.at + keys.size - HASH_BYTES, keys.size).matrix(HASH_BYTES)
     return keys.behind(INSTANT.size).before(HASH_BYTES).behind_heads(hashes)
 
 

@@ -167,7 +167,7 @@ class Stamps:
         short = np.flatnonzero(there & (values.size <= _STAMP.size))
         if len(short):
             _is_stamped(values[int(short[0])])
-        rows = values.taken(there).heads(_STAMP.size)
+        rows = values.taken(there).matrix(_STAMP.size)
         bits[there] = rows[:, 1]
         wrong = np.flatnonzero(bits > MOST_STEP_BITS)
         if len(wrong):

@@ -97,7 +97,7 @@ def _runs(table: SortedTable, bounds: tuple[bytes, bytes]) -> Iterator[Entries |
             yield None
             continue
         entries = entries.taken(between(entries.keys, np.arange(len(entries)), begin, end))
-        states = entries.keys.heads(STATE_BYTES).view(">u2").reshape(-1)
+        states = entries.keys.matrix(STATE_BYTES).view(">u2").reshape(-1)
         for at, behind in pairwise([0, *(np.flatnonzero(np.diff(states)) + 1).tolist(), len(entries)]):
             some = entries.taken(slice(at, behind))
             yield some if len(some) and _is_useful(some) else None

@@ -97,6 +97,8 @@ class Packed:
 
     def behind_heads(self, heads: Bytes) -> Packed:
         """Each behind its row of a matrix, copied."""
+        if len(self) and are_same(self.size):
+            return Packed.of_matrix(np.concatenate([heads, self.matrix(int(self.size[0]))], axis=1))
         return side_by_side(Packed.of_matrix(np.ascontiguousarray(heads)), self)
 
     def dense(self) -> Packed:
@@ -118,15 +120,11 @@ class Packed:
         return [int(size) for size in np.unique(self.size)]
 
     def matrix(self, width: int) -> Bytes:
-        """``width`` bytes of each, one row each, copied; every one must have so many."""
+        """The first ``width`` bytes of each, one row each, copied; every one must have so many."""
         if not width or not len(self):
             return np.zeros((len(self), width), np.uint8)
         windows = np.ndarray((len(self.data) - width + 1,), f"V{width}", self.data, 0, (1,))
         return windows[self.at].view(np.uint8).reshape(len(self), width)
-
-    def heads(self, count: int) -> Bytes:
-        """The first ``count`` bytes of each, which it must have, one row each, copied."""
-        return Packed(self.data, self.at, repeated(count, len(self))).matrix(count)
 
     def words(self, number: int) -> Words:
         """Eight bytes of each, from ``number`` times eight on, as a number that compares as they do.
@@ -177,7 +175,8 @@ def concatenated(parts: Sequence[Packed]) -> Packed:
 def side_by_side(*columns: Packed) -> Packed:
     """Of each row of some columns the strings, one behind the other, copied."""
     if all(len(column) == len(columns[0]) > 0 and are_same(column.size) for column in columns):
-        return _matrices(columns)
+        matrices = [column.matrix(int(column.size[0])) for column in columns]
+        return Packed.of_matrix(matrices[0] if len(matrices) == 1 else np.concatenate(matrices, axis=1))
     size = np.sum([column.size for column in columns], axis=0)
     at = np.cumsum(size) - size
     data = np.empty(int(size.sum()), np.uint8)
@@ -186,18 +185,6 @@ def side_by_side(*columns: Packed) -> Packed:
         _copy(column, data, begins)
         begins += column.size
     return Packed(data, at, size)
-
-
-def _matrices(columns: Sequence[Packed]) -> Packed:
-    """As ``side_by_side``, of columns that have strings of one size each."""
-    widths = [int(column.size[0]) for column in columns]
-    if len(columns) == 1:
-        return Packed.of_matrix(columns[0].matrix(widths[0]))
-    rows, at = np.empty((len(columns[0]), sum(widths)), np.uint8), 0
-    for column, width in zip(columns, widths, strict=True):
-        rows[:, at : at + width] = column.matrix(width)
-        at += width
-    return Packed.of_matrix(rows)
 
 
 def _copy(strings: Packed, data: Bytes, begins: Integers) -> None:

@@ -169,10 +169,9 @@ class Content:
 
     def _check(self, stored: Sequence[memoryview]) -> None:
         """Raise FormatError for blocks that are damaged, as far as that is seen before they are inflated."""
-        sums = np.fromiter(map(xxh3_64_intdigest, stored), np.uint64, len(stored))
-        sums ^= self._kinds * np.uint64(_LAST_BYTE)
+        sums = np.fromiter(map(checksum_of, stored, self._kinds.tolist()), np.uint32, len(stored))
         said = np.ndarray((len(self.data) - 3,), "<u4", self.data, 0, (1,))[self._ends + 1]
-        if (sums.astype(np.uint32) != said).any():
+        if (sums != said).any():
             raise self.table.damaged("the checksum of a block is wrong")
         unknown = set(self._kinds.tolist()) - {PLAIN, *_CODECS}
         if unknown:

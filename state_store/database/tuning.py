@@ -55,7 +55,7 @@ class Tuning:
 
         They begin with the first compaction, so this is called after whatever may cause one.
         """
-        if not self._compacts or len(self._nice_threads) == COMPACTION_THREADS:
+        if not self._compacts or len(self._nice_threads) >= COMPACTION_THREADS:
             return
         with suppress(OSError):  # another system; a thread that has ended: the next call finds the others
             for path in _THREADS.iterdir():

@@ -93,20 +93,17 @@ def test_compaction_gives_way_to_batches(tmp_path: Path) -> None:
 
 
 COMPACTING = """
-import os, sys, time
+import os, sys
 from pathlib import Path
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
 
 def compact(name, tuning):
-    database = Database(Path(sys.argv[1], name), tuning)
-    for number in range(2):
-        path = Path(sys.argv[1], f"{number}.sst")
+    database, path = Database(Path(sys.argv[1], name), tuning), Path(sys.argv[1], "one.sst")
+    for ends in (False, True, False):
         write_table_file(path, [(b"12345678", b"")], tuning)
         database.ingest([path])
-    database.compact()
-    path = Path(sys.argv[1], "more.sst")
-    write_table_file(path, [(b"12345678", b"")], tuning)
-    database.ingest([path])
+        if ends:
+            database.compact()
     threads = [int(path.name) for path in Path("/proc/self/task").iterdir() if "db:low" in (path / "comm").read_text()]
     print(*{os.getpriority(os.PRIO_PROCESS, thread) for thread in threads})
     database.close()
