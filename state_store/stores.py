@@ -228,6 +228,7 @@ class Stores:
             finally:
                 with self._lock:
                     self._taken.discard(last.folder)
+                    self._forget_transactions(last.store)
 
     def _put_back(self, handle: Handle) -> _Shelf | None:
         """Count one user of the store less; after the last one it is not found any more, and returned."""
@@ -276,6 +277,12 @@ class Stores:
                 ended = [number for number, (_, other) in self._transactions.items() if other.has_ended]
                 for number in ended[:surplus]:
                     del self._transactions[number]
+
+    def _forget_transactions(self, store: Store) -> None:
+        """Hold a store no longer for the sake of its transactions, which have ended with it."""
+        ended = [number for number, (owner, _) in self._transactions.items() if owner is store]
+        for number in ended:
+            del self._transactions[number]
 
     def transaction(self, number: int) -> tuple[Store, Transaction]:
         """Return a transaction and its store. Raises LifecycleError if this server knows none of that number."""
