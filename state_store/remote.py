@@ -44,8 +44,8 @@ def query_id(checkpoint: BlobPlace) -> str:
     return read_json(checkpoint, "metadata", _QueryMetadata).id
 
 
-def state_dir(remote: str, checkpoint: BlobPlace, identity: Identity) -> str:
-    """The folder of a store below ``remote``, in one of the query's own. Raises InvalidInputError, StorageError."""
+def query_folder(remote: str, checkpoint: BlobPlace) -> str:
+    """The folder of a query below ``remote``. Raises InvalidInputError, StorageError."""
     try:
         query = query_id(checkpoint)
     except (NotFoundError, FormatError) as problem:
@@ -53,12 +53,17 @@ def state_dir(remote: str, checkpoint: BlobPlace, identity: Identity) -> str:
             f"The option remote is set, and {checkpoint.url}/metadata does not tell the id of the query.",
             hint="Spark writes that file when a query starts: keep it with the checkpoint.",
         ) from problem
-    return folder_in(remote, query, identity)
+    return folder_of_query(remote, query)
+
+
+def folder_of_query(remote: str, query: str) -> str:
+    """The folder of a query below ``remote``, by its id; ``ownership`` says whose it is."""
+    return f"{remote.rstrip('/')}/{query}"
 
 
 def folder_in(remote: str, query: str, identity: Identity) -> str:
     """The folder of a store of a query below ``remote``."""
-    return f"{remote.rstrip('/')}/{query}/{store_folder(identity)}"
+    return f"{folder_of_query(remote, query)}/{store_folder(identity)}"
 
 
 def point_to(place: BlobPlace, checkpoint: BlobPlace, identity: Identity) -> None:

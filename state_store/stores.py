@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 from weakref import WeakValueDictionary
 
-from pyspark_ckpt.state_store import remote
+from pyspark_ckpt.state_store import ownership, remote
 from pyspark_ckpt.state_store.blobs import BlobPlace, MeteredPlace, S3aSettings, S3Settings, Traffic, place_at
 from pyspark_ckpt.state_store.boot import boot_id
 from pyspark_ckpt.state_store.changes import ChangeFeed, steps_to
@@ -52,9 +52,10 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
 
 @dataclass(frozen=True)
 class Access:
-    """A folder of state, and how it is reached and looked after: opens that agree in all of it share one store."""
+    """A folder of state of a checkpoint, and how it is reached and looked after: opens that agree share one store."""
 
     url: str
+    checkpoint: str
     options: Options
     s3a: S3aSettings
 
@@ -144,15 +145,20 @@ class Stores:
         Others have one of their own, with its own local copies: what a run that has ended began with is not what the
         next one gets, though handles of both may be open for a while.
 
-        Makes no remote request but, with ``options.remote``, one for the query's id. Raises InvalidInputError (a place
-        of an unknown kind), StorageError.
+        Makes no remote request but, with ``options.remote``, one for the query's id and one for the owner of its
+        folder; a reader outside a query may read what another checkpoint owns. Raises InvalidInputError (a place of an
+        unknown kind; a copy of the checkpoint that owns the folder), StorageError, FormatError.
         """
         traffic = Traffic()
         checkpoint = MeteredPlace(self._places(checkpoint_root, options.s3, s3a), traffic)
         if options.remote:
-            state_dir = remote.state_dir(options.remote, checkpoint, identity)
+            folder = remote.query_folder(options.remote, checkpoint)
+            if caller.run_id:
+                owned = MeteredPlace(self._places(folder, options.s3, s3a), traffic)
+                ownership.claim(owned, checkpoint, options.remote)
+            state_dir = f"{folder}/{remote.store_folder(identity)}"
         place = MeteredPlace(self._places(state_dir, options.s3, s3a), traffic)
-        access = Access(place.url, options, s3a)
+        access = Access(place.url, checkpoint.url, options, s3a)
         with self._lock:
             shelf = self._shelves.get(access)
             if shelf is None:
@@ -222,6 +228,7 @@ class Stores:
             finally:
                 with self._lock:
                     self._taken.discard(last.folder)
+                    self._forget_transactions(last.store)
 
     def _put_back(self, handle: Handle) -> _Shelf | None:
         """Count one user of the store less; after the last one it is not found any more, and returned."""
@@ -270,6 +277,12 @@ class Stores:
                 ended = [number for number, (_, other) in self._transactions.items() if other.has_ended]
                 for number in ended[:surplus]:
                     del self._transactions[number]
+
+    def _forget_transactions(self, store: Store) -> None:
+        """Hold a store no longer for the sake of its transactions, which have ended with it."""
+        ended = [number for number, (owner, _) in self._transactions.items() if owner is store]
+        for number in ended:
+            del self._transactions[number]
 
     def transaction(self, number: int) -> tuple[Store, Transaction]:
         """Return a transaction and its store. Raises LifecycleError if this server knows none of that number."""

@@ -20,7 +20,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -32,6 +31,7 @@ from botocore.exceptions import (
 from botocore.handlers import add_expect_header
 from urllib3.exceptions import HTTPError
 
+from pyspark_ckpt.state_store.blobs.clients import Clients, new_session
 from pyspark_ckpt.state_store.blobs.place import Blob, Sink, checked_name
 from pyspark_ckpt.state_store.blobs.settings import S3Settings
 from pyspark_ckpt.state_store.errors import ConflictError, NotFoundError, Outcome, StorageError
@@ -85,6 +85,7 @@ class S3Place:
         self._root = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self.writes = settings.write_arguments()
         self._settings = settings
+        self._client: Any = None
 
     @property
     def url(self) -> str:
@@ -94,7 +95,9 @@ class S3Place:
     @property
     def client(self) -> Any:  # noqa: ANN401 - boto3 has no types
         """The client; it may be used from many threads."""
-        return _client(self._settings)
+        if self._client is None:
+            self._client = _clients.get(self._settings)
+        return self._client
 
     @contextmanager
     def create(self, name: str) -> Iterator[Sink]:
@@ -394,9 +397,8 @@ class _Upload:
         return {"Bucket": self._place.bucket, "Key": self._key, "UploadId": self._upload_id}
 
 
-@cache
-def _client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
-    """The client of this process for these settings; it keeps its connections."""
+def _new_client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
+    """A client for these settings; it keeps its connections."""
     config = Config(
         max_pool_connections=CONNECTIONS,
         connect_timeout=CONNECT_S,
@@ -408,7 +410,7 @@ def _client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
         response_checksum_validation="when_required",
     )
     keys = settings.credentials
-    client = boto3.session.Session().client(
+    client = new_session().client(
         "s3",
         endpoint_url=settings.endpoint or None,
         region_name=settings.region or None,
@@ -420,6 +422,9 @@ def _client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
     # Waiting to be told that a body is welcome would make every write two round trips.
     client.meta.events.unregister("before-call.s3", add_expect_header)
     return client
+
+
+_clients = Clients(_new_client)
 
 
 @cache
