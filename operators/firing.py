@@ -17,17 +17,20 @@ import pyarrow as pa
 
 from pyspark_ckpt.operators.bound_timers import BoundTimers, instant_ms
 from pyspark_ckpt.operators.ordered_rows import row_of
+from pyspark_ckpt.operators.plan import HASH
+from pyspark_ckpt.operators.row_buffer import RowBuffer
 from pyspark_ckpt.operators.stored_values import SHOWN_BYTES
 from pyspark_ckpt.operators.timers import CLOCKS, Timer
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.keys import HASH_BYTES
 
 if TYPE_CHECKING:
-    from pyspark_ckpt.operators.row_buffer import RowBuffer
+    from pathlib import Path
+
     from pyspark_ckpt.operators.worker_session import WorkerSession
 
-HASH, TIMERS, KEY = "hash", "timers", "key"
-LISTED = pa.schema([(HASH, pa.int32()), (TIMERS, pa.int32()), (KEY, pa.binary())])
+TIMERS, KEY = "timers", "key"
+_LISTED = pa.schema([(HASH, pa.int32()), (TIMERS, pa.int32()), (KEY, pa.binary())])
 """A stored timer that is due: which declared timers it is of, and the key of its row."""
 AT_ONCE = 8192
 
@@ -43,22 +46,26 @@ class Due(NamedTuple):
 class Firing:
     """The due timers of one task."""
 
-    def __init__(self, timers: Sequence[BoundTimers], session: WorkerSession) -> None:
-        """All timers of the operator."""
+    def __init__(
+        self, timers: Sequence[BoundTimers], session: WorkerSession, limit_bytes: int, folder: Path
+    ) -> None:
+        """All timers of the operator; ``limit_bytes`` of those that are due are in memory, others below ``folder``."""
         self._session = session
+        self.listed = RowBuffer(_LISTED, limit_bytes, folder)
+        """The due timers of the base version, for ``due``."""
         self._of_clock = [[each for each in timers if each.clock == clock] for clock in CLOCKS]
         self._timers = [each for group in self._of_clock for each in group]
         self.count = 0
 
-    def list_stored(self, buffer: RowBuffer) -> None:
-        """Put the due timers of the base version into ``buffer``."""
+    def list_stored(self) -> None:
+        """Put the due timers of the base version into ``listed``."""
         for number, keys in self._in_order():
             hashes = np.frombuffer(b"".join(key[-HASH_BYTES:] for key in keys), ">u4").astype(np.uint32)
             columns = [pa.array(hashes.view(np.int32)), pa.array(number, pa.int32()), pa.array(keys, pa.binary())]
-            buffer.add(pa.RecordBatch.from_arrays(columns, schema=LISTED))
+            self.listed.add(pa.RecordBatch.from_arrays(columns, schema=_LISTED))
 
     def due(self, listed: pa.Table) -> Iterator[Due]:
-        """The timers that fire for ``listed`` keys, those of one clock in order; each is taken as it is given.
+        """The timers that fire of some that were ``listed``, those of one clock in order; each is taken as it is given.
 
         To be called after the rows of these keys were processed. What is registered meanwhile, and due, fires as well.
         """
@@ -69,6 +76,10 @@ class Firing:
         while any(each.next_registered() for each in self._timers):
             for group in self._of_clock:
                 yield from self._fired(group, [])
+
+    def close(self) -> None:
+        """Remove what is on disk."""
+        self.listed.close()
 
     def _in_order(self) -> Iterator[tuple[list[int], list[bytes]]]:
         for group in self._of_clock:

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from pyspark_ckpt.operators import KeyedProcessor, Timer, Timers, VectorProcessor
 from pyspark_ckpt.operators.bound_timers import BoundTimers
-from pyspark_ckpt.operators.firing import HASH, LISTED, Due, Firing
+from pyspark_ckpt.operators.firing import Due, Firing
 from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.operators.processors import states_of
-from pyspark_ckpt.operators.row_buffer import RowBuffer, ranges
+from pyspark_ckpt.operators.row_buffer import ranges
 from pyspark_ckpt.operators.suffixes import Suffixes
 from pyspark_ckpt.operators.ttl import Clock
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
@@ -54,13 +54,12 @@ _batches = st.lists(
 
 def fire(batch: Batch, timers: Sequence[BoundTimers], limit: int = 1 << 20) -> Iterator[tuple[Due, bytes | None]]:
     """What fires, a range of hashes at a time, each with the end of its range; all is flushed."""
-    firing = Firing(timers, batch.session)
-    buffer = RowBuffer(LISTED, HASH, limit, Path(batch.session._ticket.staging) / "due")
-    firing.list_stored(buffer)
-    for (listed,), end in ranges([buffer]):
+    firing = Firing(timers, batch.session, limit, Path(batch.session._ticket.staging) / "due")
+    firing.list_stored()
+    for (listed,), end in ranges([firing.listed]):
         yield from ((due, end) for due in firing.due(listed))
         batch.flush(end)
-    buffer.close()
+    firing.close()
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
