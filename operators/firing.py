@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.bound_timers import BoundTimers, instant_ms
-from pyspark_ckpt.operators.ordered_rows import row_of
+from pyspark_ckpt.operators.bound_timers import BoundTimers
 from pyspark_ckpt.operators.plan import HASH
 from pyspark_ckpt.operators.row_buffer import RowBuffer
 from pyspark_ckpt.operators.stored_values import SHOWN_BYTES
-from pyspark_ckpt.operators.timers import CLOCKS, Timer
+from pyspark_ckpt.operators.timer_rows import read_timer_key
+from pyspark_ckpt.operators.timers import CLOCKS, Timer, timer_at
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.keys import HASH_BYTES
 
@@ -46,9 +46,7 @@ class Due(NamedTuple):
 class Firing:
     """The due timers of one task."""
 
-    def __init__(
-        self, timers: Sequence[BoundTimers], session: WorkerSession, limit_bytes: int, folder: Path
-    ) -> None:
+    def __init__(self, timers: Sequence[BoundTimers], session: WorkerSession, limit_bytes: int, folder: Path) -> None:
         """All timers of the operator; ``limit_bytes`` of those that are due are in memory, others below ``folder``."""
         self._session = session
         self.listed = RowBuffer(_LISTED, limit_bytes, folder)
@@ -73,9 +71,14 @@ class Firing:
         stored = list(zip(listed.column(KEY).to_pylist(), timers, strict=True))
         for group in self._of_clock:
             yield from self._fired(group, [row for row in stored if row[1] in group])
-        while any(each.next_registered() for each in self._timers):
+        while self.has_registered:
             for group in self._of_clock:
                 yield from self._fired(group, [])
+
+    @property
+    def has_registered(self) -> bool:
+        """Whether there are due timers that were registered since: by a call for the last ones that were taken."""
+        return any(each.next_registered() is not None for each in self._timers)
 
     def close(self) -> None:
         """Remove what is on disk."""
@@ -118,7 +121,7 @@ class Firing:
         return is_there
 
     def _due(self, key: bytes, timers: BoundTimers) -> Due:
-        row = row_of(key)
+        at_us, row = read_timer_key(key)
         values, end = self._session.keys.read(row, HASH_BYTES)
         try:
             namespace = row[end:].decode()
@@ -127,4 +130,4 @@ class Firing:
                 f"A timer of {timers.name!r} is stored as {key[:SHOWN_BYTES].hex()!r}, "
                 f"and its namespace is no text: {problem.reason}."
             ) from problem
-        return Due(row[:end], values, Timer(timers.name, namespace, instant_ms(key)))
+        return Due(row[:end], values, timer_at(timers.name, namespace, at_us))

@@ -133,7 +133,7 @@ class PartitionTask:
             firing.list_stored()
             sweep(session, bound, rows.count)
             for (some_rows, some_due), end in ranges([rows, firing.listed]):
-                yield from chain(self._process(work, some_rows, codec), work.fire(firing.due(some_due)))
+                yield from chain(self._process(work, some_rows, codec), work.fire(firing, some_due))
                 flush(session, bound, end)
             session.counts["fired_timers"] += firing.count
             times.set_time_out(timers)

@@ -175,16 +175,40 @@ def test_hundreds_of_thousands_of_due_timers_fire_once_each(spark: SparkSession,
 
 
 _CASES: Mapping[str, tuple[Source, int]] = {
-    "few rows, many due": (Source("begin bigint, end bigint, at timestamp, bytes int", (
-        ((1, 9_000, _at(0), 0),), ((8_000, 8_010, _at(20), 0),), ((8_500, 9_500, _at(40), 0),),
-    )), 1),  # fmt: skip
-    "many large rows, few due": (Source("begin bigint, end bigint, at timestamp, bytes int", (
-        ((1, 10, _at(0), 0),), ((5, 60, _at(20), 50_000),), ((1, 100, _at(40), 50_000),),
-    )), 1),  # fmt: skip
-    "both, in several partitions": (Source("begin bigint, end bigint, at timestamp, bytes int", (
-        ((1, 20_000, _at(0), 0),), ((1, 4_000, _at(20), 500), (10_000, 16_000, _at(21), 500)), ((0, 0, _at(60), 9),),
-    )), 3),  # fmt: skip
-}  # fmt: skip
+    "few rows, many due": (
+        Source(
+            "begin bigint, end bigint, at timestamp, bytes int",
+            (
+                ((1, 9_000, _at(0), 0),),
+                ((8_000, 8_010, _at(20), 0),),
+                ((8_500, 9_500, _at(40), 0),),
+            ),
+        ),
+        1,
+    ),  # fmt: skip
+    "many large rows, few due": (
+        Source(
+            "begin bigint, end bigint, at timestamp, bytes int",
+            (
+                ((1, 10, _at(0), 0),),
+                ((5, 60, _at(20), 50_000),),
+                ((1, 100, _at(40), 50_000),),
+            ),
+        ),
+        1,
+    ),  # fmt: skip
+    "both, in several partitions": (
+        Source(
+            "begin bigint, end bigint, at timestamp, bytes int",
+            (
+                ((1, 20_000, _at(0), 0),),
+                ((1, 4_000, _at(20), 500), (10_000, 16_000, _at(21), 500)),
+                ((0, 0, _at(60), 9),),
+            ),
+        ),
+        3,
+    ),  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("processor", [Many(), ManyColumns()], ids=["keyed", "columns"])
