@@ -20,7 +20,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pyspark_ckpt.operators.firing import Due
+    from pyspark_ckpt.operators.firing import Due, Firing
     from pyspark_ckpt.operators.plan import Operator
     from pyspark_ckpt.operators.state_rows import Position
 
@@ -56,8 +56,13 @@ class Work:
             return self._shaped("process_batch", self.processor.process_batch(told, rows))
         return self._packed("process", self._processed(self.processor, keys, index, rows))
 
-    def fire(self, due: Iterator[Due]) -> Iterator[pa.RecordBatch]:
-        """The output for timers."""
+    def fire(self, firing: Firing, listed: pa.Table) -> Iterator[pa.RecordBatch]:
+        """The output for the due timers that were ``listed``, and for those that calls for them register."""
+        yield from self._fire(firing.due(listed))
+        while firing.has_registered:  # by the last call for many timers, which were all taken by then
+            yield from self._fire(firing.due(listed.slice(len(listed))))
+
+    def _fire(self, due: Iterator[Due]) -> Iterator[pa.RecordBatch]:
         if isinstance(self.processor, VectorProcessor):
             return self._fired_at_once(self.processor, due)
         return self._packed("on_timer", self._fired(self.processor, due))
@@ -110,7 +115,7 @@ class Work:
             keys = Keys(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), Suffixes(suffixes))
             position_of = {suffix: position for position, suffix in enumerate(suffixes)}
             index = np.array([position_of[each.suffix] for each in chunk], np.int64)
-            micros = np.array([each.timer.at_ms for each in chunk], np.int64) * 1000
+            micros = np.array([each.timer.at_us for each in chunk], np.int64)
             names, namespaces = [each.timer.name for each in chunk], [each.timer.namespace for each in chunk]
             timers = pa.table([names, namespaces, pa.array(micros, TIMERS.field("at").type)], schema=TIMERS)
             self.position.upcoming = suffixes

@@ -130,7 +130,7 @@ class ListState(State):
         super().__init__(name, {"element": type}, ttl, aliases)
 
     def get(self) -> Iterator[Any]:
-        """The elements of the current key, lazily, as they are now."""
+        """The elements of the current key, lazily: those that are there now, whatever is written meanwhile."""
         self._unbound()
 
     def exists(self) -> bool:
@@ -198,15 +198,18 @@ class MapState(State):
         self._unbound()
 
     def items(self, begin: Any = None, end: Any = None) -> Iterator[tuple[Any, Any]]:
-        """Entries in key order, lazily, as they are now: from key ``begin`` up to ``end`` (exclusive), if given."""
+        """Entries in key order, from key ``begin`` up to ``end`` (exclusive), if given.
+
+        Lazily: those that are there now, whatever is written meanwhile.
+        """
         self._unbound()
 
     def keys(self) -> Iterator[Any]:
-        """The map's keys, in order, lazily."""
+        """The map's keys, in order; lazily, as ``items``."""
         self._unbound()
 
     def values(self) -> Iterator[Any]:
-        """The map's values, in the order of their keys, lazily."""
+        """The map's values, in the order of their keys; lazily, as ``items``."""
         self._unbound()
 
     def is_empty(self) -> bool:
