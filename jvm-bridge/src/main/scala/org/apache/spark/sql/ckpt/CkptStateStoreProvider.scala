@@ -13,6 +13,7 @@ import org.rocksdb.RocksDBException
 import org.apache.spark.{SparkEnv, TaskContext}
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
@@ -82,11 +83,25 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
       loadEmpty: Boolean): StateStore = {
     if (loadEmpty) throw CkptErrors.unsupported("a load of an empty store", "it rewrites state offline")
     askForSnapshot(forceSnapshotOnCommit)
-    new CkptStateStore(this, begin(version, beginCall(version, stateStoreCkptId, writes = true)), writable = true)
+    val txn = loading(version, stateStoreCkptId) {
+      begin(version, beginCall(version, stateStoreCkptId, writes = true))
+    }
+    new CkptStateStore(this, txn, writable = true)
   }
 
   override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore =
-    new CkptStateStore(this, begin(version, stateStoreCkptId), writable = false)
+    new CkptStateStore(this, loading(version, stateStoreCkptId)(begin(version, stateStoreCkptId)), writable = false)
+
+  /** Says by Spark's own conditions that there is no such version. */
+  private[ckpt] def loading(version: Long, id: Option[String])(load: => Transaction): Transaction = {
+    if (version < 0) throw QueryExecutionErrors.unexpectedStateStoreVersion(version)
+    try {
+      load
+    } catch {
+      case failure: CkptException if failure.isMissing =>
+        throw CkptErrors.missing(s"version $version${id.fold("")(" with id " + _)} of the $label", failure)
+    }
+  }
 
   override def upgradeReadStoreToWriteStore(
       readStore: ReadStateStore,

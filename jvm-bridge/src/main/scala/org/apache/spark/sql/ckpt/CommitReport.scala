@@ -59,6 +59,12 @@ private[ckpt] object CommitReport {
       forecast(id, served))
   }
 
+  /** What there is to say before a commit: the rows of the base version, and the memory in use. */
+  def beforeCommit(txn: Transaction): StateStoreMetrics = {
+    val states = txn.begun.states.elements.asScala.filterNot(_.path("descriptor").path("internal").asBoolean)
+    StateStoreMetrics(states.map(_.path("rows").asLong).sum, txn.cacheBytes + txn.writeSetBytes, Map.empty, Map.empty)
+  }
+
   /** A server that goes on with local copies does not know it before it has looked for snapshots. */
   private def forecast(id: StateStoreId, served: JsonNode): Map[StateStoreInstanceMetric, Long] =
     Option(served.get("restore_forecast_ms")).map { milliseconds =>

@@ -77,8 +77,7 @@ private[ckpt] final class Transaction(
     val entry =
       if (known < 0) {
         cacheMisses += 1
-        val size = readDatabase(key, length)
-        writes.remember(key, length, hash, if (size < 0) null else scratch, size)
+        load(key, length, hash)
       } else {
         if (!writes.map.isWritten(known)) cacheHits += 1
         known
@@ -97,7 +96,31 @@ private[ckpt] final class Transaction(
   def put(key: Array[Byte], length: Int, base: AnyRef, offset: Long, size: Int): Unit =
     writes.put(entryForWrite(key, length), base, offset, size)
 
+  /** Adds bytes to the end of a row's value, or makes the row of them. */
+  def append(key: Array[Byte], length: Int, bytes: Array[Byte]): Unit = {
+    val hash = ByteMap.hash(key, length)
+    val known = writes.find(key, length, hash)
+    val entry = if (known >= 0) known else load(key, length, hash)
+    writes.extend(entry, bytes, bytes.length)
+  }
+
   def delete(key: Array[Byte], length: Int): Unit = writes.delete(entryForWrite(key, length))
+
+  /** Deletes all rows of [lower, upper). */
+  def deleteRange(state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean): Unit = {
+    checkOpen()
+    writes.deleteWritten(state, lower, upper)
+    val below = writes.spilledCursors(lower, upper) :+ rangeScan(lower, upper, whole)
+    val rows = new MergedCursor(below.toArray, _ => ())
+    try {
+      while (rows.valid) {
+        if (!rows.deleted) writes.deleteBelow(rows.key, rows.wasThere)
+        rows.advance()
+      }
+    } finally {
+      rows.close()
+    }
+  }
 
   /** Rows of [lower, upper) as this transaction sees them now, in key order. The caller closes it. */
   def scan(state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean): Cursor = {
@@ -187,6 +210,12 @@ private[ckpt] final class Transaction(
       existenceReads += 1
       readDatabase(key, length) >= 0
     }
+  }
+
+  /** Takes a row of the base version into memory, or that it has none. */
+  private def load(key: Array[Byte], length: Int, hash: Int): Int = {
+    val size = readDatabase(key, length)
+    writes.remember(key, length, hash, if (size < 0) null else scratch, size)
   }
 
   /** Reads a row of the base version into `scratch`. Its size, or -1. */
