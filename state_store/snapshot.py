@@ -19,7 +19,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.blobs.copying import copy_object, share_object, written_together
 from pyspark_ckpt.state_store.copies import LocalCopy
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning
-from pyspark_ckpt.state_store.errors import CkptError, InternalError, LifecycleError
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, InternalError, LifecycleError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.key_groups import stored_groups
 from pyspark_ckpt.state_store.keys import Marker
@@ -34,6 +34,7 @@ from pyspark_ckpt.state_store.manifest import (
 )
 from pyspark_ckpt.state_store.meta import FORMAT_VERSION
 from pyspark_ckpt.state_store.names import TABLE_FOLDER, snapshot_name, table_object_name
+from pyspark_ckpt.state_store.notices import Notices
 
 CHUNK_BYTES = 1 << 20
 
@@ -97,6 +98,7 @@ class SnapshotWriter:
         self._failpoints = failpoints
         self._log = log
         self._hashes = Hashes()
+        self._notices = Notices(place)
 
     def publish(
         self,
@@ -152,21 +154,35 @@ class SnapshotWriter:
         name = snapshot_name(manifest.store.marker)
         created = self._place.put_if_absent(name, manifest.encode())
         self._failpoints.hit("snapshot.after_manifest")
-        if not created or self._is_complete(manifest):
-            return created
-        self._place.delete(name)
-        return False
+        missing, doomed = self._lacks(manifest) if created else ([], [])
+        if missing:  # nobody has relied on it, see retention; of one that is doomed only, nobody can say that
+            self._place.delete(name)
+        return created and not missing and not doomed
 
     def _is_complete(self, manifest: Manifest) -> bool:
+        return self._lacks(manifest) == ([], [])
+
+    def _lacks(self, manifest: Manifest) -> tuple[list[str], list[str]]:
+        """The table files of a snapshot that are not there, and those that somebody may be about to delete."""
+        doomed = self._doomed()  # before the listing: who withdraws a notice has deleted by then
         missing = sorted(manifest.objects().keys() - self._listed())
-        if missing:
+        threatened = sorted(manifest.objects().keys() & doomed)
+        if missing or threatened:
             self._log.warning(
                 "the snapshot of %s is given up: its table files were deleted while it was made (%s); "
                 "raise retentionGracePeriod if snapshots take longer than that",
                 manifest.store.marker,
-                ", ".join(missing),
+                ", ".join(missing or threatened),
             )
-        return not missing
+        return missing, threatened
+
+    def _doomed(self) -> set[str]:
+        """The table files that somebody may be about to delete; retention relies on no snapshot while it cannot tell."""
+        try:
+            return self._notices.tables()
+        except FormatError as problem:
+            self._log.warning("a notice of deletion is damaged: %s", problem)
+            return set()
 
     def _listed(self) -> set[str]:
         return {blob.name for blob in self._place.list(TABLE_FOLDER)}
@@ -206,8 +222,10 @@ class SnapshotWriter:
             except CkptError as problem:
                 self._log.warning("snapshot %s is not used as a base: %s", name, problem)
                 continue
-            listed = self._listed()  # one that is lost must not be passed on from snapshot to snapshot
-            return {file.sha256: name for name, file in manifest.objects().items() if name in listed}
+            # One that is lost, or is about to be, must not be passed on from snapshot to snapshot.
+            doomed = self._doomed()
+            usable = self._listed() - doomed
+            return {file.sha256: name for name, file in manifest.objects().items() if name in usable}
         return {}
 
 

@@ -147,20 +147,35 @@ class HdfsPlace:
             with failures("delete", self._where(folder)):
                 self._remove_if_empty(self._path(folder))
 
-    def discard_unfinished(self, older_than_s: float) -> int:
-        """Remove temporary files of writers that died; see the protocol."""
-        limit, count = (time.time() - older_than_s) * 1000, 0
+    def unfinished(self, older_than_s: float) -> builtins.list[Blob]:
+        """Temporary files of writers that died; see the protocol."""
+        found: builtins.list[Blob] = []
         folders = [""]
         for here in folders:  # which grows meanwhile
             for entry in self._entries(here):
                 name = _last_part(entry)
-                is_temporary = name.startswith(".") and name.endswith(_TEMPORARY) and not entry.isdir
+                where = f"{here}/{name}".lstrip("/")
                 if entry.isdir and not name.startswith("."):
-                    folders.append(f"{here}/{name}".lstrip("/"))
-                elif is_temporary and entry.modification_time <= limit:
-                    with failures("delete", f"{self.url}/{here}"):
-                        count += self.client.delete(entry.path)
+                    folders.append(where)
+                elif name.startswith(".") and name.endswith(_TEMPORARY) and not entry.isdir:
+                    found.append(Blob(where, entry.length, entry.modification_time / 1000))
+        if not found:
+            return []
+        limit = self.now_s() - older_than_s
+        return sorted((blob for blob in found if blob.modified_s <= limit), key=lambda blob: blob.name)
+
+    def discard_unfinished(self, older_than_s: float) -> int:
+        """Remove temporary files of writers that died; see the protocol."""
+        count = 0
+        for blob in self.unfinished(older_than_s):
+            with failures("delete", self._where(blob.name)):
+                count += self.client.delete(self._path(blob.name))
         return count
+
+    def now_s(self) -> float:
+        """The time of the name node, which stamps a new file with it. Raises StorageError."""
+        with failures("ask for the time of", self.url):
+            return _stamp_ms(self.client, self._root) / 1000
 
     def _remove_if_empty(self, path: str) -> None:
         try:
@@ -216,7 +231,7 @@ class _Upload:
         with failures("write", self._where):
             self._writer.write(bytes(data))  # the client takes other buffers byte by byte
             if time.monotonic() - self._touched > TOUCH_S:
-                now_ms = int(time.time() * 1000)
+                now_ms = _stamp_ms(self._client, self._path.rpartition("/")[0])
                 self._client.set_times(self._temporary, now_ms, now_ms)
                 self._touched = time.monotonic()
         self._size += len(data)
@@ -293,6 +308,16 @@ def _client(service: str) -> Client:
 @cache
 def _closers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(CLOSING, thread_name_prefix="hdfs-close")
+
+
+def _stamp_ms(client: Client, folder: str) -> int:
+    """The time of the name node in milliseconds: that of a new file in ``folder``, which goes again."""
+    path = f"{folder}/.{uuid.uuid4().hex}{_TEMPORARY}"
+    client.create(path).close()
+    try:
+        return int(client.get_file_info(path).modification_time)
+    finally:
+        client.delete(path)
 
 
 def _last_part(entry: FileStatus) -> str:

@@ -10,12 +10,14 @@ Facts of the service: https://docs.aws.amazon.com/AmazonS3/latest/userguide/cond
 from __future__ import annotations
 
 import builtins
+import math
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from email.utils import parsedate_to_datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -197,25 +199,67 @@ class S3Place:
     def remove_empty_folders(self) -> None:
         """Nothing: there are no folders; see the protocol."""
 
+    def unfinished(self, older_than_s: float) -> builtins.list[Blob]:
+        """Uploads in parts that have begun, and got their last part, so long ago; see the protocol."""
+        return [blob for blob, _ in self._left(older_than_s)]
+
     def discard_unfinished(self, older_than_s: float) -> int:
-        """Abort uploads in parts that have begun, and got their last part, so long ago; see the protocol."""
-        limit, count = time.time() - older_than_s, 0
-        with self.failures("clear the unfinished uploads of", "."):
-            pages = self.client.get_paginator("list_multipart_uploads")
-            for page in pages.paginate(Bucket=self.bucket, Prefix=self._root):
-                for upload in page.get("Uploads", ()):
-                    if upload["Initiated"].timestamp() <= limit and upload["UploadId"] not in _under_way:
-                        count += self._abort_if_left(upload["Key"], upload["UploadId"], limit)
+        """Abort what ``unfinished`` finds; see the protocol."""
+        count = 0
+        for blob, upload_id in self._left(older_than_s):
+            with self.failures("clear the unfinished upload of", blob.name):
+                count += self._abort(self._root + blob.name, upload_id)
         return count
 
-    def _abort_if_left(self, key: str, upload_id: str, limit: float) -> bool:
-        """Abort an upload that got no part since ``limit``; whether it was there."""
+    def now_s(self) -> float:
+        """The time of the service, by its answer to a listing of one object. Raises StorageError."""
+        with self.failures("ask for the time of", "."):
+            answer = self.client.list_objects_v2(Bucket=self.bucket, Prefix=self._root, MaxKeys=1)
+        return self._time_of(answer)
+
+    def _time_of(self, answer: Mapping[str, Any]) -> float:
+        """When the service has answered. It says so in whole seconds: the end of that second."""
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        try:
+            return parsedate_to_datetime(date).timestamp() + 1
+        except (TypeError, ValueError) as problem:
+            raise StorageError(
+                f"{self.url} does not tell its time: the header Date of its answer is {date!r}.",
+                hint="Every HTTP service sends Date; look at what stands between the executors and it.",
+            ) from problem
+
+    def _left(self, older_than_s: float) -> Iterator[tuple[Blob, str]]:
+        """Unfinished uploads that nobody goes on with, and their ids."""
+        with self.failures("list the unfinished uploads of", "."):
+            pages = self.client.get_paginator("list_multipart_uploads")
+            for page in pages.paginate(Bucket=self.bucket, Prefix=self._root):
+                limit = self._time_of(page) - older_than_s
+                for upload in page.get("Uploads", ()):
+                    key, upload_id = upload["Key"], upload["UploadId"]
+                    if upload["Initiated"].timestamp() <= limit and upload_id not in _under_way:
+                        size_bytes, last_s = self._parts_of(key, upload_id)
+                        if last_s <= limit:
+                            began_s = max(upload["Initiated"].timestamp(), last_s)
+                            yield Blob(key[len(self._root) :], size_bytes, began_s), upload_id
+
+    def _parts_of(self, key: str, upload_id: str) -> tuple[int, float]:
+        """Bytes of the parts of an upload, and when it got its last one; nothing of one that has ended."""
         target = {"Bucket": self.bucket, "Key": key, "UploadId": upload_id}
+        size_bytes, last_s = 0, -math.inf
         try:
             for page in self.client.get_paginator("list_parts").paginate(**target):
-                if any(part["LastModified"].timestamp() > limit for part in page.get("Parts", ())):
-                    return False
-            self.client.abort_multipart_upload(**target)
+                for part in page.get("Parts", ()):
+                    size_bytes += int(part["Size"])
+                    last_s = max(last_s, part["LastModified"].timestamp())
+        except ClientError as problem:
+            if _code(problem) != "NoSuchUpload":
+                raise
+        return size_bytes, last_s
+
+    def _abort(self, key: str, upload_id: str) -> bool:
+        """Abort an upload; whether it was there."""
+        try:
+            self.client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload_id)
         except ClientError as problem:
             if _code(problem) != "NoSuchUpload":  # finished or aborted meanwhile
                 raise

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+
+import pytest
 
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.pins import Pins
-from tests.lab import Lab, expected
+from tests.conftest import MakeLab
+from tests.lab import Lab, Server, expected
 
 
 def clean_up(lab: Lab, ids: list[str]) -> int:
@@ -44,7 +48,41 @@ def test_a_pin_ends_by_itself_when_its_owner_has_died(tmp_path: Path) -> None:
     assert [pin.version for pin in pins.held()] == [9]
     now[0] = 1030.0
     assert pins.oldest() is None
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 2, "they are another's"
+    now[0] = 1010.0 + 86400
+    pins.held()
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 1
+    now[0] = 1020.0 + 86400
+    assert pins.oldest() is None
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("minutes", [11, 60, -11, -60])
+@pytest.mark.parametrize("whose", ["owner", "cleaner"])
+def test_a_pin_holds_its_version_whatever_the_clock_of_a_host_says(
+    make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch, whose: str, minutes: int
+) -> None:
+    lab = make_lab(retentionGracePeriod="0")
+    ids = lab.grow_with_snapshots(8)
+    here = time.time
+
+    def skewed() -> float:
+        return here() + 60 * minutes
+
+    with monkeypatch.context() as patched:
+        if whose == "owner":
+            patched.setattr(time, "time", skewed)
+        pin = Pins(LocalPlace(lab.checkpoint)).add(3, for_s=600)
+    cleaner = Server(lab.local_dir.with_name("cleaner"), lab.options, clock=skewed if whose == "cleaner" else here)
+    with monkeypatch.context() as patched:
+        if whose == "cleaner":
+            patched.setattr(time, "time", skewed)
+        lab.server, former = cleaner, lab.server
+        clean_up(lab, ids)
+    assert (lab.checkpoint / pin.name).exists()
+    lab.restart(lose_local=True)
+    assert lab.begin(lab.open(), 3, ids[2]).rows == expected(3)
+    former.stores.shut_down()
 
 
 def test_a_stranger_among_the_pins_is_passed_over(tmp_path: Path) -> None:
