@@ -30,6 +30,7 @@ from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.ttl import Clock
 from pyspark_ckpt.state_store.bulk import LEAST_KEYS, Cells, OpenColumnFiles, Packed, Writes, look_up, write_columns
 from pyspark_ckpt.state_store.column_names import columns_folder
+from pyspark_ckpt.state_store.damage_notes import write_note
 from pyspark_ckpt.state_store.database import Cursor, Reader, Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, LifecycleError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.keys import EMPTY, HASH_BYTES, STATE_BYTES, Marker
@@ -116,7 +117,8 @@ class WorkerSession:
             return Cells.of(self.get_many(keys.strings()))
         if self._reader is None or not len(keys):
             return Cells.absent(len(keys))
-        return look_up(self._reader, keys, self._columns)
+        with _noting_damage(self._ticket):
+            return look_up(self._reader, keys, self._columns)
 
     def scan(self, prefix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Rows of the base version whose keys begin with ``prefix``, what follows it from ``begin`` up to ``end``.
@@ -129,9 +131,10 @@ class WorkerSession:
     def _base_of(self, keys: list[bytes]) -> list[bytes | None]:
         if self._reader is None or not keys:
             return [None] * len(keys)
-        if len(keys) < LEAST_KEYS or not all(map(le, keys, islice(keys, 1, None))):
-            return self._reader.get_many(keys)
-        return look_up(self._reader, Packed.of(keys), self._columns).strings()
+        with _noting_damage(self._ticket):
+            if len(keys) < LEAST_KEYS or not all(map(le, keys, islice(keys, 1, None))):
+                return self._reader.get_many(keys)
+            return look_up(self._reader, Packed.of(keys), self._columns).strings()
 
     def _base_rows(self, prefix: bytes, begin: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         if self._reader is None:
@@ -142,26 +145,28 @@ class WorkerSession:
                 hint="Read it in the call that made it, or make a list of it there.",
             )
         idle = self._cursors.setdefault(prefix[:STATE_BYTES], [])
-        cursor = idle.pop() if idle else self._reader.cursor()
         first, size = prefix + begin, len(prefix)
-        # Keys are processed in stored order: behind the rows of one stand those of the next.
-        if cursor.key is None or not cursor.left < first <= cursor.key:
-            cursor.seek(first)
-        try:
-            while cursor.key is not None and cursor.key.startswith(prefix):
-                entry = cursor.key[size:]
-                if end is not None and entry >= end:
-                    break
-                yield entry, cursor.value()
-                cursor.next()
-        finally:
-            idle.append(cursor)
+        with _noting_damage(self._ticket):
+            cursor = idle.pop() if idle else self._reader.cursor()
+            # Keys are processed in stored order: behind the rows of one stand those of the next.
+            if cursor.key is None or not cursor.left < first <= cursor.key:
+                cursor.seek(first)
+            try:
+                while cursor.key is not None and cursor.key.startswith(prefix):
+                    entry = cursor.key[size:]
+                    if end is not None and entry >= end:
+                        break
+                    yield entry, cursor.value()
+                    cursor.next()
+            finally:
+                idle.append(cursor)
 
     def portions(self, prefix: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
         """Rows of the base version from the first one on, many at once and at least one; as they were then."""
         if self._reader is not None:
-            for rows in self._reader.portions(prefix, prefix + end):
-                yield [(key[len(prefix) :], value) for key, value in rows]
+            with _noting_damage(self._ticket):
+                for rows in self._reader.portions(prefix, prefix + end):
+                    yield [(key[len(prefix) :], value) for key, value in rows]
 
     def ends_of_keys(self, rows: Packed) -> NDArray[np.int64]:
         """Where the suffix ends in each row, of a suffix and an entry. Raises FormatError for what is no such row."""
@@ -284,13 +289,11 @@ def _view(ticket: Ticket) -> View | None:
     base = Marker(ticket.version, ticket.id)
     if base == EMPTY:
         return None
-    view = _views.pop(ticket.db, None) or View(_opened(ticket), OpenColumnFiles(columns_folder(Path(ticket.db))))
-    try:
-        view.reader.catch_up()
-        held = view.reader.marker()
-    except CkptError:
-        view.reader.close()
-        raise
+    with _noting_damage(ticket):
+        view, held = _caught_up(ticket)
+        if held != base and not ticket.live:
+            view.reader.close()
+            raise FormatError(f"The database in {ticket.db} is damaged: it holds {held}, not {base}.")
     if held != base:
         view.reader.close()
         raise LifecycleError(
@@ -302,6 +305,32 @@ def _view(ticket: Ticket) -> View | None:
     while len(_views) > READERS_KEPT:
         _views.popitem(last=False)[1].reader.close()
     return view
+
+
+def _caught_up(ticket: Ticket) -> tuple[View, Marker | None]:
+    """A view of what the database is now, and which commit that is."""
+    view = _views.pop(ticket.db, None) or View(_opened(ticket), OpenColumnFiles(columns_folder(Path(ticket.db))))
+    try:
+        view.reader.catch_up()
+        held = view.reader.marker()
+    except CkptError:
+        view.reader.close()
+        raise
+    return view, held
+
+
+class _noting_damage:  # noqa: N801 - used as a function
+    """Leave a note to the state server of a failure within to read the database, which discards that copy then."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        self._ticket = ticket
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
+        if isinstance(problem, (FormatError, StorageError)):
+            write_note(Path(self._ticket.staging), str(problem))
 
 
 def _opened(ticket: Ticket) -> Reader:

@@ -9,6 +9,7 @@
     ├── LifecycleError      a call that the present status does not allow (a transaction that has ended)
     ├── StorageError        a disk or a remote store failed; ``outcome`` says whether a write may have landed
     ├── FormatError         stored bytes are damaged, or written by a newer release
+    │   └── DamagedCopyError  only those of a local copy, which is discarded: a retry restores it
     └── InternalError       a defect of this package: please report it
 
 Every error has a ``kind`` (its class name, which crosses the process boundary), a ``hint`` (what to do
@@ -83,6 +84,13 @@ class StorageError(CkptError):
 
 class FormatError(CkptError):
     """Stored bytes are damaged, or were written by a newer release than this one."""
+
+
+class DamagedCopyError(FormatError):
+    """A local copy of state is damaged. It is discarded, and the next attempt restores it from the remote place."""
+
+    default_retryable = True
+    default_hint = "The next attempt restores the state from the remote place; check the local disk."
 
 
 class InternalError(CkptError):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from pyspark_ckpt.state_store.copies import LocalCopies, LocalCopy
 from pyspark_ckpt.state_store.database import TableCount
+from pyspark_ckpt.state_store.errors import FormatError, StorageError
 from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.meta import StoreMeta
@@ -85,6 +86,7 @@ class LocalVersions:
         with self._lock:
             folder = self._copies.new_folder()
             local = {copy.marker for copy in self._copies}
+            self._restorer.checks_tables |= self._copies.damaged > 0  # perhaps it came damaged from the remote place
         try:
             restored = self._restorer.restore(base, folder, local, self._link)
             copy = self._taken_in(folder, restored)
@@ -130,5 +132,9 @@ class LocalVersions:
             copy = self._copies.find(base)
             if copy is None:
                 return None
-            self._copies.link(copy, folder)
+            try:
+                self._copies.link(copy, folder)
+            except (StorageError, FormatError, OSError) as problem:
+                self._copies.discard_unusable(copy, problem)
+                raise
             return copy.meta

@@ -11,7 +11,7 @@ import time
 
 from pyspark_ckpt.state_store.context import Shared
 from pyspark_ckpt.state_store.copies import LocalCopy
-from pyspark_ckpt.state_store.errors import CkptError
+from pyspark_ckpt.state_store.errors import CkptError, DamagedCopyError
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.pins import Pins
 from pyspark_ckpt.state_store.retention import Retention
@@ -51,7 +51,8 @@ class Maintenance:
     def snapshot(self, *, force: bool = False) -> tuple[Published | None, dict[str, int]]:
         """Make a snapshot of the newest version Spark has asked for, if enough versions passed since the last one.
 
-        ``force`` makes one at any version. Never blocks a transaction. Raises StorageError, InternalError.
+        ``force`` makes one at any version. Never blocks a transaction. Raises DamagedCopyError (the local copy is
+        discarded, and there is no snapshot), StorageError, InternalError.
         """
         started = time.monotonic()
         if not self._busy.acquire(blocking=False):
@@ -90,8 +91,10 @@ class Maintenance:
                 return None
             self._store.log.info("a snapshot of %s is made: %s", copy.marker, reason)
             published = self._publish(copy, lineage)
-        except (CkptError, OSError):
+        except (CkptError, OSError) as problem:
             if not self._store.closed:
+                if isinstance(problem, DamagedCopyError):
+                    self._store.discard_damaged(copy, problem)
                 raise
             self._store.log.info("the store was closed while a snapshot was made; it is not published")
             return None

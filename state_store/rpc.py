@@ -119,6 +119,13 @@ class OfTransaction(Request, frozen=True):
     txn: int
 
 
+class Damage(Request, frozen=True):
+    """Say that the local copy of a transaction cannot be read, and how that failed."""
+
+    txn: int
+    failure: str
+
+
 class OfHandle(Request, frozen=True):
     """Name an open handle."""
 
@@ -156,6 +163,7 @@ class Dispatcher:
             "drop_state": (msgspec.json.Decoder(DropState), self._drop_state),
             "commit": (msgspec.json.Decoder(Commit), self._commit),
             "follow": (msgspec.json.Decoder(OfHandle), self._follow),
+            "report_damage": (msgspec.json.Decoder(Damage), self._report_damage),
             "abort": (msgspec.json.Decoder(OfTransaction), self._abort),
             "snapshot": (msgspec.json.Decoder(Snapshot), self._snapshot),
             "cleanup": (msgspec.json.Decoder(OfHandle), self._cleanup),
@@ -270,6 +278,13 @@ class Dispatcher:
     def _follow(self, request: OfHandle) -> dict[str, Any]:
         self._stores.handle(request.handle).store.await_moves()
         return {}
+
+    def _report_damage(self, request: Damage) -> dict[str, Any]:
+        found = self._stores.find_transaction(request.txn)
+        if found is None:
+            return {"discarded": False}
+        store, transaction = found
+        return {"discarded": store.report_damage(transaction, request.failure)}
 
     def _abort(self, request: OfTransaction) -> dict[str, Any]:
         found = self._stores.find_transaction(request.txn)

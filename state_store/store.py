@@ -17,11 +17,13 @@ from pathlib import Path
 from pyspark_ckpt.state_store.blobs import BlobPlace, Traffic
 from pyspark_ckpt.state_store.context import Caller, Identity, Shared
 from pyspark_ckpt.state_store.copies import LocalCopies, LocalCopy
+from pyspark_ckpt.state_store.damage_notes import read_notes
 from pyspark_ckpt.state_store.database import TableCount, Tuning, write_table_file
 from pyspark_ckpt.state_store.decisions import Decisions
 from pyspark_ckpt.state_store.delta import write_delta
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError, LifecycleError, StorageError
 from pyspark_ckpt.state_store.keys import EMPTY, MARKER_KEY, Marker
+from pyspark_ckpt.state_store.local_damage import is_of_the_copy
 from pyspark_ckpt.state_store.local_versions import Leased, LocalVersions
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta, is_keyed
@@ -69,6 +71,7 @@ class Store:
         self._transactions: dict[int, Transaction] = {}
         self._moves: list[Future[None]] = []
         self._ingest_ms = 0.0
+        self._damaged_told = 0
         self.lag = LagTracker(shared.clock)
         self.policy = SnapshotPolicy(options, shared.forecast)
         restorer = Restorer(
@@ -233,6 +236,26 @@ class Store:
             self._copies.lease(frozen)
             return frozen
 
+    def discard_damaged(self, copy: LocalCopy, problem: object) -> None:
+        """Forget a local copy in which damage was found, and all that share it; the next begin restores the version.
+
+        Whoever leases one keeps it until the lease ends. No error if it is forgotten already.
+        """
+        with self._lock:
+            if not self._closed:
+                self._copies.discard_damaged(copy, problem)
+
+    def report_damage(self, transaction: Transaction, failure: str) -> bool:
+        """A reader could not read the local copy of a transaction; whether that is discarded for it.
+
+        It is not where the ``failure`` is one of the machine, such as a full disk.
+        """
+        if not is_of_the_copy(failure):
+            self.log.warning("the local copy of %s is kept, for its reader says: %s", transaction.base, failure)
+            return False
+        self.discard_damaged(transaction.copy, failure)
+        return True
+
     def release(self, copy: LocalCopy) -> None:
         """End the lease of a snapshot."""
         with self._lock:
@@ -273,7 +296,7 @@ class Store:
             number, base, new_commit_id(), leased.copy, leased.meta, staging, caller.format, caller.run_id
         )
         try:
-            staging.mkdir(mode=0o700)
+            staging.mkdir(mode=0o700, parents=True)  # the local folder may have been removed under this process
             if worker is not None:
                 self._write_ticket(transaction, worker, states)
         except OSError as problem:
@@ -361,8 +384,13 @@ class Store:
         return meta, staged, Committed(stands.version, stands.id, metrics, meta.states)
 
     def _upkeep_metrics(self, version: int) -> dict[str, int]:
-        """What a restore of ``version`` would take, as far as it is known, and what is on disk."""
-        metrics = {"tables": self.tables.files, "table_bytes": self.tables.size_bytes}
+        """What a restore of ``version`` would take, as far as it is known, and what is and was on disk."""
+        damaged, self._damaged_told = self._copies.damaged - self._damaged_told, self._copies.damaged
+        metrics = {
+            "tables": self.tables.files,
+            "table_bytes": self.tables.size_bytes,
+            "damaged_copies": damaged,
+        }
         lag = self.lag.up_to(version)
         if lag is not None:
             metrics["snapshot_version"] = lag.snapshot_version
@@ -415,6 +443,8 @@ class Store:
         self._let_go(transaction)
 
     def _let_go(self, transaction: Transaction) -> None:
+        for failure in read_notes(transaction.staging):
+            self.report_damage(transaction, failure)
         with self._lock:
             self._copies.release(transaction.copy)
             if not self._closed:

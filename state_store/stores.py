@@ -247,7 +247,7 @@ class Stores:
         commit = store.decisions.commit_of(handle.caller, last, commit_id)
         steps = steps_to(commit, first, Lineage.read(store.place), str(store.identity))
         folder = self.local_dir / "staging" / f"changes-{secrets.token_hex(8)}"
-        folder.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700, parents=True)
         feed = ChangeFeed(store.place, steps, folder, self._shared.pool)
         with self._lock:
             number = next(self._feed_numbers)

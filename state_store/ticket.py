@@ -24,7 +24,7 @@ import msgspec
 
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.json_objects import Count, decoded
+from pyspark_ckpt.state_store.json_objects import Count, decoded, seal, unseal_local
 from pyspark_ckpt.state_store.keys import CommitId
 from pyspark_ckpt.state_store.local_files import publish
 from pyspark_ckpt.state_store.meta import State, StoreMeta
@@ -87,12 +87,13 @@ def _prefix(task: WorkerTask) -> str:
 
 def write_ticket(path: Path, ticket: Ticket) -> None:
     """Put the ticket where the worker looks; readers see all of it or nothing. For this user only."""
-    publish(path, msgspec.json.encode(ticket))
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # it may have been removed under the state server
+    publish(path, seal(ticket))
 
 
 def read_ticket(path: Path) -> Ticket:
     """Read a ticket. Raises FormatError that names it: it is damaged, or leads out of the local folder it lies in."""
-    ticket = decoded(path.read_bytes(), Ticket, str(path))
+    ticket = decoded(unseal_local(path.read_bytes(), str(path)), Ticket, str(path))
     local_dir = path.absolute().parents[1]
     for place, below in ((ticket.db, local_dir / "stores"), (ticket.staging, local_dir / "staging")):
         if ".." in Path(place).parts or "\0" in place or below not in Path(place).parents:

@@ -68,8 +68,7 @@ def is_refused(path: Path, content: bytes) -> bool:
     try:
         check_table(path)
     except FormatError as problem:
-        assert str(path) in str(problem)
-        return True
+        return str(path) in str(problem)
     return False
 
 
@@ -99,7 +98,7 @@ def test_every_bit_of_the_last_block_and_the_footer_counts(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda content: b"",
+        lambda content: content[:0],
         lambda content: content[: len(content) // 2],
         lambda content: content[:-1],
         lambda content: content[-53:],
@@ -107,7 +106,7 @@ def test_every_bit_of_the_last_block_and_the_footer_counts(tmp_path: Path) -> No
         lambda content: content + content,
         lambda content: b"\0" * 4096 + content,
         lambda content: content[:4096] + b"\0" * 4096 + content[8192:],
-        lambda content: b"\0" * len(content),
+        lambda content: bytes(len(content)),
         lambda content: content[:-53] + b"\0" * 53,
         lambda content: content[4096:] + content[:4096],
     ],

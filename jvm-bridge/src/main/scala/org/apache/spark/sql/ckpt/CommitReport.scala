@@ -26,6 +26,7 @@ private[ckpt] object CommitReport {
       Metrics.CatchUpTime -> txn.reader.takeCatchUpMs(),
       Metrics.Restores -> begun.path("restored").asLong,
       Metrics.ReplayedDeltas -> begun.path("replayed_deltas").asLong,
+      Metrics.DamagedCopies -> served.path("damaged_copies").asLong,
       Metrics.CacheHits -> txn.cacheHits,
       Metrics.CacheMisses -> txn.cacheMisses,
       Metrics.ExistenceReads -> txn.existenceReads,

@@ -128,10 +128,12 @@ private[ckpt] final class MemoryCursor(map: ByteMap, entries: Array[Int]) extend
   private def load(): Unit = currentKey = if (valid) map.key(entries(at)) else null
 }
 
-/** Rows of a RocksDB iterator below `upper` (exclusive; null: to the end). `release` gets the iterator back. */
+/** Rows of a RocksDB iterator below `upper` (exclusive; null: to the end). `release` gets the iterator back; `onDamage`
+  * is told of a failure to read, which is raised.
+  */
 private[ckpt] class RocksCursor[I <: AbstractRocksIterator[_]](
     iterator: I, keyOf: I => Array[Byte], valueOf: I => Array[Byte], lower: Array[Byte], upper: Array[Byte],
-    release: I => Unit) extends Cursor {
+    release: I => Unit, onDamage: RocksDBException => Unit = _ => ()) extends Cursor {
   private var currentKey: Array[Byte] = _
   private var currentValue: Array[Byte] = _
   private var closed = false
@@ -163,8 +165,13 @@ private[ckpt] class RocksCursor[I <: AbstractRocksIterator[_]](
       if (upper != null && Arrays.compareUnsigned(currentKey, upper) >= 0) currentKey = null
       else currentValue = valueOf(iterator)
     } else {
-      iterator.status()
       currentKey = null
+      try iterator.status()
+      catch {
+        case failure: RocksDBException =>
+          onDamage(failure)
+          throw failure
+      }
     }
   }
 }

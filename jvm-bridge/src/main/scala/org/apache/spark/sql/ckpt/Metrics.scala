@@ -18,6 +18,7 @@ private[ckpt] object Metrics {
   val CatchUpTime = time("ckptCatchUpTimeMs", "time in which views of local databases caught up")
   val Restores = sum("ckptRestores", "stores restored from the remote place")
   val ReplayedDeltas = sum("ckptReplayedDeltas", "deltas applied while restoring")
+  val DamagedCopies = sum("ckptDamagedCopies", "local copies that were discarded as damaged")
   val CacheHits = sum("ckptCacheHits", "reads answered by the near cache")
   val CacheMisses = sum("ckptCacheMisses", "reads answered by the database")
   val ExistenceReads = sum("ckptExistenceReads", "writes of keys that were not read before")
@@ -56,7 +57,7 @@ private[ckpt] object Metrics {
   def isCounter(name: String): Boolean = name.contains("/")
 
   val all: Seq[StateStoreCustomMetric] = Seq(
-    LoadTime, CatchUpTime, Restores, ReplayedDeltas, CacheHits, CacheMisses, ExistenceReads, WrittenRows, ExpiredRows,
+    LoadTime, CatchUpTime, Restores, ReplayedDeltas, DamagedCopies, CacheHits, CacheMisses, ExistenceReads, WrittenRows, ExpiredRows,
     FiredTimers,
     LateRows, SpilledRuns, SealTime, ServerTime, UploadTime, IngestTime, DeltaBytes, WriteRequests, ReadRequests,
     ListRequests, DeleteRequests, UploadedBytes, DownloadedBytes, SnapshotLag, SnapshotLagBytes, Tables, TableBytes,
