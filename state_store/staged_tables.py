@@ -1,15 +1,16 @@
 """Table files that the shim and the workers stage, and what is asked of them before a commit is acknowledged.
 
-Who writes one says when it is complete how large it is, and its checksum: its *seal*, which travels with the name of the
-file, in the commit call or in the part. The state server compares it with the very bytes that it uploads, all blocks
-with RocksDB's checksums of them, which were taken of the writer's memory, and the marker row with the commit. So what
-is acknowledged is what was written. Once more the bytes are compared before the local database takes the file in.
+The writer of a file makes its *seal* when the file is complete: its size and a checksum. The seal travels with the
+file's name, in the commit call or in the part. The state server compares it with the very bytes that it uploads. It
+also compares every block with RocksDB's checksum, which was taken of the writer's memory, and the marker row with the
+commit. So what is acknowledged is what was written. The bytes are compared once more before the local database ingests
+the file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -69,7 +70,7 @@ class StagedTable:
         that names the file if it is not what was written, or cannot be read.
         """
         digest = xxhash.xxh64()
-        with refusing_damage(self._who), CheckedTable(self.path) as table:
+        with refusing_damage(self._who), closing(CheckedTable(self.path)) as table:
             for chunk in table.chunks():
                 digest.update(chunk)
                 yield chunk

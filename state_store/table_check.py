@@ -42,7 +42,7 @@ Handle = tuple[int, int]
 
 
 class CheckedTable:
-    """One table file, open for one pass. Use it in a ``with`` block."""
+    """One table file, open for one pass."""
 
     def __init__(self, path: Path) -> None:
         """Open the file, and find its blocks. Raises FormatError that names it, OSError."""
@@ -57,12 +57,8 @@ class CheckedTable:
             self._file.close()
             raise
 
-    def __enter__(self) -> CheckedTable:
-        """Nothing is done."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> None:
-        """Close the file."""
+    def close(self) -> None:
+        """Let the file go."""
         self._file.close()
 
     def chunks(self) -> Iterator[bytes]:
@@ -102,7 +98,9 @@ class CheckedTable:
             raise _Damage("it does not end like a table")
         meta, at = _handle(footer, 1)
         index, at = _handle(footer, at)
-        if footer[1 : -_END.size] != b"".join(map(_varint, (*meta, *index))).ljust(_FOOTER_BYTES - _END.size - 1, b"\0"):
+        if footer[1 : -_END.size] != b"".join(map(_varint, (*meta, *index))).ljust(
+            _FOOTER_BYTES - _END.size - 1, b"\0"
+        ):
             raise _Damage("its end says what it says in another way")
         found = _data_blocks(self._block(index))
         found += [_handle(value, 0)[0] for value in _values(self._block(meta))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -93,7 +94,7 @@ def _require_as_it_was(lab: Lab, handle: int, base: str, objects: list[str]) -> 
 @pytest.mark.parametrize("sealed", [True, False])
 @pytest.mark.parametrize("harm", HARMS.values(), ids=list(HARMS))
 def test_a_damaged_table_file_is_refused_by_its_name_and_the_next_attempt_commits(
-    harm: Harm, sealed: bool, lab: Lab
+    *, harm: Harm, sealed: bool, lab: Lab
 ) -> None:
     handle = lab.open()
     (base,) = lab.grow(handle, 1)
@@ -224,7 +225,7 @@ def test_every_bit_of_a_table_file_is_covered(compression: str, rows: int, tmp_p
 
 
 def _read(path: Path) -> bytes:
-    with CheckedTable(path) as table:
+    with closing(CheckedTable(path)) as table:
         content = b"".join(table.chunks())
         assert table.first_row() == (MARKER_KEY, b"m")
         return content
