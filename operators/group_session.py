@@ -167,7 +167,9 @@ class GroupSession(WorkerSession):
 
     def _frame(self, rows: list[Row], changes: Mapping[int, int]) -> Frame:
         written = self._written + len(self._recent)
-        return Frame(rows, tuple(self._files), dict(changes), dict(self.counts), written, self._group)
+        return Frame(
+            rows, tuple(self._files), dict(changes), dict(self.counts), written, self._group, dict(self._seals)
+        )
 
 
 def _not_none(rows: Iterable[Row]) -> Iterator[tuple[bytes, bytes]]:

@@ -36,6 +36,7 @@ from pyspark_ckpt.state_store.errors import CkptError, FormatError, LifecycleErr
 from pyspark_ckpt.state_store.keys import EMPTY, HASH_BYTES, STATE_BYTES, Marker
 from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.parts import DeclaredState, Part, declare, write_part
+from pyspark_ckpt.state_store.staged_tables import Seal, seal_file
 from pyspark_ckpt.state_store.ticket import Ticket, WorkerTask, read_ticket, ticket_paths
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class WorkerSession:
         self.name = f"worker-{uuid.uuid4().hex[:12]}"
         self.counts: Counter[str] = Counter()
         self._files: list[str] = []
+        self._seals: dict[str, Seal] = {}
         self._written = 0
         self._held_bytes = 0
         self._most_held_bytes = sys.maxsize
@@ -180,11 +182,15 @@ class WorkerSession:
         first = next(remaining, None)
         if first is not None:
             tuning = _shared_tuning(self._ticket.compression)
-            self._written += write_table_file(self._new_file(), chain([first], remaining), tuning)
+            path = self._new_file()
+            self._written += write_table_file(path, chain([first], remaining), tuning)
+            self._seals[path.name] = seal_file(path)
 
     def stage_columns(self, parts: Sequence[Writes]) -> None:
         """``stage`` of rows of which a table file can be built, part after part."""
-        write_columns(self._new_file(), parts, _shared_tuning(self._ticket.compression))
+        path = self._new_file()
+        write_columns(path, parts, _shared_tuning(self._ticket.compression))
+        self._seals[path.name] = seal_file(path)
         self._written += sum(map(len, parts))
 
     def spill_beyond(self, most_held_bytes: int, spill: Callable[[], None]) -> None:
@@ -235,7 +241,9 @@ class WorkerSession:
 
     def publish(self, changes: Mapping[int, int]) -> None:
         """Hand what was staged to the task's commit, with the changes of row counts by state number."""
-        part = Part(self._declared, tuple(self._files), dict(changes), self._written, dict(self.counts))
+        part = Part(
+            self._declared, tuple(self._files), dict(changes), self._written, dict(self.counts), seals=self._seals
+        )
         write_part(Path(self._ticket.staging), self.name, part)
 
 

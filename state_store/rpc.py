@@ -21,6 +21,7 @@ from pyspark_ckpt.state_store.json_objects import DAMAGE, MAX_LONG, Change, Coun
 from pyspark_ckpt.state_store.keys import EMPTY, MARKER_KEY
 from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.remote import is_store_name
+from pyspark_ckpt.state_store.staged_tables import Seal
 from pyspark_ckpt.state_store.store import Store
 from pyspark_ckpt.state_store.stores import Stores
 from pyspark_ckpt.state_store.ticket import WorkerTask
@@ -105,12 +106,13 @@ class DropState(Request, frozen=True):
 
 
 class Commit(Request, frozen=True):
-    """Make the next version."""
+    """Make the next version. ``seals``: what the writer of ``files`` says of them, by name."""
 
     txn: int
     files: list[str]
     rows: dict[int, Change] = {}
     num_partitions: Count | None = None
+    seals: dict[str, Seal] = {}
 
 
 class OfTransaction(Request, frozen=True):
@@ -272,7 +274,7 @@ class Dispatcher:
 
     def _commit(self, request: Commit) -> dict[str, Any]:
         store, transaction = self._stores.transaction(request.txn)
-        result = store.commit(transaction, request.files, request.rows, request.num_partitions)
+        result = store.commit(transaction, request.files, request.rows, request.num_partitions, request.seals)
         return {"version": result.version, "id": result.id, "metrics": result.metrics, "states": result.states}
 
     def _follow(self, request: OfHandle) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, Traffic
 from pyspark_ckpt.state_store.context import Caller, Identity, Shared
@@ -30,11 +31,12 @@ from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME, DeltaName, new_commit_id
 from pyspark_ckpt.state_store.operator_states import OperatorStates, States
 from pyspark_ckpt.state_store.options import Options
-from pyspark_ckpt.state_store.parts import close_log, join, read_parts
+from pyspark_ckpt.state_store.parts import close_parts, join
 from pyspark_ckpt.state_store.remote import point_to
 from pyspark_ckpt.state_store.restore import Restorer
 from pyspark_ckpt.state_store.snapshot_lag import LagTracker
 from pyspark_ckpt.state_store.snapshot_policy import SnapshotPolicy
+from pyspark_ckpt.state_store.staged_tables import Seals, StagedTable, refusing_damage
 from pyspark_ckpt.state_store.ticket import Ticket, WorkerTask, ticket_path, write_ticket
 from pyspark_ckpt.state_store.transaction import Committed, Status, Transaction
 from pyspark_ckpt.state_store.winners import Epochs
@@ -189,10 +191,12 @@ class Store:
         files: Sequence[str],
         row_changes: Mapping[int, int],
         num_partitions: int | None,
+        seals: Seals = MappingProxyType({}),
     ) -> Committed:
         """Make the next version from the staged table files, applied in order.
 
-        After return it survives the loss of this machine; the local database follows behind the answer. A
+        What was staged is read, and compared with its ``seals`` and its checksums, before anything is visible. After
+        return it survives the loss of this machine; the local database follows behind the answer. A
         repeat gets the same answer. Under checkpoint format 1 the answer may name another commit of this
         run that was first. After an error the transaction is ABORTED and the base as it was. Raises
         LifecycleError, InvalidInputError, StorageError.
@@ -203,7 +207,7 @@ class Store:
             self._require_usable()
             transaction.move(Status.PREPARED)
         try:
-            meta, staged, result = self._make_durable(transaction, files, row_changes, num_partitions)
+            meta, staged, result = self._make_durable(transaction, files, row_changes, num_partitions, seals)
         except BaseException:
             self._end(transaction, Status.ABORTED)
             raise
@@ -343,16 +347,20 @@ class Store:
         files: Sequence[str],
         row_changes: Mapping[int, int],
         num_partitions: int | None,
-    ) -> tuple[StoreMeta, Sequence[Path], Committed]:
+        seals: Seals,
+    ) -> tuple[StoreMeta, Sequence[StagedTable], Committed]:
         failpoints, started = self._shared.failpoints, time.monotonic()
         if transaction.meta.marker != transaction.base:  # it could be written, and never restored
             raise InternalError(f"{self.identity}: a commit on {transaction.base} has states of another version.")
         # 1. What the shim and the workers staged; the marker row alone where the shim has written nothing.
         try:
-            parts = [close_log(transaction.staging, part, self._tuning) for part in read_parts(transaction.staging)]
-            joined = join(transaction.meta, parts)
-            staged = transaction.staged(files) or [self._marker_file(transaction)]
-            staged += transaction.staged(joined.files)
+            who = f"{self.identity}, {transaction.target}"
+            with refusing_damage(who):
+                joined = join(transaction.meta, close_parts(transaction.staging, self._tuning))
+                paths = transaction.staged(files, seals) or [self._marker_file(transaction)]
+                paths += transaction.staged(joined.files, joined.seals)
+            known = {**seals, **joined.seals}
+            staged = [StagedTable(path, known.get(path.name), who) for path in paths]
             meta = joined.meta.committed(transaction.new_id, {**row_changes, **joined.row_changes}, num_partitions)
         except InvalidInputError as problem:
             raise InvalidInputError(f"{self.identity}: {problem.message}", hint=problem.hint) from problem
@@ -399,7 +407,7 @@ class Store:
             metrics["restore_forecast_ms"] = round(self.policy.restore_s(lag, self.tables.size_bytes) * 1000)
         return metrics
 
-    def _follow(self, transaction: Transaction, meta: StoreMeta, files: Sequence[Path]) -> None:
+    def _follow(self, transaction: Transaction, meta: StoreMeta, staged: Sequence[StagedTable]) -> None:
         """Move the live database on to a commit that stands, if it still is at its base, which stays as a checkpoint.
 
         The commit is durable and answered: a failure costs a restore, and no more.
@@ -412,7 +420,9 @@ class Store:
                 if stands and not self._closed and live is not None and live.marker == transaction.base:
                     self._copies.checkpoint_live()
                     failpoints.hit("commit.before_ingest")
-                    self._copies.advance(meta, files)
+                    for table in staged:
+                        table.require_unchanged()
+                    self._copies.advance(meta, [table.path for table in staged])
                     failpoints.hit("commit.after_ingest")
                     self._ingest_ms = _ms_since(started)
                     self._shared.forecast.ingested(1, self._ingest_ms / 1000)

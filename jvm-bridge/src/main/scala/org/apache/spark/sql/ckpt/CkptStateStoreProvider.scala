@@ -330,6 +330,8 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
     val rows = request.putObject("rows")
     delta.foreach { sealedDelta =>
       files.add(DeltaFile)
+      request.putObject("seals").putObject(DeltaFile)
+        .put("bytes", sealedDelta.seal.bytes).put("xxh64", sealedDelta.seal.xxh64)
       sealedDelta.rowChanges.foreach { case (state, change) =>
         if (txn.counts(state)) rows.put(state.toString, change)
       }
