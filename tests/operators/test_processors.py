@@ -37,7 +37,6 @@ from pyspark_ckpt.operators.value_types import ValueType
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from tests.operators.session_lab import LONG, TEXT, SessionLab
 
-
 Bind = Callable[[Any], Any]
 
 
