@@ -13,7 +13,7 @@ PAUSE = timedelta(days=14)
 class Grounded(ckpt.KeyedProcessor):
     """Each departure is kept until its time is over: by then another one has come, or the aircraft is grounded.
 
-    Rows come before the timers that are due. So they only add to state, and it is decided when a timer fires: that comes
+    Rows come before the timers that are due. So they only add to state, and timers decide: that comes
     to the same whatever batches the departures come in, and in whatever order.
     """
 
