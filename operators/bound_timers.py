@@ -74,7 +74,8 @@ class BoundTimers(Timers):
         """Whether the timer of this row is still there; it is not from now on."""
         if self._rows.is_deleted(key):
             return False
-        is_replaced = key in self._replaced and self._are_rounded([key])[0]
+        may_be_replaced = key in self._replaced and not self._rows.is_written(key)
+        is_replaced = may_be_replaced and self._are_rounded([key])[0]
         self._rows.put(key, there=False, was_there=True)
         return not is_replaced
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 from pyspark_ckpt.operators.columns import arrow_of_plain, arrow_values, python_values
 from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
+from pyspark_ckpt.operators.results import Results
 from pyspark_ckpt.operators.suffixes import Suffixes
 from pyspark_ckpt.operators.value_types import struct_class
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -154,9 +156,10 @@ class Work:
     def _small_batches(self, method: str, results: Iterator[Result]) -> Iterator[pa.RecordBatch]:
         out: list[Sequence[Any]] = []
         at_once = _LEAST_AT_ONCE
+        rows_of = Results(partial(self._who, method), self.operator.output.names).rows
         for result in results:
             if result is not None:
-                remaining = iter(result)
+                remaining = rows_of(result)
                 out.extend(islice(remaining, at_once))
                 while len(out) >= at_once:
                     batch = self._batch(method, out)
@@ -171,6 +174,8 @@ class Work:
         try:
             return pa.RecordBatch.from_struct_array(arrow_values(out, pa.struct(list(output))))
         except (TypeError, ValueError, AttributeError) as problem:
+            for row in out:
+                Results(partial(self._who, method), output.names).check_row(row)
             raise InvalidInputError(
                 f"{self._who(method)} yielded rows that are not "
                 f"{dict(zip(output.names, map(str, output.types), strict=True))}: {problem}"

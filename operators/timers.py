@@ -63,6 +63,8 @@ class Timers(Declared):
     by milliseconds.
     """
 
+    change_calls = ("register({})", "register_rows(keys, index, at)")
+
     def __init__(self, name: str, *, clock: Clock) -> None:
         """Raises InvalidInputError."""
         super().__init__(name)

@@ -15,7 +15,7 @@ from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators.keyed import keyed
 from integration.operators.providers import OURS
 from integration.operators.replay import Case, run, write_inputs
-from integration.operators.sources import Source
+from integration.operators.sources import Rows, Source
 from pyspark_ckpt import operators as ckpt
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def test_one_due_timer_fires_beside_rows_that_are_beyond_memory(spark: SparkSess
 
 
 _MANY = 200_000
+_SCHEMA = "begin bigint, end bigint, at timestamp, bytes int"
 _OUT = "user bigint, what string, at_ms bigint, seen bigint"
 
 
@@ -150,20 +151,8 @@ def _exploded(query: Query) -> Query:
     return explode
 
 
-def _sums(query: Query) -> Query:
-    """Per kind of row how many there are, and a sum that tells most differences."""
-
-    def summed(frames: Sequence[DataFrame]) -> DataFrame:
-        rows = _exploded(query)(frames)
-        return rows.selectExpr("what", "xxhash64(user, what, at_ms, seen) % 1000000 as digest")
-
-    return summed
-
-
 def test_hundreds_of_thousands_of_due_timers_fire_once_each(spark: SparkSession, tmp_path: Path) -> None:
-    source = Source("begin bigint, end bigint, at timestamp, bytes int", (
-        ((1, _MANY, _at(0), 0),), ((0, 0, _at(20), 0),), ((0, 0, _at(30), 0),),
-    ))  # fmt: skip
+    source = Source(_SCHEMA, (((1, _MANY, _at(0), 0),), ((0, 0, _at(20), 0),), ((0, 0, _at(30), 0),)))
     query = _exploded(keyed(ManyColumns(), _OUT))
     counted = lambda frames: query(frames).selectExpr("what", "user", "at_ms", "seen")  # noqa: E731
     fired: dict[str, int] = {}
@@ -174,47 +163,32 @@ def test_hundreds_of_thousands_of_due_timers_fire_once_each(spark: SparkSession,
     assert fired == {"rows": _MANY, "first": _MANY, "again": _MANY}
 
 
-_CASES: Mapping[str, tuple[Source, int]] = {
+_CASES: Mapping[str, tuple[int, Sequence[Rows]]] = {
     "few rows, many due": (
-        Source(
-            "begin bigint, end bigint, at timestamp, bytes int",
-            (
-                ((1, 9_000, _at(0), 0),),
-                ((8_000, 8_010, _at(20), 0),),
-                ((8_500, 9_500, _at(40), 0),),
-            ),
-        ),
         1,
-    ),  # fmt: skip
+        (((1, 9_000, _at(0), 0),), ((8_000, 8_010, _at(20), 0),), ((8_500, 9_500, _at(40), 0),)),
+    ),
     "many large rows, few due": (
-        Source(
-            "begin bigint, end bigint, at timestamp, bytes int",
-            (
-                ((1, 10, _at(0), 0),),
-                ((5, 60, _at(20), 50_000),),
-                ((1, 100, _at(40), 50_000),),
-            ),
-        ),
         1,
-    ),  # fmt: skip
+        (((1, 10, _at(0), 0),), ((5, 60, _at(20), 50_000),), ((1, 100, _at(40), 50_000),)),
+    ),
     "both, in several partitions": (
-        Source(
-            "begin bigint, end bigint, at timestamp, bytes int",
-            (
-                ((1, 20_000, _at(0), 0),),
-                ((1, 4_000, _at(20), 500), (10_000, 16_000, _at(21), 500)),
-                ((0, 0, _at(60), 9),),
-            ),
-        ),
         3,
-    ),  # fmt: skip
+        (
+            ((1, 20_000, _at(0), 0),),
+            ((1, 4_000, _at(20), 500), (10_000, 16_000, _at(21), 500)),
+            ((0, 0, _at(60), 9),),
+        ),
+    ),
 }
+"""How many partitions, and which users have rows when."""
 
 
 @pytest.mark.parametrize("processor", [Many(), ManyColumns()], ids=["keyed", "columns"])
 @pytest.mark.parametrize("case", sorted(_CASES))
 def test_timers_come_to_the_same_beyond_memory(case: str, processor: Any, spark: SparkSession, tmp_path: Path) -> None:  # noqa: ANN401
-    source, partitions = _CASES[case]
+    partitions, batches = _CASES[case]
+    source = Source(_SCHEMA, tuple(batches))
     query = _exploded(keyed(processor, _OUT))
     coalesced = lambda frames: query(frames).coalesce(1)  # noqa: E731
     expected = _play(spark, coalesced, source, tmp_path / "expected", "1g", partitions)
@@ -317,9 +291,15 @@ def _grouped(frames: Sequence[DataFrame]) -> DataFrame:
     "query", [lambda frames: keyed(KeptOfKeys(), _KEPT)([_texts(frames)]), _grouped], ids=["keyed", "with_states"]
 )
 def test_what_is_written_comes_to_the_same_beyond_memory(query: Query, spark: SparkSession, tmp_path: Path) -> None:
-    source = Source("begin bigint, end bigint, at timestamp, bytes int", (
-        ((0, 200, _at(0), 20_000),), ((201, 500, _at(20), 20_000),), ((0, 2, _at(40), 10),), ((5, 5, _at(60), 10),),
-    ))  # fmt: skip
+    source = Source(
+        _SCHEMA,
+        (
+            ((0, 200, _at(0), 20_000),),
+            ((201, 500, _at(20), 20_000),),
+            ((0, 2, _at(40), 10),),
+            ((5, 5, _at(60), 10),),
+        ),
+    )
     expected = _play(spark, query, source, tmp_path / "expected", "1g")
     found = _play(spark, query, source, tmp_path / "found", "1m")
     assert {row[1] for batch in expected for row in batch} == {"rows", "fired"}

@@ -144,7 +144,7 @@ class FunctionLab:
         times = GroupTimes(operator_of(self.declared, has_watermark=has_watermark), state)
         batch, bound = self.lab.begin(times.now_ms, times.fired_ms)
         for attribute, each in self.declared.items():
-            setattr(self.processor, attribute, bound[each.name])
+            vars(self.processor)[attribute] = bound[each.name]
         users, position = pa.table({"user": ["a"]}), np.array([0])
         ctx = VectorContext(
             0, 0, times.processing_ms, times.watermark_ms, Keys(users, Suffixes([suffix_of("a")])), position

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark_ckpt.operators.states import ListState, MapState
 from pyspark_ckpt.operators.ttl import Ttl
 from pyspark_ckpt.state_store.errors import LifecycleError
-from tests.operators.session_lab import LONG, TEXT, SessionLab
+from tests.operators.session_lab import LONG, SessionLab
 
 USERS = ["user 1", "user 4", "user 6"]  # the first two share a hash
 HOUR = 3_600_000

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,6 +22,8 @@ from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.operators.processors import states_of
 from pyspark_ckpt.operators.row_buffer import ranges
 from pyspark_ckpt.operators.suffixes import Suffixes
+from pyspark_ckpt.operators.timer_rows import EXACT, ROUNDED
+from pyspark_ckpt.operators.timers import microseconds_of, rounded_up_ms
 from pyspark_ckpt.operators.ttl import Clock
 from pyspark_ckpt.operators.value_types import EPOCH
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
@@ -188,6 +191,9 @@ def test_timers_of_many_keys_are_registered_from_columns(tmp_path: Path) -> None
     [
         (5, 5),
         (-5, -5),
+        (np.int64(7), 7),
+        (np.int32(-7), -7),
+        (pd.Timestamp(2000, unit="us"), 2),
         (datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=timezone.utc), 1),
         (datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))), 0),
         (datetime(1970, 1, 1, 0, 0, 2), 2000),  # noqa: DTZ001 - a naive one is UTC
@@ -236,3 +242,88 @@ def test_declarations_that_cannot_work_are_refused_by_name() -> None:
         InvalidInputError, match=r"DeafColumns declares the timers 'idle' and has no process_timers\(\)"
     ):
         states_of(DeafColumns())
+
+
+def _register_as_before(timers: BoundTimers, at: datetime) -> None:
+    """Store a timer as releases did that rounded instants up."""
+    timers._rows._there = ROUNDED
+    timers.register(rounded_up_ms(microseconds_of(at)))
+    timers._rows._there = EXACT
+
+
+@pytest.mark.parametrize("now_ms", [0, 10], ids=["waits", "due"])
+@pytest.mark.parametrize("call", ["delete", "register", "other"])
+def test_a_timer_that_was_stored_rounded_gives_way_to_its_instant(call: str, now_ms: int, tmp_path: Path) -> None:
+    lab = SessionLab(tmp_path, {"near": DECLARED["near"]})
+    exact, before = (EPOCH + timedelta(microseconds=micros) for micros in (2500, 2001))
+
+    def register(batch: Batch, states: Any) -> None:  # noqa: ANN401
+        batch.at("user 1")
+        _register_as_before(states["near"], exact)
+        batch.at("user 4")
+        _register_as_before(states["near"], before)
+        states["near"].register(7)
+
+    lab.run(register)
+    batch, states = lab.begin(now_ms)
+    batch.at("user 1")
+    if call != "other":
+        getattr(states["near"], call)(exact)
+    else:
+        states["near"].delete(EPOCH + timedelta(microseconds=3001))
+        states["near"].register(EPOCH + timedelta(microseconds=1999))
+    seen = [(due.key[0], due.timer.at_us) for due, _ in fire(batch, list(states.values()))]
+    batch.stage()
+    (state,) = lab.commit(batch)["states"]
+    expected = [("user 4", 3000), ("user 4", 7000)]
+    expected += {"delete": [], "register": [("user 1", 2500)], "other": [("user 1", 1999), ("user 1", 3000)]}[call]
+    if now_ms == 0:
+        assert (seen, state["rows"]) == ([], len(expected))
+        batch, states = lab.begin(10)
+        seen = [(due.key[0], due.timer.at_us) for due, _ in fire(batch, list(states.values()))]
+        batch.stage()
+        (state,) = lab.commit(batch)["states"]
+    assert sorted(seen) == sorted(expected)
+    assert state["rows"] == 0
+    assert lab.stored_rows("near") == 0
+    lab.close()
+
+
+def test_a_rounded_timer_that_is_set_again_at_its_millisecond_is_one_timer(tmp_path: Path) -> None:
+    lab = SessionLab(tmp_path, {"near": DECLARED["near"]})
+
+    def register(batch: Batch, states: Any) -> None:  # noqa: ANN401
+        batch.at("user 1")
+        _register_as_before(states["near"], EPOCH + timedelta(microseconds=2001))
+
+    lab.run(register)
+    batch, states = lab.begin(10)
+    batch.at("user 1")
+    states["near"].register(3)
+    states["near"].delete(EPOCH + timedelta(microseconds=2001))
+    assert [due.timer.at_us for due, _ in fire(batch, list(states.values()))] == [3000]
+    batch.stage()
+    (state,) = lab.commit(batch)["states"]
+    assert (state["rows"], lab.stored_rows("near")) == (0, 0)
+    lab.close()
+
+
+@pytest.mark.parametrize(
+    ("at", "match"),
+    [
+        (pd.NaT, "A timer is set to NaT"),
+        (pd.Timestamp(1001, unit="ns"), "timers have microseconds"),
+        (np.float64(5), "A timer is set to"),
+        (np.bool_(True), "A timer is set to"),  # noqa: FBT003 - it is the value
+    ],
+)
+def test_instants_of_other_libraries_are_refused_where_they_are_none(at: Any, match: str, tmp_path: Path) -> None:  # noqa: ANN401
+    lab = SessionLab(tmp_path, {"near": DECLARED["near"]})
+    batch, states = lab.begin(0)
+    batch.at("user 1")
+    with pytest.raises(InvalidInputError, match=match):
+        states["near"].register(at)
+    keys = Keys(pa.table({"user": ["user 1"]}), Suffixes([suffix_of("user 1")]))
+    with pytest.raises(InvalidInputError, match=r"instants of type timestamp\[ns\], and timers have microseconds"):
+        states["near"].register_rows(keys, np.array([0]), pa.array([1001], pa.timestamp("ns")))
+    lab.close()
