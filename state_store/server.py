@@ -2,8 +2,8 @@
 
 stdin brings one line of JSON with the settings and the token, and then stays open: its end means that the
 JVM is gone, however it died, and the process ends at once; a line that comes meanwhile brings secrets. stdout gets
-one line of JSON: where the server listens, or why it cannot start. stderr gets log lines, and what others print. The token and the secrets
-appear nowhere else.
+one line of JSON: where the server listens, or why it cannot start. stderr gets log lines, and what anything else of
+this process writes to stdout. The token and the secrets appear nowhere else.
 """
 
 from __future__ import annotations
