@@ -99,9 +99,9 @@ class Stores:
         self.memory_bytes = memory_bytes
         self._places = places
         local_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        make_private(local_dir)
+        is_trusted = make_private(local_dir)
         self._possession = _possess(local_dir)
-        _tidy(local_dir)
+        _tidy(local_dir, keep_copies=is_trusted)
         self._shared = Shared(
             local_dir=local_dir,
             tuning=Tuning(int(memory_bytes * CACHE_SHARE), options.compression),
@@ -351,15 +351,16 @@ def _possess(local_dir: Path) -> IO[bytes]:
         return lock
 
 
-def _tidy(local_dir: Path) -> None:
+def _tidy(local_dir: Path, *, keep_copies: bool) -> None:
     """Remove what cannot be used any more: transactions and readers of a dead server; all copies after a reboot.
 
-    Local files are not fsynced, so after a crash of the machine they prove nothing.
+    Local files are not fsynced, so after a crash of the machine they prove nothing. Nor do copies in a folder in which
+    others could write: ``keep_copies`` is False.
     """
     for folder in ("staging", "tickets", "readers"):
         shutil.rmtree(local_dir / folder, ignore_errors=True)
     booted, current = local_dir / "boot", boot_id()
-    if not booted.exists() or booted.read_text() != current:
+    if not keep_copies or not booted.exists() or booted.read_text() != current:
         shutil.rmtree(local_dir / "stores", ignore_errors=True)
         booted.write_text(current)
     for folder in ("staging", "tickets", "stores"):
