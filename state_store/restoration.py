@@ -32,6 +32,7 @@ from pyspark_ckpt.state_store.json_objects import read_sealed, seal
 from pyspark_ckpt.state_store.meta import check_uid
 from pyspark_ckpt.state_store.movement import Movement
 from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
+from pyspark_ckpt.state_store.nesting import is_within
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.ownership import OWNER_NAME, claim, other_owner
 from pyspark_ckpt.state_store.query_log import (
@@ -222,7 +223,7 @@ class Restoration:
         return Rewriting(self._version - 1, self.partitions, ids, recorded.query_id)
 
     def _check(self) -> None:
-        if self.place.url.startswith(f"{self._source.place.url}/"):
+        if is_within(self.place, self._source.place.url):
             raise InvalidInputError(
                 f"{self.place.url} is inside of {self._source.place.url}, which is to stay as it is.",
                 hint="Name a new folder elsewhere.",
