@@ -76,10 +76,12 @@ class StorageError(CkptError):
         outcome: Outcome = "not_applied",
         hint: str | None = None,
         retryable: bool | None = None,
+        waited_s: float = 0.0,
     ) -> None:
-        """Keep ``outcome`` beside what every error has."""
+        """Keep ``outcome`` beside what every error has, and how long the request was repeated."""
         super().__init__(message, hint=hint, retryable=retryable)
         self.outcome: Outcome = outcome
+        self.waited_s = waited_s
 
 
 class FormatError(CkptError):

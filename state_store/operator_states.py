@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, MeteredPlace, Traffic
+from pyspark_ckpt.state_store.blobs import BlobPlace, MeteredPlace, Patience, Traffic, with_patience
 from pyspark_ckpt.state_store.commit_log import ids_of
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import InternalError
@@ -35,9 +35,12 @@ States: TypeAlias = tuple[State, ...]
 class OperatorStates:
     """Those of the operators of one query, read once for each run. Safe to call from many threads."""
 
-    def __init__(self, checkpoint: BlobPlace, places: Callable[[str], BlobPlace], pool: Executor) -> None:
-        """Find stores by ``places``; ``pool`` reads several at once."""
+    def __init__(
+        self, checkpoint: BlobPlace, places: Callable[[str], BlobPlace], pool: Executor, patience: Patience
+    ) -> None:
+        """Find stores by ``places``, which are waited for with ``patience``; ``pool`` reads several at once."""
         self._checkpoint = checkpoint
+        self._patience = patience
         self._places = places
         self._pool = pool
         self._lock = threading.Lock()
@@ -61,15 +64,18 @@ class OperatorStates:
             return self._known[key]
 
     def _read(self, identity: Identity, own: StoreMeta, place: BlobPlace, traffic: Traffic) -> Sequence[States]:
-        checkpoint = MeteredPlace(self._checkpoint, traffic)
-        named = ids_of(checkpoint, own.version).get(str(identity.operator), [])
+        patience = replace(self._patience, waited=traffic.waited)
         root = place.url.removesuffix(store_folder(identity))
         if root == place.url:
             raise InternalError(f"{identity}: its state is in {place.url}, and not in a folder of its number.")
+        checkpoint = with_patience(self._checkpoint, patience)
+        if root == f"{checkpoint.url}/":  # else it is not the place of state, whose requests are counted
+            checkpoint = MeteredPlace(checkpoint, traffic)
+        named = ids_of(checkpoint, own.version).get(str(identity.operator), [])
 
         def read(partition: int) -> States:
             other = replace(identity, partition=partition)
-            there = MeteredPlace(self._places(f"{root}{store_folder(other)}"), traffic)
+            there = MeteredPlace(with_patience(self._places(f"{root}{store_folder(other)}"), patience), traffic)
             ids = named[partition] if partition < len(named) else []
             return _keyed(_meta_of(there, checkpoint, other, own.version, ids))
 

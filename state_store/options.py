@@ -51,6 +51,7 @@ class Options:
     local_dir: str
     remote: str
     s3: S3Settings
+    place_timeout_s: float
     full_snapshots: bool
     snapshot_every_versions: int
     snapshot_every_bytes: int
@@ -108,6 +109,7 @@ def parse(settings: Mapping[str, str]) -> Options:
             encryption=cast("str", values["s3Encryption"]),
             kms_key_id=cast("str", values["s3KmsKeyId"]),
         ),
+        place_timeout_s=cast("float", values["placeTimeout"]),
         full_snapshots=values["snapshotMode"] == "full",
         snapshot_every_versions=cast("int", values["snapshotEveryVersions"]),
         snapshot_every_bytes=cast("int", values["snapshotEveryBytes"]),

@@ -388,7 +388,8 @@ class Store:
             stands = self.decisions.settle(caller, DeltaName(transaction.target, transaction.base))
             metrics["superseded"] = int(stands != transaction.target)
             metrics["winner_ms"] = _ms_since(uploaded)
-        metrics.update(self._upkeep_metrics(transaction.target.version), **self._traffic.take())
+        metrics.update(self._upkeep_metrics(transaction.target.version))
+        metrics.update(**self._traffic.take(), **self._traffic.take_wait())
         return meta, staged, Committed(stands.version, stands.id, metrics, meta.states)
 
     def _upkeep_metrics(self, version: int) -> dict[str, int]:

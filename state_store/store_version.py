@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, names_scheme, place_at
+from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, names_scheme, place_at
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.failpoints import FailPoints
@@ -46,7 +46,7 @@ class Workplace:
 
     def place(self, url: str) -> BlobPlace:
         """The place behind a URL; each bucket of ``s3a:`` is reached as S3A reaches it. Raises InvalidInputError."""
-        return place_at(url, self.options.s3, self.options.s3a)
+        return place_at(url, self.options.s3, self.options.s3a, Patience(self.options.place_timeout_s))
 
     def named(self, location: str) -> BlobPlace:
         """The place that a user names: a path that is not absolute is one of the present folder, as for a shell.

@@ -17,11 +17,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeAlias
 from weakref import WeakValueDictionary
 
 from pyspark_ckpt.state_store import ownership, remote
-from pyspark_ckpt.state_store.blobs import BlobPlace, MeteredPlace, S3aSettings, S3Settings, Traffic, place_at
+from pyspark_ckpt.state_store.blobs import (
+    BlobPlace,
+    MeteredPlace,
+    Patience,
+    S3aSettings,
+    S3Settings,
+    Traffic,
+    place_at,
+    with_patience,
+)
 from pyspark_ckpt.state_store.boot import boot_id
 from pyspark_ckpt.state_store.changes import ChangeFeed, steps_to
 from pyspark_ckpt.state_store.column_files import ColumnFiles
@@ -46,6 +55,9 @@ CACHE_SHARE = 0.75
 TAKEOVER_S = 3.0
 ADOPTION_S = 3600.0
 """Local copies of an earlier process that nobody has asked for by then are deleted."""
+
+_Query: TypeAlias = tuple[str, S3Settings, S3aSettings, float]
+"""The URL of a checkpoint, how it is reached, and how long it is waited for."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
 
@@ -125,10 +137,9 @@ class Stores:
         self._adopted: set[Path] = set()
         self._left_over = set((local_dir / "stores").iterdir())
         self._started = time.monotonic()
-        self._epochs: WeakValueDictionary[tuple[str, S3Settings, S3aSettings], Epochs] = WeakValueDictionary()
-        self._operators: WeakValueDictionary[tuple[str, S3Settings, S3aSettings], OperatorStates] = (
-            WeakValueDictionary()
-        )
+        self._epochs: WeakValueDictionary[_Query, Epochs] = WeakValueDictionary()
+        self._operators: WeakValueDictionary[_Query, OperatorStates] = WeakValueDictionary()
+        self._stopping = threading.Event()
         self._transactions: OrderedDict[int, tuple[Store, Transaction]] = OrderedDict()
 
     def open(
@@ -150,23 +161,26 @@ class Stores:
         unknown kind; a copy of the checkpoint that owns the folder), StorageError, FormatError.
         """
         traffic = Traffic()
-        checkpoint = MeteredPlace(self._places(checkpoint_root, options.s3, s3a), traffic)
-        if options.remote:
+        patience = Patience(options.place_timeout_s, traffic.waited, self._stopping)
+        checkpoint = with_patience(self._places(checkpoint_root, options.s3, s3a), patience)
+        if options.remote:  # the checkpoint is another place than that of the state, whose requests are counted
             folder = remote.query_folder(options.remote, checkpoint)
             if caller.run_id:
-                owned = MeteredPlace(self._places(folder, options.s3, s3a), traffic)
-                ownership.claim(owned, checkpoint, options.remote)
+                owned = with_patience(self._places(folder, options.s3, s3a), patience)
+                ownership.claim(MeteredPlace(owned, traffic), checkpoint, options.remote)
             state_dir = f"{folder}/{remote.store_folder(identity)}"
-        place = MeteredPlace(self._places(state_dir, options.s3, s3a), traffic)
+        else:
+            checkpoint = MeteredPlace(checkpoint, traffic)
+        place = MeteredPlace(with_patience(self._places(state_dir, options.s3, s3a), patience), traffic)
         access = Access(place.url, checkpoint.url, options, s3a)
         with self._lock:
             shelf = self._shelves.get(access)
             if shelf is None:
-                query = (checkpoint.url, options.s3, s3a)
+                query = (checkpoint.url, options.s3, s3a, options.place_timeout_s)
                 epochs = self._epochs.setdefault(query, Epochs(checkpoint))
                 operators = self._operators.get(query)
                 if operators is None:
-                    operators = self._operator_states(checkpoint_root, options.s3, s3a)
+                    operators = self._operator_states(checkpoint_root, options.s3, s3a, patience)
                     self._operators[query] = operators
                 folder = self._free_folder(_folder_name(identity, place.url))
                 store = Store(identity, place, checkpoint, traffic, epochs, operators, folder, options, self._shared)
@@ -181,9 +195,11 @@ class Stores:
             self._handles[handle.number] = handle
             return handle
 
-    def _operator_states(self, checkpoint_root: str, s3: S3Settings, s3a: S3aSettings) -> OperatorStates:
+    def _operator_states(
+        self, checkpoint_root: str, s3: S3Settings, s3a: S3aSettings, patience: Patience
+    ) -> OperatorStates:
         places = partial(self._places_of, s3, s3a)
-        return OperatorStates(places(checkpoint_root), places, self._shared.pool)
+        return OperatorStates(places(checkpoint_root), places, self._shared.pool, patience)
 
     def _places_of(self, s3: S3Settings, s3a: S3aSettings, url: str) -> BlobPlace:
         return self._places(url, s3, s3a)
@@ -313,7 +329,11 @@ class Stores:
         }
 
     def shut_down(self) -> None:
-        """Close everything that is open, delete its local copies, and give up the local folder."""
+        """Close everything that is open, delete its local copies, and give up the local folder.
+
+        Nobody waits any longer for a place that is away.
+        """
+        self._stopping.set()
         with self._lock:
             stores = [shelf.store for shelf in self._shelves.values()]
             self._shelves.clear()

@@ -10,6 +10,8 @@ import org.apache.hadoop.hdfs.MiniDFSCluster;
  * ready, then obeys orders, a line each, and says each again when it is done. The end of its input ends it.
  */
 class MiniHdfs {
+    private static MiniDFSCluster.DataNodeProperties stopped;
+
     public static void main(String[] arguments) throws Exception {
         Configuration conf = new Configuration();
         conf.set("hdfs.minidfs.basedir", new File(arguments[0]).getAbsolutePath());
@@ -37,6 +39,10 @@ class MiniHdfs {
             case "enter safe mode" -> cluster.getFileSystem().setSafeMode(SafeModeAction.ENTER);
             case "leave safe mode" -> cluster.getFileSystem().setSafeMode(SafeModeAction.LEAVE);
             case "restart name node" -> cluster.restartNameNode(true);
+            case "stop name node" -> cluster.shutdownNameNode(0);
+            case "start name node" -> cluster.restartNameNode(0, true);
+            case "stop data node" -> stopped = cluster.stopDataNode(0);
+            case "start data node" -> cluster.restartDataNode(stopped, true);
             default -> throw new IllegalArgumentException(order);
         }
     }

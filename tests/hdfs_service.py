@@ -60,6 +60,24 @@ class HdfsService:
         finally:
             self._order("leave safe mode")
 
+    @contextmanager
+    def without_data_node(self) -> Iterator[None]:
+        """While the block runs, the only data node is gone."""
+        self._order("stop data node")
+        try:
+            yield
+        finally:
+            self._order("start data node")
+
+    @contextmanager
+    def without_name_node(self) -> Iterator[None]:
+        """While the block runs, the name node is gone."""
+        self._order("stop name node")
+        try:
+            yield
+        finally:
+            self._order("start name node")
+
     def restart_name_node(self) -> None:
         """Stop the name node and start it again, with what it had on its disk."""
         self._order("restart name node")

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pyspark_ckpt.state_store.blobs.local import LocalPlace
 from pyspark_ckpt.state_store.blobs.metered import MeteredPlace, Traffic
+from pyspark_ckpt.state_store.blobs.patience import Patience, with_patience
 from pyspark_ckpt.state_store.blobs.place import Blob, BlobPlace, Sink, is_unstorable
 from pyspark_ckpt.state_store.blobs.s3a import S3aSettings
 from pyspark_ckpt.state_store.blobs.settings import S3Settings
@@ -18,16 +19,19 @@ __all__ = [
     "BlobPlace",
     "LocalPlace",
     "MeteredPlace",
+    "Patience",
     "S3Settings",
     "S3aSettings",
     "Sink",
     "Traffic",
     "names_scheme",
     "place_at",
+    "with_patience",
 ]
 
 _BOTO3S_OWN = S3Settings()
 _NOTHING_SET = S3aSettings({})
+_PATIENCE = Patience()
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _S3_SCHEMES = ("s3", "s3a", "s3n")
 _HDFS_SCHEMES = ("hdfs", "viewfs")
@@ -38,15 +42,25 @@ def names_scheme(location: str) -> bool:
     return _SCHEME.match(location) is not None
 
 
-def place_at(uri: str, s3: S3Settings = _BOTO3S_OWN, s3a: S3aSettings = _NOTHING_SET) -> BlobPlace:
+def place_at(
+    uri: str,
+    s3: S3Settings = _BOTO3S_OWN,
+    s3a: S3aSettings = _NOTHING_SET,
+    patience: Patience = _PATIENCE,
+) -> BlobPlace:
     """Return the place behind an absolute path, a ``file:`` URI, S3 or HDFS.
 
     URIs are Hadoop's paths, as Spark writes and reads them: what stands there is the name itself, percent signs and
     all. S3 is ``s3://bucket/prefix``, ``s3a:`` or ``s3n:``; what ``s3`` leaves open is, for ``s3a:`` alone, as ``s3a``
     has it. HDFS is ``hdfs://host:port/path``, ``hdfs://nameservice/path``, ``hdfs:///path`` or ``viewfs://table/path``.
+    Requests are repeated as ``patience`` has it.
 
     Raises InvalidInputError that names the scheme for every other kind of place.
     """
+    return with_patience(_place_at(uri, s3, s3a), patience)
+
+
+def _place_at(uri: str, s3: S3Settings, s3a: S3aSettings) -> BlobPlace:
     _refuse_unstorable(uri)
     found = _SCHEME.match(uri)
     scheme = found[0].rstrip(":").lower() if found else ""

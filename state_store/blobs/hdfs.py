@@ -4,9 +4,12 @@ A write goes to a temporary file in the same folder, which the data nodes sync t
 and gets its final name by a rename, which the name node does as a whole and, when it is told so, not onto another file.
 So a name that can be seen has its whole content.
 
-The client does not repeat a request that changes something when the answer was lost. For the rename that is resolved
-here: once the temporary file is deleted, its rename can never happen; if it is gone already, the content tells whether
-it has the name.
+What was written is kept until its file is closed: a file whose data node or lease is lost is written again, as another.
+A rename without an answer is asked for again, for it can happen only once: if the temporary file is gone, the content
+tells whether it has the name. When nobody waits any longer the temporary file is deleted, so that its rename can never
+happen later.
+
+The client has no timeouts of its own: a call without an answer is left behind, and its client with it.
 
 Paths are Hadoop's: what stands in a URI is the name itself, percent signs and all.
 """
@@ -16,30 +19,53 @@ from __future__ import annotations
 import builtins
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import wait
 from contextlib import contextmanager, suppress
-from functools import cache
+from copy import copy
+from functools import cache, partial
 from pathlib import Path
+from typing import BinaryIO, TypeVar
 
 import xxhash
-from hdfs_native import Client, FileReader, FileStatus
+from hdfs_native import Client, FileReader, FileStatus, FileWriter
 
-from pyspark_ckpt.state_store.blobs.hdfs_errors import CLIENT_ERRORS, fail, failures, is_refusal, reading, refuse_uri
+from pyspark_ckpt.state_store.blobs.hdfs_errors import (
+    CLIENT_ERRORS,
+    DataNodeError,
+    fail,
+    failures,
+    is_refusal,
+    may_pass,
+    reading,
+    refuse_uri,
+)
+from pyspark_ckpt.state_store.blobs.patience import OutlastedError, Patience, limited
 from pyspark_ckpt.state_store.blobs.place import Blob, Sink, checked_name
+from pyspark_ckpt.state_store.blobs.silent_calls import DaemonThreads, within_try
+from pyspark_ckpt.state_store.blobs.spool import PIECE_BYTES, Spool
 from pyspark_ckpt.state_store.errors import ConflictError
 
 FIRST_LOOK_S, LAST_LOOK_S = 0.02, 0.32
 """Pauses before a look whether a file that is being closed is complete: they double from the first to the last."""
 
-CLOSING = 64
-"""How many files this process closes at once."""
-
 TOUCH_S = 20.0
 """A temporary file that is still written gets a new time so often: HDFS itself gives it none."""
 
-CONNECT_ATTEMPTS = 4
-"""How often a single name node that refuses is tried again, with pauses that double from a second."""
+CONNECT_ATTEMPTS = 0
+"""How often the client itself tries a single name node again that refuses: the patience of the place does that."""
+
+FAILOVERS = 3
+"""How often the client goes from one name node of a service to the next within a try."""
+
+READ_BYTES = 8 << 20
+"""What is read of an object in one request."""
+
+TIDY_S = 2.0
+"""What the last look at a write that was given up may take."""
+
+_PATIENCE = Patience()
+T = TypeVar("T")
 
 _TEMPORARY = ".tmp"
 _ACTIVE_ANSWERS = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
@@ -48,7 +74,7 @@ _ACTIVE_ANSWERS = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverP
 class HdfsPlace:
     """A folder of HDFS; it is created by the first write. Safe to use from many threads."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, patience: Patience = _PATIENCE) -> None:
         """Use ``hdfs://host:port/path``, ``hdfs://nameservice/path``, ``hdfs:///path`` or ``viewfs://table/path``.
 
         All but the first are looked up in HADOOP_CONF_DIR. Makes no request. Raises InvalidInputError.
@@ -57,10 +83,46 @@ class HdfsPlace:
         authority, _, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
         self._service = f"{scheme.lower()}://{authority}"
         self._root = "".join(f"/{part}" for part in path.split("/") if part)
+        self.patience = patience
         try:
-            self.client = _client(self._service)
+            _client(self._service)
         except CLIENT_ERRORS as problem:
             refuse_uri(uri, problem)
+
+    @property
+    def client(self) -> Client:
+        """The client, which is another one after one that did not answer."""
+        return _client(self._service)
+
+    def waiting(self, patience: Patience) -> HdfsPlace:
+        """The same place, which repeats its requests as ``patience`` has it."""
+        place = copy(self)
+        place.patience = patience
+        return place
+
+    def ask(self, request: Callable[[], T]) -> T:
+        """The answer to a request, which is repeated while its failures may pass."""
+        return self.patience.repeat(self._service, request, may_pass)
+
+    def call(self, request: Callable[[], T]) -> T:
+        """The answer of the client, within a try. After none the next try has another client."""
+        try:
+            return within_try(request)
+        except TimeoutError:
+            _client.cache_clear()
+            raise
+
+    def call_data_node(self, request: Callable[[], T]) -> T:
+        """The same of a request that goes to data nodes; says so where they are the ones that fail."""
+        try:
+            return self.call(request)
+        except OSError as problem:
+            client = self.client
+            try:
+                self.call(lambda: client.get_file_info("/"))
+            except CLIENT_ERRORS:
+                raise problem from None
+            raise DataNodeError(f"a data node does not answer ({problem}), while {self._service} does") from problem
 
     @property
     def url(self) -> str:
@@ -72,7 +134,7 @@ class HdfsPlace:
         """Write a new object piece by piece; see the protocol."""
         with self._writing(name) as upload:
             yield upload
-            if not upload.publish():
+            if not upload.publish(replace=False):
                 raise ConflictError(f"{self._where(name)} exists already.")
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
@@ -92,19 +154,46 @@ class HdfsPlace:
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Bytes ``start`` to ``end`` of the object; see the protocol."""
-        with self._reading(name) as source:
+        path = self._path(name)
+
+        def read() -> bytes:
+            source = self._open(path)
             stop = len(source) if end is None else min(end, len(source))
-            return source.read_range(start, stop - start) if start < stop else b""
+            return b"".join(self._read(source, at, stop) for at in range(start, stop, READ_BYTES))
+
+        with reading(self._where(name)):
+            return self.ask(read)
 
     def download(self, name: str, path: Path) -> int:
-        """Copy the object into the local file ``path``; see the protocol. One stream: ranges were no faster."""
-        size = 0
-        with self._reading(name) as source, path.open("wb", buffering=0) as target:
-            for piece in source:
-                size += target.write(piece)
-            if size != len(source):
-                raise OSError(f"{size} of {len(source)} bytes came")
+        """Copy the object into the new local file ``path``; see the protocol. Goes on where a data node was lost."""
+        where, size = self._path(name), 0
+        with reading(self._where(name)), path.open("wb", buffering=0) as target:
+            source = self.ask(lambda: self._open(where))
+            while size < len(source):
+                piece = self.ask(partial(self._read_again, where, source, size))
+                _write_all(target, piece)
+                size += len(piece)
         return size
+
+    def _open(self, path: str) -> FileReader:
+        client = self.client
+        return self.call(lambda: client.read(path))
+
+    def _read(self, source: FileReader, start: int, stop: int) -> bytes:
+        size = min(READ_BYTES, stop - start)
+        piece = self.call_data_node(lambda: source.read_range(start, size))
+        if len(piece) != size:
+            raise DataNodeError(f"a data node has given {len(piece)} of {size} bytes")
+        return piece
+
+    def _read_again(self, path: str, source: FileReader, start: int) -> bytes:
+        """A piece, by the reader at hand or, if that has lost its data nodes, by another."""
+        try:
+            return self._read(source, start, len(source))
+        except CLIENT_ERRORS as problem:
+            if not may_pass(problem):
+                raise
+        return self._read(self._open(path), start, len(source))
 
     def list(self, folder: str = "", prefix: str = "", start: str = "") -> list[Blob]:
         """Objects directly in ``folder``; see the protocol."""
@@ -133,9 +222,8 @@ class HdfsPlace:
 
     def delete(self, name: str) -> None:
         """Remove the object; see the protocol."""
-        path = self._path(name)
         with failures("delete", self._where(name)):
-            self.client.delete(path)
+            self._delete(self._path(name))
 
     def remove_empty_folders(self) -> None:
         """Remove the folders in which nothing is; see the protocol."""
@@ -169,39 +257,59 @@ class HdfsPlace:
         count = 0
         for blob in self.unfinished(older_than_s):
             with failures("delete", self._where(blob.name)):
-                count += self.client.delete(self._path(blob.name))
+                count += self._delete(self._path(blob.name))
         return count
 
     def now_s(self) -> float:
         """The time of the name node, which stamps a new file with it. Raises StorageError."""
         with failures("ask for the time of", self.url):
-            return _stamp_ms(self.client, self._root) / 1000
+            return self.ask(lambda: self.stamp_ms(self._root)) / 1000
+
+    def stamp_ms(self, folder: str) -> int:
+        """The time of the name node in milliseconds: that of a new file in ``folder``, which goes again."""
+        client, path = self.client, f"{folder}/.{uuid.uuid4().hex}{_TEMPORARY}"
+
+        def stamp() -> int:
+            client.create(path).close()
+            try:
+                return int(client.get_file_info(path).modification_time)
+            finally:
+                client.delete(path)
+
+        return self.call(stamp)
 
     def _remove_if_empty(self, path: str) -> None:
         try:
-            self.client.delete(path)
+            self._delete(path)
         except RuntimeError as problem:
             if "PathIsNotEmptyDirectoryException" not in str(problem):
                 raise
 
+    def _delete(self, path: str) -> bool:
+        def delete() -> bool:
+            client = self.client
+            return self.call(lambda: client.delete(path))
+
+        return self.ask(delete)
+
     def _entries(self, folder: str) -> Sequence[FileStatus]:
         path = self._path(folder) if folder else self._root or "/"
+
+        def entries() -> Sequence[FileStatus]:
+            client = self.client
+            return self.call(lambda: list(client.list_status(path)))
+
         with failures("list", f"{self.url}/{folder}".rstrip("/")):
             try:
-                return list(self.client.list_status(path))
+                return self.ask(entries)
             except FileNotFoundError:
                 return []
 
     @contextmanager
-    def _reading(self, name: str) -> Iterator[FileReader]:
-        path = self._path(name)
-        with reading(self._where(name)):
-            yield self.client.read(path)
-
-    @contextmanager
     def _writing(self, name: str) -> Iterator[_Upload]:
-        upload = _Upload(self.client, self._path(name), self._where(name))
+        upload = _Upload(self, self._path(name), self._where(name))
         try:
+            upload.begin()
             yield upload
         except BaseException:
             upload.abandon()
@@ -217,48 +325,104 @@ class HdfsPlace:
 class _Upload:
     """The sink of one object: a temporary file beside its final name."""
 
-    def __init__(self, client: Client, path: str, where: str) -> None:
-        self._client, self._path, self._where = client, path, where
-        folder, _, name = path.rpartition("/")
-        self._temporary = f"{folder}/.{name}.{uuid.uuid4().hex}{_TEMPORARY}"
-        self._size, self._content = 0, xxhash.xxh3_128()
+    def __init__(self, place: HdfsPlace, path: str, where: str) -> None:
+        self._place, self._path, self._where = place, path, where
+        self._spool, self._content = Spool(), xxhash.xxh3_128()
+        self._temporary = ""
+        self._writer: FileWriter | None = None
+        self._sent = 0
+        self._is_closed = self._is_left = False
         self._touched = time.monotonic()
-        with failures("write", where):
-            self._writer = client.create(self._temporary)
+
+    def begin(self) -> None:
+        """Begin a temporary file: what does not pass is found out before anything is written."""
+        with failures("write", self._where), self._leaving_what_passes():
+            self._begin()
 
     def write(self, data: bytes | memoryview, /) -> int:
         """Append ``data``."""
         with failures("write", self._where):
-            self._writer.write(bytes(data))  # the client takes other buffers byte by byte
-            if time.monotonic() - self._touched > TOUCH_S:
-                now_ms = _stamp_ms(self._client, self._path.rpartition("/")[0])
-                self._client.set_times(self._temporary, now_ms, now_ms)
-                self._touched = time.monotonic()
-        self._size += len(data)
+            self._spool.append(data)
+            if not self._is_left and self._spool.size - self._sent >= PIECE_BYTES:
+                with self._leaving_what_passes():
+                    self._send()
+            if not self._is_left and time.monotonic() - self._touched > TOUCH_S:
+                with self._leaving_what_passes():
+                    self._touch()
         self._content.update(data)
         return len(data)
 
-    def publish(self, *, replace: bool = False) -> bool:
+    def publish(self, *, replace: bool) -> bool:
         """Make the object durable, then let it appear; False if there is another one that is not to be replaced."""
-        with failures("write", self._where):
-            self._writer.hsync()
-            self._close()
         try:
-            self._client.rename(self._temporary, self._path, overwrite=replace)
+            return self._place.ask(lambda: self._publish(replace=replace))
         except CLIENT_ERRORS as problem:
-            if isinstance(problem, FileExistsError) and not replace:
-                return False
             if is_refusal(problem):
                 fail("write", self._where, problem)
-            return self._resolved(problem)
-        return True
+            return self._resolve(problem)
+        finally:
+            self._spool.close()
 
     def abandon(self) -> None:
         """Leave nothing."""
-        with suppress(*CLIENT_ERRORS):  # discard_unfinished finds what is left
-            self._client.delete(self._temporary)
+        self._spool.close()
+        if not self._temporary:
+            return
+        with suppress(*CLIENT_ERRORS), limited(TIDY_S):  # discard_unfinished finds what is left
+            self._call(lambda client: client.delete(self._temporary))
 
-    def _close(self) -> None:
+    def _begin(self) -> None:
+        """Begin a file that has nothing yet. A try before may have left one, for discard_unfinished."""
+        folder, _, name = self._path.rpartition("/")
+        self._temporary = temporary = f"{folder}/.{name}.{uuid.uuid4().hex}{_TEMPORARY}"
+        self._sent = 0
+        self._writer = self._call(lambda client: client.create(temporary))
+
+    def _send(self) -> None:
+        """Write what the file has not yet."""
+        if self._writer is None:
+            self._begin()
+        writer = self._writer
+        for piece in self._spool.pieces(self._sent):
+            self._place.call_data_node(partial(writer.write, piece))
+            self._sent += len(piece)
+
+    def _touch(self) -> None:
+        now_ms = self._place.stamp_ms(self._path.rpartition("/")[0])
+        self._call(lambda client: client.set_times(self._temporary, now_ms, now_ms))
+        self._touched = time.monotonic()
+
+    @contextmanager
+    def _leaving_what_passes(self) -> Iterator[None]:
+        """Leave it to ``publish`` to write all of a file that cannot be written now."""
+        try:
+            with limited(self._place.patience.first_try_s):
+                yield
+        except CLIENT_ERRORS as problem:
+            self._writer, self._is_left = None, True
+            if not may_pass(problem):
+                raise
+
+    def _publish(self, *, replace: bool) -> bool:
+        if not self._is_closed:
+            try:
+                self._send()
+                self._place.call_data_node(self._sync)
+            except CLIENT_ERRORS:
+                self._writer = None
+                raise
+            self._is_closed = True
+        try:
+            self._call(lambda client: client.rename(self._temporary, self._path, overwrite=replace))
+        except FileExistsError:
+            if not replace and self._has_temporary():
+                return False
+            return self._require_landed()
+        except FileNotFoundError:
+            return self._require_landed()
+        return True
+
+    def _sync(self) -> None:
         """Close the file: after return all its blocks are complete, and the name node says so also after a restart.
 
         The client asks for that as soon as the data nodes have the last byte. The name node refuses until one of them
@@ -266,31 +430,57 @@ class _Upload:
         does the asking, and this one sees from the length when all blocks are complete: closing the file is then
         all that a recovery of its lease does. The other thread finds the file closed, and is content.
         """
-        closing = _closers().submit(self._writer.close)
+        client, writer = self._place.client, self._writer
+        writer.hsync()
+        closing = _closers().submit(writer.close)
         pause_s = FIRST_LOOK_S
         while not wait([closing], pause_s).done:
-            if len(self._client.read(self._temporary)) == self._size and self._client.recover_lease(self._temporary):
+            is_whole = len(client.read(self._temporary)) == self._spool.size
+            if is_whole and client.recover_lease(self._temporary):
                 return
             pause_s = min(2 * pause_s, LAST_LOOK_S)
         closing.result()
 
-    def _resolved(self, problem: Exception) -> bool:
-        """Whether a rename without an answer was carried out. Raises StorageError if not, or if nobody can say."""
+    def _has_temporary(self) -> bool:
         try:
-            was_prevented = self._client.delete(self._temporary)
-            has_landed = not was_prevented and self._is_there()
+            self._call(lambda client: client.get_file_info(self._temporary))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _require_landed(self) -> bool:
+        """True if an earlier try has renamed the file, which is gone. Raises StorageError if nobody can say."""
+        try:
+            is_landed = self._place.call_data_node(self._is_there)
+        except FileNotFoundError:
+            is_landed = False
+        if not is_landed:
+            fail("write", self._where, OSError("its temporary file is gone, and the object is another"), "unknown")
+        return True
+
+    def _resolve(self, problem: Exception) -> bool:
+        """Whether a write that was given up has landed. Raises StorageError if not, or if nobody can say."""
+        is_waited_for = isinstance(problem, OutlastedError) and problem.after_s > TIDY_S
+        try:
+            with limited(TIDY_S):
+                was_prevented = self._call(lambda client: client.delete(self._temporary))
+                is_landed = not was_prevented and not is_waited_for and self._place.call(self._is_there)
         except CLIENT_ERRORS:
-            fail("write", self._where, problem, "unknown")
-        if not has_landed:
+            fail("write", self._where, problem, "unknown" if self._is_closed else "not_applied")
+        if not is_landed:
             fail("write", self._where, problem, "not_applied" if was_prevented else "unknown")
         return True
 
     def _is_there(self) -> bool:
         """Whether the object has the content that was written here."""
         found = xxhash.xxh3_128()
-        for piece in self._client.read(self._path):
+        for piece in self._place.client.read(self._path):
             found.update(piece)
         return found.digest() == self._content.digest()
+
+    def _call(self, request: Callable[[Client], T]) -> T:
+        client = self._place.client
+        return self._place.call(lambda: request(client))
 
 
 @cache
@@ -302,22 +492,22 @@ def _client(service: str) -> Client:
     host, colon, _ = service.partition("://")[2].partition(":")
     if colon:
         return Client(f"{service}/", {"dfs.client.failover.max.attempts": str(CONNECT_ATTEMPTS)})
-    return Client(f"{service}/", {f"dfs.client.failover.proxy.provider.{host}": _ACTIVE_ANSWERS})
+    settings = {
+        f"dfs.client.failover.proxy.provider.{host}": _ACTIVE_ANSWERS,
+        "dfs.client.failover.max.attempts": str(FAILOVERS),
+    }
+    return Client(f"{service}/", settings)
 
 
 @cache
-def _closers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(CLOSING, thread_name_prefix="hdfs-close")
+def _closers() -> DaemonThreads:
+    return DaemonThreads("hdfs-close")
 
 
-def _stamp_ms(client: Client, folder: str) -> int:
-    """The time of the name node in milliseconds: that of a new file in ``folder``, which goes again."""
-    path = f"{folder}/.{uuid.uuid4().hex}{_TEMPORARY}"
-    client.create(path).close()
-    try:
-        return int(client.get_file_info(path).modification_time)
-    finally:
-        client.delete(path)
+def _write_all(target: BinaryIO, data: bytes) -> None:
+    view, done = memoryview(data), 0
+    while done < len(view):
+        done += target.write(view[done:])
 
 
 def _last_part(entry: FileStatus) -> str:

@@ -11,15 +11,39 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NoReturn
 
+from pyspark_ckpt.state_store.blobs.patience import OutlastedError
 from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError, Outcome, StorageError
 
-CLIENT_ERRORS = (OSError, RuntimeError)
-"""All that the client raises."""
+CLIENT_ERRORS = (OSError, RuntimeError, OutlastedError)
+"""All that the client raises, and what comes of waiting for it."""
+
+
+class DataNodeError(OSError):
+    """The name node answers, and a data node does not."""
+
 
 _ANSWER = re.compile(r'(?:Fatal)?RPCError\("(?P<java_class>[\w.$]+)", "(?P<text>.*?)(?:\\n|"\)$)', re.DOTALL)
 _PACKAGES = ("fs", "hdfs.protocol", "hdfs.server.namenode", "security")
 _REFUSALS = tuple(f"org.apache.hadoop.{package}." for package in _PACKAGES)
 """What a name node raises before it does anything. A router raises others where it had no answer itself."""
+
+_PASSING_ANSWERS = (
+    *("SafeModeException", "StandbyException", "RetriableException", "ObserverRetryOnActiveException"),
+    *("NotReplicatedYetException", "RecoveryInProgressException", "AlreadyBeingCreatedException"),
+    *("LeaseExpiredException", "NoLiveDataNode", "ServerTooBusyException", "NameNodeNotReady"),
+    *("UnregisteredNodeException", "java.net.", "java.io.EOFException", "java.io.InterruptedIOException"),
+    *("ConnectTimeoutException", "InterruptedException", "could only be written to 0 of the", "Zero blocklocations"),
+    *("is not sufficiently replicated yet", "NameNode still not started", "not yet started", "is not ready"),
+)
+"""Signs of a refusal that ends by itself: the name node has just begun, or waits for data nodes."""
+_PASSING_FAILURES = (
+    *("DataTransferError", "OperationFailed", "BlocksNotFound", "blocks not found", "InvalidRPCResponse"),
+    *("All nodes failed", "RPC listener", "Failed to complete file", "Block writer closed", "Pipeline stopped"),
+    *("Block writer is closed", "No new datanode", "Failed to replay"),
+)
+"""Signs of a data node, or of a connection, that has gone while it was used."""
+_WILL_NOT_PASS = ("SASL", "GSSAPI", "libgssapi", "UrlParseError", "erasure", "encryption zone")
+_AWAY_NODES = re.compile(r'ip_addr: \\?"(?P<host>[^"\\]+)\\?".*?xfer_port: (?P<port>\d+)')
 
 _TICKET = (
     "Every executor needs a Kerberos ticket that lasts: a ticket cache (KRB5CCNAME) that something renews, or a keytab "
@@ -28,6 +52,7 @@ _TICKET = (
 _CONF_DIR = "Set HADOOP_CONF_DIR, for the driver and every executor, to the folder of core-site.xml and hdfs-site.xml."
 _HINTS: Mapping[str, str] = {
     # The first that is found in a failure counts.
+    "a data node": "Start the data nodes, or let this host reach them: `hdfs dfsadmin -report` has their addresses.",
     "SIMPLE authentication is not enabled": f"HADOOP_CONF_DIR must ask for Kerberos. {_TICKET}",
     "libgssapi": "Install MIT Kerberos on every executor: libgssapi-krb5-2 (Debian) or krb5-libs (Red Hat).",
     "InvalidToken": f"The delegation token of the container has expired or was cancelled. {_TICKET}",
@@ -46,8 +71,10 @@ _HINTS: Mapping[str, str] = {
     "encryption zone": "Name the key provider in HADOOP_CONF_DIR (hadoop.security.key.provider.path), or keep state "
     "outside encryption zones.",
     "failed to lookup address": f"Correct the host in the URI. A name service is written without a port. {_CONF_DIR}",
-    "Connection refused": "Start the name node, or correct the port: that of its RPC, as in fs.defaultFS, not of its "
-    "web page.",
+    "Connection refused": "Start the name node that the URI or HADOOP_CONF_DIR names, or correct the port: that of its "
+    "RPC, as in fs.defaultFS, not of its web page.",
+    "no answer within": "Look whether the name node and the data nodes run and are reached from this host; the option "
+    "placeTimeout says how long they are waited for.",
     "RPC listener disconnected": "Look whether the name node asks for Kerberos, and hadoop.security.authentication in "
     "HADOOP_CONF_DIR does not, and whether the port is that of its RPC.",
     "Connection reset by peer": "Look whether the data nodes ask for SASL, and dfs.data.transfer.protection in "
@@ -80,8 +107,27 @@ def reading(where: str) -> Iterator[None]:
         fail("read", where, problem)
 
 
+def may_pass(problem: Exception) -> bool:
+    """Whether the same request may succeed later without anybody doing something."""
+    text = str(problem)
+    if any(sign in text for sign in _WILL_NOT_PASS):
+        return False
+    if isinstance(problem, OSError):
+        return not isinstance(problem, FileExistsError | FileNotFoundError | PermissionError | IsADirectoryError)
+    signs = _PASSING_ANSWERS if _ANSWER.match(text) else _PASSING_FAILURES
+    return isinstance(problem, RuntimeError) and any(sign in text for sign in signs)
+
+
 def fail(verb: str, where: str, problem: Exception, outcome: Outcome = "not_applied") -> NoReturn:
     """Raise StorageError for a failure of the client."""
+    if isinstance(problem, OutlastedError):
+        last = problem.problem
+        raise StorageError(
+            f"Could not {verb} {where}: {_reason(last)}. It was tried for {problem.after_s:.0f} s ({problem.why}).",
+            outcome=outcome,
+            hint=_hint(last),
+            waited_s=problem.after_s,
+        ) from problem
     raise StorageError(
         f"Could not {verb} {where}: {_reason(problem)}", outcome=outcome, hint=_hint(problem)
     ) from problem
@@ -102,6 +148,9 @@ def is_refusal(problem: Exception) -> bool:
 def _reason(problem: Exception) -> str:
     answer = _ANSWER.match(str(problem))
     if answer is None:
+        nodes = sorted({f"{found['host']}:{found['port']}" for found in _AWAY_NODES.finditer(str(problem))})
+        if nodes:
+            return f"a data node does not answer, and no other has the block: {', '.join(nodes)}"
         return str(problem).partition("\n")[0]
     return f"{answer['text']} ({answer['java_class'].rpartition('.')[2]})".replace('\\"', '"')
 

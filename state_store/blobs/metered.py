@@ -17,6 +17,7 @@ from pyspark_ckpt.state_store.blobs.place_clock import time_of
 
 WRITES, READS, LISTS, DELETES = "write_requests", "read_requests", "list_requests", "delete_requests"
 UP, DOWN = "uploaded_bytes", "downloaded_bytes"
+WAIT = "place_wait_ms"
 
 
 class Traffic:
@@ -26,6 +27,12 @@ class Traffic:
         """Begin at zero."""
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
+        self._waited_s = 0.0
+
+    def waited(self, seconds: float) -> None:
+        """Add the time that a request took which had to be repeated."""
+        with self._lock:
+            self._waited_s += seconds
 
     def count(self, **counts: int) -> None:
         """Add ``counts``."""
@@ -37,6 +44,12 @@ class Traffic:
         with self._lock:
             counts, self._counts = self._counts, Counter()
         return {name: counts[name] for name in (WRITES, READS, LISTS, DELETES, UP, DOWN)}
+
+    def take_wait(self) -> dict[str, int]:
+        """For how long places were waited for since the last call."""
+        with self._lock:
+            waited_s, self._waited_s = self._waited_s, 0.0
+        return {WAIT: round(waited_s * 1000)}
 
 
 class MeteredPlace:

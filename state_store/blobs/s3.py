@@ -17,26 +17,31 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from copy import copy
 from email.utils import parsedate_to_datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, TypeVar
 
 from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    CredentialRetrievalError,
-    NoCredentialsError,
-    PartialCredentialsError,
-)
+from botocore.exceptions import ClientError
 from botocore.handlers import add_expect_header
-from urllib3.exceptions import HTTPError
+from urllib3.util import Timeout
 
 from pyspark_ckpt.state_store.blobs.clients import Clients, new_session
+from pyspark_ckpt.state_store.blobs.patience import OutlastedError, Patience, left_of_try_s, limited
 from pyspark_ckpt.state_store.blobs.place import Blob, Sink, checked_name
+from pyspark_ckpt.state_store.blobs.s3_errors import (
+    CLIENT_ERRORS,
+    EXISTS,
+    MISSING,
+    CutAnswerError,
+    code_of,
+    fail,
+    may_pass,
+)
 from pyspark_ckpt.state_store.blobs.settings import S3Settings
-from pyspark_ckpt.state_store.errors import ConflictError, NotFoundError, Outcome, StorageError
+from pyspark_ckpt.state_store.errors import ConflictError, Outcome, StorageError
 
 PART_BYTES = 8 << 20
 CONNECTIONS = 32
@@ -45,44 +50,36 @@ UPLOADS = 3
 """How many parts of one object go up at once: the network is also there for commits."""
 COPY_BYTES = 5 << 30
 """What the service copies in one request."""
-ATTEMPTS = 6
-CONFLICT_ATTEMPTS = 8
-BODY_ATTEMPTS = 4
+COPIED_BYTES_PER_S = 20 << 20
+"""How slowly a service may copy an object."""
 CONNECT_S, READ_S = 10, 60
-SERVER_ERROR = 500
+"""What a connection and a silence may take at most; the patience of the place says how much less."""
+ABORT_S = 5.0
 WRITER = "ckpt-writer"
 """The key of the metadata that names the write."""
 
 _under_way: set[str] = set()
 """Uploads in parts of this process: however slow one is, it is not left."""
 
-_NO_ANSWER = (BotoCoreError, HTTPError)
-_MISSING = frozenset({"NoSuchKey", "404", "NotFound"})
-_EXISTS = frozenset({"PreconditionFailed", "412"})
-_RACING = frozenset({"ConditionalRequestConflict", "OperationAborted", "409"})
-_NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError)
-_WHERE = (
-    "by boto3's own chain or, for a place of s3a:, in fs.s3a.access.key and fs.s3a.secret.key. Of the classes in "
-    "fs.s3a.aws.credentials.provider, only those that take these keys count here."
-)
-_HINTS: Mapping[str, str] = {
-    "NoSuchBucket": "Create the bucket, or correct its name: buckets are never created here.",
-    "AccessDenied": "Give the credentials of the executors s3:GetObject, PutObject, DeleteObject, ListBucket, "
-    "AbortMultipartUpload, ListBucketMultipartUploads and ListMultipartUploadParts for this prefix.",
-    "ExpiredToken": f"Renew the credentials that the executors find {_WHERE}",
-    "InvalidAccessKeyId": f"Correct the credentials that the executors find {_WHERE}",
-    "SignatureDoesNotMatch": f"Correct the credentials that the executors find {_WHERE}",
-    **{each.__name__: f"Give the executors credentials {_WHERE}" for each in _NO_CREDENTIALS},
-    "NotImplemented": "The service must support conditional writes (If-None-Match: *).",
+_NEXT_PAGE = {
+    "list_objects_v2": {"NextContinuationToken": "ContinuationToken"},
+    "list_multipart_uploads": {"NextKeyMarker": "KeyMarker", "NextUploadIdMarker": "UploadIdMarker"},
+    "list_parts": {"NextPartNumberMarker": "PartNumberMarker"},
 }
+_PATIENCE = Patience()
+
+T = TypeVar("T")
 
 
 class S3Place:
     """A prefix of a bucket. Safe to use from many threads."""
 
-    def __init__(self, bucket: str, prefix: str, settings: S3Settings, scheme: str = "s3") -> None:
+    def __init__(
+        self, bucket: str, prefix: str, settings: S3Settings, scheme: str = "s3", patience: Patience = _PATIENCE
+    ) -> None:
         """Use the keys that begin with ``prefix`` and a slash; ``scheme`` is that of its URL. Makes no request."""
         self.bucket = bucket
+        self.patience = patience
         self._scheme = scheme
         self._root = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self.writes = settings.write_arguments()
@@ -93,6 +90,12 @@ class S3Place:
     def url(self) -> str:
         """The bucket and the prefix, as a URI that ``place_at`` takes; its scheme says how to reach them."""
         return f"{self._scheme}://{self.bucket}/{self._root}".rstrip("/")
+
+    def waiting(self, patience: Patience) -> S3Place:
+        """The same place, which repeats its requests as ``patience`` has it."""
+        place = copy(self)
+        place.patience = patience
+        return place
 
     @property
     def client(self) -> Any:  # noqa: ANN401 - boto3 has no types
@@ -107,10 +110,11 @@ class S3Place:
         upload = _Upload(self, name)
         try:
             yield upload
-        except BaseException:
-            upload.abort()
+            landed = upload.finish()
+        except BaseException as problem:
+            upload.abort(is_away=isinstance(problem.__cause__, OutlastedError))
             raise
-        if not upload.finish():
+        if not landed:
             raise ConflictError(f"{self._where(name)} exists already.")
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
@@ -126,8 +130,9 @@ class S3Place:
 
     def put(self, name: str, data: bytes) -> None:
         """Write ``data``, replacing what was there; see the protocol."""
+        key = self.key(name)
         with self.failures("write", name, "unknown"):
-            self.client.put_object(Bucket=self.bucket, Key=self.key(name), Body=data, **self.writes)
+            self.ask(lambda: self.client.put_object(Bucket=self.bucket, Key=key, Body=data, **self.writes))
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Bytes ``start`` to ``end`` of the object; see the protocol."""
@@ -143,11 +148,11 @@ class S3Place:
             data, first = self._fetched(name, f"bytes=0-{PART_BYTES - 1}")
             target.write(data)
             size = int(first["ContentRange"].rpartition("/")[2]) if data else 0
-            lock = threading.Lock()
+            lock, asked = threading.Lock(), time.monotonic()
 
             def fetch(begin: int) -> None:
                 end = min(begin + PART_BYTES, size)
-                part, _ = self._fetched(name, f"bytes={begin}-{_last(end)}", IfMatch=first["ETag"])
+                part, _ = self._fetched(name, f"bytes={begin}-{_last(end)}", asked, IfMatch=first["ETag"])
                 with lock:
                     target.seek(begin)
                     target.write(part)
@@ -159,7 +164,7 @@ class S3Place:
     def list(self, folder: str = "", prefix: str = "", start: str = "") -> list[Blob]:
         """Objects directly in ``folder``; see the protocol. One request for each thousand of them."""
         lead = self._root + (f"{checked_name(folder)}/" if folder else "")
-        where = {"Bucket": self.bucket, "Prefix": lead + prefix, "Delimiter": "/"}
+        where = {"Prefix": lead + prefix, "Delimiter": "/"}
         if start:  # S3 lists what is behind StartAfter: this is a little before
             where["StartAfter"] = f"{lead}{start[:-1]}{chr(ord(start[-1]) - 1)}~"
         return [blob for blob in self._listed(folder, where) if blob.name[len(lead) - len(self._root) :] >= start]
@@ -167,17 +172,34 @@ class S3Place:
     def walk(self, folder: str = "") -> builtins.list[Blob]:
         """All objects below ``folder``; see the protocol. One request for each thousand of them."""
         lead = self._root + (f"{checked_name(folder)}/" if folder else "")
-        return self._listed(folder, {"Bucket": self.bucket, "Prefix": lead})
+        return self._listed(folder, {"Prefix": lead})
 
     def _listed(self, folder: str, where: Mapping[str, str]) -> builtins.list[Blob]:
         found = []
         with self.failures("list", folder or "."):
-            for page in self.client.get_paginator("list_objects_v2").paginate(**where):
+            for page in self._pages("list_objects_v2", **where):
                 for entry in page.get("Contents", ()):
                     name: str = entry["Key"][len(self._root) :]
                     if name and not name.endswith("/"):  # what consoles and Hadoop put for a folder
                         found.append(Blob(name, int(entry["Size"]), entry["LastModified"].timestamp()))
         return sorted(found, key=lambda blob: blob.name)
+
+    def _pages(self, operation: str, **where: str) -> Iterator[Mapping[str, Any]]:
+        """All pages of a listing, each a request of its own: one that fails does not cost those before it."""
+        request, more = getattr(self.client, operation), dict[str, Any]()
+
+        def ask() -> Mapping[str, Any]:
+            page: Mapping[str, Any] = request(Bucket=self.bucket, **where, **more)
+            if "IsTruncated" not in page:  # one that has lost all of its body would be that of an empty folder
+                raise CutAnswerError("the end of a listing was lost")
+            return page
+
+        while True:
+            page = self.ask(ask)
+            yield page
+            more = {name: page[given] for given, name in _NEXT_PAGE[operation].items() if page.get(given)}
+            if not page["IsTruncated"] or not more:
+                return
 
     def copy_from(self, source: S3Place, name: str, size_bytes: int, new_name: str) -> bool:
         """Have the service copy an object of ``source``; False if it is another service, or asks for parts.
@@ -186,15 +208,22 @@ class S3Place:
         """
         if source._settings != self._settings or size_bytes > COPY_BYTES:
             return False
-        origin = {"Bucket": source.bucket, "Key": source.key(name)}
+        origin, key = {"Bucket": source.bucket, "Key": source.key(name)}, self.key(new_name)
+
+        def copy_object() -> None:
+            answer = self.client.copy_object(Bucket=self.bucket, Key=key, CopySource=origin, **self.writes)
+            if "CopyObjectResult" not in answer:
+                raise CutAnswerError("the end of the answer to a copy was lost")
+
         with source.failures("copy", name, "unknown"):
-            self.client.copy_object(Bucket=self.bucket, Key=self.key(new_name), CopySource=origin, **self.writes)
+            self.ask(copy_object, work_s=size_bytes / COPIED_BYTES_PER_S)
         return True
 
     def delete(self, name: str) -> None:
         """Remove the object; see the protocol."""
-        with self.failures("delete", name):
-            self.client.delete_object(Bucket=self.bucket, Key=self.key(name))
+        key = self.key(name)
+        with self.failures("delete", name, "unknown"):
+            self.ask(lambda: self.client.delete_object(Bucket=self.bucket, Key=key))
 
     def remove_empty_folders(self) -> None:
         """Nothing: there are no folders; see the protocol."""
@@ -214,7 +243,7 @@ class S3Place:
     def now_s(self) -> float:
         """The time of the service, by its answer to a listing of one object. Raises StorageError."""
         with self.failures("ask for the time of", "."):
-            answer = self.client.list_objects_v2(Bucket=self.bucket, Prefix=self._root, MaxKeys=1)
+            answer = self.ask(lambda: self.client.list_objects_v2(Bucket=self.bucket, Prefix=self._root, MaxKeys=1))
         return self._time_of(answer)
 
     def _time_of(self, answer: Mapping[str, Any]) -> float:
@@ -231,8 +260,7 @@ class S3Place:
     def _left(self, older_than_s: float) -> Iterator[tuple[Blob, str]]:
         """Unfinished uploads that nobody goes on with, and their ids."""
         with self.failures("list the unfinished uploads of", "."):
-            pages = self.client.get_paginator("list_multipart_uploads")
-            for page in pages.paginate(Bucket=self.bucket, Prefix=self._root):
+            for page in self._pages("list_multipart_uploads", Prefix=self._root):
                 limit = self._time_of(page) - older_than_s
                 for upload in page.get("Uploads", ()):
                     key, upload_id = upload["Key"], upload["UploadId"]
@@ -244,87 +272,85 @@ class S3Place:
 
     def _parts_of(self, key: str, upload_id: str) -> tuple[int, float]:
         """Bytes of the parts of an upload, and when it got its last one; nothing of one that has ended."""
-        target = {"Bucket": self.bucket, "Key": key, "UploadId": upload_id}
         size_bytes, last_s = 0, -math.inf
         try:
-            for page in self.client.get_paginator("list_parts").paginate(**target):
+            for page in self._pages("list_parts", Key=key, UploadId=upload_id):
                 for part in page.get("Parts", ()):
                     size_bytes += int(part["Size"])
                     last_s = max(last_s, part["LastModified"].timestamp())
         except ClientError as problem:
-            if _code(problem) != "NoSuchUpload":
+            if code_of(problem) != "NoSuchUpload":
                 raise
         return size_bytes, last_s
 
     def _abort(self, key: str, upload_id: str) -> bool:
         """Abort an upload; whether it was there."""
         try:
-            self.client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload_id)
+            target = {"Bucket": self.bucket, "Key": key, "UploadId": upload_id}
+            self.ask(lambda: self.client.abort_multipart_upload(**target))
         except ClientError as problem:
-            if _code(problem) != "NoSuchUpload":  # finished or aborted meanwhile
+            if code_of(problem) != "NoSuchUpload":  # finished or aborted meanwhile
                 raise
             return False
         return True
 
-    def write_once(self, name: str, writer: str, write: Callable[[], object]) -> bool:
+    def write_once(self, name: str, writer: str, write: Callable[[], object], *, work_s: float = 0.0) -> bool:
         """Make the conditional write that ``writer`` names: whether it has landed, or there was another object before.
 
-        The client repeats what failed: an object that "exists already" may be of an earlier try of this write.
+        A try without an answer may have landed: it is looked for before the next, and an object that "exists already"
+        may be of one of them.
         """
-        for attempt in range(1, CONFLICT_ATTEMPTS + 1):
+        tries = iter((False, True))
+
+        def write_or_find() -> bool:
+            if next(tries, True) and (found := self._writer_of(name)) is not None:
+                return found == writer
             try:
                 write()
             except ClientError as problem:
-                code = _code(problem)
-                if code in _RACING and attempt < CONFLICT_ATTEMPTS:
-                    time.sleep(0.05 * attempt)  # another conditional write of the name is under way
-                    continue
-                if code in _EXISTS:
-                    return self._is_by(name, writer)
-                if code != "NoSuchUpload" and _status(problem) < SERVER_ERROR:
-                    self._fail("write", name, problem, "not_applied")
-                return self._resolved(name, writer, problem)
-            except _NO_CREDENTIALS as problem:
-                self._fail("write", name, problem, "not_applied")
-            except _NO_ANSWER as problem:
-                return self._resolved(name, writer, problem)
+                if code_of(problem) in EXISTS:
+                    return self._writer_of(name) == writer
+                if code_of(problem) != "NoSuchUpload" or self._writer_of(name) != writer:
+                    raise
             return True
-        raise AssertionError("not reached")
 
-    def _resolved(self, name: str, writer: str, problem: Exception) -> bool:
-        """Whether a write without an answer has landed. Raises StorageError if not: it may still do so later."""
         try:
-            if self._is_by(name, writer):
-                return True
-        except (NotFoundError, StorageError):
-            pass
-        return self._fail("write", name, problem, "unknown")
+            return self.ask(write_or_find, work_s=work_s)
+        except CLIENT_ERRORS as problem:
+            outcome: Outcome = "unknown" if isinstance(problem, OutlastedError) else "not_applied"
+            fail("write", self._where(name), problem, outcome)
 
-    def _is_by(self, name: str, writer: str) -> bool:
-        with self.failures("look at", name):
+    def _writer_of(self, name: str) -> str | None:
+        """Who has written an object, empty if it does not say; None if it is not there."""
+        try:
             found = self.client.head_object(Bucket=self.bucket, Key=self.key(name))
-        return bool(found.get("Metadata", {}).get(WRITER) == writer)
+        except ClientError as problem:
+            if code_of(problem) in MISSING:
+                return None
+            raise
+        return str(found.get("Metadata", {}).get(WRITER, ""))
 
-    def _fetched(self, name: str, wanted: str | None, **more: str) -> tuple[bytes, Mapping[str, Any]]:
-        """A range of an object (None: all of it), and what the service says of it. Nothing if it is behind the end.
+    def _fetched(
+        self, name: str, wanted: str | None, asked: float | None = None, **more: str
+    ) -> tuple[bytes, Mapping[str, Any]]:
+        """A range of an object (None: all of it), and what the service says of it. Nothing if it is behind the end."""
+        ranged, key = {} if wanted is None else {"Range": wanted}, self.key(name)
 
-        The client repeats a request without an answer; an answer that ends too early is asked for again here.
-        """
-        ranged = {} if wanted is None else {"Range": wanted}
-        for attempt in range(1, BODY_ATTEMPTS + 1):
+        def fetch() -> tuple[bytes, Mapping[str, Any]]:
             try:
-                answer = self.client.get_object(Bucket=self.bucket, Key=self.key(name), **ranged, **more)
+                answer = self.client.get_object(Bucket=self.bucket, Key=key, **ranged, **more)
                 with answer["Body"] as stream:
                     return stream.read(), answer  # fewer bytes than were announced raise
             except ClientError as problem:
-                if _code(problem) != "InvalidRange":
+                if code_of(problem) != "InvalidRange":
                     raise
                 return b"", {}
-            except _NO_ANSWER:
-                if attempt == BODY_ATTEMPTS:
-                    raise
-                time.sleep(0.1 * attempt)
-        raise AssertionError("not reached")
+
+        return self.ask(fetch, asked=asked)
+
+    def ask(self, request: Callable[[], T], *, work_s: float = 0.0, asked: float | None = None) -> T:
+        """The answer to a request, which is repeated while its failures may pass."""
+        return self.patience.repeat(f"s3://{self.bucket}", request, may_pass, work_s=work_s, asked=asked)
 
     def key(self, name: str) -> str:
         """The key of an object of the place."""
@@ -338,16 +364,8 @@ class S3Place:
         """Turn what boto3 raises into the error tree."""
         try:
             yield
-        except (ClientError, *_NO_ANSWER, OSError) as problem:
-            self._fail(verb, name, problem, outcome)
-
-    def _fail(self, verb: str, name: str, problem: Exception, outcome: Outcome) -> NoReturn:
-        code = _code(problem)
-        if code in _MISSING:
-            raise NotFoundError(f"{self._where(name)} does not exist.") from problem
-        raise StorageError(
-            f"Could not {verb} {self._where(name)}: {problem}", outcome=outcome, hint=_HINTS.get(code)
-        ) from problem
+        except CLIENT_ERRORS as problem:
+            fail(verb, self._where(name), problem, outcome)
 
 
 class _Upload:
@@ -378,32 +396,29 @@ class _Upload:
         place = self._place
         if not self._upload_id:
             return place.put_if_absent(self._name, self._taken())
-        try:
-            if self._held:
-                self._send(self._taken())
-            with place.failures("write", self._name):
-                parts = [part.result() for part in self._parts]
-            landed = place.write_once(self._name, self._writer, lambda: self._complete(parts))
-        except BaseException:
-            self.abort()
-            raise
+        if self._held:
+            self._send(self._taken())
+        with place.failures("write", self._name):
+            parts = [part.result() for part in self._parts]
+        work_s = len(parts) * PART_BYTES / COPIED_BYTES_PER_S  # some services copy the parts
+        landed = place.write_once(self._name, self._writer, lambda: self._complete(parts), work_s=work_s)
         if landed:
             _under_way.discard(self._upload_id)
         else:
             self.abort()
         return landed
 
-    def abort(self) -> None:
-        """Leave nothing."""
+    def abort(self, *, is_away: bool = False) -> None:
+        """Leave nothing; a service that does not answer is not asked: discard_unfinished finds what is left."""
         for part in self._parts:
             part.cancel()
         for part in self._parts:
             if not part.cancelled():
                 part.exception()
-        if self._upload_id:
-            with suppress(ClientError, *_NO_ANSWER):  # discard_unfinished finds what is left
+        if self._upload_id and not is_away:
+            with suppress(*CLIENT_ERRORS), limited(ABORT_S):
                 self._place.client.abort_multipart_upload(**self._target())
-            _under_way.discard(self._upload_id)
+        _under_way.discard(self._upload_id)
 
     def _hold(self, view: memoryview) -> None:
         self._pieces.append(bytes(view))
@@ -418,24 +433,36 @@ class _Upload:
         place = self._place
         with place.failures("write", self._name):
             if not self._upload_id:
-                begun = place.client.create_multipart_upload(
-                    Bucket=place.bucket, Key=self._key, Metadata={WRITER: self._writer}, **place.writes
-                )
-                self._upload_id = begun["UploadId"]
+                self._upload_id = place.ask(self._begin)
                 _under_way.add(self._upload_id)
             number = len(self._parts) + 1
             if number > UPLOADS:  # so many parts are in memory, no more
                 self._parts[number - UPLOADS - 1].result()
-        self._parts.append(_transfers().submit(self._send_part, number, data))
+        self._parts.append(_transfers().submit(self._send_part, number, data, time.monotonic()))
 
-    def _send_part(self, number: int, data: bytes) -> dict[str, Any]:
-        sent = self._place.client.upload_part(**self._target(), PartNumber=number, Body=data)
-        return {"PartNumber": number, "ETag": sent["ETag"]}
+    def _begin(self) -> str:
+        """Begin an upload; one whose answer was lost is left to discard_unfinished."""
+        place = self._place
+        begun = place.client.create_multipart_upload(
+            Bucket=place.bucket, Key=self._key, Metadata={WRITER: self._writer}, **place.writes
+        )
+        if "UploadId" not in begun:
+            raise CutAnswerError("the answer to a new upload does not name it")
+        return str(begun["UploadId"])
+
+    def _send_part(self, number: int, data: bytes, asked: float) -> dict[str, Any]:
+        def send() -> str:
+            sent = self._place.client.upload_part(**self._target(), PartNumber=number, Body=data)
+            return str(sent["ETag"])
+
+        return {"PartNumber": number, "ETag": self._place.ask(send, asked=asked)}
 
     def _complete(self, parts: Sequence[Mapping[str, Any]]) -> None:
-        self._place.client.complete_multipart_upload(
+        answer = self._place.client.complete_multipart_upload(
             **self._target(), MultipartUpload={"Parts": parts}, IfNoneMatch="*"
         )
+        if "ETag" not in answer:
+            raise CutAnswerError("the end of the answer to a finished upload was lost")
 
     def _target(self) -> dict[str, str]:
         return {"Bucket": self._place.bucket, "Key": self._key, "UploadId": self._upload_id}
@@ -447,7 +474,7 @@ def _new_client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no typ
         max_pool_connections=CONNECTIONS,
         connect_timeout=CONNECT_S,
         read_timeout=READ_S,
-        retries={"mode": "standard", "max_attempts": ATTEMPTS},  # exponential, with jitter
+        retries={"mode": "legacy", "total_max_attempts": 1},  # the patience of the place repeats
         s3={"addressing_style": settings.addressing},
         # Every object of ours carries its own checksums; older services refuse newer headers.
         request_checksum_calculation="when_required",
@@ -463,12 +490,27 @@ def _new_client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no typ
         aws_session_token=keys and keys.session_token,
         config=config,
     )
+    _bound_each_try(client)
     # Waiting to be told that a body is welcome would make every write two round trips.
     client.meta.events.unregister("before-call.s3", add_expect_header)
     return client
 
 
 _clients = Clients(_new_client)
+
+
+class _TimeoutOfTry(Timeout):
+    """What one request may wait for: urllib3 asks for a clone as each begins."""
+
+    def clone(self) -> Timeout:
+        """Return what is left of the present try."""
+        return Timeout(connect=left_of_try_s(CONNECT_S), read=left_of_try_s(READ_S))
+
+
+def _bound_each_try(client: Any) -> None:  # noqa: ANN401 - boto3 has no types
+    """Let no request outlast its try: botocore itself has timeouts of clients, not of requests."""
+    session, timeout = client._endpoint.http_session, _TimeoutOfTry(connect=CONNECT_S, read=READ_S)  # noqa: SLF001
+    session._timeout = session._manager.connection_pool_kw["timeout"] = timeout  # noqa: SLF001
 
 
 @cache
@@ -479,14 +521,3 @@ def _transfers() -> ThreadPoolExecutor:
 def _last(end: int | None) -> str:
     """The last byte of a range, as HTTP has it."""
     return "" if end is None else str(end - 1)
-
-
-def _code(problem: Exception) -> str:
-    """What the service calls it, else the class of what the client has raised."""
-    if isinstance(problem, ClientError):
-        return str(problem.response.get("Error", {}).get("Code", ""))
-    return type(problem).__name__
-
-
-def _status(problem: ClientError) -> int:
-    return int(problem.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

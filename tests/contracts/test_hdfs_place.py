@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hdfs_native import Client
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, place_at
+from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, place_at, with_patience
 from pyspark_ckpt.state_store.blobs import hdfs as blobs_hdfs
 from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
 from tests.contracts.test_blob_places import BIG, BlobPlaceContract
@@ -134,21 +134,25 @@ class TestHdfsPlace(BlobPlaceContract):
     def test_a_write_cannot_land_later_when_it_was_not_heard(
         self, place: BlobPlace, folder: str, hdfs: HdfsService, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        hasty = with_patience(place, Patience(0))
         lose_answers(monkeypatch, times=1, before_it_happens=True)
         with pytest.raises(StorageError, match=r"write hdfs://.*/a: connection reset") as caught:
-            place.put_if_absent("a", b"x")
+            hasty.put_if_absent("a", b"x")
         assert caught.value.outcome == "not_applied"
         assert hdfs.files(folder) == [], "what could still be renamed is gone"
-        assert place.put_if_absent("a", b"other")
+        lose_answers(monkeypatch, times=3, before_it_happens=True)
+        assert place.put_if_absent("a", b"other"), "it is asked for again"
         lose_answers(monkeypatch, times=1, before_it_happens=True)
-        with pytest.raises(StorageError), place.create("a") as sink:
+        with pytest.raises(StorageError), hasty.create("a") as sink:
             sink.write(b"x")
+        assert not place.put_if_absent("a", b"x")
         assert place.get("a") == b"other"
 
     def test_a_write_is_unknown_when_there_are_no_answers_at_all(
         self, place: BlobPlace, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         lose_answers(monkeypatch, times=1)
+        place = with_patience(place, Patience(0))
 
         def delete(_client: Client, _path: str) -> bool:
             raise OSError("connection reset")
@@ -182,7 +186,7 @@ class TestHdfsPlace(BlobPlaceContract):
         place.put("a", b"x")
         with hdfs.in_safe_mode():
             with pytest.raises(StorageError, match=r"write hdfs://.*/b: .*safe mode.*\(SafeModeException\)") as caught:
-                place.put("b", b"x")
+                with_patience(place, Patience(0.5)).put("b", b"x")
             assert place.get("a") == b"x"
         assert "leaves safe mode" in caught.value.hint
         assert caught.value.outcome == "not_applied"
@@ -241,9 +245,8 @@ def test_a_uri_without_a_port_is_looked_up_in_the_hadoop_conf_dir(
     ],
 )
 def test_a_name_node_that_does_not_answer_is_named(uri: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blobs_hdfs, "CONNECT_ATTEMPTS", 0)
     with new_clients(monkeypatch), pytest.raises(StorageError, match=uri) as caught:
-        place_at(uri).list()
+        place_at(uri, patience=Patience(0.5)).list()
     assert hint in caught.value.hint
 
 

@@ -1,0 +1,193 @@
+"""How long a place is waited for that does not answer: one policy, for all kinds of places.
+
+A request that failed in a way that may pass is repeated until ``timeout_s`` is over, counted from its first try. Pauses
+grow, each of a random length, so that many writers do not come back at the same instant; no request takes anything
+from the patience of another. One try never takes all of the time: a connection that has died without a word costs the
+first try, not the request. The log says once that a place is waited for, and once that it answers again.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar, runtime_checkable
+
+from pyspark_ckpt.state_store.blobs.place import BlobPlace
+from pyspark_ckpt.state_store.log import LOGGER
+
+TIMEOUT_S = 60.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 4.0
+FIRST_TRY_SHARE = 1 / 6
+"""Of the timeout: what the first try may take. Each further one may take twice as long."""
+SHORTEST_TRY_S, LONGEST_TRY_S = 1.0, 60.0
+
+T = TypeVar("T")
+_log = logging.getLogger(f"{LOGGER}.places")
+_trying = threading.local()
+
+
+class OutlastedError(Exception):
+    """What is wrong with a place has outlasted the patience, or the process was asked to stop while it waited."""
+
+    def __init__(self, problem: Exception, after_s: float, why: str) -> None:
+        """``problem``: that of the last try; ``why`` it was the last."""
+        super().__init__(str(problem))
+        self.problem = problem
+        self.after_s = after_s
+        self.why = why
+
+
+class _Outages:
+    """Which places are being waited for, so that the log says it once for all who wait."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._since: dict[str, float] = {}
+        self._ended: dict[str, float] = {}
+
+    def failed(self, place: str, began: float, timeout_s: float, problem: Exception) -> None:
+        """A try that ``began`` then has failed. One from before the place answered again says nothing new."""
+        with self._lock:
+            if place in self._since or began <= self._ended.get(place, 0.0):
+                return
+            self._since[place] = began
+        _log.warning(
+            "%s has not answered since %s and is waited for, for up to %.0f s: %s",
+            place,
+            time.strftime("%H:%M:%S", time.localtime(time.time() - (time.monotonic() - began))),
+            timeout_s,
+            str(problem).partition("\n")[0],
+        )
+
+    def begin_of_wait(self, place: str, asked: float | None) -> float:
+        """Now; for what was asked for earlier, since when it has waited for a place that is away."""
+        now, since = time.monotonic(), self._since.get(place)
+        return now if since is None or asked is None else min(now, max(since, asked))
+
+    def answered(self, place: str, began: float) -> None:
+        """A try that ``began`` then has succeeded. Costs nothing where nobody waits."""
+        if place not in self._since:
+            return
+        with self._lock:
+            since = self._since.get(place)
+            if since is None or began <= since:
+                return
+            now = self._ended[place] = time.monotonic()
+            del self._since[place]
+        _log.warning("%s answers again, after %.1f s", place, now - since)
+
+
+_outages = _Outages()
+
+
+def _count_nothing(_waited_s: float) -> None:
+    """Nobody counts."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """``timeout_s``: how long a place may fail to answer (0: nothing is repeated).
+
+    ``waited`` is told how long a request took that had to be repeated; ``stopping`` ends all waiting.
+    """
+
+    timeout_s: float = TIMEOUT_S
+    waited: Callable[[float], None] = _count_nothing
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def repeat(
+        self,
+        place: str,
+        request: Callable[[], T],
+        may_pass: Callable[[Exception], bool],
+        *,
+        work_s: float = 0.0,
+        asked: float | None = None,
+    ) -> T:
+        """The result of ``request``, which is tried until it succeeds, or fails in a way that does not pass.
+
+        ``place`` is what the log names; ``work_s``: how long the place may have to work on it; ``asked``: when it was
+        put into a queue, if it was, for what the place was away meanwhile counts. A request looks itself at what a try
+        before may have done. Raises OutlastedError after about ``timeout_s``; what does not pass.
+        """
+        started = _outages.begin_of_wait(place, asked)
+        deadline = started + self.timeout_s + work_s
+        tries = 0
+        while True:
+            began = time.monotonic()
+            try:
+                with limited(self._limit_s(tries, deadline - began, work_s)):
+                    result = request()
+            except Exception as problem:
+                if not may_pass(problem):
+                    self._count(tries, started)
+                    raise
+                _outages.failed(place, began, self.timeout_s, problem)
+                self._pause(problem, tries, started, deadline)
+                tries += 1
+            else:
+                _outages.answered(place, began)
+                self._count(tries, started)
+                return result
+
+    @property
+    def first_try_s(self) -> float:
+        """How long the first try of a request may take."""
+        return self._limit_s(0, self.timeout_s, 0.0)
+
+    def _limit_s(self, tries: int, left_s: float, work_s: float) -> float:
+        if self.timeout_s <= 0:
+            return LONGEST_TRY_S + work_s
+        share_s = min(LONGEST_TRY_S, self.timeout_s * FIRST_TRY_SHARE * 2.0 ** min(tries, 16)) + work_s
+        return max(SHORTEST_TRY_S, min(share_s, left_s))
+
+    def _pause(self, problem: Exception, tries: int, started: float, deadline: float) -> None:
+        left_s = deadline - time.monotonic()
+        if left_s > 0 and self.timeout_s > 0:
+            longest_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(tries, 16))
+            if not self.stopping.wait(min(left_s, random.uniform(0, longest_s))):  # noqa: S311 - no secret
+                return
+        waited_s = time.monotonic() - started
+        self.waited(waited_s)
+        why = "the process was asked to stop" if self.stopping.is_set() else f"placeTimeout is {self.timeout_s:g} s"
+        raise OutlastedError(problem, waited_s, why) from problem
+
+    def _count(self, tries: int, started: float) -> None:
+        if tries:
+            self.waited(time.monotonic() - started)
+
+
+@contextmanager
+def limited(limit_s: float) -> Iterator[None]:
+    """Let the requests of the block together take so long, as far as they ask ``left_of_try_s``."""
+    before = getattr(_trying, "until", None)
+    _trying.until = time.monotonic() + limit_s
+    try:
+        yield
+    finally:
+        _trying.until = before
+
+
+def left_of_try_s(most_s: float) -> float:
+    """How long what the present try waits for next may take: at most ``most_s``."""
+    until = getattr(_trying, "until", None)
+    return most_s if until is None else max(0.1, min(most_s, until - time.monotonic()))
+
+
+@runtime_checkable
+class CanWait(Protocol):
+    """A place that repeats its requests."""
+
+    def waiting(self, patience: Patience) -> BlobPlace:
+        """The same place, which repeats its requests as ``patience`` has it."""
+        ...
+
+
+def with_patience(place: BlobPlace, patience: Patience) -> BlobPlace:
+    """The same place with ``patience``; one that never waits stays as it is."""
+    return place.waiting(patience) if isinstance(place, CanWait) else place

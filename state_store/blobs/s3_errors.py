@@ -1,0 +1,172 @@
+"""What the failures of S3 mean: which may pass, and what to do about those that do not."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Mapping
+from typing import NoReturn
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    IncompleteReadError,
+    MetadataRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    SSLError,
+)
+from botocore.exceptions import ConnectionError as NoConnectionError
+from botocore.parsers import ResponseParserError
+from urllib3.exceptions import HTTPError
+
+from pyspark_ckpt.state_store.blobs.patience import OutlastedError
+from pyspark_ckpt.state_store.errors import NotFoundError, Outcome, StorageError
+
+
+class CutAnswerError(Exception):
+    """An answer lacks what every whole one has: its end was lost on the way."""
+
+
+CLIENT_ERRORS = (ClientError, BotoCoreError, ResponseParserError, HTTPError, CutAnswerError, OutlastedError, OSError)
+"""All that a request raises."""
+
+MISSING = frozenset({"NoSuchKey", "404", "NotFound"})
+EXISTS = frozenset({"PreconditionFailed", "412"})
+
+_RACING = frozenset({"ConditionalRequestConflict", "OperationAborted", "409"})
+_BUSY = frozenset(
+    {
+        *("SlowDown", "SlowDownRead", "SlowDownWrite", "Throttling", "ThrottlingException", "ThrottledException"),
+        *("RequestThrottled", "RequestThrottledException", "TooManyRequests", "TooManyRequestsException"),
+        *("RequestLimitExceeded", "BandwidthLimitExceeded", "ServerBusy", "Busy", "429"),
+        *("InternalError", "InternalFailure", "ServiceUnavailable", "ServiceUnavailableException"),
+        *("RequestTimeout", "RequestTimeoutException", "408", "IncompleteBody", "KMS.ThrottlingException"),
+        *("XMinioServerNotInitialized", "XMinioReadQuorum", "XMinioWriteQuorum"),
+    }
+)
+"""What the service calls it when it cannot do now what it can do later."""
+_PASSING_STATUSES = frozenset({408, 429, 500, 502, 503, 504, 507, 509, 520, 521, 522, 523, 524})
+_WILL_NOT_PASS = frozenset({"NotImplemented", "XMinioStorageFull", "InsufficientStorage", "QuotaExceeded"})
+_BAD_TLS = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "NO_PROTOCOLS_AVAILABLE")
+
+_WHERE = (
+    "by boto3's own chain or, for a place of s3a:, in fs.s3a.access.key and fs.s3a.secret.key. Of the classes in "
+    "fs.s3a.aws.credentials.provider, only those that take these keys count here."
+)
+_RENEW = f"Renew the credentials that the executors find {_WHERE}"
+_CORRECT = f"Correct the credentials that the executors find {_WHERE}"
+_GIVE = f"Give the executors credentials {_WHERE}"
+_REGION = (
+    "Name the region and the endpoint of the bucket: the options s3Region and s3Endpoint or, for a place of s3a:, "
+    "fs.s3a.endpoint.region and fs.s3a.endpoint."
+)
+_KMS = (
+    "Look at the key in the options s3Encryption and s3KmsKeyId or, for a place of s3a:, fs.s3a.encryption.key: it "
+    "must be enabled, in the region of the bucket, and the credentials of the executors need kms:GenerateDataKey and "
+    "kms:Decrypt for it."
+)
+_RIGHTS = (
+    "Give the credentials of the executors s3:GetObject, PutObject, DeleteObject, ListBucket, "
+    "AbortMultipartUpload, ListBucketMultipartUploads and ListMultipartUploadParts for this prefix."
+)
+_FULL = "The storage of the service is full, or a quota is used up: add some, or keep fewer versions."
+_HINTS: Mapping[str, str] = {
+    "NoSuchBucket": "Create the bucket, or correct its name: buckets are never created here.",
+    "InvalidBucketName": "Correct the name of the bucket.",
+    "AccessDenied": _RIGHTS,
+    "AllAccessDisabled": _RIGHTS,
+    "403": f"{_RIGHTS} If they have these rights: {_CORRECT[0].lower()}{_CORRECT[1:]}",
+    **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"), _RENEW),
+    **dict.fromkeys(
+        (
+            *("InvalidAccessKeyId", "InvalidAccessKey", "InvalidAccessKeyID", "InvalidClientTokenId", "InvalidToken"),
+            *("SignatureDoesNotMatch", "InvalidSecurity", "AuthFailure", "UnrecognizedClientException"),
+            *("NotSignedUp", "AccountProblem", "InvalidSecurityToken", "NoSuchAccessKey", "401"),
+        ),
+        _CORRECT,
+    ),
+    **{each.__name__: _GIVE for each in (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError)},
+    "RequestTimeTooSkewed": "Set the clock of this host (timedatectl; chronyc tracking): it differs from that of the "
+    "service by more than the 15 minutes that S3 allows.",
+    **dict.fromkeys(
+        (
+            *("PermanentRedirect", "TemporaryRedirect", "301", "307", "AuthorizationHeaderMalformed"),
+            *("IllegalLocationConstraintException", "InvalidRegion", "NoRegionError"),
+        ),
+        _REGION,
+    ),
+    "NotImplemented": "The service must support conditional writes (If-None-Match: *).",
+    **dict.fromkeys(("XMinioStorageFull", "InsufficientStorage", "QuotaExceeded"), _FULL),
+    "SSLError": "Let the executors trust the certificate of the service (AWS_CA_BUNDLE), or correct the endpoint: one "
+    "of http: is written so.",
+    "ServerSideEncryptionConfigurationNotFoundError": _KMS,
+}
+
+_AWAY = (
+    "Look whether the service runs and is reached from this host; the option placeTimeout says how long it is waited "
+    "for."
+)
+
+
+def may_pass(problem: Exception) -> bool:
+    """Whether the same request may succeed later without anybody doing something."""
+    if isinstance(problem, ClientError):
+        code = code_of(problem)
+        if code in _WILL_NOT_PASS:
+            return False
+        return code in _BUSY or code in _RACING or _status(problem) in _PASSING_STATUSES
+    if isinstance(problem, SSLError):
+        return not any(sign in str(problem) for sign in _BAD_TLS)
+    if isinstance(problem, HTTPClientError):  # botocore wraps what it does not know into one of these
+        wrapped = problem.kwargs.get("error")
+        return not isinstance(wrapped, Exception) or isinstance(
+            wrapped, OSError | HTTPError | http.client.HTTPException
+        )
+    return isinstance(
+        problem,
+        NoConnectionError
+        | IncompleteReadError
+        | CredentialRetrievalError
+        | MetadataRetrievalError
+        | ResponseParserError
+        | HTTPError
+        | CutAnswerError
+        | ConnectionError
+        | TimeoutError,
+    )
+
+
+def fail(verb: str, where: str, problem: Exception, outcome: Outcome) -> NoReturn:
+    """Raise what a request has raised as an error of the tree."""
+    if isinstance(problem, OutlastedError):
+        last = problem.problem
+        raise StorageError(
+            f"Could not {verb} {where}: {last}. It was tried for {problem.after_s:.0f} s ({problem.why}).",
+            outcome=outcome,
+            hint=hint_of(last) or _AWAY,
+            waited_s=problem.after_s,
+        ) from problem
+    if code_of(problem) in MISSING:
+        raise NotFoundError(f"{where} does not exist.") from problem
+    raise StorageError(f"Could not {verb} {where}: {problem}", outcome=outcome, hint=hint_of(problem)) from problem
+
+
+def hint_of(problem: Exception) -> str | None:
+    """What to do about a failure, if that is known."""
+    code = code_of(problem)
+    if code.startswith("KMS.") or (code == "AccessDenied" and "kms:" in str(problem)):
+        return _KMS
+    return _HINTS.get(code)
+
+
+def code_of(problem: Exception) -> str:
+    """What the service calls it, else the class of what the client has raised."""
+    if isinstance(problem, ClientError):
+        return str(problem.response.get("Error", {}).get("Code", ""))
+    return type(problem).__name__
+
+
+def _status(problem: ClientError) -> int:
+    return int(problem.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

@@ -1,0 +1,146 @@
+"""A wire between a client and a service that can be cut in several ways, for as long as one likes."""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+KINDS = ("refused", "reset", "silent")
+"""No service listens there; every connection is reset; all bytes of the outage are lost and nothing is answered."""
+
+_RESET = struct.pack("ii", 1, 0)
+
+
+class Wire:
+    """Carries connections on ``port`` to a service at ``target``, but for the time of an outage."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        """Listen on a free port of 127.0.0.1."""
+        self._target = target
+        self._lock = threading.Lock()
+        self._cut = ""
+        self._outages = 0
+        self._open: set[socket.socket] = set()
+        self._listener = self._listen(0)
+        self.port: int = self._listener.getsockname()[1]
+        self._ended = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @contextmanager
+    def outage(self, kind: str) -> Iterator[None]:
+        """Cut the wire while the block runs. A connection that was silent stays so: its bytes were lost."""
+        with self._lock:
+            self._cut = kind
+            self._outages += 1
+            if kind == "refused":
+                self._listener.close()
+        if kind != "silent":
+            self._break_all()
+        try:
+            yield
+        finally:
+            with self._lock:
+                if kind == "refused":
+                    self._listener = self._listen(self.port)
+                self._cut = ""
+
+    def close(self) -> None:
+        """End all connections."""
+        self._ended = True
+        self._listener.close()
+        self._break_all()
+
+    def _listen(self, port: int) -> socket.socket:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(128)
+        listener.settimeout(0.05)
+        return listener
+
+    def _break_all(self) -> None:
+        with self._lock:
+            broken, self._open = self._open, set()
+        for each in broken:
+            _reset(each)
+
+    def _accept(self) -> None:
+        while not self._ended:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                time.sleep(0.01)
+                continue
+            if self._cut == "reset":
+                _reset(client)
+                continue
+            threading.Thread(target=self._carry, args=(client,), daemon=True).start()
+
+    def _carry(self, client: socket.socket) -> None:
+        outages, was_silent = self._outages, self._cut == "silent"
+        try:
+            server = socket.create_connection(self._target)
+        except OSError:
+            _reset(client)
+            return
+        with self._lock:
+            self._open |= {client, server}
+        others = {client: server, server: client}
+        with suppress(OSError, ValueError):
+            while True:
+                for source in select.select([client, server], [], [], 0.5)[0]:
+                    data = source.recv(1 << 16)
+                    was_silent = was_silent or (self._cut == "silent" and self._outages >= outages)
+                    if not data and not was_silent:
+                        return _close(client, server)
+                    if not data:
+                        return None if source is server else _close(client, server)
+                    if not was_silent:
+                        others[source].sendall(data)
+        return _close(client, server)
+
+
+def _close(*both: socket.socket) -> None:
+    for each in both:
+        each.close()
+
+
+def _reset(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
+
+
+@contextmanager
+def wire(target: tuple[str, int]) -> Iterator[Wire]:
+    """A wire to the service at ``target``."""
+    made = Wire(target)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@contextmanager
+def outage_soon(cut: Wire, kind: str, after_s: float, seconds: float) -> Iterator[threading.Event]:
+    """Cut the wire ``after_s`` from now for some ``seconds``, beside the block; the event says that it was."""
+    over = threading.Event()
+
+    def run() -> None:
+        time.sleep(after_s)
+        with cut.outage(kind):
+            time.sleep(seconds)
+        over.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield over
+    finally:
+        thread.join()

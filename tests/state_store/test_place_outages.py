@@ -1,0 +1,198 @@
+"""Services that are away for a while: nothing fails before the timeout, and soon after it a clear error."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, S3Settings, Traffic, place_at
+from pyspark_ckpt.state_store.errors import StorageError
+from tests.conftest import MakeLab
+from tests.lab import expected
+from tests.outages import KINDS, Wire, outage_soon, wire
+from tests.s3_server import S3Service
+from tests.state_store.test_remote import started
+
+BIG = os.urandom(20 << 20)
+LONG = pytest.mark.matrix
+
+
+@pytest.fixture
+def cut(s3: S3Service) -> Iterator[Wire]:
+    """A wire to the service of S3."""
+    there = urlsplit(s3.endpoint)
+    with wire((str(there.hostname), int(there.port or 0))) as made:
+        yield made
+
+
+def far(service: S3Service, cut: Wire, timeout_s: float = 60.0, traffic: Traffic | None = None) -> BlobPlace:
+    """A new place in S3, at the end of the wire."""
+    patience = Patience(timeout_s) if traffic is None else Patience(timeout_s, traffic.waited)
+    settings = S3Settings(endpoint=f"http://127.0.0.1:{cut.port}", addressing="path")
+    return place_at(f"{service.new_folder()}/state", settings, patience=patience)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("seconds", "writers"),
+    [
+        *((0.1, 1), (0.1, 40), (1.5, 8)),
+        *(pytest.param(seconds, writers, marks=LONG) for seconds in (5, 30) for writers in (1, 8, 40)),
+    ],
+)
+def test_no_request_fails_when_the_service_is_away_for_a_while(
+    kind: str, seconds: float, writers: int, s3: S3Service, cut: Wire, tmp_path: Path
+) -> None:
+    """Writers of small and large objects, readers and lists, in the middle of which the wire is cut."""
+    traffic = Traffic()
+    place = far(s3, cut, 12 if seconds < 5 else 60, traffic)
+    place.put("there", BIG)
+    with outage_soon(cut, kind, 0.1, seconds) as over:
+
+        def work(number: int) -> int:
+            done = 0
+            while not over.is_set() or done == 0:
+                name = f"{number:02d}-{done:04d}"
+                assert place.put_if_absent(name, name.encode())
+                if done % 4 == 1 and number < 4:
+                    with place.create(f"large/{name}") as sink:
+                        sink.write(BIG)
+                    assert place.download(f"large/{name}", tmp_path / name) == len(BIG)
+                    assert (tmp_path / name).read_bytes() == BIG
+                    place.delete(f"large/{name}")
+                assert place.get(name) == name.encode()
+                assert name in [blob.name for blob in place.list(prefix=f"{number:02d}-")]
+                done += 1
+            return done
+
+        with ThreadPoolExecutor(writers) as pool:
+            done = list(pool.map(work, range(writers)))
+    written = [f"{number:02d}-{each:04d}" for number in range(writers) for each in range(done[number])]
+    assert [blob.name for blob in place.list() if blob.name != "there"] == written
+    assert place.list("large") == []
+    assert traffic.take_wait()["place_wait_ms"] > 0
+
+
+REQUESTS: dict[str, Callable[[BlobPlace, Path], object]] = {
+    "put_if_absent": lambda place, _: place.put_if_absent("a", b"x"),
+    "put": lambda place, _: place.put("a", b"x"),
+    "get": lambda place, _: place.get("there"),
+    "download": lambda place, path: place.download("there", path / "copy"),
+    "list": lambda place, _: place.list(),
+    "walk": lambda place, _: place.walk(),
+    "delete": lambda place, _: place.delete("there"),
+    "discard_unfinished": lambda place, _: place.discard_unfinished(60),
+    "create": lambda place, _: create(place, BIG),
+    "copy": lambda place, _: place.copy_from(place, "there", len(BIG), "copy"),  # type: ignore[attr-defined]
+}
+
+
+def create(place: BlobPlace, data: bytes) -> None:
+    with place.create("large") as sink:
+        sink.write(data)
+
+
+@pytest.mark.parametrize(
+    ("request_kind", "kind"),
+    [
+        *(("put_if_absent", "silent"), ("create", "refused"), ("list", "reset")),
+        *(pytest.param(request, kind, marks=LONG) for request in REQUESTS for kind in KINDS),
+    ],
+)
+def test_what_outlasts_the_timeout_is_a_clear_error_when_it_is_over(
+    request_kind: str, kind: str, s3: S3Service, cut: Wire, tmp_path: Path
+) -> None:
+    place = far(s3, cut, timeout_s=2)
+    s3.client.put_object(Bucket=s3.bucket, Key=f"{place.url.removeprefix(f's3://{s3.bucket}/')}/there", Body=BIG)
+    with cut.outage(kind):
+        began = time.monotonic()
+        with pytest.raises(StorageError, match=r"It was tried for \d s \(placeTimeout is 2 s\)") as caught:
+            REQUESTS[request_kind](place, tmp_path)
+        took_s = time.monotonic() - began
+    assert caught.value.retryable
+    assert caught.value.waited_s >= 2
+    assert "placeTimeout" in caught.value.hint
+    assert 2 <= took_s < 10
+
+
+def test_queued_parts_do_not_wait_one_after_the_other_when_the_service_stays_away(s3: S3Service, cut: Wire) -> None:
+    place = far(s3, cut, timeout_s=2)
+    with cut.outage("refused"), ThreadPoolExecutor(20) as pool:
+        began = time.monotonic()
+
+        def fail(number: int) -> None:
+            with pytest.raises(StorageError), place.create(f"a{number}") as sink:
+                sink.write(BIG)
+                sink.write(BIG)
+
+        list(pool.map(fail, range(20)))
+        assert time.monotonic() - began < 15
+
+
+def test_the_log_says_once_that_a_place_is_waited_for_and_once_that_it_answers(
+    s3: S3Service, cut: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = far(s3, cut)
+    with cut.outage("refused"), ThreadPoolExecutor(40) as pool:
+        waiting = [pool.submit(place.put, f"a{number}", b"x") for number in range(40)]
+        time.sleep(1)
+        assert not any(each.done() for each in waiting)
+        said = [record.getMessage() for record in caplog.records if record.name.endswith("places")]
+        assert len(said) == 1
+        assert s3.bucket in said[0]
+        assert "has not answered since" in said[0]
+        assert "Could not connect" in said[0]
+        threading.Timer(0.1, caplog.clear).start()
+    for each in waiting:
+        each.result()
+    said = [record.getMessage() for record in caplog.records if record.name.endswith("places")]
+    assert [f"s3://{s3.bucket} answers again, after" in each for each in said] == [True]
+
+
+def test_waiting_ends_when_the_process_is_asked_to_stop(s3: S3Service, cut: Wire) -> None:
+    stopping = threading.Event()
+    settings = S3Settings(endpoint=f"http://127.0.0.1:{cut.port}", addressing="path")
+    place = place_at(s3.new_folder(), settings, patience=Patience(600, stopping=stopping))
+    with cut.outage("refused"):
+        threading.Timer(0.5, stopping.set).start()
+        with pytest.raises(StorageError, match="asked to stop"):
+            place.list()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seconds", [0.3, 1.5, pytest.param(30, marks=LONG)])
+def test_a_query_goes_on_when_its_place_is_away_in_the_middle_of_anything(
+    kind: str, seconds: float, make_lab: MakeLab, s3: S3Service, cut: Wire
+) -> None:
+    """Commits, snapshots, clean-ups and restores, none of which is tried again by the caller."""
+    endpoint = f"http://127.0.0.1:{cut.port}"
+    lab = started(
+        make_lab,
+        remote=s3.new_folder(),
+        s3Endpoint=endpoint,
+        s3Addressing="path",
+        placeTimeout="12s" if seconds < 5 else "60s",
+    )
+    ids: list[str] = []
+    draw = random.Random(kind)
+    for version in range(4):
+        with outage_soon(cut, kind, draw.random() * 0.1, seconds / 3 if version % 2 else seconds):
+            ids += lab.grow(lab.open(), 1, version, ids[-1] if ids else None)
+            handle = lab.open()
+            lab.server.call("snapshot", handle=handle, force=True)
+            lab.server.call("cleanup", handle=handle)
+            if version % 2:
+                lab.restart(lose_local=True)
+                assert lab.begin(lab.open(), version + 1, ids[version]).rows == expected(version + 1)
+    for version in range(1, 5):
+        lab.restart(lose_local=True)
+        assert lab.begin(lab.open(), version, ids[version - 1]).rows == expected(version)
