@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from pyspark_ckpt.operators import KeyedProcessor, Timer, Timers, VectorProcessor
 from pyspark_ckpt.operators.bound_timers import BoundTimers
-from pyspark_ckpt.operators.firing import HASH, LISTED, Due, Firing
+from pyspark_ckpt.operators.firing import Due, Firing
 from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.operators.processors import states_of
-from pyspark_ckpt.operators.row_buffer import RowBuffer, ranges
+from pyspark_ckpt.operators.row_buffer import ranges
 from pyspark_ckpt.operators.suffixes import Suffixes
 from pyspark_ckpt.operators.ttl import Clock
+from pyspark_ckpt.operators.value_types import EPOCH
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from tests.operators.session_lab import Batch, Kinds, SessionLab, suffix_of
 
@@ -32,7 +33,8 @@ DECLARED: dict[str, tuple[Timers, Kinds]] = {
     "wall": (Timers("wall", clock="processing"), {}),
 }
 
-_instants = st.integers(-3, 12)
+_instants = st.builds(lambda ms, us: 1000 * ms + us, st.integers(-3, 12), st.sampled_from([0, 0, 1, 500, 999]))
+"""In microseconds."""
 _calls = st.tuples(
     st.sampled_from(USERS),
     st.sampled_from(sorted(DECLARED)),
@@ -52,15 +54,19 @@ _batches = st.lists(
 )
 
 
+def given_as(at_us: int) -> datetime | int:
+    """An instant as a program gives it."""
+    return EPOCH + timedelta(microseconds=at_us) if at_us % 1000 else at_us // 1000
+
+
 def fire(batch: Batch, timers: Sequence[BoundTimers], limit: int = 1 << 20) -> Iterator[tuple[Due, bytes | None]]:
     """What fires, a range of hashes at a time, each with the end of its range; all is flushed."""
-    firing = Firing(timers, batch.session)
-    buffer = RowBuffer(LISTED, HASH, limit, Path(batch.session._ticket.staging) / "due")
-    firing.list_stored(buffer)
-    for (listed,), end in ranges([buffer]):
+    firing = Firing(timers, batch.session, limit, Path(batch.session._ticket.staging) / "due")
+    firing.list_stored()
+    for (listed,), end in ranges([firing.listed]):
         yield from ((due, end) for due in firing.due(listed))
         batch.flush(end)
-    buffer.close()
+    firing.close()
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -80,24 +86,26 @@ def test_timers_fire_once_and_in_the_order_of_time(batches: Any) -> None:  # noq
             batch, states = lab.begin(now, fired_ms)
             for user, name, call, at, namespace in calls:
                 batch.at(user)
-                getattr(states[name], call)(at, namespace)
+                getattr(states[name], call)(given_as(at), namespace)
                 (model.add if call == "register" else model.discard)((name, at, user, namespace))
-            due = {timer for timer in model if timer[1] <= now[DECLARED[timer[0]][0].clock]}
+            due = {timer for timer in model if timer[1] <= 1000 * now[DECLARED[timer[0]][0].clock]}
             model -= due
             seen: list[tuple[str, int, str, str]] = []
             order: dict[tuple[str, bytes | None], list[int]] = {}
             for fired, end in fire(batch, list(states.values()), limit):
                 timer = fired.timer
                 assert fired.suffix == suffix_of(fired.key[0])
-                seen.append((timer.name, timer.at_ms, fired.key[0], timer.namespace))
-                order.setdefault((DECLARED[timer.name][0].clock, end), []).append(timer.at_ms)
+                assert (timer.at, timer.at_ms) == (EPOCH + timedelta(microseconds=timer.at_us), -(-timer.at_us // 1000))
+                seen.append((timer.name, timer.at_us, fired.key[0], timer.namespace))
+                order.setdefault((DECLARED[timer.name][0].clock, end), []).append(timer.at_us)
             assert sorted(seen) == sorted(due)
             if limit > 1:
                 assert all(instants == sorted(instants) for instants in order.values())
             if limit > 1 or not calls:
                 for name, (declared, _) in DECLARED.items():
                     left = [at for timers, at, _, _ in model if timers == name]
-                    assert states[name].earliest_ms() == min(left, default=None), declared.clock
+                    first = min(left, default=None)
+                    assert states[name].earliest_ms() == (None if first is None else -(-first // 1000)), declared.clock
             if commits:
                 batch.stage()
                 lab.commit(batch)
@@ -168,7 +176,7 @@ def test_timers_of_many_keys_are_registered_from_columns(tmp_path: Path) -> None
     batch, states = lab.begin(10)
     assert [(due.suffix, due.timer) for due, _ in fire(batch, list(states.values()))] == [
         (suffixes[0], Timer("near", "w", 1)),
-        (suffixes[1], Timer("near", "w", 3)),
+        (suffixes[1], Timer("near", "w", 3, 999)),
     ]
     with pytest.raises(InvalidInputError, match=r"Timers 'near' are given int64 of 1 rows: give .* 2 timestamps"):
         states["near"].register_rows(keys, np.array([0, 1]), pa.array([1]))
