@@ -12,6 +12,7 @@ import pyarrow as pa
 from msgspec import UNSET
 
 from pyspark_ckpt.operators.columns import arrow_values
+from pyspark_ckpt.operators.ended_lives import EndedEntryRows, EndedKeyRows, EndedLife, EndedListRows
 from pyspark_ckpt.operators.entry_rows import EntryRows
 from pyspark_ckpt.operators.evolution import EvolvedCodec, Schemas, schemas_of
 from pyspark_ckpt.operators.expiry import ExpiryIndex, TimedEntryRows, TimedKeyRows
@@ -100,7 +101,7 @@ class Bound(ABC):
         self._codec = self._codec_of_values(binding)
         self._at: Position = session.position
         self._session = session
-        self._life: Life | None = None if state.ttl is None else Life(state.ttl, session.now_ms[state.ttl.clock])
+        self._life = _life_of(binding)
         self.index = None if binding.index is None else ExpiryIndex(binding.index, session)
 
     @abstractmethod
@@ -122,16 +123,23 @@ class Bound(ABC):
 
     def _key_rows(self) -> KeyRows | TimedKeyRows:
         rows = KeyRows(self.number, self._session)
-        return rows if self._life is None or self.index is None else TimedKeyRows(rows, self._life, self.index)
+        if self._life is None or self.index is None:
+            return rows
+        timed = EndedKeyRows if isinstance(self._life, EndedLife) else TimedKeyRows
+        return timed(rows, self._life, self.index)
 
     def _entry_rows(self) -> EntryRows | TimedEntryRows:
         rows = EntryRows(self.number, self._session)
-        return rows if self._life is None or self.index is None else TimedEntryRows(rows, self._life, self.index)
+        if self._life is None or self.index is None:
+            return rows
+        timed = EndedEntryRows if isinstance(self._life, EndedLife) else TimedEntryRows
+        return timed(rows, self._life, self.index)
 
     def _list_rows(self) -> ListRows:
         if self._life is None or self.index is None:
             return ListRows(self.number, self._session)
-        return TimedListRows(self.number, self._session, self._life, self.index)
+        timed = EndedListRows if isinstance(self._life, EndedLife) else TimedListRows
+        return timed(self.number, self._session, self._life, self.index)
 
     def _codec_of_values(self, binding: Binding) -> ValueCodec:
         """The codec that reads all schemas that values were ever written by."""
@@ -173,3 +181,11 @@ class Bound(ABC):
             except pa.ArrowException as problem:
                 raise self._mismatch(what, values.type) from problem
         return values
+
+
+def _life_of(binding: Binding) -> Life | None:
+    """The time to live of a state: an ended one if earlier programs gave it one, for which there is still an index."""
+    ttl = binding.state.ttl
+    if ttl is None:
+        return None if binding.index is None else EndedLife()
+    return Life(ttl, binding.session.now_ms[ttl.clock])

@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.reading.decoded import StateCodec
-from pyspark_ckpt.reading.keyed_rows import keyed_codec, ttl_of
+from pyspark_ckpt.reading.keyed_rows import has_ended, keyed_codec, ttl_of
 from pyspark_ckpt.reading.native_rows import NativeRows
 from pyspark_ckpt.state_store.checkpoint import Operator
 from pyspark_ckpt.state_store.context import Identity
@@ -176,7 +176,7 @@ def _states_in(operator: Operator, store: str, meta: StoreMeta) -> list[StoredSt
             continue
         uid, kind = state.uid, str(state.descriptor.encoder.get("kind", SPARKS))
         name = state.name if uid is None else state.name.removeprefix(f"{uid}/")
-        has_life = meta.state(index_name(state.name)) is not None
+        has_life = meta.state(index_name(state.name)) is not None and not has_ended(state.descriptor)
         states.append(StoredState(operator, store, name, uid, kind, state.rows, state.descriptor, has_life))
     return states
 

@@ -205,8 +205,17 @@ def keyed_codec(own: Descriptor, newest: Descriptor, name: str, whose: str, *, h
 
 
 def ttl_of(*descriptors: Descriptor) -> TimeToLive | None:
-    """How long rows live, by the first of these that says so: their own store's, which has seen the last change."""
-    return next((each.ttl for each in descriptors if each.ttl is not msgspec.UNSET), None)
+    """How long rows live, by the first of these that says so: their own store's, which has seen the last change.
+
+    None if nothing says so, or that says that they live for ever now.
+    """
+    found = next((each.ttl for each in descriptors if each.ttl is not msgspec.UNSET), None)
+    return None if found is None or found.has_ended else found
+
+
+def has_ended(descriptor: Descriptor) -> bool:
+    """Whether the rows of a store had a time to live, and live for ever now."""
+    return descriptor.ttl is not msgspec.UNSET and descriptor.ttl.has_ended
 
 
 def _value_codec(own: Descriptor, newest: Descriptor, what: str, whose: str) -> ValueCodec:
