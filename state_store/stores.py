@@ -164,11 +164,11 @@ class Stores:
         patience = Patience(options.place_timeout_s, traffic.waited, self._stopping)
         checkpoint = with_patience(self._places(checkpoint_root, options.s3, s3a), patience)
         if options.remote:  # the checkpoint is another place than that of the state, whose requests are counted
-            folder = remote.query_folder(options.remote, checkpoint)
+            query_folder = remote.query_folder(options.remote, checkpoint)
             if caller.run_id:
-                owned = with_patience(self._places(folder, options.s3, s3a), patience)
+                owned = with_patience(self._places(query_folder, options.s3, s3a), patience)
                 ownership.claim(MeteredPlace(owned, traffic), checkpoint, options.remote)
-            state_dir = f"{folder}/{remote.store_folder(identity)}"
+            state_dir = f"{query_folder}/{remote.store_folder(identity)}"
         else:
             checkpoint = MeteredPlace(checkpoint, traffic)
         place = MeteredPlace(with_patience(self._places(state_dir, options.s3, s3a), patience), traffic)
