@@ -139,6 +139,7 @@ class Life:
         for view in worker_session._views.values():
             view.reader.close()
         worker_session._views.clear()
+        self.lab.server.settled()
         self.lab.restart(lose_local=lose_local)
         self.open()
 
@@ -171,6 +172,6 @@ def test_no_row_is_wrong_and_no_version_is_lost_when_local_bits_flip(quick_path:
         life.batch()
         life.maintain()
         life.require_all()
-        print(f"seed {seed}: {dict(life.flipped)}; {len(life.failures)} failures")  # noqa: T201 - what was seen
+        print(f"seed {seed}: {dict(life.flipped)}; {len(life.failures)} failures")
     finally:
         life.query.close()
