@@ -277,6 +277,7 @@ def _view(ticket: Ticket) -> View | None:
             hint="The task is tried again on a copy of the version.",
             retryable=True,
         )
+    view.columns.check_again()
     _views[ticket.db] = view
     while len(_views) > READERS_KEPT:
         _views.popitem(last=False)[1].reader.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ckpt.operators.row_buffer import RANGES, RowBuffer, ranges
+from pyspark_ckpt.state_store.errors import FormatError
 
 SCHEMA = pa.schema([("text", pa.string()), ("hash", pa.int32())])
 
@@ -65,3 +67,22 @@ def test_rows_of_one_range_are_given_once_when_others_are_empty(tmp_path: Path) 
     assert table.column("hash").to_pylist() == [1, 2, 3]
     assert end == ((1 << 32) // RANGES).to_bytes(4, "big")
     buffer.close()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_that_the_disk_has_damaged_are_refused(seed: int, tmp_path: Path) -> None:
+    choose = random.Random(seed)
+    hashes = [choose.randrange(-(2**31), 2**31) for _ in range(500)]
+    buffer = RowBuffer(SCHEMA, "hash", 1, tmp_path / "rows")
+    for begin in range(0, 500, 50):
+        buffer.add(rows_of(hashes[begin : begin + 50]))
+    taken = ranges([buffer])
+    next(taken)
+    path = choose.choice(sorted((tmp_path / "rows").iterdir()))
+    content = bytearray(path.read_bytes())
+    content[choose.randrange(len(content))] ^= 1 << choose.randrange(8)
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match="not what was written"):
+        list(taken)
+    buffer.close()
+    assert list(tmp_path.iterdir()) == []
