@@ -1,6 +1,7 @@
 """What one partition works through, by hash: in memory while it is little, else on local disk, apart by ranges of hash.
 
-So however many keys a batch has, one range of them is processed at a time; all rows of a key are in one range.
+So however many keys a batch has, one range of them is processed at a time; all rows of a key are in one range. What
+comes back from the disk is what was written, by a checksum that stays in memory.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from xxhash import xxh3_64, xxh3_64_intdigest
+
+from pyspark_ckpt.state_store.errors import FormatError
 
 from pyspark_ckpt.operators.plan import HASH
 from pyspark_ckpt.state_store.errors import InternalError
@@ -36,6 +40,7 @@ class RowBuffer:
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
         self._files: dict[int, pa.RecordBatchStreamWriter] = {}
+        self._sinks: dict[int, _Sink] = {}
         self.count = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -58,22 +63,28 @@ class RowBuffer:
     def seal(self) -> None:
         """Have all rows on disk. Takes no more."""
         self._spill()
-        for writer in self._files.values():
-            writer.close()
+        self._close_files()
 
     def take(self, number: int) -> pa.Table:
-        """The rows of one range, for the last time."""
+        """The rows of one range, for the last time. Raises FormatError if the disk has damaged them."""
         if number not in self._files:
             return self._schema.empty_table()
-        with pa.memory_map(str(self._path(number))) as source:
-            table = pa.ipc.open_stream(source).read_all()
-        self._path(number).unlink()
+        path = self._path(number)
+        with pa.memory_map(str(path)) as source:
+            content = source.read_buffer()
+        if xxh3_64_intdigest(content) != self._sinks[number].digest.intdigest():
+            raise FormatError(
+                f"{path} is damaged: these rows of the batch are not what was written to the local disk.",
+                hint="The task is tried again; check the local disk.",
+                retryable=True,
+            )
+        table = pa.ipc.open_stream(content).read_all()
+        path.unlink()
         return table
 
     def close(self) -> None:
         """Remove the files."""
-        for writer in self._files.values():
-            writer.close()
+        self._close_files()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _spill(self) -> None:
@@ -95,11 +106,44 @@ class RowBuffer:
     def _writer(self, number: int) -> pa.RecordBatchStreamWriter:
         if number not in self._files:
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            self._files[number] = pa.ipc.new_stream(str(self._path(number)), self._schema)
+            self._sinks[number] = _Sink(self._path(number))
+            self._files[number] = pa.ipc.new_stream(pa.PythonFile(self._sinks[number], "w"), self._schema)
         return self._files[number]
+
+    def _close_files(self) -> None:
+        for number, writer in self._files.items():
+            if not self._sinks[number].closed:
+                writer.close()  # which writes where the rows end
+                self._sinks[number].close()
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number}.arrow"
+
+
+class _Sink:
+    """A new file that takes the checksum of what is written to it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("xb")
+        self.digest = xxh3_64()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more; Arrow asks."""
+        return self._file.closed
+
+    def write(self, data: bytes) -> int:
+        """Append ``data``."""
+        self.digest.update(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        """Hold nothing back."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """End the file; a second call does nothing."""
+        self._file.close()
 
 
 def ranges(buffers: Sequence[RowBuffer]) -> Iterator[tuple[list[pa.Table], bytes | None]]:

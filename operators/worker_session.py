@@ -299,9 +299,9 @@ def _view(ticket: Ticket) -> View | None:
         return None
     with _noting_damage(ticket):
         view, held = _caught_up(ticket)
-        if held != base and not ticket.live:
-            view.reader.close()
-            raise FormatError(f"The database in {ticket.db} is damaged: it holds {held}, not {base}.")
+        if held != base and (not ticket.live or held is None or held.version < base.version):
+            view.reader.close()  # a live database goes forward: what shows less has lost its newest records
+            raise FormatError(f"The database in {ticket.db} is damaged: it shows {held}, not {base}.")
     if held != base:
         view.reader.close()
         raise LifecycleError(
@@ -309,6 +309,7 @@ def _view(ticket: Ticket) -> View | None:
             hint="The task is tried again on a copy of the version.",
             retryable=True,
         )
+    view.columns.check_again()
     _views[ticket.db] = view
     while len(_views) > READERS_KEPT:
         _views.popitem(last=False)[1].reader.close()

@@ -250,12 +250,7 @@ class Restorer:
         try:
             check_table(path)
         except FormatError as problem:
-            raise FormatError(
-                f"{self._place.url}/{name} is damaged, and was when it was stored, for its checksum is right: "
-                f"{problem.message.removeprefix(f'{path} is damaged: ')}",
-                hint="Restore this file from a backup of the checkpoint, "
-                "or go back to a version that does not need it.",
-            ) from problem
+            raise stored_damaged(f"{self._place.url}/{name}", path, problem) from problem
 
     def _opened(self, base: Marker, kind: str, folder: Path) -> Database:
         try:
@@ -308,6 +303,15 @@ class Restorer:
             hint="Restore the named files from a backup of the checkpoint, "
             "or go back to a version that does not need them.",
         )
+
+
+def stored_damaged(where: str, path: Path, problem: FormatError) -> FormatError:
+    """What is raised of an object that holds, as its checksum is right, the damaged table file that is at ``path``."""
+    return FormatError(
+        f"{where} is damaged, and was when it was stored, for its checksum is right: "
+        f"{problem.message.removeprefix(f'{path} is damaged: ')}",
+        hint="Restore this file from a backup of the checkpoint, or go back to a version that does not need it.",
+    )
 
 
 def _marker_of(database: Database) -> Marker:

@@ -222,6 +222,8 @@ class SnapshotWriter:
                 held, tables = database.marker(), database.table_files()
             finally:
                 database.close()
+        except (FormatError, StorageError) as problem:
+            raise FormatError(problem.message.replace(str(folder), str(copy.db))) from problem
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         if held != copy.marker:

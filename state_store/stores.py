@@ -379,10 +379,10 @@ def _tidy(local_dir: Path, *, keep_copies: bool) -> None:
     """
     for folder in ("staging", "tickets", "readers"):
         shutil.rmtree(local_dir / folder, ignore_errors=True)
-    booted, current = local_dir / "boot", boot_id()
-    if not keep_copies or not booted.exists() or booted.read_text() != current:
+    booted, current = local_dir / "boot", boot_id().encode()
+    if not keep_copies or not booted.exists() or booted.read_bytes() != current:
         shutil.rmtree(local_dir / "stores", ignore_errors=True)
-        booted.write_text(current)
+        booted.write_bytes(current)
     for folder in ("staging", "tickets", "stores"):
         (local_dir / folder).mkdir(exist_ok=True, mode=0o700)
 

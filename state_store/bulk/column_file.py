@@ -156,12 +156,16 @@ class ColumnFile:
     def __init__(self, path: Path) -> None:
         """Map it. Raises FileNotFoundError, ValueError (damaged)."""
         with pa.memory_map(str(path)) as file:
-            content = file.read_buffer()
-        if xxh3_64_hexdigest(content) != checksum_in(path):
-            raise ValueError(f"{path} is damaged: the checksum is wrong.")
-        batches = pa.ipc.open_file(content)
-        self._parts = [_Part(batches.get_batch(number)) for number in range(batches.num_record_batches)]
+            self._content = file.read_buffer()
         self.path = path
+        self.check()
+        batches = pa.ipc.open_file(self._content)
+        self._parts = [_Part(batches.get_batch(number)) for number in range(batches.num_record_batches)]
+
+    def check(self) -> None:
+        """Raise ValueError if it is damaged by now: what is mapped is what the disk has."""
+        if xxh3_64_hexdigest(self._content) != checksum_in(self.path):
+            raise ValueError(f"{self.path} is damaged: the checksum is wrong.")
 
     def matches(self, asked: Packed) -> Iterator[Matches]:
         """Of keys that rise, those that a part must have if the table file has them."""
@@ -211,6 +215,11 @@ class OpenColumnFiles:
         self._folder = folder
         self._paths: dict[str, Path] = {}
         self._open: dict[Path, ColumnFile] = {}
+        self._unchecked: set[Path] = set()
+
+    def check_again(self) -> None:
+        """Have the checksum of each file compared before it is used next: a task that begins believes no other's."""
+        self._unchecked = set(self._open)
 
     def have_most_of(self, tables: Sequence[TableFile]) -> bool:
         """Look what there is now; whether the table files that are not in columns are few beside those that are."""
@@ -225,14 +234,18 @@ class OpenColumnFiles:
         path = self._paths.get(table)
         if path is None:
             return None
-        if path not in self._open:
-            try:
+        try:
+            if path not in self._open:
                 self._open[path] = ColumnFile(path)
-            except FileNotFoundError:
-                return None
-            except ValueError as problem:
-                _log.warning("%s RocksDB is asked instead.", problem)
-                with suppress(OSError):
-                    path.unlink()
-                return None
+            elif path in self._unchecked:
+                self._open[path].check()
+        except FileNotFoundError:
+            return None
+        except ValueError as problem:
+            _log.warning("%s RocksDB is asked instead.", problem)
+            self._open.pop(path, None)
+            with suppress(OSError):
+                path.unlink()
+            return None
+        self._unchecked.discard(path)
         return self._open[path]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from pyspark_ckpt.operators.plan import HASH
 from pyspark_ckpt.operators.row_buffer import RANGES, RowBuffer, ranges
-from pyspark_ckpt.state_store.errors import InternalError
+from pyspark_ckpt.state_store.errors import FormatError, InternalError
 
 SCHEMA = pa.schema([("text", pa.string()), (HASH, pa.int32())])
 
@@ -72,3 +73,22 @@ def test_rows_of_one_range_are_given_once_when_others_are_empty(tmp_path: Path) 
 def test_rows_without_a_hash_are_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(InternalError, match=HASH):
         RowBuffer(pa.schema([("text", pa.string()), ("hash", pa.int32())]), 1, tmp_path / "rows")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_that_the_disk_has_damaged_are_refused(seed: int, tmp_path: Path) -> None:
+    choose = random.Random(seed)
+    hashes = [choose.randrange(-(2**31), 2**31) for _ in range(500)]
+    buffer = RowBuffer(SCHEMA, 1, tmp_path / "rows")
+    for begin in range(0, 500, 50):
+        buffer.add(rows_of(hashes[begin : begin + 50]))
+    taken = ranges([buffer])
+    next(taken)
+    path = choose.choice(sorted((tmp_path / "rows").iterdir()))
+    content = bytearray(path.read_bytes())
+    content[choose.randrange(len(content))] ^= 1 << choose.randrange(8)
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match="not what was written"):
+        list(taken)
+    buffer.close()
+    assert list(tmp_path.iterdir()) == []

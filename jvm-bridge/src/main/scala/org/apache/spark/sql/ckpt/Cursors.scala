@@ -2,7 +2,7 @@ package org.apache.spark.sql.ckpt
 
 import java.util.Arrays
 
-import org.rocksdb.{AbstractRocksIterator, RocksIteratorInterface}
+import org.rocksdb.{AbstractRocksIterator, RocksDBException, RocksIteratorInterface}
 
 /** A position in one sorted source of rows: the database, a spilled run, or the write set in memory. */
 private[ckpt] trait Cursor {
