@@ -7,7 +7,7 @@ carries the commit's id, so a snapshot of a commit that Spark never confirms is 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +16,7 @@ import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs.place_clock import boot_s
 from pyspark_ckpt.state_store.blobs.copying import copy_object, share_object, written_together
 from pyspark_ckpt.state_store.copies import LocalCopy
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning
@@ -37,6 +38,8 @@ from pyspark_ckpt.state_store.names import TABLE_FOLDER, snapshot_name, table_ob
 from pyspark_ckpt.state_store.notices import Notices
 
 CHUNK_BYTES = 1 << 20
+TAKE_BACK_S = 3600.0
+"""A manifest that has stood for longer is not taken back, whatever is missing of its snapshot."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,8 @@ class SnapshotWriter:
         self._log = log
         self._hashes = Hashes()
         self._notices = Notices(place)
+        self.damaged: Collection[str] = ()
+        """Names of objects that are known to be damaged: they are written anew, under other names."""
 
     def publish(
         self,
@@ -151,11 +156,12 @@ class SnapshotWriter:
 
     def _put(self, manifest: Manifest) -> bool:
         """Create the manifest, and take it back if a table file was deleted while it appeared."""
-        name = snapshot_name(manifest.store.marker)
+        name, began = snapshot_name(manifest.store.marker), boot_s()
         created = self._place.put_if_absent(name, manifest.encode())
         self._failpoints.hit("snapshot.after_manifest")
         missing, doomed = self._lacks(manifest) if created else ([], [])
-        if missing:  # nobody has relied on it, see retention; of one that is doomed only, nobody can say that
+        # Nobody has relied on it, see retention; of one that is doomed only, or was left for long, nobody can say that.
+        if missing and boot_s() - began < TAKE_BACK_S:
             self._place.delete(name)
         return created and not missing and not doomed
 
@@ -224,7 +230,7 @@ class SnapshotWriter:
                 continue
             # One that is lost, or is about to be, must not be passed on from snapshot to snapshot.
             doomed = self._doomed()
-            usable = self._listed() - doomed
+            usable = (self._listed() - doomed).difference(self.damaged)
             return {file.sha256: name for name, file in manifest.objects().items() if name in usable}
         return {}
 

@@ -31,6 +31,7 @@ from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.parts import close_log, join, read_parts
 from pyspark_ckpt.state_store.remote import point_to
 from pyspark_ckpt.state_store.restore import Restorer
+from pyspark_ckpt.state_store.scrub import ScrubCounts
 from pyspark_ckpt.state_store.snapshot_lag import LagTracker
 from pyspark_ckpt.state_store.snapshot_policy import SnapshotPolicy
 from pyspark_ckpt.state_store.ticket import Ticket, WorkerTask, ticket_path, write_ticket
@@ -70,6 +71,7 @@ class Store:
         self._moves: list[Future[None]] = []
         self._ingest_ms = 0.0
         self.lag = LagTracker(shared.clock)
+        self.scrub_counts = ScrubCounts()
         self.policy = SnapshotPolicy(options, shared.forecast)
         restorer = Restorer(
             place, self._tuning, shared.pool, shared.failpoints, shared.forecast, self.log, str(identity)
@@ -362,7 +364,7 @@ class Store:
 
     def _upkeep_metrics(self, version: int) -> dict[str, int]:
         """What a restore of ``version`` would take, as far as it is known, and what is on disk."""
-        metrics = {"tables": self.tables.files, "table_bytes": self.tables.size_bytes}
+        metrics = {"tables": self.tables.files, "table_bytes": self.tables.size_bytes, **self.scrub_counts.take()}
         lag = self.lag.up_to(version)
         if lag is not None:
             metrics["snapshot_version"] = lag.snapshot_version
