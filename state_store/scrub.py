@@ -14,6 +14,7 @@ import hashlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -61,7 +62,10 @@ class ScrubCounts:
         """Objects that were read and put right since the last call, and those that are damaged now."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
-            return {**{name: counts[name] for name in ("scrubbed_objects", "healed_objects")}, "damaged_objects": self._damaged}
+            return {
+                **{name: counts[name] for name in ("scrubbed_objects", "healed_objects")},
+                "damaged_objects": self._damaged,
+            }
 
 
 class Scrubbed(NamedTuple):
@@ -136,7 +140,8 @@ class Scrub:
     def heal(self, local_tables: Callable[[], Iterable[Path]]) -> int:
         """Write damaged table files again of which one of the ``local_tables`` is a good copy; how many those were.
 
-        What somebody may be about to delete is left alone, and what is missing of a young snapshot. Raises StorageError, FormatError.
+        What somebody may be about to delete is left alone, and what is missing of a young snapshot.
+        Raises StorageError, FormatError.
         """
         damaged = dict(self._confirmations.damaged)
         if not damaged:
@@ -167,19 +172,19 @@ class Scrub:
         lineage = Lineage.read(self._place)
         tables = {blob.name: blob for blob in self._place.list(TABLE_FOLDER)}
         reads: dict[str, tuple[int, Callable[[], str | None]]] = {}
-        for marker, blob in lineage.snapshots.items():
-            reads[blob.name] = blob.size_bytes, lambda marker=marker: self._try(lambda: read_manifest(self._place, marker))
+        for marker, manifest in lineage.snapshots.items():
+            read = partial(read_manifest, self._place, marker)
+            reads[manifest.name] = manifest.size_bytes, partial(self._try, read)
             try:
-                files = read_manifest(self._place, marker)[1].objects()
+                files = read()[1].objects()
             except (FormatError, NotFoundError):  # that is found when it is read in its turn
                 continue
+            age_s = self._clock() - manifest.modified_s
             for name, file in files.items():
-                at, age_s = tables.get(name), self._clock() - blob.modified_s
-                reads[name] = file.size_bytes, lambda file=file, at=at, age_s=age_s: self._read_table(file, at, age_s)
-        for name, blob in lineage.deltas.values():
-            reads[blob.name] = blob.size_bytes, lambda name=name, size=blob.size_bytes: self._try(
-                lambda: download_delta(self._place, name, size, self._scratch)
-            )
+                reads[name] = file.size_bytes, partial(self._read_table, file, tables.get(name), age_s)
+        for delta, blob in lineage.deltas.values():
+            fetch = partial(download_delta, self._place, delta, blob.size_bytes, self._scratch)
+            reads[blob.name] = blob.size_bytes, partial(self._try, fetch)
         return reads
 
     def _read_table(self, file: ManifestFile, blob: Blob | None, manifest_age_s: float) -> str | None:
@@ -216,4 +221,3 @@ def _good_copy(file: ManifestFile, paths: Iterable[Path]) -> bytes | None:
         except OSError:  # a local copy that is damaged, or gone meanwhile: another may have it
             continue
     return None
-

@@ -16,8 +16,8 @@ import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.blobs.place_clock import boot_s
 from pyspark_ckpt.state_store.blobs.copying import copy_object, share_object, written_together
+from pyspark_ckpt.state_store.blobs.place_clock import boot_s
 from pyspark_ckpt.state_store.copies import LocalCopy
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, InternalError, LifecycleError
@@ -183,7 +183,7 @@ class SnapshotWriter:
         return missing, threatened
 
     def _doomed(self) -> set[str]:
-        """The table files that somebody may be about to delete; retention relies on no snapshot while it cannot tell."""
+        """The table files that somebody may be about to delete; while nobody can tell, retention relies on nothing."""
         try:
             return self._notices.tables()
         except FormatError as problem:
