@@ -8,7 +8,7 @@ was changed all the same, its age or its size would tell, and ``scrub`` reads al
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
 from pyspark_ckpt.state_store.blobs.copying import is_intact
@@ -16,6 +16,9 @@ from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 from pyspark_ckpt.state_store.json_objects import read_again
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.manifest import ManifestFile
+
+MISSING_S = 86400.0
+"""A table file that is missing is written again only for a snapshot that is so old, by the time of the place."""
 
 RESTORE_IT = (
     "while the local copy is good the next scrub puts it right; else restore the object from a backup of the checkpoint"
@@ -34,7 +37,9 @@ class Confirmations:
         self._left_bytes = math.inf
         self.is_exhausted = False
         self.damaged: dict[str, ManifestFile] = {}
-        """Table files that were found damaged, by the names of their objects, and not put right since."""
+        """Table files that were found damaged or missing, by the names of their objects, and not put right since."""
+        self.untouchable: set[str] = set()
+        """Those of them that may not be written again yet, see ``note_missing``."""
 
     def allow(self, size_bytes: float) -> None:
         """Read so many bytes at most until the next call, but for one object that has more."""
@@ -68,10 +73,32 @@ class Confirmations:
         problem = self.check(file, blob)
         if problem is None:
             self._intact[blob] = file.xxh3
-            self.damaged.pop(blob.name, None)
+            self.forget(blob.name)
         else:
             self.damaged[blob.name] = file
         return problem
+
+    def note_missing(self, files: Mapping[str, ManifestFile], manifest_age_s: float) -> None:
+        """Remember that table files of a snapshot are missing.
+
+        Whoever makes a snapshot takes it back when a table file is missing: until it is certain that nobody is about to
+        do that, the file must not appear again, for then somebody could rely on a snapshot that goes.
+        """
+        self.damaged.update(files)
+        if manifest_age_s < MISSING_S:
+            self.untouchable.update(files)
+        else:
+            self.untouchable.difference_update(files)
+
+    def forget(self, name: str) -> None:
+        """An object is damaged no longer, or nobody needs it."""
+        self.damaged.pop(name, None)
+        self.untouchable.discard(name)
+
+    def confirm_again(self, file: ManifestFile, blob: Blob) -> str | None:
+        """As ``confirm``, of one that may have been damaged since it was read. Raises StorageError."""
+        self._intact.pop(blob, None)
+        return self.confirm(file, blob)
 
     def check(self, file: ManifestFile, blob: Blob) -> str | None:
         """What is wrong with a table file as it is now; it is read. Raises StorageError."""
@@ -92,8 +119,9 @@ class Confirmations:
             return problem.message.rstrip(".")
         return None
 
-    def keep_only(self, listed: Mapping[str, Blob]) -> None:
-        """Forget objects that are gone."""
+    def keep_only(self, listed: Mapping[str, Blob], needed: Collection[str]) -> None:
+        """Forget objects that are gone, and damaged ones that no snapshot needs."""
+        for name in [name for name in self.damaged if name not in needed]:
+            self.forget(name)
         there = set(listed.values())
         self._intact = {blob: xxh3 for blob, xxh3 in self._intact.items() if blob in there}
-        self.damaged = {name: file for name, file in self.damaged.items() if name in listed}

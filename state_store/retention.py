@@ -25,7 +25,8 @@ D is safe, whenever it happens. If the notice of any deletion of X was posted af
 manifest of S, and X stays. If it was posted before B, then either it is still there at B, and S replaces nothing; or
 it was withdrawn before B, after X had gone, and C does not find X. What is missing stays missing, for names are used
 once: so S, of which something was missing at c, was relied on by nobody and may be taken back. Of manifests only those
-go that another snapshot replaces.
+go that another snapshot replaces. (``scrub`` writes a lost table file again under its name, but only for a manifest
+that is a day old, which nobody is about to take back: who makes a snapshot does that within ``TAKE_BACK_S`` or never.)
 
 The rest is distance, against what is not to happen: a listing that lags behind, a request that lands late.
 
@@ -165,11 +166,11 @@ class Retention:
             return 0
         self._confirmations.allow(confirmed_bytes)
         look = self._look(tidies=True)
-        self._confirmations.keep_only(look.tables)
         gone = self._retired(look, newest, min_versions)
         count = len(self._delete(gone.manifests)) + len(self._delete(gone.commits))
         count += self._delete_tables(look.tables.values())
         count += self._place.discard_unfinished(max(self._grace_s, UPLOAD_S))
+        self._confirmations.keep_only(look.tables, set().union(*self._files.values()))
         self._cleaned = None if self._confirmations.is_exhausted else (newest, min_versions)
         return count
 
@@ -243,6 +244,8 @@ class Retention:
         except CkptError as problem:
             self._log.warning("what is below a snapshot that cannot be read is kept: %s", problem)
             return False
+        age_s = self._clock() - manifest.modified_s
+        self._confirmations.note_missing({name: files[name] for name in missing}, age_s)
         what = "it lacks" if missing else "somebody may be about to delete"
         self._log.warning("what is below snapshot %s is kept: %s %s", manifest.name, what, ", ".join(missing or doomed))
         return False

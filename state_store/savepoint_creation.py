@@ -121,7 +121,7 @@ def _begin(place: BlobPlace, checkpoint: Checkpoint) -> None:
 
 
 def _refuse_if_seen(mark: bytes, place: BlobPlace, checkpoint: BlobPlace) -> None:
-    """Raise InvalidInputError if what was written to ``place`` lies in the checkpoint: two names may mean one folder."""
+    """Raise InvalidInputError if what was written to ``place`` is in the checkpoint: two names may mean one folder."""
     for blob in checkpoint.walk():
         if blob.name.rpartition("/")[2] == UNFINISHED and blob.size_bytes == len(mark):
             with suppress(NotFoundError):  # another savepoint that was finished meanwhile

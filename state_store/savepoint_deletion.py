@@ -131,13 +131,14 @@ def refuse_others(place: BlobPlace, blobs: Sequence[Blob], own: Own | None = Non
     more = f" and {len(others) - 1} more" if others[1:] else ""
     if beyond:
         raise InvalidInputError(
-            f"{place.url} has more than a savepoint, {others[0]}{more}: a query has gone on here, so it is the checkpoint "
-            "of that query now: nothing was deleted.",
-            hint="Keep it as a checkpoint, or delete it by your own means. Restore a savepoint into a folder of its own "
+            f"{place.url} has more than a savepoint, {others[0]}{more}: a query has gone on here, so it is "
+            "the checkpoint of that query now: nothing was deleted.",
+            hint="Keep it as a checkpoint, or delete it by your own means. Restore a savepoint into another folder "
             "before a query goes on from it.",
         )
     raise InvalidInputError(
-        f"{place.url} has more than a savepoint, {others[0]}{more}, which would be deleted with it: nothing was deleted.",
+        f"{place.url} has more than a savepoint, {others[0]}{more}, which would be deleted with it: "
+        "nothing was deleted.",
         hint="If a query was started in this folder, it is a live checkpoint: keep it. Else delete or move what is not "
         "of the savepoint, such as other savepoints and checkpoints, first.",
     )

@@ -14,7 +14,7 @@ import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, Sink
 from pyspark_ckpt.state_store.blobs.copying import copy_object, share_object, written_together
+from pyspark_ckpt.state_store.blobs.place_clock import boot_s
 from pyspark_ckpt.state_store.copies import LocalCopy
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning
 from pyspark_ckpt.state_store.errors import (
@@ -54,6 +55,8 @@ from pyspark_ckpt.state_store.names import TABLE_FOLDER, snapshot_name, table_ob
 from pyspark_ckpt.state_store.notices import Notices
 
 CHUNK_BYTES = 1 << 20
+TAKE_BACK_S = 3600.0
+"""A manifest that has stood for longer is not taken back, whatever is missing of its snapshot."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,8 @@ class SnapshotWriter:
         self._log = log
         self._hashes = Hashes()
         self._notices = Notices(place)
+        self.damaged: Collection[str] = ()
+        """Names of objects that are known to be damaged: they are written anew, under other names."""
 
     def publish(
         self,
@@ -172,11 +177,12 @@ class SnapshotWriter:
 
     def _put(self, manifest: Manifest) -> bool:
         """Create the manifest, and take it back if a table file was deleted while it appeared."""
-        name = snapshot_name(manifest.store.marker)
+        name, began = snapshot_name(manifest.store.marker), boot_s()
         created = self._place.put_if_absent(name, manifest.encode())
         self._failpoints.hit("snapshot.after_manifest")
         missing, doomed = self._lacks(manifest) if created else ([], [])
-        if missing:  # nobody has relied on it, see retention; of one that is doomed only, nobody can say that
+        # Nobody has relied on it, see retention; of one that is doomed only, or was left for long, nobody can say that.
+        if missing and boot_s() - began < TAKE_BACK_S:
             self._place.delete(name)
         return created and not missing and not doomed
 
@@ -198,7 +204,7 @@ class SnapshotWriter:
         return missing, threatened
 
     def _doomed(self) -> set[str]:
-        """The table files that somebody may be about to delete; retention relies on no snapshot while it cannot tell."""
+        """The table files that somebody may be about to delete; while nobody can tell, retention relies on nothing."""
         try:
             return self._notices.tables()
         except FormatError as problem:
@@ -258,7 +264,7 @@ class SnapshotWriter:
                 continue
             # One that is lost, or is about to be, must not be passed on from snapshot to snapshot.
             doomed = self._doomed()
-            usable = self._listed() - doomed
+            usable = (self._listed() - doomed).difference(self.damaged)
             return {file.sha256: name for name, file in manifest.objects().items() if name in usable}
         return {}
 

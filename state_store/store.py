@@ -34,6 +34,7 @@ from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.parts import close_parts, join
 from pyspark_ckpt.state_store.remote import point_to
 from pyspark_ckpt.state_store.restore import Restorer
+from pyspark_ckpt.state_store.scrub import ScrubCounts
 from pyspark_ckpt.state_store.snapshot_lag import LagTracker
 from pyspark_ckpt.state_store.snapshot_policy import SnapshotPolicy
 from pyspark_ckpt.state_store.staged_tables import Seals, StagedTable, refusing_damage
@@ -75,6 +76,7 @@ class Store:
         self._ingest_ms = 0.0
         self._damaged_told = 0
         self.lag = LagTracker(shared.clock)
+        self.scrub_counts = ScrubCounts()
         self.policy = SnapshotPolicy(options, shared.forecast)
         restorer = Restorer(
             place, self._tuning, shared.pool, shared.failpoints, shared.forecast, self.log, str(identity)
@@ -399,6 +401,7 @@ class Store:
             "tables": self.tables.files,
             "table_bytes": self.tables.size_bytes,
             "damaged_copies": damaged,
+            **self.scrub_counts.take(),
         }
         lag = self.lag.up_to(version)
         if lag is not None:

@@ -60,7 +60,7 @@ class PlaceClock:
     """The time of one place. Never more than ``SLOWEST_S`` ahead of it; safe to use from many threads."""
 
     def __init__(self, place: BlobPlace, clock: Callable[[], float] = boot_s) -> None:
-        """Carry the time of ``place`` on by ``clock``; if that was set, or has stood still, the place is asked again."""
+        """Carry the time of ``place`` on by ``clock``; if that was set or stood still, the place is asked again."""
         self._place = place
         self._clock = clock
         self._lock = threading.Lock()

@@ -11,8 +11,6 @@ import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -46,7 +44,7 @@ DAY_S = 86400.0
 class Inline(Executor):
     """Does at once what it is given, in the thread of the task whose turn it is."""
 
-    def submit(self, call: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+    def submit(self, call: Callable[..., Any], /, *arguments: object, **named: object) -> Future[Any]:
         """Call it."""
         done: Future[Any] = Future()
         done.set_result(call(*arguments, **named))

@@ -282,14 +282,26 @@ def test_a_query_that_begins_while_its_savepoint_is_deleted_is_told_of(
 
 
 @pytest.mark.parametrize(
-    "form", ["{}/taken", "{}/state/taken", "{}", "{}/", "file:{}/taken", "file://{}//taken/", "{}/x/../taken", "{}/../link/taken"]
+    "form",
+    [
+        "{}/taken",
+        "{}/state/taken",
+        "{}",
+        "{}/",
+        "file:{}/taken",
+        "file://{}//taken/",
+        "{}/x/../taken",
+        "{}/../link/taken",
+    ],
 )
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_savepoint_inside_of_the_checkpoint_that_it_is_of_is_refused(
-    form: str, apart: bool, quick_path: Path  # noqa: FBT001
+    form: str,
+    apart: bool,  # noqa: FBT001
+    quick_path: Path,
 ) -> None:
     options = {"remote": str(quick_path / "apart")} if apart else {}
-    query = written(quick_path / "query", 2, operators=(1,), batches=1, **options)
+    query = written(quick_path / "query", 2, operators=(1,), batches=1, remote=options.get("remote", ""))
     outer = quick_path / "apart" / QUERY if apart else Path(query.location)
     (outer.parent / "link").symlink_to(outer)
     before = files(quick_path)

@@ -39,6 +39,9 @@ private[ckpt] object Metrics {
   val DownloadedBytes = size("ckptDownloadedBytes", "bytes read from the place of state")
   val SnapshotLag = sum("ckptDeltasSinceSnapshot", "deltas since the newest snapshots")
   val SnapshotLagBytes = size("ckptDeltaBytesSinceSnapshot", "bytes of deltas since the newest snapshots")
+  val ScrubbedObjects = sum("ckptScrubbedObjects", "stored objects that were read again")
+  val HealedObjects = sum("ckptHealedObjects", "damaged stored objects that were written again from a local copy")
+  val DamagedObjects = sum("ckptDamagedObjects", "stored objects that are damaged and could not be written again")
   val Tables = sum("ckptTableFiles", "table files of the local databases")
   val TableBytes = size("ckptTableBytes", "bytes of table files of the local databases")
   val DeltaBytes = size("ckptDeltaBytes", "bytes of the delta object")
@@ -60,8 +63,8 @@ private[ckpt] object Metrics {
     LoadTime, CatchUpTime, Restores, ReplayedDeltas, DamagedCopies, CacheHits, CacheMisses, ExistenceReads, WrittenRows, ExpiredRows,
     FiredTimers,
     LateRows, SpilledRuns, SealTime, ServerTime, UploadTime, IngestTime, DeltaBytes, WriteRequests, ReadRequests,
-    ListRequests, DeleteRequests, UploadedBytes, DownloadedBytes, SnapshotLag, SnapshotLagBytes, Tables, TableBytes,
-    InternalRows, CacheBytes, WriteSetBytes)
+    ListRequests, DeleteRequests, UploadedBytes, DownloadedBytes, SnapshotLag, SnapshotLagBytes, ScrubbedObjects,
+    HealedObjects, DamagedObjects, Tables, TableBytes, InternalRows, CacheBytes, WriteSetBytes)
 
   /** Of one store: Spark shows the largest ones, as `ckptRestoreForecastMs.partition_<number>_<store>`. */
   final case class RestoreForecast(
