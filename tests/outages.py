@@ -96,18 +96,13 @@ class Wire:
                 for source in select.select([client, server], [], [], 0.5)[0]:
                     data = source.recv(1 << 16)
                     was_silent = was_silent or (self._cut == "silent" and self._outages >= outages)
-                    if not data and not was_silent:
-                        return _close(client, server)
                     if not data:
-                        return None if source is server else _close(client, server)
+                        raise ConnectionError("one side has closed")
                     if not was_silent:
                         others[source].sendall(data)
-        return _close(client, server)
-
-
-def _close(*both: socket.socket) -> None:
-    for each in both:
-        each.close()
+        if not was_silent or self._ended:
+            client.close()
+            server.close()
 
 
 def _reset(connection: socket.socket) -> None:

@@ -45,6 +45,7 @@ private[ckpt] object CommitReport {
       Metrics.DeleteRequests -> served.path("delete_requests").asLong,
       Metrics.UploadedBytes -> served.path("uploaded_bytes").asLong,
       Metrics.DownloadedBytes -> served.path("downloaded_bytes").asLong,
+      Metrics.PlaceWait -> served.path("place_wait_ms").asLong,
       Metrics.SnapshotLag -> served.path("deltas_since_snapshot").asLong,
       Metrics.SnapshotLagBytes -> served.path("delta_bytes_since_snapshot").asLong,
       Metrics.Tables -> served.path("tables").asLong,

@@ -36,6 +36,7 @@ private[ckpt] object Metrics {
   val DeleteRequests = sum("ckptDeleteRequests", "objects deleted in the place of state")
   val UploadedBytes = size("ckptUploadedBytes", "bytes written to the place of state")
   val DownloadedBytes = size("ckptDownloadedBytes", "bytes read from the place of state")
+  val PlaceWait = time("ckptPlaceWaitTimeMs", "time of requests that had to be repeated as a place did not answer")
   val SnapshotLag = sum("ckptDeltasSinceSnapshot", "deltas since the newest snapshots")
   val SnapshotLagBytes = size("ckptDeltaBytesSinceSnapshot", "bytes of deltas since the newest snapshots")
   val Tables = sum("ckptTableFiles", "table files of the local databases")
@@ -59,8 +60,8 @@ private[ckpt] object Metrics {
     LoadTime, CatchUpTime, Restores, ReplayedDeltas, CacheHits, CacheMisses, ExistenceReads, WrittenRows, ExpiredRows,
     FiredTimers,
     LateRows, SpilledRuns, SealTime, ServerTime, UploadTime, IngestTime, DeltaBytes, WriteRequests, ReadRequests,
-    ListRequests, DeleteRequests, UploadedBytes, DownloadedBytes, SnapshotLag, SnapshotLagBytes, Tables, TableBytes,
-    InternalRows, CacheBytes, WriteSetBytes)
+    ListRequests, DeleteRequests, UploadedBytes, DownloadedBytes, PlaceWait, SnapshotLag, SnapshotLagBytes, Tables,
+    TableBytes, InternalRows, CacheBytes, WriteSetBytes)
 
   /** Of one store: Spark shows the largest ones, as `ckptRestoreForecastMs.partition_<number>_<store>`. */
   final case class RestoreForecast(
