@@ -58,7 +58,15 @@ class Wire:
     def _listen(self, port: int) -> socket.socket:
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
+        until = time.monotonic() + 5
+        while True:
+            try:
+                listener.bind(("127.0.0.1", port))
+                break
+            except OSError:  # the thread that accepts has the old listener for some milliseconds more
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.01)
         listener.listen(128)
         listener.settimeout(0.05)
         return listener
