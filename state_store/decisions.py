@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
 from pyspark_ckpt.state_store.context import Caller, Identity
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
 from pyspark_ckpt.state_store.keys import EMPTY, Marker, is_id
@@ -33,11 +34,13 @@ class Decisions:
     def commit_of(self, caller: Caller, version: int, commit_id: str | None) -> Marker:
         """The commit of a version that stands for this caller; whether it is there is not looked at if its id is given.
 
-        Raises as ``resolve``; InvalidInputError.
+        Raises as ``resolve``; InvalidInputError (also for a place on which format 1 cannot decide).
         """
         if version < 0 or (commit_id is not None and not is_id(commit_id)):
             raise InvalidInputError(f"{self._identity}: version {version} with id {commit_id!r} cannot exist.")
         if caller.format == 1:
+            if caller.run_id:
+                self._require_exclusive()
             self._epochs.of(caller.run_id)  # number the run before it commits anything
         if version == 0:
             return EMPTY
@@ -47,6 +50,16 @@ class Decisions:
         if decided is not None:
             return decided
         return self._resolved(version)
+
+    def _require_exclusive(self) -> None:
+        """Refuse places that let two runs have one number, or two commits of a version win."""
+        for place in (self._checkpoint, self._place):
+            require_exclusive(
+                place,
+                "checkpoint format 1",
+                "Set spark.sql.streaming.stateStore.checkpointFormatVersion to 2: then the commit log says which "
+                "commit counts, and a query may go on with it from a checkpoint of format 1.",
+            )
 
     def _resolved(self, version: int) -> Marker:
         who = self._identity

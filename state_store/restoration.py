@@ -20,6 +20,7 @@ import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
 from pyspark_ckpt.state_store.canonical import SavedRows
 from pyspark_ckpt.state_store.checkpoint import MOST_PARTITIONS, Checkpoint
 from pyspark_ckpt.state_store.context import Identity
@@ -280,6 +281,7 @@ class Restoration:
             keeps_id,
             self.options.remote,
         )
+        require_exclusive(self.place, "restores", "Restore to another place.")
         before, done = self._before()
         if before is None:
             refuse_unless_empty(self.place, "a checkpoint")

@@ -14,6 +14,7 @@ import msgspec
 
 from pyspark_ckpt.state_store import options as option_table
 from pyspark_ckpt.state_store.blobs import S3aSettings
+from pyspark_ckpt.state_store.blobs.patience import asked_now
 from pyspark_ckpt.state_store.context import Caller, Identity
 from pyspark_ckpt.state_store.entrusted import Entrusted
 from pyspark_ckpt.state_store.errors import CkptError, InternalError, InvalidInputError, StorageError
@@ -177,7 +178,8 @@ class Dispatcher:
     def call(self, method: str, request: str) -> str:
         """Answer one request; every failure is an answer, too."""
         try:
-            answer: dict[str, Any] = {"ok": self._dispatch(method, request)}
+            with asked_now():
+                answer: dict[str, Any] = {"ok": self._dispatch(method, request)}
         except Exception as problem:  # noqa: BLE001 - the boundary of the process: nothing may escape as it is
             answer = {"error": error_answer(problem)}
         return self._encoder.encode(answer).decode()

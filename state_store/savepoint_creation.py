@@ -11,6 +11,7 @@ from dataclasses import replace
 from threading import Event, Thread
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
 from pyspark_ckpt.state_store.canonical import SavedRows, export
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.digests import Digest, Digests, combined, require_equal
@@ -106,6 +107,7 @@ def create(
 def _begin(place: BlobPlace, checkpoint: Checkpoint) -> None:
     """Take an empty place: of several writers one. Raises InvalidInputError, StorageError."""
     refuse_unless_empty(place, "a savepoint")
+    require_exclusive(place, "savepoints", "Take the savepoint to another place.")
     mine = uuid.uuid4().hex.encode()
     if not place.put_if_absent(UNFINISHED, mine):
         raise InvalidInputError(

@@ -10,7 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import boto3
+from botocore.config import Config
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 KINDS = ("slow_down", "no_answer", "cut", "refused", "late")
@@ -22,7 +25,8 @@ class Faults:
 
     ``slow_down``: 503, nothing happens. ``refused``: the connection ends before the service hears of it.
     ``no_answer``: it happens, and the connection ends without an answer. ``cut``: the answer's body ends in the middle.
-    ``late``: it happens twice, as if the network had delivered a copy.
+    ``late``: it happens twice, as if the network had delivered a copy. ``ignored``: the condition of the request is not
+    looked at, as if its service did not know conditions: what is there is deleted before.
     """
 
     next: Callable[[str, int], str | None] = lambda _method, _number: None
@@ -54,6 +58,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault == "slow_down":
             self.answer(503, [], SLOW_DOWN)
         else:
+            if fault == "ignored" and self.headers.get("If-None-Match"):
+                self.forget(self.path)
             for _ in range(2 if fault == "late" else 1):
                 status, headers, content = self.forwarded(body)
             if fault == "no_answer":
@@ -62,6 +68,12 @@ class _Handler(BaseHTTPRequestHandler):
                 self.answer(status, headers, content, cut=fault == "cut" and len(content) > 1)
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_request  # noqa: N815 - the library's names
+
+    def forget(self, path: str) -> None:
+        """Delete an object, with the credentials of the test: the request itself is signed, and cannot be changed."""
+        bucket, _, key = unquote(urlsplit(path).path).lstrip("/").partition("/")
+        config = Config(s3={"addressing_style": "path"})
+        boto3.client("s3", endpoint_url=self.target.geturl(), config=config).delete_object(Bucket=bucket, Key=key)
 
     def forwarded(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         connection = http.client.HTTPConnection(str(self.target.hostname), self.target.port, timeout=60)

@@ -58,7 +58,15 @@ class Wire:
     def _listen(self, port: int) -> socket.socket:
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
+        until = time.monotonic() + 5
+        while True:
+            try:
+                listener.bind(("127.0.0.1", port))
+                break
+            except OSError:  # the thread that accepts has the old listener for some milliseconds more
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.01)
         listener.listen(128)
         listener.settimeout(0.05)
         return listener
@@ -96,18 +104,13 @@ class Wire:
                 for source in select.select([client, server], [], [], 0.5)[0]:
                     data = source.recv(1 << 16)
                     was_silent = was_silent or (self._cut == "silent" and self._outages >= outages)
-                    if not data and not was_silent:
-                        return _close(client, server)
                     if not data:
-                        return None if source is server else _close(client, server)
+                        raise ConnectionError("one side has closed")
                     if not was_silent:
                         others[source].sendall(data)
-        return _close(client, server)
-
-
-def _close(*both: socket.socket) -> None:
-    for each in both:
-        each.close()
+        if not was_silent or self._ended:
+            client.close()
+            server.close()
 
 
 def _reset(connection: socket.socket) -> None:

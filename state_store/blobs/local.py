@@ -3,20 +3,29 @@
 A write goes to a temporary file in the same folder, is fsynced, gets its final name by ``link`` (which
 refuses to overwrite) or ``rename``, and then the folder is fsynced. So a name that can be seen has its
 whole content, also after a power failure.
+
+A shared file system may be away for a while. What it says then (a stale handle, an error of input and output, a
+connection that is lost) may pass, and the step is repeated; where an fsync has failed, what the system has in memory
+may be lost: all is written again, to another temporary file, if it is still at hand.
 """
 
 from __future__ import annotations
 
 import builtins
 import errno
+import io
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
+from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
+from pyspark_ckpt.state_store.blobs.patience import OutlastedError, Patience
 from pyspark_ckpt.state_store.blobs.place import Blob, Sink, checked_name
 from pyspark_ckpt.state_store.errors import (
     ConflictError,
@@ -26,14 +35,30 @@ from pyspark_ckpt.state_store.errors import (
 )
 
 _TEMPORARY = ".tmp"
+_PATIENCE = Patience()
+_FAILURES = (OSError, OutlastedError)
+KEPT_BYTES = 16 << 20
+"""So much of an object is kept until it is durable, so that it can be written again; a larger one cannot be."""
+
+_MAY_PASS = frozenset(
+    {
+        *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ENOTCONN, errno.ENOLINK, errno.ENOLCK),
+        *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.ECOMM),
+        *(errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.ESHUTDOWN, errno.EPIPE, errno.EAGAIN),
+    }
+)
+"""What a shared file system says while its server is away. A full disk, a missing right and the like do not pass."""
+
+T = TypeVar("T")
 
 
 class LocalPlace:
     """A folder; it is created by the first write."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, patience: Patience = _PATIENCE) -> None:
         """Use ``root``, an absolute path."""
         self._root = root
+        self.patience = patience
         self._known_folders: set[Path] = set()
         self._unsynced: set[Path] | None = None
 
@@ -42,33 +67,37 @@ class LocalPlace:
         """Path of the folder."""
         return str(self._root)
 
+    def waiting(self, patience: Patience) -> LocalPlace:
+        """The same place, which repeats its requests as ``patience`` has it."""
+        place = copy(self)
+        place.patience = patience
+        return place
+
+    def ask(self, request: Callable[[], T]) -> T:
+        """The result of a step, which is repeated while its failures may pass."""
+        return self.patience.repeat(str(self._root), request, _may_pass)
+
     @contextmanager
     def together(self) -> Iterator[LocalPlace]:
         """The same place for many objects: each has its content, but its name is durable when the block has ended.
 
         Each folder is synced once. Raises StorageError at the end.
         """
-        place, folders = LocalPlace(self._root), set[Path]()
+        place, folders = LocalPlace(self._root, self.patience), set[Path]()
         place._unsynced = folders
         yield place
         for folder in sorted(folders):
             try:
-                _sync_folder(folder)
-            except OSError as problem:
+                self.ask(partial(_sync_folder, folder))
+            except _FAILURES as problem:
                 _fail("write", folder, problem, "unknown")
 
     @contextmanager
     def create(self, name: str) -> Iterator[Sink]:
         """Write a new object piece by piece; see the protocol."""
-        with self._writing(name) as (path, temporary, sink):
-            yield sink
-            _sync_file(sink.fileno())
-            try:
-                os.link(temporary, path)
-            except FileExistsError as problem:
-                raise ConflictError(f"{path} exists already.") from problem
-            temporary.unlink()
-            self._sync_folder(path.parent)
+        with self._writing(name) as upload:
+            yield upload
+            upload.publish(replace=False)
 
     def link_from(self, source: LocalPlace, name: str, new_name: str) -> bool:
         """Make the object ``new_name`` a link to one of ``source``, durably; False if the file system refuses it.
@@ -76,18 +105,32 @@ class LocalPlace:
         Raises NotFoundError, ConflictError (there is one of the new name), StorageError.
         """
         origin, path = source._path(name), self._path(new_name)
+        tries = count()
+
+        def link() -> None:
+            self.make_folder(path.parent)
+            try:
+                os.link(origin, path)
+            except FileExistsError:
+                if next(tries) == 0 or not path.samefile(origin):  # else a try without an answer was carried out
+                    raise
+
         try:
-            self._make_folder(path.parent)
-            os.link(origin, path)
+            self.ask(link)
         except FileExistsError as problem:
             raise ConflictError(f"{path} exists already.") from problem
-        except OSError as problem:
-            if problem.errno in (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP):
+        except _FAILURES as problem:
+            if isinstance(problem, OSError) and problem.errno in (
+                errno.EXDEV,
+                errno.EMLINK,
+                errno.EPERM,
+                errno.EOPNOTSUPP,
+            ):
                 return False
             _fail("link", origin, problem)
         try:
-            self._sync_folder(path.parent)
-        except OSError as problem:
+            self.ask(partial(self.sync_folder, path.parent))
+        except _FAILURES as problem:
             _fail("write", path, problem, "unknown")
         return True
 
@@ -102,96 +145,74 @@ class LocalPlace:
 
     def put(self, name: str, data: bytes) -> None:
         """Write ``data``, replacing what was there; see the protocol."""
-        with self._writing(name) as (path, temporary, sink):
-            sink.write(data)
-            _sync_file(sink.fileno())
-            temporary.replace(path)
-            self._sync_folder(path.parent)
+        with self._writing(name) as upload:
+            upload.write(data)
+            upload.publish(replace=True)
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Bytes ``start`` to ``end`` of the object; see the protocol."""
         path = self._path(name)
-        try:
+
+        def read() -> bytes:
             with path.open("rb", buffering=0) as source:
                 source.seek(start)
                 if end is None:
                     return source.read()
                 size = os.fstat(source.fileno()).st_size  # read() takes memory for all that it is asked for
                 return source.read(max(0, min(end, size) - start))
-        except OSError as problem:
+
+        try:
+            return self.ask(read)
+        except _FAILURES as problem:
             _fail("read", path, problem)
 
     def download(self, name: str, path: Path) -> int:
         """Copy the object into the local file ``path``; see the protocol."""
         source = self._path(name)
         try:
-            shutil.copyfile(source, path)
+            self.ask(lambda: shutil.copyfile(source, path))
             return path.stat().st_size
-        except OSError as problem:
+        except _FAILURES as problem:
             _fail("copy", source, problem)
 
     def list(self, folder: str = "", prefix: str = "", start: str = "") -> list[Blob]:
         """Objects directly in ``folder``; see the protocol."""
         path = self._path(folder) if folder else self._root
-        lead = f"{folder}/" if folder else ""
-        found: list[Blob] = []
         try:
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    name = entry.name
-                    if name.startswith(prefix) and name >= start and not name.startswith("."):
-                        with suppress(FileNotFoundError):  # deleted by somebody between scan and stat
-                            if entry.is_file():
-                                state = entry.stat()
-                                found.append(Blob(lead + name, state.st_size, state.st_mtime))
+            return self.ask(lambda: _list(path, f"{folder}/" if folder else "", prefix, start))
         except FileNotFoundError:
             return []
-        except OSError as problem:
+        except _FAILURES as problem:
             _fail("list", path, problem)
-        return sorted(found, key=lambda blob: blob.name)
 
     def walk(self, folder: str = "") -> builtins.list[Blob]:
         """All objects below ``folder``; see the protocol."""
-        root = self._path(folder) if folder else self._root
-        found: builtins.list[Blob] = []
+        top = self._path(folder) if folder else self._root
         try:
-            for path, folders, names in os.walk(root, onerror=_unless_missing):
-                folders[:] = [each for each in folders if not each.startswith(".")]
-                for name in names:
-                    if not name.startswith("."):
-                        with suppress(FileNotFoundError):  # deleted by somebody meanwhile
-                            state = Path(path, name).stat()
-                            where = Path(path, name).relative_to(self._root).as_posix()
-                            found.append(Blob(where, state.st_size, state.st_mtime))
-        except OSError as problem:
-            _fail("list", root, problem)
-        return sorted(found, key=lambda blob: blob.name)
+            return self.ask(lambda: _walk(top, self._root))
+        except _FAILURES as problem:
+            _fail("list", top, problem)
 
     def delete(self, name: str) -> None:
         """Remove the object; see the protocol."""
         path = self._path(name)
         try:
-            path.unlink(missing_ok=True)
-        except OSError as problem:
+            self.ask(lambda: path.unlink(missing_ok=True))
+        except _FAILURES as problem:
             _fail("delete", path, problem)
 
     def remove_empty_folders(self) -> None:
         """Remove the folders in which nothing is; see the protocol."""
-        folders: builtins.list[Path] = []
         try:
-            for path, inside, _ in os.walk(self._root, onerror=_unless_missing):
-                inside[:] = [each for each in inside if not each.startswith(".")]
-                folders.append(Path(path))
-            for folder in reversed(folders[1:]):
-                _remove_if_empty(folder)
-        except OSError as problem:
+            self.ask(lambda: _remove_empty(self._root))
+        except _FAILURES as problem:
             _fail("tidy up", self._root, problem)
 
     def unfinished(self, older_than_s: float) -> builtins.list[Blob]:
         """Temporary files of writers that died; see the protocol."""
         try:
-            found = [blob for path in self._temporaries() for blob in self._described(path)]
-        except OSError as problem:
+            found = self.ask(lambda: [blob for path in self._temporaries() for blob in self._described(path)])
+        except _FAILURES as problem:
             _fail("list", self._root, problem)
         if not found:
             return []
@@ -201,17 +222,23 @@ class LocalPlace:
     def discard_unfinished(self, older_than_s: float) -> int:
         """Remove temporary files of writers that died; see the protocol."""
         try:
-            return sum(_discard_temporary(self._path(blob.name)) for blob in self.unfinished(older_than_s))
-        except OSError as problem:
+            return sum(
+                self.ask(partial(_discard_temporary, self._path(blob.name))) for blob in self.unfinished(older_than_s)
+            )
+        except _FAILURES as problem:
             _fail("tidy up", self._root, problem)
 
     def now_s(self) -> float:
         """The time of the file system, which stamps the folder with it: that takes no space. Raises StorageError."""
-        try:
-            self._make_folder(self._root)
+
+        def stamp() -> float:
+            self.make_folder(self._root)
             os.utime(self._root)
             return self._root.stat().st_mtime
-        except OSError as problem:
+
+        try:
+            return self.ask(stamp)
+        except _FAILURES as problem:
             _fail("ask for the time of", self._root, problem)
 
     def _described(self, path: Path) -> builtins.list[Blob]:
@@ -230,26 +257,22 @@ class LocalPlace:
         return self._root.joinpath(*checked_name(name).split("/"))
 
     @contextmanager
-    def _writing(self, name: str) -> Iterator[tuple[Path, Path, _FileSink]]:
+    def _writing(self, name: str) -> Iterator[LocalUpload]:
         path = self._path(name)
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_TEMPORARY}")
+        upload = LocalUpload(self, path)
         try:
-            self._make_folder(path.parent)
-            sink = _FileSink(temporary)
-        except OSError as problem:
-            _fail("write", path, problem)
-        try:
-            yield path, temporary, sink
-        except OSError as problem:
-            _discard(temporary)
-            _fail("write", path, problem, "unknown")
+            upload.begin()
+            yield upload
+        except _FAILURES as problem:
+            upload.discard()
+            _fail("write", path, problem, "unknown" if upload.is_begun else "not_applied")
         except BaseException:
-            _discard(temporary)
+            upload.discard()
             raise
         finally:
-            sink.close()
+            upload.close()
 
-    def _make_folder(self, folder: Path) -> None:
+    def make_folder(self, folder: Path) -> None:
         """Make ``folder`` and its parents, each durable in its own parent."""
         if folder in self._known_folders and folder.is_dir():
             return
@@ -262,34 +285,160 @@ class LocalPlace:
             _sync_folder(made.parent)  # at once: who finds a folder takes it for durable
         self._known_folders.update(missing or [folder])
 
-    def _sync_folder(self, folder: Path) -> None:
+    def sync_folder(self, folder: Path) -> None:
+        """Make the names in ``folder`` durable, or let ``together`` do it at the end."""
         if self._unsynced is None:
             _sync_folder(folder)
         else:
             self._unsynced.add(folder)
 
 
-class _FileSink:
-    """Unbuffered file that writes everything it is given."""
+class LocalUpload:
+    """The sink of one object: a temporary file beside its final name."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("xb", buffering=0)
+    def __init__(self, place: LocalPlace, path: Path) -> None:
+        """Write what becomes the file ``path`` of ``place``."""
+        self._place, self._path = place, path
+        self._file: io.FileIO | None = None
+        self._temporary = path
+        self._kept: list[bytes] = []
+        self._size = self._kept_bytes = 0
+        self._is_synced = self._is_named = False
+        self.is_begun = False
+
+    def begin(self) -> None:
+        """Begin a temporary file."""
+        self._place.ask(self._begin)
+        self.is_begun = True
 
     def write(self, data: bytes | memoryview, /) -> int:
         """Append all of ``data``."""
-        view = memoryview(data)
-        done = 0
-        while done < len(view):
-            done += self._file.write(view[done:])
-        return done
+        if self._kept_bytes == self._size < KEPT_BYTES:  # all so far
+            self._kept.append(bytes(data))
+            self._kept_bytes += len(data)
+        self._size += len(data)
+        if self._file is not None:
+            try:
+                _write_all(self._file, data)
+            except OSError as problem:
+                if not _may_pass(problem) or self._kept_bytes != self._size:
+                    raise
+                self.discard()  # it is written again when all is there
+        return len(data)
 
-    def fileno(self) -> int:
-        """Descriptor, for fsync."""
-        return self._file.fileno()
+    def publish(self, *, replace: bool) -> None:
+        """Make the object durable, then let it appear. Raises ConflictError if it is there and not to be replaced."""
+        self._place.ask(lambda: self._publish(replace=replace))
+
+    def discard(self) -> None:
+        """Leave nothing."""
+        self.close()
+        if self._temporary != self._path:
+            with suppress(OSError):  # the disk that failed may fail again: discard_unfinished finds what is left
+                self._temporary.unlink()
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):  # what is durable was fsynced, and the rest does not count
+                file.close()
+
+    def _begin(self) -> None:
+        self._place.make_folder(self._path.parent)
+        self._temporary = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}{_TEMPORARY}")
+        self._file = io.FileIO(self._temporary, "xb")
+
+    def _publish(self, *, replace: bool) -> None:
+        if not self._is_synced:
+            self._sync()
+            self._is_synced = True
+        if not self._is_named:
+            self._name(replace=replace)
+            self._is_named = True
+        self._place.sync_folder(self._path.parent)
+
+    def _sync(self) -> None:
+        """All that was written is on the disk after return; after a failure nobody knows what is, and it goes."""
+        try:
+            if self._file is None:
+                self._begin()
+                for piece in self._kept:
+                    _write_all(self._file, piece)
+            _sync_file(self._file.fileno())
+        except OSError as problem:
+            self.discard()
+            if self._kept_bytes != self._size:
+                raise StorageError(
+                    f"Could not write {self._path}: {problem}, and {self._size} bytes are not at hand any more.",
+                    outcome="not_applied",
+                ) from problem
+            raise
+        self._identity = os.fstat(self._file.fileno())
+
+    def _name(self, *, replace: bool) -> None:
+        """Give the file its name, unless a try without an answer has done so."""
+        try:
+            if replace:
+                self._temporary.replace(self._path)
+            else:
+                os.link(self._temporary, self._path)
+        except FileExistsError as problem:
+            if not self._has_name():
+                raise ConflictError(f"{self._path} exists already.") from problem
+        except FileNotFoundError:
+            if not self._has_name():
+                raise
+        if not replace:
+            self._temporary.unlink(missing_ok=True)
+
+    def _has_name(self) -> bool:
+        with suppress(FileNotFoundError):
+            return os.path.samestat(self._path.stat(), self._identity)
+        return False
+
+
+def _write_all(file: io.FileIO, data: bytes | memoryview) -> None:
+    view, done = memoryview(data), 0
+    while done < len(view):
+        done += file.write(view[done:]) or 0
+
+
+def _list(path: Path, lead: str, prefix: str, start: str) -> list[Blob]:
+    """The files of a folder. Raises OSError."""
+    found: list[Blob] = []
+    with os.scandir(path) as entries:
+        for entry in entries:
+            name = entry.name
+            if name.startswith(prefix) and name >= start and not name.startswith("."):
+                with suppress(FileNotFoundError):  # deleted by somebody between scan and stat
+                    if entry.is_file():
+                        state = entry.stat()
+                        found.append(Blob(lead + name, state.st_size, state.st_mtime))
+    return sorted(found, key=lambda blob: blob.name)
+
+
+def _walk(top: Path, root: Path) -> list[Blob]:
+    """The files below a folder, by their names below ``root``. Raises OSError."""
+    found: list[Blob] = []
+    for path, folders, names in os.walk(top, onerror=_unless_missing):
+        folders[:] = [each for each in folders if not each.startswith(".")]
+        for name in names:
+            if not name.startswith("."):
+                with suppress(FileNotFoundError):  # deleted by somebody meanwhile
+                    state = Path(path, name).stat()
+                    where = Path(path, name).relative_to(root).as_posix()
+                    found.append(Blob(where, state.st_size, state.st_mtime))
+    return sorted(found, key=lambda blob: blob.name)
+
+
+def _remove_empty(root: Path) -> None:
+    folders: list[Path] = []
+    for path, inside, _ in os.walk(root, onerror=_unless_missing):
+        inside[:] = [each for each in inside if not each.startswith(".")]
+        folders.append(Path(path))
+    for folder in reversed(folders[1:]):
+        _remove_if_empty(folder)
 
 
 def _sync_file(descriptor: int) -> None:
@@ -325,12 +474,20 @@ def _unless_missing(problem: OSError) -> None:
         raise problem
 
 
-def _discard(temporary: Path) -> None:
-    with suppress(OSError):  # the disk that failed may fail again: discard_unfinished finds what is left
-        temporary.unlink()
+def _may_pass(problem: Exception) -> bool:
+    """Whether the same step may succeed later without anybody doing something."""
+    return isinstance(problem, OSError) and problem.errno in _MAY_PASS
 
 
-def _fail(verb: str, path: Path, problem: OSError, outcome: Outcome = "not_applied") -> NoReturn:
+def _fail(verb: str, path: Path, problem: Exception, outcome: Outcome = "not_applied") -> NoReturn:
     if isinstance(problem, FileNotFoundError):
         raise NotFoundError(f"{path} does not exist.") from problem
+    if isinstance(problem, OutlastedError):
+        raise StorageError(
+            f"Could not {verb} {path}: {problem}. It was tried for {problem.after_s:.0f} s ({problem.why}).",
+            outcome=outcome,
+            hint="Look at the file system and at what serves it; the option placeTimeout says how long it is waited "
+            "for.",
+            waited_s=problem.after_s,
+        ) from problem
     raise StorageError(f"Could not {verb} {path}: {problem}.", outcome=outcome) from problem

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
 from pyspark_ckpt.state_store.blobs.place import Blob, BlobPlace, Sink
 from pyspark_ckpt.state_store.blobs.place_clock import time_of
 
@@ -110,6 +111,10 @@ class MeteredPlace:
         """Remove the object; see the protocol."""
         self._traffic.count(**{DELETES: 1})
         self._place.delete(name)
+
+    def is_exclusive(self) -> bool:
+        """Whether of several writers of one name exactly one succeeds; see ``exclusive``. Not counted."""
+        return is_exclusive(self._place)
 
     def remove_empty_folders(self) -> None:
         """Remove the folders in which nothing is; see the protocol."""

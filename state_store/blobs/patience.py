@@ -12,6 +12,7 @@ import logging
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -49,10 +50,12 @@ class _Outages:
         self._lock = threading.Lock()
         self._since: dict[str, float] = {}
         self._ended: dict[str, float] = {}
+        self._waiting: Counter[str] = Counter()
 
-    def failed(self, place: str, began: float, timeout_s: float, problem: Exception) -> None:
+    def failed(self, place: str, began: float, timeout_s: float, problem: Exception, *, is_first: bool) -> None:
         """A try that ``began`` then has failed. One from before the place answered again says nothing new."""
         with self._lock:
+            self._waiting[place] += is_first
             if place in self._since or began <= self._ended.get(place, 0.0):
                 return
             self._since[place] = began
@@ -67,6 +70,7 @@ class _Outages:
     def begin_of_wait(self, place: str, asked: float | None) -> float:
         """Now; for what was asked for earlier, since when it has waited for a place that is away."""
         now, since = time.monotonic(), self._since.get(place)
+        asked = getattr(_trying, "asked", None) if asked is None else asked
         return now if since is None or asked is None else min(now, max(since, asked))
 
     def answered(self, place: str, began: float) -> None:
@@ -80,6 +84,14 @@ class _Outages:
             now = self._ended[place] = time.monotonic()
             del self._since[place]
         _log.warning("%s answers again, after %.1f s", place, now - since)
+
+    def left(self, place: str) -> None:
+        """A request that has failed is not repeated any more. After the last one nobody waits for the place."""
+        with self._lock:
+            self._waiting[place] -= 1
+            if self._waiting[place] <= 0:
+                del self._waiting[place]
+                self._since.pop(place, None)
 
 
 _outages = _Outages()
@@ -118,22 +130,25 @@ class Patience:
         started = _outages.begin_of_wait(place, asked)
         deadline = started + self.timeout_s + work_s
         tries = 0
-        while True:
-            began = time.monotonic()
-            try:
-                with limited(self._limit_s(tries, deadline - began, work_s)):
-                    result = request()
-            except Exception as problem:
-                if not may_pass(problem):
-                    self._count(tries, started)
-                    raise
-                _outages.failed(place, began, self.timeout_s, problem)
-                self._pause(problem, tries, started, deadline)
-                tries += 1
-            else:
-                _outages.answered(place, began)
-                self._count(tries, started)
-                return result
+        try:
+            while True:
+                began = time.monotonic()
+                try:
+                    with limited(self._limit_s(tries, deadline - began, work_s)):
+                        result = request()
+                except Exception as problem:
+                    if not may_pass(problem):
+                        raise
+                    tries += 1
+                    _outages.failed(place, began, self.timeout_s, problem, is_first=tries == 1)
+                    self._pause(problem, tries, started, deadline)
+                else:
+                    _outages.answered(place, began)
+                    return result
+        finally:
+            if tries:
+                self.waited(time.monotonic() - started)
+                _outages.left(place)
 
     @property
     def first_try_s(self) -> float:
@@ -149,17 +164,11 @@ class Patience:
     def _pause(self, problem: Exception, tries: int, started: float, deadline: float) -> None:
         left_s = deadline - time.monotonic()
         if left_s > 0 and self.timeout_s > 0:
-            longest_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(tries, 16))
+            longest_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(tries - 1, 16))
             if not self.stopping.wait(min(left_s, random.uniform(0, longest_s))):  # noqa: S311 - no secret
                 return
-        waited_s = time.monotonic() - started
-        self.waited(waited_s)
         why = "the process was asked to stop" if self.stopping.is_set() else f"placeTimeout is {self.timeout_s:g} s"
-        raise OutlastedError(problem, waited_s, why) from problem
-
-    def _count(self, tries: int, started: float) -> None:
-        if tries:
-            self.waited(time.monotonic() - started)
+        raise OutlastedError(problem, time.monotonic() - started, why) from problem
 
 
 @contextmanager
@@ -171,6 +180,16 @@ def limited(limit_s: float) -> Iterator[None]:
         yield
     finally:
         _trying.until = before
+
+
+@contextmanager
+def asked_now() -> Iterator[None]:
+    """What the block asks of places is asked for now, also what has to wait for others of its process first."""
+    _trying.asked = time.monotonic()
+    try:
+        yield
+    finally:
+        _trying.asked = None
 
 
 def left_of_try_s(most_s: float) -> float:

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from email.utils import parsedate_to_datetime
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,6 +68,11 @@ _NEXT_PAGE = {
     "list_parts": {"NextPartNumberMarker": "PartNumberMarker"},
 }
 _PATIENCE = Patience()
+
+PROBE = ".probe-"
+_looking = threading.Lock()
+_exclusive: dict[tuple[str, str], bool] = {}
+"""By endpoint and bucket: whether the service honours the condition of a write."""
 
 T = TypeVar("T")
 
@@ -219,6 +225,26 @@ class S3Place:
             self.ask(copy_object, work_s=size_bytes / COPIED_BYTES_PER_S)
         return True
 
+    def is_exclusive(self) -> bool:
+        """Whether the service refuses a second conditional write of one name. One look for each bucket and process.
+
+        Raises StorageError.
+        """
+        known = (self._settings.endpoint, self.bucket)
+        with _looking:
+            if known not in _exclusive:
+                _exclusive[known] = self._looks_exclusive()
+            return _exclusive[known]
+
+    def _looks_exclusive(self) -> bool:
+        """Write one name twice, each time only if it is absent."""
+        name = f"{PROBE}{uuid.uuid4().hex}"
+        try:
+            self.put_if_absent(name, b"first")
+            return not self.put_if_absent(name, b"second")
+        finally:
+            self.delete(name)
+
     def delete(self, name: str) -> None:
         """Remove the object; see the protocol."""
         key = self.key(name)
@@ -297,13 +323,13 @@ class S3Place:
     def write_once(self, name: str, writer: str, write: Callable[[], object], *, work_s: float = 0.0) -> bool:
         """Make the conditional write that ``writer`` names: whether it has landed, or there was another object before.
 
-        A try without an answer may have landed: it is looked for before the next, and an object that "exists already"
-        may be of one of them.
+        A try without an answer may have landed: it is looked for before the write is repeated, and an object that
+        "exists already" may be of one of them. Every other repeat goes without the look, which can fail as well.
         """
-        tries = iter((False, True))
+        looks = cycle((False, True))
 
         def write_or_find() -> bool:
-            if next(tries, True) and (found := self._writer_of(name)) is not None:
+            if next(looks) and (found := self._writer_of(name)) is not None:
                 return found == writer
             try:
                 write()

@@ -83,7 +83,7 @@ _HINTS: Mapping[str, str] = {
         (
             *("InvalidAccessKeyId", "InvalidAccessKey", "InvalidAccessKeyID", "InvalidClientTokenId", "InvalidToken"),
             *("SignatureDoesNotMatch", "InvalidSecurity", "AuthFailure", "UnrecognizedClientException"),
-            *("NotSignedUp", "AccountProblem", "InvalidSecurityToken", "NoSuchAccessKey", "401"),
+            *("NotSignedUp", "AccountProblem", "InvalidSecurityToken", "NoSuchAccessKey", "401", "XAdminUserNotFound"),
         ),
         _CORRECT,
     ),
@@ -158,7 +158,8 @@ def hint_of(problem: Exception) -> str | None:
     code = code_of(problem)
     if code.startswith("KMS.") or (code == "AccessDenied" and "kms:" in str(problem)):
         return _KMS
-    return _HINTS.get(code)
+    by_status = _HINTS.get(str(_status(problem))) if isinstance(problem, ClientError) else None
+    return _HINTS.get(code, by_status)
 
 
 def code_of(problem: Exception) -> str:

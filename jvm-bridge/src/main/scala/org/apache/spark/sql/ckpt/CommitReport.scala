@@ -46,6 +46,7 @@ private[ckpt] object CommitReport {
       Metrics.DeleteRequests -> served.path("delete_requests").asLong,
       Metrics.UploadedBytes -> served.path("uploaded_bytes").asLong,
       Metrics.DownloadedBytes -> served.path("downloaded_bytes").asLong,
+      Metrics.PlaceWait -> served.path("place_wait_ms").asLong,
       Metrics.SnapshotLag -> served.path("deltas_since_snapshot").asLong,
       Metrics.SnapshotLagBytes -> served.path("delta_bytes_since_snapshot").asLong,
       Metrics.ScrubbedObjects -> served.path("scrubbed_objects").asLong,

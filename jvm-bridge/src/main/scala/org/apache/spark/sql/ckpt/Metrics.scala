@@ -37,6 +37,7 @@ private[ckpt] object Metrics {
   val DeleteRequests = sum("ckptDeleteRequests", "objects deleted in the place of state")
   val UploadedBytes = size("ckptUploadedBytes", "bytes written to the place of state")
   val DownloadedBytes = size("ckptDownloadedBytes", "bytes read from the place of state")
+  val PlaceWait = time("ckptPlaceWaitTimeMs", "time of requests that had to be repeated as a place did not answer")
   val SnapshotLag = sum("ckptDeltasSinceSnapshot", "deltas since the newest snapshots")
   val SnapshotLagBytes = size("ckptDeltaBytesSinceSnapshot", "bytes of deltas since the newest snapshots")
   val ScrubbedObjects = sum("ckptScrubbedObjects", "stored objects that were read again")
@@ -60,11 +61,10 @@ private[ckpt] object Metrics {
   def isCounter(name: String): Boolean = name.contains("/")
 
   val all: Seq[StateStoreCustomMetric] = Seq(
-    LoadTime, CatchUpTime, Restores, ReplayedDeltas, DamagedCopies, CacheHits, CacheMisses, ExistenceReads, WrittenRows, ExpiredRows,
-    FiredTimers,
-    LateRows, SpilledRuns, SealTime, ServerTime, UploadTime, IngestTime, DeltaBytes, WriteRequests, ReadRequests,
-    ListRequests, DeleteRequests, UploadedBytes, DownloadedBytes, SnapshotLag, SnapshotLagBytes, ScrubbedObjects,
-    HealedObjects, DamagedObjects, Tables, TableBytes, InternalRows, CacheBytes, WriteSetBytes)
+    LoadTime, CatchUpTime, Restores, ReplayedDeltas, DamagedCopies, CacheHits, CacheMisses, ExistenceReads, WrittenRows,
+    ExpiredRows, FiredTimers, LateRows, SpilledRuns, SealTime, ServerTime, UploadTime, IngestTime, DeltaBytes, WriteRequests, ReadRequests,
+    ListRequests, DeleteRequests, UploadedBytes, DownloadedBytes, PlaceWait, SnapshotLag, SnapshotLagBytes,
+    ScrubbedObjects, HealedObjects, DamagedObjects, Tables, TableBytes, InternalRows, CacheBytes, WriteSetBytes)
 
   /** Of one store: Spark shows the largest ones, as `ckptRestoreForecastMs.partition_<number>_<store>`. */
   final case class RestoreForecast(

@@ -1,0 +1,92 @@
+"""A query whose place of state is away for a while: it waits, says so in its progress, and its output is right."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+
+from integration.operators import test_aggregation
+from integration.operators.providers import CHECKPOINT_FORMAT, OURS
+from integration.operators.replay import Lines, collect_into, run, write_inputs
+from tests.outages import KINDS, wire
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.s3_server import S3Service
+
+_CASE = replace(test_aggregation.CASES["window, watermark, append"], runs=(6,))
+_PREFIX = "spark.sql.streaming.stateStore.ckpt."
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds", "checkpoint_format"),
+    [
+        ("refused", 2, 1),
+        *(pytest.param(kind, seconds, 2, marks=pytest.mark.matrix) for kind in KINDS for seconds in (5, 30)),
+    ],
+)
+def test_a_query_waits_when_its_place_is_away_between_and_during_batches(
+    kind: str, seconds: float, checkpoint_format: int, spark: SparkSession, s3: S3Service, tmp_path: Path
+) -> None:
+    """Spark itself repeats nothing here: a task that fails once ends the query."""
+    there = urlsplit(s3.endpoint)
+    calm, stormy = dict[int, Lines](), dict[int, Lines]()
+    write_inputs(_CASE, tmp_path / "calm", 0, 6)
+    run(OURS.session(spark), _CASE, tmp_path / "calm", collect_into(calm))
+    write_inputs(_CASE, tmp_path / "stormy", 0, 6)
+    with wire((str(there.hostname), int(there.port or 0))) as cut:
+        session = OURS.session(
+            spark,
+            **{
+                CHECKPOINT_FORMAT: str(checkpoint_format),
+                f"{_PREFIX}remote": s3.new_folder(),
+                f"{_PREFIX}s3Endpoint": f"http://127.0.0.1:{cut.port}",
+                f"{_PREFIX}s3Addressing": "path",
+            },
+        )
+        began, ended = threading.Event(), threading.Event()
+
+        def come_and_go() -> None:
+            began.wait()
+            while not ended.is_set():
+                with cut.outage(kind):
+                    ended.wait(seconds)
+                ended.wait(0.5)
+
+        thread = threading.Thread(target=come_and_go)
+        thread.start()
+        keep = collect_into(stormy)
+
+        def collect(frame: object, batch_id: int) -> None:
+            keep(frame, batch_id)  # type: ignore[arg-type]
+            began.set()
+
+        try:
+            finished = run(session, _CASE, tmp_path / "stormy", collect)
+        finally:
+            began.set()
+            ended.set()
+            thread.join()
+    assert stormy == calm
+    metrics = [operator.customMetrics for progress in finished.recentProgress for operator in progress.stateOperators]
+    assert sum(each["ckptPlaceWaitTimeMs"] for each in metrics) > 0
+
+
+def test_progress_shows_no_requests_to_the_checkpoint_when_state_is_elsewhere(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_inputs(_CASE, tmp_path, 0, 3)
+    session = OURS.session(spark, **{CHECKPOINT_FORMAT: "2", f"{_PREFIX}remote": str(tmp_path / "elsewhere")})
+    finished = run(session, _CASE, tmp_path, collect_into({}))
+    metrics = [operator.customMetrics for progress in finished.recentProgress for operator in progress.stateOperators]
+    written = sum(path.suffix == ".delta" for path in (tmp_path / "elsewhere").rglob("*"))
+    assert sum(each["ckptWriteRequests"] for each in metrics) == written
+    assert sum(each["ckptReadRequests"] for each in metrics) == 0
+    assert {each["ckptPlaceWaitTimeMs"] for each in metrics} == {0}

@@ -1,0 +1,134 @@
+"""What S3 can answer, and what becomes of it: a hint for what somebody must do, patience for what passes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from pyspark_ckpt.state_store.blobs import S3Settings, place_at
+from pyspark_ckpt.state_store.errors import StorageError
+from tests.s3_server import S3Service, use_credentials
+
+Answer = tuple[int, bytes]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Gives the answers of its class, one after the other, the last one again and again."""
+
+    protocol_version = "HTTP/1.1"
+    answers: list[Answer]
+    asked: list[str]
+
+    def answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.asked.append(self.command)
+        status, body = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer  # noqa: N815 - the library's names
+
+    def log_message(self, *_: Any) -> None:  # noqa: ANN401
+        """Say nothing."""
+
+
+@contextmanager
+def answering(*answers: Answer) -> Iterator[tuple[S3Settings, list[str]]]:
+    """How to reach a service that gives these answers, and what it was asked."""
+    use_credentials()
+    asked: list[str] = []
+    handler = type("Handler", (_Handler,), {"answers": list(answers), "asked": asked})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield S3Settings(f"http://127.0.0.1:{server.server_address[1]}", "us-east-1", "path"), asked
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def error(code: str, message: str = "no") -> bytes:
+    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "hint"),
+    [
+        (403, "RequestTimeTooSkewed", "clock of this host"),
+        (403, "InvalidAccessKeyId", "Correct the credentials"),
+        (403, "InvalidClientTokenId", "Correct the credentials"),
+        (403, "SignatureDoesNotMatch", "Correct the credentials"),
+        (400, "InvalidToken", "Correct the credentials"),
+        (400, "ExpiredToken", "Renew the credentials"),
+        (403, "AccessDenied", "s3:GetObject"),
+        (404, "NoSuchBucket", "Create the bucket"),
+        (403, "SomethingNew", "Correct the credentials".lower()),
+        (401, "SomethingNew", "Correct the credentials"),
+        (400, "AuthorizationHeaderMalformed", "s3Region"),
+        (400, "KMS.DisabledException", "s3KmsKeyId"),
+        (400, "KMS.NotFoundException", "s3KmsKeyId"),
+        (501, "NotImplemented", "conditional writes"),
+        (507, "XMinioStorageFull", "full"),
+    ],
+)
+def test_what_does_not_pass_fails_at_once_with_what_to_do(status: int, code: str, hint: str) -> None:
+    with answering((status, error(code))) as (settings, _):
+        place = place_at("s3://bucket/x", settings)
+        for request in (lambda: place.put_if_absent("a", b"x"), lambda: place.put("a", b"x"), place.list):
+            began = time.monotonic()
+            with pytest.raises(StorageError, match=r"s3://bucket/x") as caught:
+                request()
+            assert hint in caught.value.hint
+            assert caught.value.waited_s == 0
+            assert time.monotonic() - began < 20
+
+
+def test_a_key_of_kms_that_is_denied_is_named_as_that() -> None:
+    denied = error("AccessDenied", "User x is not authorized to perform: kms:GenerateDataKey on resource y")
+    with answering((403, denied)) as (settings, _), pytest.raises(StorageError) as caught:
+        place_at("s3://bucket/x", settings).put("a", b"x")
+    assert "s3KmsKeyId" in caught.value.hint
+
+
+def test_a_key_that_the_service_does_not_know_has_a_hint(s3: S3Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "UNKNOWN")
+    place = place_at(f"s3://{s3.bucket}/x", S3Settings(endpoint=s3.endpoint, region="eu-west-3", addressing="path"))
+    with pytest.raises(StorageError) as caught:
+        place.put("a", b"x")
+    assert "credentials" in caught.value.hint
+    assert caught.value.waited_s == 0
+
+
+@pytest.mark.parametrize(
+    "passing",
+    [
+        (500, error("InternalError")),
+        (502, b"<html>Bad Gateway</html>"),
+        (503, b""),
+        (503, b"\xff\xfe no text"),
+        (503, error("SlowDown")),
+        (504, b"gateway timeout"),
+        (429, error("TooManyRequests")),
+        (400, error("RequestTimeout")),
+        (409, error("OperationAborted")),
+        (200, b"<html>the proxy has begun and knows no service yet"),
+        (200, b""),
+    ],
+)
+def test_what_passes_is_waited_for(passing: Answer) -> None:
+    whole = b"<ListBucketResult><Name>bucket</Name><IsTruncated>false</IsTruncated></ListBucketResult>"
+    with answering(passing, passing, passing, (200, whole)) as (settings, asked):
+        assert place_at("s3://bucket/x", settings).list() == []
+        assert asked == ["GET"] * 4
