@@ -159,7 +159,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     if (beginKey == null) throw new IllegalStateException(s"Begin key cannot be null ($this)")
     if (endKey == null) throw new IllegalStateException(s"End key cannot be null ($this)")
     val family = families.toWrite("deleteRange", colFamilyName)
-    if (!family.keys.supportsRangeScan) {
+    if (!family.spec.encoder.isInstanceOf[RangeKeyScanStateEncoderSpec]) {
       throw new IllegalStateException(
         s"deleteRange requires a RangeKeyScanStateEncoderSpec for ordered key encoding, column family " +
           s"'$colFamilyName' of $this has another one")

@@ -1,6 +1,5 @@
 package org.apache.spark.sql.ckpt
 
-import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.util.NextIterator
 
@@ -17,8 +16,6 @@ private[ckpt] trait SingleVersions extends SupportsFineGrainedReplay { provider:
       snapshotVersionStateStoreCkptId: Option[String],
       endVersionStateStoreCkptId: Option[String]): StateStore = {
     def replay = replayCall(snapshotVersion, snapshotVersionStateStoreCkptId, endVersion, endVersionStateStoreCkptId)
-    if (snapshotVersion < 1) throw QueryExecutionErrors.unexpectedStateStoreVersion(snapshotVersion)
-    if (endVersion < snapshotVersion) throw QueryExecutionErrors.unexpectedStateStoreVersion(endVersion)
     new CkptStateStore(provider, begin(endVersion, replay), writable = !readOnly)
   }
 
