@@ -18,6 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from socket import gethostname
 from typing import Any, NoReturn
 
 from botocore.config import Config
@@ -65,12 +66,12 @@ _WHERE = (
 )
 _HINTS: Mapping[str, str] = {
     "NoSuchBucket": "Create the bucket, or correct its name: buckets are never created here.",
-    "AccessDenied": "Give the credentials of the executors s3:GetObject, PutObject, DeleteObject, ListBucket, "
+    "AccessDenied": "Give the credentials that are used here s3:GetObject, PutObject, DeleteObject, ListBucket, "
     "AbortMultipartUpload, ListBucketMultipartUploads and ListMultipartUploadParts for this prefix.",
-    "ExpiredToken": f"Renew the credentials that the executors find {_WHERE}",
-    "InvalidAccessKeyId": f"Correct the credentials that the executors find {_WHERE}",
-    "SignatureDoesNotMatch": f"Correct the credentials that the executors find {_WHERE}",
-    **{each.__name__: f"Give the executors credentials {_WHERE}" for each in _NO_CREDENTIALS},
+    "ExpiredToken": f"Renew the credentials that are found {_WHERE}",
+    "InvalidAccessKeyId": f"Correct the credentials that are found {_WHERE}",
+    "SignatureDoesNotMatch": f"Correct the credentials that are found {_WHERE}",
+    **{each.__name__: f"Give this process, on {gethostname()}, credentials {_WHERE}" for each in _NO_CREDENTIALS},
     "NotImplemented": "The service must support conditional writes (If-None-Match: *).",
 }
 
