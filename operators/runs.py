@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -16,6 +16,7 @@ from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
 from pyspark_ckpt.operators.results import Results
 from pyspark_ckpt.operators.suffixes import Suffixes
+from pyspark_ckpt.operators.user_errors import located
 from pyspark_ckpt.operators.value_types import struct_class
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
@@ -55,7 +56,7 @@ class Work:
         if isinstance(self.processor, VectorProcessor):
             self.position.upcoming = keys.suffixes
             told = VectorContext(**vars(self.context), keys=keys, key_index=index)
-            return self._shaped("process_batch", self.processor.process_batch(told, rows))
+            return self._shaped("process_batch", self._call(self.processor.process_batch, told, rows))
         return self._packed("process", self._processed(self.processor, keys, index, rows))
 
     def fire(self, firing: Firing, listed: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -87,7 +88,7 @@ class Work:
             at = 0
             stops = (ends[begin:end] - first).tolist()
             for suffix, key, stop in zip(position.upcoming, keys.to_python(begin, end), stops, strict=True):
-                position.suffix = suffix
+                position.suffix, position.key = suffix, key
                 yield process(context, key, of_keys[at:stop])
                 at = stop
 
@@ -104,8 +105,9 @@ class Work:
         make = struct_class(pa.struct(self.operator.key_fields))._make
         on_timer, position, context = processor.on_timer, self.position, self.context
         for each in due:
-            position.suffix = each.suffix
-            yield on_timer(context, make(each.key), each.timer)
+            key = make(each.key)
+            position.suffix, position.key = each.suffix, key
+            yield on_timer(context, key, each.timer)
 
     def _fired_at_once(self, processor: VectorProcessor, due: Iterator[Due]) -> Iterator[pa.RecordBatch]:
         while chunk := list(islice(due, TIMERS_AT_ONCE)):
@@ -122,7 +124,7 @@ class Work:
             timers = pa.table([names, namespaces, pa.array(micros, TIMERS.field("at").type)], schema=TIMERS)
             self.position.upcoming = suffixes
             told = VectorContext(**vars(self.context), keys=keys, key_index=index)
-            yield from self._shaped("process_timers", processor.process_timers(told, timers))
+            yield from self._shaped("process_timers", self._call(processor.process_timers, told, timers))
 
     def _shaped(self, method: str, result: pa.Table | None) -> Iterator[pa.RecordBatch]:
         """The result with exactly the output's columns."""
@@ -144,7 +146,7 @@ class Work:
         """Rows in batches. Those of one result are taken before the next one is asked for."""
         waiting: list[pa.RecordBatch] = []
         rows = size_bytes = 0
-        for batch in self._small_batches(method, results):
+        for batch in self._located(method, self._small_batches(method, results)):
             if waiting and (rows + len(batch) > OUTPUT_ROWS or size_bytes + batch.nbytes > OUTPUT_BYTES):
                 yield _merged(waiting)
                 waiting, rows, size_bytes = [], 0, 0
@@ -152,6 +154,16 @@ class Work:
             rows, size_bytes = rows + len(batch), size_bytes + batch.nbytes
         if waiting:
             yield _merged(waiting)
+
+    def _located(self, method: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same batches; what the user's code raises meanwhile says of which key it was."""
+        with located(self._who(method), self.context, lambda: vars(self.position).get("key")):
+            yield from batches
+
+    def _call(self, method: Callable[..., pa.Table | None], *told: object) -> pa.Table | None:
+        """Call a VectorProcessor."""
+        with located(self._who(method.__name__), self.context):
+            return method(*told)
 
     def _small_batches(self, method: str, results: Iterator[Result]) -> Iterator[pa.RecordBatch]:
         out: list[Sequence[Any]] = []

@@ -123,6 +123,11 @@ class Checkpoint:
         batches = (int(name) for name in names if _BATCH.fullmatch(name) is not None)
         return max((batch + 1 for batch in batches if batch < MAX_LONG), default=0)
 
+    def refuse_other_provider(self) -> None:
+        """Raise InvalidInputError if the query has state, and keeps it in another provider's store; StorageError."""
+        if self.operators():
+            refuse_other_provider(self.place, max(self.newest_version - 1, 0))
+
     def look_again(self) -> None:
         """Ask anew which version is the newest, and what its commits are."""
         for known in ("newest_version", "_ids"):

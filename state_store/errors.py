@@ -18,10 +18,16 @@ now) and ``retryable`` (whether the same call may succeed later without anybody 
 
 from __future__ import annotations
 
-import sys
 from typing import ClassVar, Literal
 
 Outcome = Literal["not_applied", "unknown"]
+
+
+def with_hint(message: str, hint: str) -> str:
+    """One text of both."""
+    if not hint:
+        return message
+    return f"{message} {hint}" if message.endswith((".", "!", "?", ":", "\n")) else f"{message}. {hint}"
 
 
 class CkptError(Exception):
@@ -36,8 +42,10 @@ class CkptError(Exception):
         self.message = message
         self.hint = self.default_hint if hint is None else hint
         self.retryable = self.default_retryable if retryable is None else retryable
-        if self.hint and sys.version_info >= (3, 11):
-            self.add_note(self.hint)  # so that a traceback shows it
+
+    def __str__(self) -> str:
+        """The message and what to do: of an error in a worker, Spark's users see nothing else."""
+        return with_hint(self.message, self.hint)
 
     @property
     def kind(self) -> str:

@@ -89,6 +89,33 @@ def place_of(checkpoint: BlobPlace, identity: Identity, places: Callable[[str], 
     return places(url)
 
 
+def missing_elsewhere(
+    problem: NotFoundError, place: BlobPlace, checkpoint: BlobPlace, identity: Identity, remote: str
+) -> NotFoundError:
+    """Of a version that is not in ``place``: ``problem``, or that the checkpoint says the state is elsewhere.
+
+    ``remote`` is the option that the session has. Raises StorageError, FormatError.
+    """
+    name = f"{store_folder(identity)}/{POINTER_NAME}"
+    try:
+        pointed = _decoded(read_json(checkpoint, name, Pointer).place, remote)
+    except NotFoundError:
+        return problem
+    if _as_s3(pointed) == _as_s3(place.url):
+        return problem
+    folder = pointed.removesuffix(f"/{store_folder(identity)}").rpartition("/")[0]
+    has = f"this session has {remote!r}" if remote else "this session does not have it"
+    return NotFoundError(
+        f"{problem.message} But {checkpoint.url}/{name} says that this state is in {pointed}, and not in {place.url}: "
+        f"the query was started with the option remote, and {has}.",
+        hint=f"Set spark.sql.streaming.stateStore.ckpt.remote to {folder} in this session.",
+    )
+
+
+def _as_s3(url: str) -> str:
+    return re.sub(r"\As3[an]:", "s3:", url.rstrip("/"))
+
+
 def _encoded(url: str) -> str:
     return url.replace("%", "%25") if url.startswith(_ENCODED) else url
 

@@ -151,3 +151,17 @@ def test_two_places_of_one_checkpoint_are_not_mixed_up(make_lab: MakeLab, tmp_pa
         with pytest.raises(CallError, match=r"[Vv]ersion 1") as caught:
             lab.begin(lab.open(**more), 1, commit_id)
         assert caught.value.kind == "NotFoundError"
+        assert f"{lab.remote}/remote.json says that this state is in {tmp_path}/elsewhere/" in caught.value.message
+        assert f"stateStore.ckpt.remote to {tmp_path}/elsewhere in" in caught.value.hint
+
+
+@pytest.mark.parametrize("is_apart", [True, False])
+@pytest.mark.parametrize("fmt", [1, 2])
+def test_a_version_that_is_not_there_is_just_that_where_the_place_is_right(
+    fmt: int, *, is_apart: bool, make_lab: MakeLab, tmp_path: Path
+) -> None:
+    lab = started(make_lab, **({"remote": str(tmp_path / "elsewhere")} if is_apart else {}))
+    lab.grow(lab.open(fmt=fmt), 1)
+    with pytest.raises(CallError, match="never committed") as caught:
+        lab.begin(lab.open(fmt=fmt), 7, "ab" * 16 if fmt == 2 else None)
+    assert "remote" not in caught.value.message

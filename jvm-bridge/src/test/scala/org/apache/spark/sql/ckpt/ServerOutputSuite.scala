@@ -12,7 +12,8 @@ import org.scalatest.funsuite.AnyFunSuite
 
 class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
   private var folder: Path = _
-  private val python = sys.env.getOrElse("PYTHON", "python3")
+  private val named = sys.env.getOrElse("PYTHON", "python3")
+  private val python = if (named.contains("/")) Path.of(named).toAbsolutePath.toString else named
 
   override def beforeEach(): Unit = {
     Engine.stop()
