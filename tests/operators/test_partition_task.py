@@ -97,13 +97,13 @@ _rows = st.tuples(
     st.sampled_from(["", "twice", "gone", "n\0s"]),
 )
 _batches = st.lists(
-    st.tuples(st.integers(0, 4), st.integers(0, 4), st.sampled_from([FEW, 3000, ENOUGH]), st.lists(_rows, max_size=14)),
+    st.tuples(st.integers(0, 4), st.integers(0, 4), st.sampled_from([1500, ENOUGH]), st.lists(_rows, max_size=14)),
     min_size=1,
     max_size=6,
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_batches)
 def test_tasks_come_to_what_a_model_says_however_little_memory_they_have(batches: Any) -> None:  # noqa: ANN401
     with tempfile.TemporaryDirectory() as folder:
@@ -117,15 +117,13 @@ def test_tasks_come_to_what_a_model_says_however_little_memory_they_have(batches
             # Two commands of one instant would come in any order.
             at_once = {(user, at): (user, at, name, call, spaced) for user, at, name, call, spaced in given_rows}
             rows = [
-                (user, at + 100 * MS * (name == "wall"), at_us(at), f"{name}|{call}|{spaced}|{'x' * 500}")
+                (user, at + 100 * MS * (name == "wall"), at_us(1_000 * MS), f"{name}|{call}|{spaced}|{'x' * 500}")
                 for user, at, name, call, spaced in at_once.values()
             ]
             batch = lab.run(rows, watermark_ms=now["near"], now_ms=now["wall"], memory_bytes=memory_bytes)
             expected = model(pending, seen, rows, now)
             texts += len(rows)
-            by_user = sorted(batch.rows, key=lambda row: row[0])  # a sort that keeps the order of each user
-            if len({each[1] for each in expected}) < 100:
-                assert sorted(map(repr, by_user)) == sorted(map(repr, expected))
+            assert sorted(map(repr, batch.rows)) == sorted(map(repr, expected))
             waiting = {name: sum(each[1] == name for each in pending) for name in ("near", "far", "wall")}
             assert {name: batch.stored[f"it/{name}"] for name in waiting} == waiting
             assert batch.stored["it/texts"] == texts + len({user for user in seen if seen[user] % MS})
