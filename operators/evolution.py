@@ -17,9 +17,10 @@ import pyarrow as pa
 from msgspec import UNSET
 
 from pyspark_ckpt.operators.columns import arrow_of_plain
+from pyspark_ckpt.operators.conversions import EXACT
 from pyspark_ckpt.operators.stored_values import MOST_SCHEMAS, ValueCodec, value_codec
 from pyspark_ckpt.operators.type_names import spark_name
-from pyspark_ckpt.operators.value_types import EXACT, struct_class
+from pyspark_ckpt.operators.value_types import struct_class
 from pyspark_ckpt.state_store.bulk import Cells, Packed
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.json_objects import DAMAGE
@@ -199,13 +200,18 @@ def _widening(old: pa.DataType, new: pa.DataType) -> Adapt | None:
         if new == pa.float64() and old.bit_width <= _EXACT_IN_DOUBLE:
             return float
         if pa.types.is_decimal(new) and new.precision - new.scale >= _DIGITS[old.bit_width]:
-            return Decimal
+            return _of_scale(new)
     elif old == pa.float32() and new == pa.float64():
         return _as_it_is
     elif pa.types.is_decimal(old) and pa.types.is_decimal(new) and _holds(new, old):
-        step = Decimal(1).scaleb(-new.scale)
-        return lambda value: value.quantize(step, context=EXACT)
+        return _of_scale(new)
     return None
+
+
+def _of_scale(kind: pa.DataType) -> Adapt:
+    """A number as a decimal with as many digits behind the point as its type has."""
+    step = Decimal(1).scaleb(-kind.scale)
+    return lambda value: Decimal(value).quantize(step, context=EXACT)
 
 
 def _holds(new: pa.DataType, old: pa.DataType) -> bool:

@@ -210,4 +210,17 @@ class MessageCodec(ValueCodec):
     def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
         """See ValueCodec."""
         decode = self.plain.decode
-        return arrow_of_plain([None if value is None else decode(value) for value in stored], self.kind)
+        values = [None if value is None else decode(value) for value in stored]
+        try:
+            return arrow_of_plain(values, self.kind)
+        except ValueError:
+            for value, content in zip(values, stored, strict=True):
+                self._require_column(value, content)
+            raise
+
+    def _require_column(self, value: Any, stored: bytes | None) -> None:
+        """Raise FormatError for a value that Python has, and a column has not: a map with a key that is None."""
+        try:
+            arrow_of_plain([value], self.kind)
+        except ValueError as problem:
+            raise self._damage(stored or b"", problem) from problem
