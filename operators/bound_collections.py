@@ -17,7 +17,7 @@ from pyspark_ckpt.operators.state_rows import Written
 from pyspark_ckpt.operators.states import ListState, MapState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.value_types import elements_of
-from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -229,6 +229,8 @@ class BoundMap(Bound, MapState):
                 stored.append(value)
             counts.append(len(stored))
         (map_keys,) = self._keys.decode_columns(entries)
+        if map_keys.null_count:
+            raise FormatError(f"State {self.name!r} of operator {self._uid!r} has an entry under a key that is null.")
         return pa.MapArray.from_arrays(pa.array(counts, pa.int32()), map_keys, self._codec.decode_column(stored))
 
     def put_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array, values: pa.Array) -> None:

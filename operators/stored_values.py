@@ -173,9 +173,19 @@ class PackedCodec(ValueCodec):
             column_of(field.type, rows[f"f{n}"], rows[f"has{n}"].astype(np.bool_))
             for n, field in enumerate(self._fields)
         ]
+        for column in columns:
+            self._require_times(column, stored)
         if not self._is_struct:
             return columns[0]
         return pa.StructArray.from_arrays(columns, fields=self._fields, mask=pa.array(~there))
+
+    def _require_times(self, column: pa.Array, stored: Cells) -> None:
+        """Raise FormatError for a time that is of no day, which Arrow would have as it is."""
+        if pa.types.is_time(column.type):
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid as problem:
+                raise self._damage(stored.values[0], problem) from problem
 
 
 class MessageCodec(ValueCodec):
