@@ -8,18 +8,19 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 
-from pyspark_ckpt.operators import Context, KeyedProcessor, ListState, MapState, ReducingState, ValueState
+from pyspark_ckpt.operators import Context, Counter, KeyedProcessor, ListState, MapState, ReducingState, ValueState
 from pyspark_ckpt.operators.plan import Operator
 from pyspark_ckpt.operators.runs import Work
 from pyspark_ckpt.operators.state_rows import Position
 from pyspark_ckpt.operators.value_types import resolved
-from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from tests.operators.program_lab import ProgramLab
 from tests.operators.session_lab import keys_of
 
@@ -130,12 +131,14 @@ def work(*columns: tuple[str, spark.DataType], nullable: bool = True) -> Work:
     )
 
 
-def states(kind: spark.DataType) -> list[Any]:
+def states(kind: spark.DataType, *, has_keys: bool = True) -> list[Any]:
+    """A state of each kind; also one whose keys are of the type, if it can be one of keys."""
+    keys = [MapState("keys", kind, spark.StringType())] if has_keys else []
     return [
+        *keys,
         ValueState("value", kind),
         ListState("list", kind),
         MapState("map", spark.StringType(), kind),
-        MapState("keys", kind, spark.StringType()),
         ReducingState("last", kind, lambda _kept, value: value),
         ValueState(
             "nested", spark.StructType([spark.StructField("in", spark.ArrayType(kind)), spark.StructField("n", kind)])
@@ -422,3 +425,61 @@ def test_a_value_that_is_none_of_the_type_is_refused_also_where_it_would_lose(va
         assert bound["most"].get() == 5
 
     lab.look([ReducingState("most", spark.LongType(), "max")], use)
+
+
+def test_a_counter_counts_integers_and_nothing_else(lab: ProgramLab) -> None:
+    def use(bound: Any) -> None:  # noqa: ANN401
+        skipped = bound["skipped"]
+        skipped.add()
+        skipped.add(np.int64(2))
+        skipped.add(-1)
+        for wrong in (2.5, 2.0, NAN, "1", True, None, np.float64(1), Decimal(1), 2**63, pd.NA):
+            with pytest.raises(InvalidInputError, match="Counter 'skipped'"):
+                skipped.add(wrong)
+        assert bound.session.counts["it/skipped"] == 2
+        assert type(bound.session.counts["it/skipped"]) is int
+
+    lab.run([Counter("skipped"), ValueState("value", spark.LongType())], use)
+    assert lab.metrics["it/skipped"] == 2
+
+
+@pytest.mark.parametrize("name", ["map", "list of maps", "struct of a map", "map of maps"])
+def test_none_is_no_key_of_a_map_wherever_that_is(name: str, lab: ProgramLab) -> None:
+    inner = NESTED["map"][0]
+    kind, wrong = {
+        "map": (inner, {None: 1}),
+        "list of maps": (spark.ArrayType(inner), [{"x": 1}, {None: 1}]),
+        "struct of a map": (spark.StructType().add("m", inner), ({None: 1},)),
+        "map of maps": (spark.MapType(spark.StringType(), inner), {"x": {None: 1}}),
+    }[name]
+
+    def use(bound: Any) -> None:  # noqa: ANN401
+        bound.at("a")
+        for call in ("update", "add", "add_all", "put", "put_all", "reduce", "array", "field"):
+            with pytest.raises(InvalidInputError, match=r"State '.*': its .* a map has a key that is None"):
+                CALLS[call](bound, wrong)
+        with pytest.raises(InvalidInputError, match=r"column 'n', .* a map has a key that is None"):
+            work(("n", kind))._batch("process", [(None,), (wrong,)])
+
+    lab.look(states(kind, has_keys=False), use)
+
+
+def test_a_null_key_that_an_earlier_release_has_stored_is_shown_or_named_and_can_be_replaced(lab: ProgramLab) -> None:
+    program = [ValueState("m", NESTED["map"][0])]
+    keys = keys_of(["a", "b"])
+
+    def as_before(bound: Any) -> None:  # noqa: ANN401
+        suffix = bound.at("a").session.position.suffix
+        bound["m"]._rows.put(suffix, b"\x01" + msgspec.msgpack.encode([[None, 1], ["x", 2]]))
+        bound.at("b")["m"].update({"y": 3})
+
+    def named(bound: Any) -> None:  # noqa: ANN401
+        with pytest.raises(FormatError, match=r"A stored value of state 'm', '01.*a map has a key that is None"):
+            bound["m"].get(keys)
+
+    lab.run(program, as_before)
+    assert lab.look(program, lambda bound: bound.at("a")["m"].value()) == {None: 1, "x": 2}
+    lab.run(program, named, many_keys=True, commits=False)
+    lab.run(program, lambda bound: bound.at("a")["m"].update({"x": 4}))
+    shown = lab.run(program, lambda bound: bound["m"].get(keys), many_keys=True).to_pylist()
+    assert sorted(shown) == [[("x", 4)], [("y", 3)]]
