@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 from msgspec import UNSET
 
 from pyspark_ckpt.operators.columns import arrow_values
+from pyspark_ckpt.operators.conversions import CONVERT, WRONG_VALUE
 from pyspark_ckpt.operators.ended_lives import EndedEntryRows, EndedKeyRows, EndedLife, EndedListRows
 from pyspark_ckpt.operators.entry_rows import EntryRows
 from pyspark_ckpt.operators.evolution import EvolvedCodec, Schemas, schemas_of
+from pyspark_ckpt.operators.exact_columns import exact_column
 from pyspark_ckpt.operators.expiry import ExpiryIndex, TimedEntryRows, TimedKeyRows
 from pyspark_ckpt.operators.key_rows import KeyRows
 from pyspark_ckpt.operators.list_rows import ListRows, TimedListRows
@@ -30,9 +32,6 @@ if TYPE_CHECKING:
     from pyspark_ckpt.operators.worker_session import WorkerSession
 
 Row: TypeAlias = "tuple[bytes, bytes | None]"
-
-WRONG_VALUE = (TypeError, ValueError, AttributeError, struct.error, OverflowError)
-"""What codecs raise for a value of another type."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +94,7 @@ class Bound(ABC):
         """Raises InvalidInputError if stored values cannot be read as the declared type."""
         state, session = binding.state, binding.session
         self.name = state.name
+        self._uid = session.descriptors[binding.number].encoder.get("keyed", "")
         self.number = binding.number
         self._kinds = binding.kinds
         *_, self._what = binding.kinds  # the values; the keys of a map come first
@@ -158,12 +158,13 @@ class Bound(ABC):
         try:
             return self._codec.encode(value)
         except WRONG_VALUE as problem:
-            raise self._mismatch(self._what, value) from problem
+            raise self._mismatch(self._what, value, problem) from problem
 
-    def _mismatch(self, what: str, value: Any) -> InvalidInputError:
-        shown = repr(value)
+    def _mismatch(self, what: str, value: Any, problem: object) -> InvalidInputError:
         return InvalidInputError(
-            f"State {self.name!r}: its {what} is of type {self._kinds[what]}, and {shown[:200]} is not.",
+            f"State {self.name!r}: its {what} is of type {self._kinds[what]}, and {repr(value)[:200]} of type "
+            f"{type(value).__name__} is not: {problem}. The state is of operator {self._uid!r}.",
+            hint=CONVERT,
         )
 
     def _column(self, what: str, values: pa.Array, count: int, kind: pa.DataType | None = None) -> pa.Array:
@@ -171,16 +172,16 @@ class Bound(ABC):
         kind = kind or self._kinds[what]
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
-        if not isinstance(values, pa.Array):
-            values = arrow_values(values, kind)
-        if len(values) != count:
-            raise InvalidInputError(f"State {self.name!r}: {len(values)} values are given for {count} keys.")
-        if values.type != kind:
-            try:
-                return values.cast(kind)
-            except pa.ArrowException as problem:
-                raise self._mismatch(what, values.type) from problem
-        return values
+        if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+            values = pa.array(values)
+        try:
+            column = exact_column(values, kind) if isinstance(values, pa.Array) else arrow_values(values, kind)
+        except WRONG_VALUE as problem:
+            shown = values.type if isinstance(values, pa.Array) else values
+            raise self._mismatch(what, shown, problem) from problem
+        if len(column) != count:
+            raise InvalidInputError(f"State {self.name!r}: {len(column)} values are given for {count} keys.")
+        return column
 
 
 def _life_of(binding: Binding) -> Life | None:

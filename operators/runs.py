@@ -12,12 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.operators.columns import arrow_of_plain, arrow_values, python_values
+from pyspark_ckpt.operators.conversions import CONVERT, WRONG_VALUE
+from pyspark_ckpt.operators.exact_columns import exact_column
 from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
 from pyspark_ckpt.operators.results import Results
 from pyspark_ckpt.operators.suffixes import Suffixes
 from pyspark_ckpt.operators.user_errors import located
-from pyspark_ckpt.operators.value_types import struct_class
+from pyspark_ckpt.operators.value_types import fields_of, no_null, struct_class
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -136,11 +138,25 @@ class Work:
         if sorted(result.column_names) != sorted(output.names):
             raise InvalidInputError(f"{who} returned columns {result.column_names}, not {output.names}.")
         try:
-            table = pa.Table.from_arrays([_cast(result.column(field.name), field) for field in output], schema=output)
+            columns = [self._exact(who, result.column(field.name), field) for field in output]
+            table = pa.Table.from_arrays(columns, schema=output)
             table = table if table.nbytes > _MOST_COMBINED_BYTES else table.combine_chunks()
         except pa.ArrowException as problem:
             raise InvalidInputError(f"{who} returned values that are not of the output's types: {problem}") from problem
         return iter(table.to_batches(max_chunksize=_rows_of(table.nbytes, len(table))))
+
+    def _exact(self, who: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+        """A column of the result as the output's."""
+        try:
+            if column.null_count and not field.nullable:
+                raise ValueError(no_null(field))
+            return pa.chunked_array([exact_column(chunk, field.type) for chunk in column.chunks], field.type)
+        except WRONG_VALUE as problem:
+            raise InvalidInputError(
+                f"{who} returned a column {field.name!r} of type {column.type}, and the output's is of type "
+                f"{field.type}: {problem}.",
+                hint=CONVERT,
+            ) from problem
 
     def _packed(self, method: str, results: Iterator[Result]) -> Iterator[pa.RecordBatch]:
         """Rows in batches. Those of one result are taken before the next one is asked for."""
@@ -182,26 +198,42 @@ class Work:
             yield from _portions(self._batch(method, out))
 
     def _batch(self, method: str, out: Sequence[Any]) -> pa.RecordBatch:
-        output = self.operator.output
+        kind = pa.struct(list(self.operator.output))
         try:
-            return pa.RecordBatch.from_struct_array(arrow_values(out, pa.struct(list(output))))
-        except (TypeError, ValueError, AttributeError) as problem:
+            if not any(row is None for row in out):
+                return pa.RecordBatch.from_struct_array(arrow_values(out, kind))
+        except WRONG_VALUE as problem:
             for row in out:
-                Results(partial(self._who, method), output.names).check_row(row)
-            raise InvalidInputError(
-                f"{self._who(method)} yielded rows that are not "
-                f"{dict(zip(output.names, map(str, output.types), strict=True))}: {problem}"
-            ) from problem
+                self._check_row(method, row)
+            raise InvalidInputError(f"{self._who(method)} yielded rows that are not {kind}: {problem}") from problem
+        raise self._no_row(method, None, "it is no row")
+
+    def _check_row(self, method: str, row: Any) -> None:
+        """Raise InvalidInputError that names the column for a row that is none of the output."""
+        output = self.operator.output
+        Results(partial(self._who, method), output.names).check_row(row)
+        try:
+            values = fields_of(row, output.names)
+        except WRONG_VALUE as problem:
+            raise self._no_row(method, row, problem) from problem
+        for field, value in zip(output, values, strict=True):
+            try:
+                arrow_values([(value,)], pa.struct([field]))
+            except WRONG_VALUE as problem:
+                raise InvalidInputError(
+                    f"{self._who(method)} yielded {repr(value)[:200]} of type {type(value).__name__} for column "
+                    f"{field.name!r}, which is of type {field.type}: {problem}.",
+                    hint=CONVERT,
+                ) from problem
+
+    def _no_row(self, method: str, row: Any, problem: object) -> InvalidInputError:
+        return InvalidInputError(
+            f"{self._who(method)} yielded {repr(row)[:200]}, which is no row of the columns "
+            f"{self.operator.output.names}: {problem}."
+        )
 
     def _who(self, method: str) -> str:
         return f"{type(self.processor).__name__}.{method}() of keyed operator {self.operator.uid!r}"
-
-
-def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-    """A column of the output. Of its own type it is not cast: Arrow's cast of list<null> loses elements."""
-    if column.null_count and not field.nullable:
-        raise pa.ArrowInvalid(f"column {field.name!r} has nulls, and is declared NOT NULL")
-    return column if column.type == field.type else column.cast(field.type)
 
 
 def _rows_of(size_bytes: int, rows: int) -> int:

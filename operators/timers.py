@@ -6,8 +6,8 @@ import operator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias
 
+from pyspark_ckpt.operators.conversions import EPOCH, microseconds_at
 from pyspark_ckpt.operators.states import Declared
-from pyspark_ckpt.operators.value_types import EPOCH, microseconds_at
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:

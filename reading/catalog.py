@@ -133,6 +133,8 @@ class Catalog:
             found = next((states for n in range(most) if (states := self._in_partitions(wanted, [n]))), [])
         else:
             found = self.all(wanted)
+        if wanted.state is None:
+            found = _without_internal(found)
         if len(found) == 1:
             return found[0]
         raise self._not_one(wanted, found)
@@ -179,6 +181,12 @@ def _states_in(operator: Operator, store: str, meta: StoreMeta) -> list[StoredSt
         has_life = meta.state(index_name(state.name)) is not None and not has_ended(state.descriptor)
         states.append(StoredState(operator, store, name, uid, kind, state.rows, state.descriptor, has_life))
     return states
+
+
+def _without_internal(found: Sequence[StoredState]) -> list[StoredState]:
+    """Those that a program has: of a keyed operator, Spark's own state is a row for each partition that no user has."""
+    keyed = {each.operator.number for each in found if "max_parallelism" in each.descriptor.encoder}
+    return [each for each in found if each.uid is not None or each.operator.number not in keyed]
 
 
 def _joined(first: StoredState, other: StoredState) -> StoredState:

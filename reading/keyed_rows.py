@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.bound import WRONG_VALUE
 from pyspark_ckpt.operators.columns import python_values
+from pyspark_ckpt.operators.conversions import WRONG_VALUE
 from pyspark_ckpt.operators.evolution import EvolvedCodec, Schemas, schemas_of
 from pyspark_ckpt.operators.list_columns import SEQUENCE
 from pyspark_ckpt.operators.spark_hash import SparkHash

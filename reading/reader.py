@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_ckpt.operators.bound import WRONG_VALUE
 from pyspark_ckpt.operators.columns import python_values
+from pyspark_ckpt.operators.conversions import WRONG_VALUE
 from pyspark_ckpt.reading.batch_clocks import clock_ms
 from pyspark_ckpt.reading.catalog import Catalog, Selection, StoredState
 from pyspark_ckpt.reading.decoded import StateCodec, StoredRow, Wanted
