@@ -153,8 +153,8 @@ class BoundMap(Bound, MapState):
 
     def items(self, begin: Any = None, end: Any = None) -> Iterator[tuple[Any, Any]]:
         """See MapState."""
-        for entry, stored in self._scan(begin, end):
-            yield self._keys.decode(entry)[0], self._codec.decode(stored)
+        found = self._scan(begin, end)
+        return ((self._keys.decode(entry)[0], self._codec.decode(stored)) for entry, stored in found)
 
     def keys(self) -> Iterator[Any]:
         """See MapState."""

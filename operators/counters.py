@@ -13,6 +13,8 @@ class Counter(Declared):
     Exact: what a task adds counts with its commit, so once however often the task is tried.
     """
 
+    change_calls = ("add({})", "add({})")
+
     def add(self, count: int = 1) -> None:  # noqa: ARG002 - a declaration: the bound counter does the work
         """Count on."""
         self._unbound()

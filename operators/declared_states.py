@@ -139,7 +139,7 @@ class DeclaredStates:
         for each in self.states:
             if isinstance(each.state, Counter):
                 metric = metric_name(self.uid, each.state)
-                setattr(holder, each.attribute, BoundCounter(each.state.name, metric, session.counts))
+                vars(holder)[each.attribute] = BoundCounter(each.state.name, metric, session.counts)
         for each in self._kept():
             kinds = {what: kind.arrow for what, kind in each.types.items()}
             name = self._name(each)
@@ -147,7 +147,7 @@ class DeclaredStates:
             state = bind(Binding(each.state, kinds, session.numbers[name], index, session))
             if isinstance(holder, VectorProcessor):
                 refuse_one_key_calls(state, self.uid)
-            setattr(holder, each.attribute, state)
+            vars(holder)[each.attribute] = state  # assignment is refused, of what is frozen as well
             bound.append(state)
         return holder, bound
 

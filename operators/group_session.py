@@ -122,7 +122,7 @@ class GroupSession(WorkerSession):
         ``changes``: those of row counts, which are known when all rows have been taken.
         """
         remaining = iter(rows)
-        self.let_go()
+        self.end_turn()
         taken: list[Row] = []
         for row in remaining:
             taken.append(row)
@@ -152,7 +152,7 @@ class GroupSession(WorkerSession):
     def _end_group(self, changes: Mapping[int, int]) -> None:
         """Let go of what the group alone has looked for."""
         self._changes = changes
-        super().close()
+        self._forget_spilled()
 
     def _begin_log_anew(self) -> None:
         """All rows of the log are in table files now."""

@@ -12,6 +12,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from pyspark_ckpt.operators.plan import HASH
+from pyspark_ckpt.state_store.errors import InternalError
+
 RANGES = 64
 _HASH_BITS = 32
 _RANGE_BITS = RANGES.bit_length() - 1
@@ -20,10 +23,14 @@ _RANGE_BITS = RANGES.bit_length() - 1
 class RowBuffer:
     """Takes rows, and gives them back in the order in which they came, by range of their hash if they are many."""
 
-    def __init__(self, schema: pa.Schema, hash_name: str, limit_bytes: int, folder: Path) -> None:
-        """Keep ``limit_bytes`` of rows in memory, and others in files below the new ``folder``."""
+    def __init__(self, schema: pa.Schema, limit_bytes: int, folder: Path) -> None:
+        """Keep ``limit_bytes`` of rows in memory, and others in files below the new ``folder``.
+
+        The column HASH of ``schema`` says which range a row is of. Raises InternalError if there is none.
+        """
+        if HASH not in schema.names:
+            raise InternalError(f"Rows that are kept by ranges of their hash have no column {HASH!r}: {schema.names}.")
         self._schema = schema
-        self._hash_name = hash_name
         self._limit_bytes = limit_bytes
         self._folder = folder
         self._batches: list[pa.RecordBatch] = []
@@ -73,7 +80,7 @@ class RowBuffer:
         if not self._batches:
             return
         rows = pa.Table.from_batches(self._batches, self._schema).combine_chunks()
-        hashes = rows.column(self._hash_name).to_numpy().astype(np.uint32)
+        hashes = rows.column(HASH).to_numpy().astype(np.uint32)
         number_of = (hashes >> np.uint32(_HASH_BITS - _RANGE_BITS)).astype(np.int64)
         order = np.argsort(number_of, kind="stable")
         ends = np.cumsum(np.bincount(number_of, minlength=RANGES)).tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 from pyspark_ckpt.operators.columns import arrow_of_plain, arrow_values, python_values
 from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
+from pyspark_ckpt.operators.results import Results
 from pyspark_ckpt.operators.suffixes import Suffixes
 from pyspark_ckpt.operators.value_types import struct_class
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -20,7 +22,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pyspark_ckpt.operators.firing import Due
+    from pyspark_ckpt.operators.firing import Due, Firing
     from pyspark_ckpt.operators.plan import Operator
     from pyspark_ckpt.operators.state_rows import Position
 
@@ -56,8 +58,13 @@ class Work:
             return self._shaped("process_batch", self.processor.process_batch(told, rows))
         return self._packed("process", self._processed(self.processor, keys, index, rows))
 
-    def fire(self, due: Iterator[Due]) -> Iterator[pa.RecordBatch]:
-        """The output for timers."""
+    def fire(self, firing: Firing, listed: pa.Table) -> Iterator[pa.RecordBatch]:
+        """The output for the due timers that were ``listed``, and for those that calls for them register."""
+        yield from self._fire(firing.due(listed))
+        while firing.has_registered:  # by the last call for many timers, which were all taken by then
+            yield from self._fire(firing.due(listed.slice(len(listed))))
+
+    def _fire(self, due: Iterator[Due]) -> Iterator[pa.RecordBatch]:
         if isinstance(self.processor, VectorProcessor):
             return self._fired_at_once(self.processor, due)
         return self._packed("on_timer", self._fired(self.processor, due))
@@ -110,7 +117,7 @@ class Work:
             keys = Keys(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), Suffixes(suffixes))
             position_of = {suffix: position for position, suffix in enumerate(suffixes)}
             index = np.array([position_of[each.suffix] for each in chunk], np.int64)
-            micros = np.array([each.timer.at_ms for each in chunk], np.int64) * 1000
+            micros = np.array([each.timer.at_us for each in chunk], np.int64)
             names, namespaces = [each.timer.name for each in chunk], [each.timer.namespace for each in chunk]
             timers = pa.table([names, namespaces, pa.array(micros, TIMERS.field("at").type)], schema=TIMERS)
             self.position.upcoming = suffixes
@@ -149,9 +156,10 @@ class Work:
     def _small_batches(self, method: str, results: Iterator[Result]) -> Iterator[pa.RecordBatch]:
         out: list[Sequence[Any]] = []
         at_once = _LEAST_AT_ONCE
+        rows_of = Results(partial(self._who, method), self.operator.output.names).rows
         for result in results:
             if result is not None:
-                remaining = iter(result)
+                remaining = rows_of(result)
                 out.extend(islice(remaining, at_once))
                 while len(out) >= at_once:
                     batch = self._batch(method, out)
@@ -166,6 +174,8 @@ class Work:
         try:
             return pa.RecordBatch.from_struct_array(arrow_values(out, pa.struct(list(output))))
         except (TypeError, ValueError, AttributeError) as problem:
+            for row in out:
+                Results(partial(self._who, method), output.names).check_row(row)
             raise InvalidInputError(
                 f"{self._who(method)} yielded rows that are not "
                 f"{dict(zip(output.names, map(str, output.types), strict=True))}: {problem}"

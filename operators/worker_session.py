@@ -56,6 +56,13 @@ class View(NamedTuple):
 _views: OrderedDict[str, View] = OrderedDict()
 
 
+class Moment(NamedTuple):
+    """When rows were looked at: how often turns of keys had ended by then, and how often rows had been spilled."""
+
+    turns: int
+    spills: int
+
+
 class WorkerSession:
     """The states of one operator at the base version of this task, and what is staged on top of it."""
 
@@ -97,6 +104,8 @@ class WorkerSession:
         self._most_held_bytes = sys.maxsize
         self._when_full: Callable[[], None] = _do_nothing
         self._spilled: SpilledRows | None = None
+        self.moment = Moment(0, 0)
+        self._is_over = False
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """Values of the base version, None where there is none; fastest for sorted keys. What was spilled counts."""
@@ -129,6 +138,11 @@ class WorkerSession:
     def _base_rows(self, prefix: bytes, begin: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         if self._reader is None:
             return
+        if self._is_over:
+            raise LifecycleError(
+                "An iterator over the elements or entries of a state is used after the batch in which it was made.",
+                hint="Read it in the call that made it, or make a list of it there.",
+            )
         idle = self._cursors.setdefault(prefix[:STATE_BYTES], [])
         cursor = idle.pop() if idle else self._reader.cursor()
         first, size = prefix + begin, len(prefix)
@@ -188,8 +202,14 @@ class WorkerSession:
         """Say that nothing is held of what was written."""
         self._held_bytes = 0
 
+    def end_turn(self) -> None:
+        """Say that the turn of some keys is over, and nothing is held of what was written for them."""
+        self.let_go()
+        self.moment = self.moment._replace(turns=self.moment.turns + 1)
+
     def spill(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
         """``stage`` of rows that are still to be found by this session, before those of the base version."""
+        self.moment = self.moment._replace(spills=self.moment.spills + 1)
         self.stage(self._spilled_rows().kept(rows))
 
     def _spilled_rows(self) -> SpilledRows:
@@ -199,7 +219,11 @@ class WorkerSession:
         return self._spilled
 
     def close(self) -> None:
-        """Let go of what was spilled."""
+        """Let go of what was spilled: the batch is over."""
+        self._is_over = True
+        self._forget_spilled()
+
+    def _forget_spilled(self) -> None:
         if self._spilled is not None:
             self._spilled.close()
             self._spilled = None

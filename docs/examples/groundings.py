@@ -11,29 +11,30 @@ PAUSE = timedelta(days=14)
 
 
 class Grounded(ckpt.KeyedProcessor):
-    """Each departure takes back the timer of the one before."""
+    """Each departure is kept until its time is over: by then another one has come, or the aircraft is grounded.
 
-    last = ckpt.ValueState("last", "timestamp")
-    idle = ckpt.Timers("idle", clock="event")
+    Rows come before the timers that are due. So they only add to state, and timers decide: that comes
+    to the same whatever batches the departures come in, and in whatever order.
+    """
+
+    departures = ckpt.MapState("departures", "timestamp", "boolean")
+    over = ckpt.Timers("over", clock="event")
 
     def process(self, ctx, key, rows):
         for row in rows:
-            last = self.last.value()
-            if last is not None:
-                self.idle.delete(last + PAUSE)
-                if row.departure - last >= PAUSE:  # the next departure comes in the batch in which the time is over
-                    yield key.tailnum, last
-            self.last.update(row.departure)
-            self.idle.register(row.departure + PAUSE)
+            self.departures.put(row.departure, True)
+            self.over.register(row.departure + PAUSE)
 
     def on_timer(self, ctx, key, timer):
-        yield key.tailnum, self.last.value()
-        self.last.clear()
+        departure = timer.at - PAUSE
+        self.departures.remove(departure)
+        if next(self.departures.keys(), timer.at) >= timer.at:  # none until the time was over
+            yield key.tailnum, departure
 
 
 def query(flights: DataFrame) -> DataFrame:
     known = flights.where("tailnum is not null").withWatermark("departure", "1 hour")
-    return ckpt.keyed(known, by="tailnum", uid="groundings", order_by="departure").process(
+    return ckpt.keyed(known, by="tailnum", uid="groundings").process(
         Grounded(), output="tailnum string, last_departure timestamp"
     )
 

@@ -8,9 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pyspark_ckpt.operators.plan import HASH
 from pyspark_ckpt.operators.row_buffer import RANGES, RowBuffer, ranges
+from pyspark_ckpt.state_store.errors import InternalError
 
-SCHEMA = pa.schema([("text", pa.string()), ("hash", pa.int32())])
+SCHEMA = pa.schema([("text", pa.string()), (HASH, pa.int32())])
 
 
 def rows_of(hashes: list[int]) -> pa.RecordBatch:
@@ -24,11 +26,11 @@ def unsigned(hash_number: int) -> int:
 
 
 def test_few_rows_stay_in_memory_as_they_came(tmp_path: Path) -> None:
-    buffer = RowBuffer(SCHEMA, "hash", 1 << 20, tmp_path / "rows")
+    buffer = RowBuffer(SCHEMA, 1 << 20, tmp_path / "rows")
     buffer.add(rows_of([5, -5]))
     buffer.add(rows_of([3]))
     (((table,), end),) = ranges([buffer])
-    assert table.column("hash").to_pylist() == [5, -5, 3]
+    assert table.column(HASH).to_pylist() == [5, -5, 3]
     assert end is None
     assert list(tmp_path.iterdir()) == []
     buffer.close()
@@ -38,12 +40,12 @@ def test_few_rows_stay_in_memory_as_they_came(tmp_path: Path) -> None:
 def test_many_rows_come_back_in_ranges_of_rising_hash(limit: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     hashes = rng.integers(-(2**31), 2**31, 5000).tolist()
-    buffer = RowBuffer(SCHEMA, "hash", limit, tmp_path / "rows")
+    buffer = RowBuffer(SCHEMA, limit, tmp_path / "rows")
     for begin in range(0, len(hashes), 700):
         buffer.add(rows_of(hashes[begin : begin + 700]))
     seen, last_end = [], 0
     for (table,), end in ranges([buffer]):
-        found = table.column("hash").to_pylist()
+        found = table.column(HASH).to_pylist()
         assert table.column("text").to_pylist() == [f"row {n}" for n in found]
         assert all(unsigned(n) >= last_end for n in found)
         last_end = 1 << 32 if end is None else int.from_bytes(end, "big")
@@ -58,10 +60,15 @@ def test_many_rows_come_back_in_ranges_of_rising_hash(limit: int, tmp_path: Path
 
 
 def test_rows_of_one_range_are_given_once_when_others_are_empty(tmp_path: Path) -> None:
-    buffer = RowBuffer(SCHEMA, "hash", 0, tmp_path / "rows")
+    buffer = RowBuffer(SCHEMA, 0, tmp_path / "rows")
     buffer.add(rows_of([1, 2]))
     buffer.add(rows_of([3]))
     (((table,), end),) = ranges([buffer])
-    assert table.column("hash").to_pylist() == [1, 2, 3]
+    assert table.column(HASH).to_pylist() == [1, 2, 3]
     assert end == ((1 << 32) // RANGES).to_bytes(4, "big")
     buffer.close()
+
+
+def test_rows_without_a_hash_are_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InternalError, match=HASH):
+        RowBuffer(pa.schema([("text", pa.string()), ("hash", pa.int32())]), 1, tmp_path / "rows")
