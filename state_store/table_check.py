@@ -29,11 +29,15 @@ _MAGIC = 0x88E241B785F4CFF7
 _XXH3 = 4
 _LAST_BYTE = 0x6B9083D9
 """A checksum covers the byte for the kind of compression by a product with this number."""
-_TRAILER_BYTES = 5
+_TRAILER = struct.Struct("<BI")
+"""Behind a block: how it is compressed, and its checksum."""
+_TRAILER_BYTES = _TRAILER.size
 _PLAIN, _LZ4, _LZ4HC, _ZSTD = 0, 4, 5, 7
 _MORE = 0x80
 """Of a byte of a number: another one follows."""
 _MOST_BLOCK_BYTES = 1 << 31
+_LZ4_MORE, _LZ4_MOST = 15, 255
+"""All bits of a part of a size: another one follows."""
 _SUFFIX_BYTES = 8
 """Of a key in a table: its sequence number and kind."""
 
@@ -150,11 +154,12 @@ def _portions(blocks: list[Handle]) -> Iterator[list[Handle]]:
 def _check_blocks(stored: bytes, blocks: list[Handle]) -> None:
     """Raise _Damage if one of ``blocks``, which are all of ``stored``, is not what its checksum says."""
     content, first = memoryview(stored), blocks[0][0]
+    digest, trailer = xxh3_64_intdigest, _TRAILER.unpack_from
     for begin, size in blocks:
         at = begin - first
         end = at + size
-        checksum = (xxh3_64_intdigest(content[at:end]) ^ stored[end] * _LAST_BYTE) & 0xFFFFFFFF
-        if checksum != int.from_bytes(stored[end + 1 : end + _TRAILER_BYTES], "little"):
+        kind, checksum = trailer(stored, end)
+        if (digest(content[at:end]) ^ kind * _LAST_BYTE) & 0xFFFFFFFF != checksum:
             raise _Damage(f"the checksum of the block at {begin} is wrong")
 
 
@@ -181,16 +186,22 @@ def _content(stored: bytes) -> bytes:
 
 def _unpack_lz4(block: bytes, at: int) -> bytes:
     """https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md."""
-    content = bytearray()
-    while at < len(block):
+    content, end = bytearray(), len(block)
+    while at < end:
         token = block[at]
-        size, at = _lz4_size(block, at + 1, token >> 4)
+        at += 1
+        size = token >> 4
+        if size == _LZ4_MORE:
+            size, at = _lz4_size(block, at)
         content += block[at : at + size]
         at += size
-        if at >= len(block):
+        if at >= end:
             break
         back = block[at] | block[at + 1] << 8
-        size, at = _lz4_size(block, at + 2, token & 15)
+        at += 2
+        size = token & _LZ4_MORE
+        if size == _LZ4_MORE:
+            size, at = _lz4_size(block, at)
         size += 4
         begin = len(content) - back
         if begin < 0 or not back:
@@ -202,15 +213,13 @@ def _unpack_lz4(block: bytes, at: int) -> bytes:
     return bytes(content)
 
 
-def _lz4_size(block: bytes, at: int, size: int) -> tuple[int, int]:
-    if size == 15:  # noqa: PLR2004 - all four bits
-        while True:
-            more = block[at]
-            at += 1
-            size += more
-            if more != 255:  # noqa: PLR2004 - all eight bits
-                break
-    return size, at
+def _lz4_size(block: bytes, at: int) -> tuple[int, int]:
+    """A size of more than four bits, and where it ends."""
+    size = _LZ4_MORE
+    while block[at] == _LZ4_MOST:
+        size += _LZ4_MOST
+        at += 1
+    return size + block[at], at + 1
 
 
 def _unpack_zstd(block: bytes, size: int) -> bytes:
@@ -224,16 +233,31 @@ def _unpack_zstd(block: bytes, size: int) -> bytes:
 
 
 def _data_blocks(index: bytes) -> list[Handle]:
-    """All data blocks, by the index: its entries share nothing, and their values have no sizes."""
+    """All data blocks, by the index: its entries share nothing, and their values have no sizes.
+
+    Most of what a check takes is this loop: its numbers are read in place.
+    """
     at, end = 0, _entries_end(index)
     found = []
     while at < end:
-        shared, at = _number(index, at)
-        key_bytes, at = _number(index, at)
-        if shared:
+        if index[at]:
             raise _Damage("the index is not of one entry a run")
-        block, at = _handle(index, at + key_bytes)
-        found.append(block)
+        key_bytes = index[at + 1]
+        at += 2
+        if key_bytes >= _MORE:
+            key_bytes, at = _number(index, at - 1)
+        at += key_bytes
+        begin = index[at] & 0x7F
+        shift = 7
+        while index[at] >= _MORE:
+            at += 1
+            begin |= (index[at] & 0x7F) << shift
+            shift += 7
+        size = index[at + 1]
+        at += 2
+        if size >= _MORE:
+            size, at = _number(index, at - 1)
+        found.append((begin, size))
     if at != end:
         raise _Damage("the index is cut off")
     return found

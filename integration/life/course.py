@@ -106,7 +106,7 @@ class _Rows:
         self._seq += 1
         namespace = f"{self._seq:0{draw.randint(1, 6)}}"
         if self._has_wall and draw.random() < 0.4:
-wait_ms = 1 + self._seq % 60  # less than a batch takes: what is set to it is due in the next
+            wait_ms = 1 + self._seq % 60  # less than a batch takes: what is set to it is due in the next
             instant = draw.choice((-wait_ms, wait_ms, FAR_MS + wait_ms))
             return "wall", draw.choice(("register", "register", "both")), instant, namespace
         known = self._timers[key]

@@ -1,7 +1,7 @@
 """The program: it does with its states what its rows say, and tells what it has read, in both forms of processor.
 
-A row has a list of acts, each ``[state, act, number, more]``; a timer has those that belong to its namespace. Both forms
-tell the same.
+A row has a list of acts, each ``[state, act, number, more]``; a timer has those that belong to its namespace. Both
+forms tell the same.
 """
 
 from __future__ import annotations
