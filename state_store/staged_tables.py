@@ -20,8 +20,9 @@ import xxhash
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.keys import MARKER_KEY, Marker
-from pyspark_ckpt.state_store.table_check import CHUNK_BYTES, CheckedTable
+from pyspark_ckpt.state_store.table_check import CheckedTable
 
+_PIECE_BYTES = 1 << 17
 _RETRY = (
     "Nothing was committed, and the task is tried again. If that goes on, look at the disk of the executor's local "
     "folder (spark.sql.streaming.stateStore.ckpt.localDir)."
@@ -42,7 +43,7 @@ Seals = Mapping[str, Seal]
 def seal_file(path: Path) -> Seal:
     """The seal of a file that has just been completed. Raises StorageError."""
     digest, size = xxhash.xxh64(), 0
-    buffer = memoryview(bytearray(CHUNK_BYTES))
+    buffer = memoryview(bytearray(_PIECE_BYTES))
     try:
         with path.open("rb", buffering=0) as source:
             while count := source.readinto(buffer):

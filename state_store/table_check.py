@@ -29,11 +29,15 @@ _MAGIC = 0x88E241B785F4CFF7
 _XXH3 = 4
 _LAST_BYTE = 0x6B9083D9
 """A checksum covers the byte for the kind of compression by a product with this number."""
-_TRAILER_BYTES = 5
+_TRAILER = struct.Struct("<BI")
+"""Behind a block: how it is compressed, and its checksum."""
+_TRAILER_BYTES = _TRAILER.size
 _PLAIN, _LZ4, _LZ4HC, _ZSTD = 0, 4, 5, 7
 _MORE = 0x80
 """Of a byte of a number: another one follows."""
 _MOST_BLOCK_BYTES = 1 << 31
+_LZ4_MORE, _LZ4_MOST = 15, 255
+"""All bits of a part of a size: another one follows."""
 _SUFFIX_BYTES = 8
 """Of a key in a table: its sequence number and kind."""
 
@@ -52,7 +56,7 @@ class CheckedTable:
         try:
             self.size_bytes = os.fstat(self._file.fileno()).st_size
             with _naming(path):
-                self._footer, self._blocks = self._find_blocks()
+                self._footer, self._sizes = self._find_blocks()
         except BaseException:
             self._file.close()
             raise
@@ -65,12 +69,14 @@ class CheckedTable:
         """All bytes of the file, in pieces of whole blocks, each of which is right. Raises FormatError, OSError."""
         with _naming(self.path):
             self._file.seek(0)
-            for some in _portions(self._blocks):
-                chunk = self._read(sum(size + _TRAILER_BYTES for _, size in some))
-                _check_blocks(chunk, some)
+            begin = 0
+            for sizes in _portions(self._sizes):
+                chunk = self._read(sum(sizes) + len(sizes) * _TRAILER_BYTES)
+                _check_blocks(chunk, begin, sizes)
                 if self._first_block is None:
-                    self._first_block = chunk[: some[0][1] + _TRAILER_BYTES]
+                    self._first_block = chunk[: sizes[0] + _TRAILER_BYTES]
                 yield chunk
+                begin += len(chunk)
             if self._read(_FOOTER_BYTES) != self._footer or self._file.read(1):
                 raise _Damage("its end has changed while it was read")
             yield self._footer
@@ -86,8 +92,8 @@ class CheckedTable:
                 raise _Damage("its first row is cut off")
             return block[at : at + key_bytes - _SUFFIX_BYTES], block[at + key_bytes : at + key_bytes + value_bytes]
 
-    def _find_blocks(self) -> tuple[bytes, list[Handle]]:
-        """The footer, and all blocks in their order, which lie one behind the other up to the footer."""
+    def _find_blocks(self) -> tuple[bytes, list[int]]:
+        """The footer, and the sizes of all blocks, which lie one after the other up to the footer."""
         footer_at = self.size_bytes - _FOOTER_BYTES
         if footer_at < 0:
             raise _Damage(f"it has {self.size_bytes} bytes, which is less than the end of a table")
@@ -102,18 +108,16 @@ class CheckedTable:
             _FOOTER_BYTES - _END.size - 1, b"\0"
         ):
             raise _Damage("its end says what it says in another way")
-        found = _data_blocks(self._block(index))
-        found += [_handle(value, 0)[0] for value in _values(self._block(meta))]
-        found += [meta, index]
-        found.sort()
-        expected_at = 0
-        for begin, size in found:
-            if begin != expected_at:
-                raise _Damage(f"there is no block at {expected_at}")
-            expected_at = begin + size + _TRAILER_BYTES
-        if expected_at != footer_at:
-            raise _Damage(f"its blocks end at {expected_at}, and its footer begins at {footer_at}")
-        return footer, found
+        sizes, end = _data_blocks(self._block(index))
+        others = [_handle(value, 0)[0] for value in _values(self._block(meta))]
+        for begin, size in sorted([*others, meta, index]):
+            if begin != end:
+                raise _Damage(f"there is no block at {end}")
+            sizes.append(size)
+            end += size + _TRAILER_BYTES
+        if end != footer_at:
+            raise _Damage(f"its blocks end at {end}, and its footer begins at {footer_at}")
+        return footer, sizes
 
     def _block(self, handle: Handle) -> bytes:
         """A block that is read before its turn, before compression."""
@@ -122,7 +126,7 @@ class CheckedTable:
             raise _Damage("it is too short for its blocks")
         self._file.seek(begin)
         stored = self._read(size + _TRAILER_BYTES)
-        _check_blocks(stored, [(begin, size)])
+        _check_blocks(stored, begin, [size])
         return _content(stored)
 
     def _read(self, size: int) -> bytes:
@@ -134,28 +138,30 @@ class CheckedTable:
         return content
 
 
-def _portions(blocks: list[Handle]) -> Iterator[list[Handle]]:
-    """Blocks one behind the other, of at least CHUNK_BYTES together."""
-    some: list[Handle] = []
-    begin = 0
-    for block in blocks:
-        some.append(block)
-        if block[0] + block[1] - begin >= CHUNK_BYTES:
+def _portions(sizes: list[int]) -> Iterator[list[int]]:
+    """Blocks one after the other, of about CHUNK_BYTES together or one larger one."""
+    some: list[int] = []
+    total = 0
+    for size in sizes:
+        some.append(size)
+        total += size
+        if total >= CHUNK_BYTES:
             yield some
-            begin, some = block[0] + block[1] + _TRAILER_BYTES, []
+            some, total = [], 0
     if some:
         yield some
 
 
-def _check_blocks(stored: bytes, blocks: list[Handle]) -> None:
-    """Raise _Damage if one of ``blocks``, which are all of ``stored``, is not what its checksum says."""
-    content, first = memoryview(stored), blocks[0][0]
-    for begin, size in blocks:
-        at = begin - first
+def _check_blocks(stored: bytes, begin: int, sizes: list[int]) -> None:
+    """Raise _Damage if one of the blocks that make up ``stored`` is not what its checksum says."""
+    content, digest, trailer = memoryview(stored), xxh3_64_intdigest, _TRAILER.unpack_from
+    at = 0
+    for size in sizes:
         end = at + size
-        checksum = (xxh3_64_intdigest(content[at:end]) ^ stored[end] * _LAST_BYTE) & 0xFFFFFFFF
-        if checksum != int.from_bytes(stored[end + 1 : end + _TRAILER_BYTES], "little"):
-            raise _Damage(f"the checksum of the block at {begin} is wrong")
+        kind, checksum = trailer(stored, end)
+        if (digest(content[at:end]) ^ kind * _LAST_BYTE) & 0xFFFFFFFF != checksum:
+            raise _Damage(f"the checksum of the block at {begin + at} is wrong")
+        at = end + _TRAILER_BYTES
 
 
 def _content(stored: bytes) -> bytes:
@@ -181,16 +187,22 @@ def _content(stored: bytes) -> bytes:
 
 def _unpack_lz4(block: bytes, at: int) -> bytes:
     """https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md."""
-    content = bytearray()
-    while at < len(block):
+    content, end = bytearray(), len(block)
+    while at < end:
         token = block[at]
-        size, at = _lz4_size(block, at + 1, token >> 4)
+        at += 1
+        size = token >> 4
+        if size == _LZ4_MORE:
+            size, at = _lz4_size(block, at)
         content += block[at : at + size]
         at += size
-        if at >= len(block):
+        if at >= end:
             break
         back = block[at] | block[at + 1] << 8
-        size, at = _lz4_size(block, at + 2, token & 15)
+        at += 2
+        size = token & _LZ4_MORE
+        if size == _LZ4_MORE:
+            size, at = _lz4_size(block, at)
         size += 4
         begin = len(content) - back
         if begin < 0 or not back:
@@ -202,15 +214,13 @@ def _unpack_lz4(block: bytes, at: int) -> bytes:
     return bytes(content)
 
 
-def _lz4_size(block: bytes, at: int, size: int) -> tuple[int, int]:
-    if size == 15:  # noqa: PLR2004 - all four bits
-        while True:
-            more = block[at]
-            at += 1
-            size += more
-            if more != 255:  # noqa: PLR2004 - all eight bits
-                break
-    return size, at
+def _lz4_size(block: bytes, at: int) -> tuple[int, int]:
+    """A size of more than four bits, and where it ends."""
+    size = _LZ4_MORE
+    while block[at] == _LZ4_MOST:
+        size += _LZ4_MOST
+        at += 1
+    return size + block[at], at + 1
 
 
 def _unpack_zstd(block: bytes, size: int) -> bytes:
@@ -223,20 +233,40 @@ def _unpack_zstd(block: bytes, size: int) -> bytes:
     return content
 
 
-def _data_blocks(index: bytes) -> list[Handle]:
-    """All data blocks, by the index: its entries share nothing, and their values have no sizes."""
+def _data_blocks(index: bytes) -> tuple[list[int], int]:
+    """The sizes of all data blocks, which are first in the file, and where they end.
+
+    Entries of the index share nothing, and their values have no sizes. Most of what a check takes is this loop: its
+    numbers are read in place.
+    """
     at, end = 0, _entries_end(index)
-    found = []
+    sizes = []
+    expected = 0
     while at < end:
-        shared, at = _number(index, at)
-        key_bytes, at = _number(index, at)
-        if shared:
+        if index[at]:
             raise _Damage("the index is not of one entry a run")
-        block, at = _handle(index, at + key_bytes)
-        found.append(block)
+        key_bytes = index[at + 1]
+        at += 2
+        if key_bytes >= _MORE:
+            key_bytes, at = _number(index, at - 1)
+        at += key_bytes
+        begin = index[at] & 0x7F
+        shift = 7
+        while index[at] >= _MORE:
+            at += 1
+            begin |= (index[at] & 0x7F) << shift
+            shift += 7
+        if begin != expected:
+            raise _Damage(f"there is no block at {expected}")
+        size = index[at + 1]
+        at += 2
+        if size >= _MORE:
+            size, at = _number(index, at - 1)
+        sizes.append(size)
+        expected += size + _TRAILER_BYTES
     if at != end:
         raise _Damage("the index is cut off")
-    return found
+    return sizes, expected
 
 
 def _values(block: bytes) -> Iterator[bytes]:
