@@ -3,8 +3,8 @@
 Each round is decided by its seed: where state is kept (with the checkpoint, in a folder, in S3 behind a faulty network,
 in HDFS), the checkpoint format, the cluster, options, and which processes are killed and when, while all queries of the
 crash tests run. At the end of a round output, state and every stored object must be right. Then the random life of a
-keyed program with the round's seed (``integration.life``) must be what dicts say. The first round that is not right ends
-the run with exit code 1; its seed, its choices and its folder are printed.
+keyed program with the round's seed (``integration.life``) must be what dicts say. The first round that is not right
+ends the run with exit code 1; its seed, its choices and its folder are printed.
 """
 
 from __future__ import annotations
