@@ -16,6 +16,7 @@ from operator import itemgetter
 from pathlib import Path
 
 import msgspec
+import xxhash
 
 from pyspark_ckpt.operators.bound import Row
 from pyspark_ckpt.operators.entry_rows import merged
@@ -36,6 +37,7 @@ _LIVES_BITS = 48
 """No version is as large as to need more."""
 PORTION = 1024
 """Rows of a frame that is kept apart."""
+_CHECKSUM_BYTES = 8
 
 
 class GroupSession(WorkerSession):
@@ -115,7 +117,8 @@ class GroupSession(WorkerSession):
         swept = list(rows)
         self.stage(swept)
         self._swept = dict(swept)
-        self._swept_path.write_bytes(msgspec.msgpack.encode(swept))
+        content = msgspec.msgpack.encode(swept)
+        self._swept_path.write_bytes(xxhash.xxh64_digest(content) + content)
         self._changes = changes
         self._log.append(self._frame([], changes))
 
@@ -180,7 +183,12 @@ def _not_none(rows: Iterable[Row]) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _read_swept(path: Path) -> list[Row]:
+    """What the task's first session has swept, behind its checksum."""
     try:
-        return msgspec.msgpack.decode(path.read_bytes(), type=list[tuple[bytes, bytes | None]])
+        content = path.read_bytes()
+        checksum, rows = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
+        if xxhash.xxh64_digest(rows) != checksum:
+            raise FormatError(f"{path} is damaged: its checksum is wrong.")
+        return msgspec.msgpack.decode(rows, type=list[tuple[bytes, bytes | None]])
     except (FileNotFoundError, *DAMAGE) as problem:
         raise FormatError(f"{path} does not say what the task's first session has swept: {problem}.") from problem

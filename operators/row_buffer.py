@@ -1,7 +1,6 @@
 """What one partition works through, by hash: in memory while it is little, else on local disk, apart by ranges of hash.
 
-So however many keys a batch has, one range of them is processed at a time; all rows of a key are in one range. What
-comes back from the disk is what was written, by a checksum that stays in memory.
+So however many keys a batch has, one range of them is processed at a time; all rows of a key are in one range.
 """
 
 from __future__ import annotations
@@ -12,12 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from xxhash import xxh3_64, xxh3_64_intdigest
-
-from pyspark_ckpt.state_store.errors import FormatError
+import xxhash
 
 from pyspark_ckpt.operators.plan import HASH
-from pyspark_ckpt.state_store.errors import InternalError
+from pyspark_ckpt.state_store.errors import InternalError, StorageError
 
 RANGES = 64
 _HASH_BITS = 32
@@ -40,7 +37,7 @@ class RowBuffer:
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
         self._files: dict[int, pa.RecordBatchStreamWriter] = {}
-        self._sinks: dict[int, _Sink] = {}
+        self._sealed: dict[int, _SealedFile] = {}
         self.count = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -66,17 +63,19 @@ class RowBuffer:
         self._close_files()
 
     def take(self, number: int) -> pa.Table:
-        """The rows of one range, for the last time. Raises FormatError if the disk has damaged them."""
+        """The rows of one range, for the last time."""
         if number not in self._files:
             return self._schema.empty_table()
         path = self._path(number)
-        with pa.memory_map(str(path)) as source:
-            content = source.read_buffer()
-        if xxh3_64_intdigest(content) != self._sinks[number].digest.intdigest():
-            raise FormatError(
-                f"{path} is damaged: these rows of the batch are not what was written to the local disk.",
-                hint="The task is tried again; check the local disk.",
-                retryable=True,
+        try:
+            with pa.memory_map(str(path)) as source:
+                content = source.read_buffer()
+        except OSError as problem:
+            raise StorageError(f"Could not read {path}, where rows of this batch wait: {problem}.") from problem
+        if xxhash.xxh64_digest(content) != self._sealed[number].digest():
+            raise StorageError(
+                f"{path}, where rows of this batch wait for their turn, is damaged.",
+                hint="The task is tried again. If that goes on, look at the disk of the executor's local folder.",
             )
         table = pa.ipc.open_stream(content).read_all()
         path.unlink()
@@ -86,6 +85,13 @@ class RowBuffer:
         """Remove the files."""
         self._close_files()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _close_files(self) -> None:
+        """Complete the files; a second call does nothing."""
+        for number, file in self._sealed.items():
+            if not file.closed:
+                self._files[number].close()
+                file.close()
 
     def _spill(self) -> None:
         if not self._batches:
@@ -106,44 +112,41 @@ class RowBuffer:
     def _writer(self, number: int) -> pa.RecordBatchStreamWriter:
         if number not in self._files:
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            self._sinks[number] = _Sink(self._path(number))
-            self._files[number] = pa.ipc.new_stream(pa.PythonFile(self._sinks[number], "w"), self._schema)
+            file = _SealedFile(self._path(number))
+            self._files[number] = pa.ipc.new_stream(file, self._schema)
+            self._sealed[number] = file
         return self._files[number]
-
-    def _close_files(self) -> None:
-        for number, writer in self._files.items():
-            if not self._sinks[number].closed:
-                writer.close()  # which writes where the rows end
-                self._sinks[number].close()
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number}.arrow"
 
 
-class _Sink:
-    """A new file that takes the checksum of what is written to it."""
+class _SealedFile:
+    """A new file that knows the checksum of what was written to it."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("xb")
-        self.digest = xxh3_64()
+        self._digest = xxhash.xxh64()
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no more; Arrow asks."""
         return self._file.closed
 
-    def write(self, data: bytes) -> int:
-        """Append ``data``."""
-        self.digest.update(data)
-        return self._file.write(data)
+    def write(self, content: bytes) -> int:
+        self._digest.update(content)
+        return self._file.write(content)
 
     def flush(self) -> None:
-        """Hold nothing back."""
         self._file.flush()
 
     def close(self) -> None:
-        """End the file; a second call does nothing."""
         self._file.close()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def digest(self) -> bytes:
+        return self._digest.digest()
 
 
 def ranges(buffers: Sequence[RowBuffer]) -> Iterator[tuple[list[pa.Table], bytes | None]]:
