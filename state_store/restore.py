@@ -31,6 +31,7 @@ from pyspark_ckpt.state_store.manifest import Manifest, ManifestFile, read_manif
 from pyspark_ckpt.state_store.meta import EMPTY_META, StoreMeta
 from pyspark_ckpt.state_store.names import DeltaName
 from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
+from pyspark_ckpt.state_store.table_check import check_table
 
 PROGRESS_S = 5.0
 LOCAL_COPY, SNAPSHOT, EMPTY_STORE = "local copy", "snapshot", "empty store"
@@ -245,8 +246,6 @@ class Restorer:
         """Raise FormatError about the object ``name`` if the table file in it was damaged when it was stored."""
         if not self.checks_tables:
             return
-        from pyspark_ckpt.state_store.bulk.table_check import check_table  # noqa: PLC0415 - not for every restore
-
         try:
             check_table(path)
         except FormatError as problem:

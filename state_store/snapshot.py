@@ -53,6 +53,7 @@ from pyspark_ckpt.state_store.manifest import (
 from pyspark_ckpt.state_store.meta import FORMAT_VERSION
 from pyspark_ckpt.state_store.names import TABLE_FOLDER, snapshot_name, table_object_name
 from pyspark_ckpt.state_store.notices import Notices
+from pyspark_ckpt.state_store.table_check import checked_chunks
 
 CHUNK_BYTES = 1 << 20
 TAKE_BACK_S = 3600.0
@@ -312,10 +313,8 @@ def _identity(path: Path) -> tuple[int, int, int]:
 
 def _digests(path: Path) -> tuple[str, str]:
     """Sha256 and xxh3 of a table file that is whole. Raises FormatError, StorageError, FileNotFoundError."""
-    from pyspark_ckpt.state_store.bulk.table_check import checked_pieces  # noqa: PLC0415 - only with a first snapshot
-
     sha256, xxh3 = hashlib.sha256(), xxhash.xxh3_128()
-    for piece in checked_pieces(path):
-        sha256.update(piece)
-        xxh3.update(piece)
+    for chunk in checked_chunks(path):
+        sha256.update(chunk)
+        xxh3.update(chunk)
     return sha256.hexdigest(), xxh3.hexdigest()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -43,6 +44,21 @@ _SUFFIX_BYTES = 8
 
 Handle = tuple[int, int]
 """Where a block begins in the file, and its bytes without those at its end."""
+
+
+def check_table(path: Path) -> None:
+    """Read a table file whole. Raises FormatError that names it if it is damaged, OSError."""
+    for _ in checked_chunks(path):
+        pass
+
+
+def checked_chunks(path: Path) -> Iterator[bytes]:
+    """All bytes of a table file, in order: the very bytes whose checksums were found right.
+
+    That the file is whole is known after the last chunk. Raises FormatError that names the file, OSError.
+    """
+    with closing(CheckedTable(path)) as table:
+        yield from table.chunks()
 
 
 class CheckedTable:

@@ -11,7 +11,6 @@ import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.blobs.copying import copy_object, described, fetch, is_copied_by_service, is_intact, send
-from pyspark_ckpt.state_store.bulk.table_check import check_table
 from pyspark_ckpt.state_store.delta import download_delta
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, NotFoundError
 from pyspark_ckpt.state_store.json_objects import Count, read_again
@@ -22,6 +21,7 @@ from pyspark_ckpt.state_store.manifest import ManifestFile, read_manifest
 from pyspark_ckpt.state_store.names import DeltaName, snapshot_name
 from pyspark_ckpt.state_store.restore import stored_damaged
 from pyspark_ckpt.state_store.store_version import THREADS, StoreVersion, Workplace
+from pyspark_ckpt.state_store.table_check import check_table
 
 
 class CopiedObject(msgspec.Struct, frozen=True):

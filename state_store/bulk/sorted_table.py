@@ -150,13 +150,10 @@ class Content:
         """Bytes of all before compression, as they say themselves."""
         return int(np.where(self._kinds == PLAIN, self.size, self._inflated[0]).sum())
 
-    def check(self) -> None:
-        """Raise FormatError for blocks that are damaged."""
-        self._check(self._stored())
-
     def blocks(self) -> list[bytes | memoryview]:
         """Each before compression. Raises FormatError."""
-        stored = self._stored()
+        content = memoryview(self.data)
+        stored = [content[at:end] for at, end in zip(self.at.tolist(), self._ends.tolist(), strict=True)]
         self._check(stored)
         if not self._kinds.any():
             return list(stored)
@@ -169,10 +166,6 @@ class Content:
             ]
         except (OSError, pa.ArrowException) as problem:
             raise self.table.damaged(f"a block cannot be read: {problem}") from problem
-
-    def _stored(self) -> list[memoryview]:
-        content = memoryview(self.data)
-        return [content[at:end] for at, end in zip(self.at.tolist(), self._ends.tolist(), strict=True)]
 
     def _check(self, stored: Sequence[memoryview]) -> None:
         """Raise FormatError for blocks that are damaged, as far as that is seen before they are inflated."""
@@ -206,12 +199,10 @@ class SortedTable:
             raise StorageError(f"Could not open {path}: {problem}") from problem
         try:
             status = os.fstat(self._file)
-            self.size_bytes = status.st_size
+            self._size = status.st_size
             self.identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
             """Of the file: links to it have the same, and its content never changes."""
-            self.footer = self._footer()
-            """Where it says that the list of blocks that are not rows is, and the index."""
-            meta, self._index = self.footer
+            meta, self._index = self._footer()
             self._meta = {key: _handle(value, 0)[0] for key, value in _entries(self._block(meta))}
             self.properties = dict(_entries(self._block(self._meta[b"rocksdb.properties"])))
             """What the file says of itself, by name, in the order of the names."""
@@ -224,11 +215,6 @@ class SortedTable:
     def rows(self) -> int:
         """How many entries it has."""
         return self._count("rocksdb.num.entries")
-
-    @property
-    def meta_blocks(self) -> list[Handle]:
-        """The blocks that are neither rows nor the index, nor the list of these blocks."""
-        return list(self._meta.values())
 
     def close(self) -> None:
         """Let the file go."""
@@ -282,7 +268,7 @@ class SortedTable:
         return Span(self, *self.blocks.within(begin, end))
 
     def _footer(self) -> tuple[Handle, Handle]:
-        footer = self.bytes_at(max(0, self.size_bytes - FOOTER_BYTES), FOOTER_BYTES)
+        footer = self.bytes_at(max(0, self._size - FOOTER_BYTES), FOOTER_BYTES)
         version, magic = struct.unpack_from("<IQ", footer, FOOTER_BYTES - 12)
         if magic != MAGIC or version not in FORMATS or footer[0] != XXH3:
             raise self.damaged(f"it ends like no table of the formats {FORMATS.start} to {FORMATS.stop - 1} with xxh3")
@@ -304,7 +290,7 @@ class SortedTable:
 
     def bytes_at(self, at: int, size: int) -> bytes:
         """A piece of the file. Raises FormatError, StorageError."""
-        if not 0 <= at <= self.size_bytes - size:
+        if not 0 <= at <= self._size - size:
             raise self.damaged("it is too short")
         try:
             content = os.pread(self._file, size, at)

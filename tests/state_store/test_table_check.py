@@ -13,9 +13,9 @@ import pytest
 
 from pyspark_ckpt.state_store.bulk import Packed, RowColumns
 from pyspark_ckpt.state_store.bulk.table_builder import TableBuilder
-from pyspark_ckpt.state_store.bulk.table_check import check_table, checked_pieces
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.table_check import check_table, checked_chunks
 
 COMPAT = Path(__file__).parents[1] / "compat" / "v1"
 Rows = list[tuple[bytes, bytes]]
@@ -127,7 +127,7 @@ def test_whole_files_pass_and_are_given_as_they_are(tmp_path: Path, compression:
         *of_a_database(tmp_path, compression),
     ]
     for path in paths:
-        assert b"".join(checked_pieces(path)) == path.read_bytes(), path
+        assert b"".join(checked_chunks(path)) == path.read_bytes(), path
 
 
 def test_files_of_earlier_releases_and_of_the_jvm_pass(tmp_path: Path) -> None:
@@ -147,10 +147,10 @@ def test_a_file_that_is_gone_is_said_to_be_gone(tmp_path: Path) -> None:
 
 def test_a_file_that_is_changed_while_it_is_read_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, "none", count=40_000, value_bytes=200)
-    pieces = checked_pieces(path)
-    next(pieces)
+    chunks = checked_chunks(path)
+    next(chunks)
     with path.open("r+b") as file:
         file.seek(-60, 2)
         file.write(b"\xff")
     with pytest.raises(FormatError, match="checksum"):
-        list(pieces)
+        list(chunks)
