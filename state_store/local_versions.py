@@ -82,11 +82,16 @@ class LocalVersions:
                 with self._lock:
                     del self._restoring[base]
 
+    def check_what_is_restored(self) -> None:
+        """From now on find also table files that were damaged before they were stored: a reader has found damage."""
+        self._restorer.checks_tables = True
+
     def _restored(self, base: Marker) -> Leased:
         with self._lock:
             folder = self._copies.new_folder()
             local = {copy.marker for copy in self._copies}
-            self._restorer.checks_tables |= self._copies.damaged > 0  # perhaps it came damaged from the remote place
+            if self._copies.damaged:  # perhaps it came damaged from the remote place
+                self.check_what_is_restored()
         try:
             restored = self._restorer.restore(base, folder, local, self._link)
             copy = self._taken_in(folder, restored)

@@ -248,6 +248,7 @@ class Store:
         Whoever leases one keeps it until the lease ends. No error if it is forgotten already.
         """
         with self._lock:
+            self._versions.check_what_is_restored()
             if not self._closed:
                 self._copies.discard_damaged(copy, problem)
 
@@ -433,7 +434,7 @@ class Store:
                     tables = self._copies.live_tables()
                     self._versions.tables = TableCount.of(tables)
                     if any(map(is_keyed, meta.states)):
-                        self._shared.columns.follow(live, tables, self.log)
+                        self._shared.columns.follow(live, tables, self.log, self.discard_damaged)
         except Exception:
             self.log.exception("%s is durable, but has to be restored: the local database failed", transaction.target)
         try:

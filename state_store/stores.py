@@ -207,7 +207,7 @@ class Stores:
     def _free_folder(self, name: str) -> Path:
         """A local folder that no open store has: the last used of those left over of the store, else a new one."""
         its = re.compile(rf"{re.escape(name)}(\.\d+)?")
-        left = [folder for folder in self._left_over - self._adopted if its.fullmatch(folder.name)]
+        left = [folder for folder in self._left_over - self._adopted if its.fullmatch(folder.name) and folder.exists()]
         if left:
             return max(left, key=lambda folder: folder.stat().st_mtime)
         names = itertools.chain([name], (f"{name}.{number}" for number in itertools.count(2)))

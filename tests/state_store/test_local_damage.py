@@ -257,8 +257,7 @@ def test_what_was_left_by_an_earlier_process_is_not_trusted(query: Query, do_dam
     query.batch({"hot": "v"})
     folder = live_folder(query)
     query.lab.restart()
-    if do_damage is not remove_local_folder:
-        do_damage(folder)
+    do_damage(folder)
     query.handle = query.lab.open(keep=1)
     answer = query.begin()
     failure = failure_to_read(query, answer)
