@@ -90,3 +90,27 @@ def test_a_stranger_among_the_pins_is_passed_over(tmp_path: Path) -> None:
     pins.add(7, for_s=10)
     (tmp_path / "_ckpt" / "pins" / "notes.txt").write_text("mine")
     assert pins.oldest() == 7
+
+
+@pytest.mark.parametrize("minutes", [11, 24 * 60, -60])
+def test_nothing_young_goes_because_the_clock_of_a_host_is_ahead(
+    make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch, minutes: int
+) -> None:
+    """Table files of a snapshot that is being made elsewhere, what a young snapshot replaces, and a running upload."""
+    lab = make_lab(retentionGracePeriod="10m")
+    ids = lab.grow_with_snapshots(8)
+    table = lab.remote / "sst" / f"{0:064x}-{0:08x}.sst"
+    upload = lab.remote / ".a.123.tmp"
+    table.write_bytes(b"of a snapshot that is being made")
+    upload.write_bytes(b"half")
+    here, jumped_s = time.time, [0.0]
+    skewed = lambda: here() + jumped_s[0]  # noqa: E731 - two clocks are replaced by it
+    former, lab.server = lab.server, Server(lab.local_dir.with_name("ahead"), lab.options, clock=skewed)
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time", skewed)
+        for jumped_s[0] in (0.0, 60.0 * minutes, 0.0):
+            before = lab.objects()
+            assert clean_up(lab, ids) == 0
+            assert lab.objects() == before
+            ids += lab.grow(lab.open(), 1, len(ids), ids[-1])
+    former.stores.shut_down()
