@@ -90,8 +90,18 @@ class GroupFunctionWithStates:
         with naming(task.ticket, self.declared.uid):
             states = task.at(state)
             with located(f"The function of {self.__name__}", task.where, lambda: key):
-                yield from self.function(key, frames, state, states)
+                results = self.function(key, frames, state, states)
+                self._require_frames(results)
+                yield from results
             task.stage()
+
+    def _require_frames(self, results: object) -> None:
+        if not hasattr(type(results), "__iter__") or hasattr(type(results), "itertuples"):
+            raise InvalidInputError(
+                f"The function {getattr(self.function, '__name__', self.function)!r} of {self.__name__} returned "
+                f"{type(results).__name__}, not an iterable of pandas.DataFrame.",
+                hint="Yield frames, or return a list of them.",
+            )
 
 
 class _GroupsTask:

@@ -13,8 +13,9 @@ PAUSE = timedelta(days=14)
 class Grounded(ckpt.KeyedProcessor):
     """Each departure takes back the timer of the one before, which may be due: rows come before the timers of a batch.
 
-    So a departure looks by itself whether the time was over. That comes to the same for every cut into batches if flights
-    come in the order of time, as here; where they may not, let timers alone decide, as the carts in keyed-state.md do.
+    So a departure looks by itself whether the time was over. That comes to the same for every cut into batches if
+    flights come in the order of time, as here; where they may not, let timers alone decide, as the carts of
+    keyed-state.md do.
     """
 
     last = ckpt.ValueState("last", "timestamp")
