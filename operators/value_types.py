@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from pyspark_ckpt.operators.conversions import EPOCH, EPOCH_DAY, MICROSECOND_NS, NAIVE_EPOCH, Convert, plain_writer
+from pyspark_ckpt.operators.conversions import (
+    EPOCH,
+    EPOCH_DAY,
+    MICROSECOND_NS,
+    NAIVE_EPOCH,
+    Convert,
+    plain_writer,
+    stored_as_they_are,
+)
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -178,7 +186,9 @@ def writer(kind: pa.DataType) -> Convert:
 
     It raises TypeError, ValueError or AttributeError for a value of another type.
     """
-    convert = _writer(kind)
+    convert, same = _writer(kind), stored_as_they_are(kind)
+    if same is not None:
+        return lambda value: value if type(value) is same or value is None else convert(value)
     return lambda value: None if value is None else convert(value)
 
 
