@@ -299,13 +299,13 @@ def fields_of(value: Any, names: Sequence[str]) -> Sequence[Any]:
 
     Raises ValueError, AttributeError.
     """
-    if isinstance(value, Mapping):
+    if not isinstance(value, (tuple, list)):
+        if not isinstance(value, Mapping):
+            return [getattr(value, name) for name in names]
         unknown = [name for name in value if name not in names]
         if unknown:
             raise ValueError(f"there is no field {unknown[0]!r} in {list(names)}")
         return [value.get(name) for name in names]
-    if not isinstance(value, (tuple, list)):
-        return [getattr(value, name) for name in names]
     if len(value) != len(names):
         raise ValueError(f"{len(value)} values are given for the fields {list(names)}")
     return value
