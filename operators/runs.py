@@ -209,8 +209,8 @@ class Work:
                 arrow_values([(value,)], pa.struct([field]))
             except WRONG_VALUE as problem:
                 raise InvalidInputError(
-                    f"{self._who(method)} yielded rows that are not those of the output: column {field.name!r} is of type "
-                    f"{field.type}, and {repr(value)[:200]} is not ({type(value).__name__}): {problem}.",
+                    f"{self._who(method)} yielded rows that are not those of the output: column {field.name!r} is of "
+                    f"type {field.type}, and {repr(value)[:200]} is not ({type(value).__name__}): {problem}.",
                     hint=CONVERT,
                 ) from problem
 
