@@ -162,8 +162,8 @@ class Bound(ABC):
 
     def _mismatch(self, what: str, value: Any, problem: object) -> InvalidInputError:
         return InvalidInputError(
-            f"State {self.name!r}: its {what} is of type {self._kinds[what]}, and {repr(value)[:200]} of type "
-            f"{type(value).__name__} is not: {problem}. The state is of operator {self._uid!r}.",
+            f"State {self.name!r}: its {what} is of type {self._kinds[what]}, and {repr(value)[:200]} is not "
+            f"({type(value).__name__}): {problem}. The state is of operator {self._uid!r}.",
             hint=CONVERT,
         )
 

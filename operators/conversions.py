@@ -65,6 +65,12 @@ def plain_writer(kind: pa.DataType) -> Convert:
     raise InvalidInputError(f"Values of type {kind} cannot be kept as state.")
 
 
+def stored_as_they_are(kind: pa.DataType) -> type | None:
+    """The Python type whose values ``plain_writer`` leaves as they are, whatever they are."""
+    kept = ((pa.types.is_string, str), (pa.types.is_binary, bytes), (pa.types.is_float64, float))
+    return next((same for matches, same in kept if matches(kind)), None)
+
+
 def plain_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Values as a column of a type that is not nested. Raises what ``plain_writer`` and pyarrow raise."""
     if set(map(type, values)) <= _same(kind) and not _has_zones(values, kind):

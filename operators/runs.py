@@ -221,8 +221,8 @@ class Work:
                 arrow_values([(value,)], pa.struct([field]))
             except WRONG_VALUE as problem:
                 raise InvalidInputError(
-                    f"{self._who(method)} yielded {repr(value)[:200]} of type {type(value).__name__} for column "
-                    f"{field.name!r}, which is of type {field.type}: {problem}.",
+                    f"{self._who(method)} yielded rows that are not those of the output: column {field.name!r} is of "
+                    f"type {field.type}, and {repr(value)[:200]} is not ({type(value).__name__}): {problem}.",
                     hint=CONVERT,
                 ) from problem
 

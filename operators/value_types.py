@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from pyspark_ckpt.operators.conversions import EPOCH, EPOCH_DAY, MICROSECOND_NS, NAIVE_EPOCH, Convert, plain_writer
+from pyspark_ckpt.operators.conversions import (
+    EPOCH,
+    EPOCH_DAY,
+    MICROSECOND_NS,
+    NAIVE_EPOCH,
+    Convert,
+    plain_writer,
+    stored_as_they_are,
+)
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -178,7 +186,9 @@ def writer(kind: pa.DataType) -> Convert:
 
     It raises TypeError, ValueError or AttributeError for a value of another type.
     """
-    convert = _writer(kind)
+    convert, same = _writer(kind), stored_as_they_are(kind)
+    if same is not None:
+        return lambda value: value if type(value) is same or value is None else convert(value)
     return lambda value: None if value is None else convert(value)
 
 
@@ -289,13 +299,13 @@ def fields_of(value: Any, names: Sequence[str]) -> Sequence[Any]:
 
     Raises ValueError, AttributeError.
     """
-    if isinstance(value, Mapping):
+    if not isinstance(value, (tuple, list)):
+        if not isinstance(value, Mapping):
+            return [getattr(value, name) for name in names]
         unknown = [name for name in value if name not in names]
         if unknown:
             raise ValueError(f"there is no field {unknown[0]!r} in {list(names)}")
         return [value.get(name) for name in names]
-    if not isinstance(value, (tuple, list)):
-        return [getattr(value, name) for name in names]
     if len(value) != len(names):
         raise ValueError(f"{len(value)} values are given for the fields {list(names)}")
     return value

@@ -277,9 +277,9 @@ def test_none_is_refused_where_a_column_or_a_part_of_it_is_declared_not_null() -
         "map": (spark.MapType(spark.StringType(), spark.LongType(), valueContainsNull=False), {"x": None}),
     }
     for kind, wrong in kinds.values():
-        with pytest.raises(InvalidInputError, match=r"column 'n', .* is None, and is declared NOT NULL"):
+        with pytest.raises(InvalidInputError, match=r"column 'n' .* is None, and is declared NOT NULL"):
             work(("n", kind))._batch("process", [(None,), (wrong,)])
-    with pytest.raises(InvalidInputError, match=r"column 'n', .* 'n' is None, and is declared NOT NULL"):
+    with pytest.raises(InvalidInputError, match=r"column 'n' .* 'n' is None, and is declared NOT NULL"):
         work(("n", spark.LongType()), nullable=False)._batch("process", [(1,), (None,)])
     with pytest.raises(InvalidInputError, match="'n' is None, and is declared NOT NULL"):
         work(("n", spark.LongType()), nullable=False)._shaped("process_batch", pa.table({"n": [1, None]}))
@@ -458,7 +458,7 @@ def test_none_is_no_key_of_a_map_wherever_that_is(name: str, lab: ProgramLab) ->
         for call in ("update", "add", "add_all", "put", "put_all", "reduce", "array", "field"):
             with pytest.raises(InvalidInputError, match=r"State '.*': its .* a map has a key that is None"):
                 CALLS[call](bound, wrong)
-        with pytest.raises(InvalidInputError, match=r"column 'n', .* a map has a key that is None"):
+        with pytest.raises(InvalidInputError, match=r"column 'n' .* a map has a key that is None"):
             work(("n", kind))._batch("process", [(None,), (wrong,)])
 
     lab.look(states(kind, has_keys=False), use)
