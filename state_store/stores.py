@@ -152,11 +152,11 @@ class Stores:
         traffic = Traffic()
         checkpoint = MeteredPlace(self._places(checkpoint_root, options.s3, s3a), traffic)
         if options.remote:
-            folder = remote.query_folder(options.remote, checkpoint)
+            of_query = remote.query_folder(options.remote, checkpoint)
             if caller.run_id:
-                owned = MeteredPlace(self._places(folder, options.s3, s3a), traffic)
+                owned = MeteredPlace(self._places(of_query, options.s3, s3a), traffic)
                 ownership.claim(owned, checkpoint, options.remote)
-            state_dir = f"{folder}/{remote.store_folder(identity)}"
+            state_dir = f"{of_query}/{remote.store_folder(identity)}"
         place = MeteredPlace(self._places(state_dir, options.s3, s3a), traffic)
         access = Access(place.url, checkpoint.url, options, s3a)
         with self._lock:
