@@ -112,7 +112,8 @@ private[ckpt] object StateServer extends Logging {
     * was written to stdout before, by whatever the interpreter loads first, ends with its line.
     */
   private val Program = "import sys; sys.stdout.write(chr(10)); sys.stdout.flush(); " +
-    "sys.version_info >= (3, 10) or sys.exit('pyspark-ckpt needs Python 3.10 or newer, this is ' + sys.version.split()[0]); " +
+    "sys.version_info >= (3, 10) or " +
+    "sys.exit('pyspark-ckpt needs Python 3.10 or newer, this is ' + sys.version.split()[0]); " +
     "sys.path[:1] = [path for path in sys.path[:1] if path]; import runpy; " +
     "runpy.run_module(sys.argv[1], run_name='__main__', alter_sys=True)"
   private val Module = "pyspark_ckpt.state_store"
