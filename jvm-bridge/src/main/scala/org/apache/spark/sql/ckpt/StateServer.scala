@@ -183,7 +183,8 @@ private[ckpt] object StateServer extends Logging {
       case _: java.io.IOException => () // it has ended, and its output says why
     }
     val greeting = new Greeting(stdout)
-    val hello = greeting.await(settings.startTimeoutSeconds).getOrElse(throw notStarted(process, settings, log, greeting))
+    val hello = greeting.await(settings.startTimeoutSeconds)
+      .getOrElse(throw notStarted(process, settings, log, greeting))
     if (hello.has("error")) throw Json.error(hello.get("error"))
     if (hello.path("protocol").asInt != 1) {
       throw CkptErrors.lifecycle(
@@ -216,7 +217,7 @@ private[ckpt] object StateServer extends Logging {
       } else if (!ended) {
         s"see whether that Python starts by itself, set $option to another one, or raise ${Settings.Prefix}startTimeout"
       } else {
-        s"see whether '${settings.python} -m pyspark_ckpt --help' works on that machine, or set $option to another Python"
+        s"see whether '${settings.python} -m pyspark_ckpt --help' works on that machine, or set $option to another one"
       }
     new CkptException(
       "LifecycleError", s"the state server did not start with the Python '${settings.python}': it $how$written",
