@@ -11,7 +11,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
@@ -126,7 +126,8 @@ class Checkpoint:
     def refuse_other_provider(self) -> None:
         """Raise InvalidInputError if the query has state, and keeps it in another provider's store; StorageError."""
         if self.operators():
-            refuse_other_provider(self.place, max(self.newest_version - 1, 0))
+            with suppress(FormatError):  # an offset log that is damaged says nothing of it, and is not needed here
+                refuse_other_provider(self.place, max(self.newest_version - 1, 0))
 
     def look_again(self) -> None:
         """Ask anew which version is the newest, and what its commits are."""
@@ -263,7 +264,7 @@ class Checkpoint:
                 rows = restored.meta.rows
         except CkptError as problem:
             is_missing = isinstance(problem, NotFoundError)
-            return Verified(identity, version, 0, 0, (*problems.found, str(problem))), is_missing
+            return Verified(identity, version, 0, 0, (*problems.found, f"{problem}")), is_missing
         size_bytes = restored.metrics["downloaded_bytes"]
         return Verified(identity, version, rows, size_bytes, tuple(problems.found), digests), False
 

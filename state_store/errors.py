@@ -47,6 +47,10 @@ class CkptError(Exception):
         """The message and what to do: of an error in a worker, Spark's users see nothing else."""
         return with_hint(self.message, self.hint)
 
+    def __format__(self, spec: str) -> str:
+        """The message alone: within the message of another error, which has a hint of its own."""
+        return format(self.message, spec)
+
     @property
     def kind(self) -> str:
         """Class name: what a handler in another process decides by."""

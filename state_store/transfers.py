@@ -71,13 +71,13 @@ class CopyTask:
             except NotFoundError as problem:
                 if not troubles:
                     raise NotFoundError(f"{self.source.identity}: {problem}", hint=problem.hint) from problem
-                reasons = "; ".join((*troubles, str(problem)))
+                reasons = "; ".join((*troubles, f"{problem}"))
                 raise FormatError(f"{self.source.identity} cannot be copied: {reasons}", hint=problem.hint) from problem
             try:
                 copied = self._snapshot(source, target, base) if base in bases else []
             except (FormatError, NotFoundError) as problem:
                 log.warning("%s; an older snapshot and more deltas are copied instead", problem)
-                troubles.append(str(problem))
+                troubles.append(f"{problem}")
                 bases.discard(base)
                 continue
             return Copied([*copied, *self._deltas(source, target, lineage, steps)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import tracemalloc
 from typing import Any
 
@@ -13,6 +14,7 @@ from pyspark_ckpt.state_store.blobs import S3Settings
 from pyspark_ckpt.state_store.blobs.clients import CLIENTS_KEPT
 from pyspark_ckpt.state_store.blobs.s3 import S3Place
 from pyspark_ckpt.state_store.blobs.settings import Credentials
+from pyspark_ckpt.state_store.entrusted import SECRETS_KEPT, Entrusted
 from tests.conftest import MakeLab
 from tests.lab import expected
 from tests.s3_server import S3Service
@@ -65,6 +67,14 @@ def test_one_key_set_more_takes_little(s3: S3Service) -> None:
     finally:
         tracemalloc.stop()
     assert each < 2 << 20
+
+
+def test_of_keys_that_were_entrusted_the_last_are_kept() -> None:
+    entrusted = Entrusted()
+    for number in range(5 * SECRETS_KEPT):
+        entrusted.keep(json.dumps({"number": number, "secrets": {"fs.s3a.access.key": f"key-{number}"}}).encode())
+        assert entrusted.await_secrets(max(0, number - 64)) == {"fs.s3a.access.key": f"key-{max(0, number - 64)}"}
+    assert len(entrusted._secrets) == SECRETS_KEPT
 
 
 def settings(number: int) -> S3Settings:

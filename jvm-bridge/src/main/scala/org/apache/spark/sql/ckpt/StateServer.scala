@@ -112,7 +112,8 @@ private[ckpt] object StateServer extends Logging {
     * was written to stdout before, by whatever the interpreter loads first, ends with its line.
     */
   private val Program = "import sys; sys.stdout.write(chr(10)); sys.stdout.flush(); " +
-    "sys.version_info >= (3, 10) or sys.exit('pyspark-ckpt needs Python 3.10 or newer, this is ' + sys.version.split()[0]); " +
+    "sys.version_info >= (3, 10) or " +
+    "sys.exit('pyspark-ckpt needs Python 3.10 or newer, this is ' + sys.version.split()[0]); " +
     "sys.path[:1] = [path for path in sys.path[:1] if path]; import runpy; " +
     "runpy.run_module(sys.argv[1], run_name='__main__', alter_sys=True)"
   private val Module = "pyspark_ckpt.state_store"
@@ -182,7 +183,8 @@ private[ckpt] object StateServer extends Logging {
       case _: java.io.IOException => () // it has ended, and its output says why
     }
     val greeting = new Greeting(stdout)
-    val hello = greeting.await(settings.startTimeoutSeconds).getOrElse(throw notStarted(process, settings, log, greeting))
+    val hello = greeting.await(settings.startTimeoutSeconds)
+      .getOrElse(throw notStarted(process, settings, log, greeting))
     if (hello.has("error")) throw Json.error(hello.get("error"))
     if (hello.path("protocol").asInt != 1) {
       throw CkptErrors.lifecycle(
@@ -215,7 +217,7 @@ private[ckpt] object StateServer extends Logging {
       } else if (!ended) {
         s"see whether that Python starts by itself, set $option to another one, or raise ${Settings.Prefix}startTimeout"
       } else {
-        s"see whether '${settings.python} -m pyspark_ckpt --help' works on that machine, or set $option to another Python"
+        s"see whether '${settings.python} -m pyspark_ckpt --help' works on that machine, or set $option to another one"
       }
     new CkptException(
       "LifecycleError", s"the state server did not start with the Python '${settings.python}': it $how$written",

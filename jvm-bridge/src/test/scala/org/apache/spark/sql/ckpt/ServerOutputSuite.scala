@@ -70,7 +70,8 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
   }
 
   test("lines that are no log lines end no log") {
-    val odd = Seq("{", "{}", "{\"level\": 3}", "[" * 5000, "{\"a\":" * 5000, "\u0000\uffff", "{\"message\": null}", "null")
+    val odd =
+      Seq("{", "{}", "{\"level\": 3}", "[" * 5000, "{\"a\":" * 5000, "\u0000\uffff", "{\"message\": null}", "null")
     val log = new ServerLog(
       new BoundedLines(new ByteArrayInputStream((odd :+ "the end\n").mkString("\n").getBytes(UTF_8)), 64 << 10), "test")
     log.run()
@@ -84,7 +85,8 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
 
   test("the hello is found whatever comes before it") {
     val hello = "{\"port\": 7, \"pid\": 1, \"protocol\": 1, \"version\": \"1\"}"
-    val noise = Seq("", "{}", "[1]", "{\"port\": 1}", "{\"error\": \"no\"}", "{\"port\": ", "hello", "\u0007", "x" * 5000)
+    val noise =
+      Seq("", "{}", "[1]", "{\"port\": 1}", "{\"error\": \"no\"}", "{\"port\": ", "hello", "\u0007", "x" * 5000)
     for (before <- noise; between <- Seq("\n", "")) {
       val greeting = new Greeting(
         new BoundedLines(new ByteArrayInputStream(s"$before$between$hello\n".getBytes(UTF_8)), 64 << 10))
@@ -113,14 +115,17 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
     path.toString
   }
 
-  private def server(python: String, seconds: Int = 60): StateServer =
-    Engine.get(Settings(Map("python" -> python, "localDir" -> folder.toString, "startTimeout" -> s"${seconds}s"))).server()
+  private def server(python: String, seconds: Int = 60): StateServer = {
+    val options = Map("python" -> python, "localDir" -> folder.toString, "startTimeout" -> s"${seconds}s")
+    Engine.get(Settings(options)).server()
+  }
 
   private def refusal(python: String, seconds: Int = 60): String =
     intercept[CkptException](server(python, seconds)).getMessage
 
   test("a server starts though its Python writes to stdout before it") {
-    assert(server(wrapped("echo Activating the environment; echo '{\"port\": 1}'; echo; printf 'no end of line'")).alive)
+    val noise = "echo Activating the environment; echo '{\"port\": 1}'; echo; printf 'no end of line'"
+    assert(server(wrapped(noise)).alive)
   }
 
   test("a server starts though its Python writes much to stdout before it") {
@@ -143,7 +148,8 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
 
   test("a Python without the package, or that is none, is named with what to do") {
     val empty = Files.createDirectory(folder.resolve("empty"))
-    assert(refusal(wrapped(s"cd $empty; exec $python -S -E -I \"$$@\"")).contains("install pyspark-ckpt into that Python"))
+    val bare = wrapped(s"cd $empty; exec $python -S -E -I \"$$@\"")
+    assert(refusal(bare).contains("install pyspark-ckpt into that Python"))
     assert(refusal("/bin/true").contains("'/bin/true': it ended with status 0"))
     assert(refusal(folder.toString).contains("cannot be started"))
     assert(refusal("/no/such/python").contains("cannot be started"))
