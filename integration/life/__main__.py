@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 
 from integration.conftest import new_session
-from integration.life.course import Course
+from tests.life.course import Course
 from integration.life.play import play
 
 

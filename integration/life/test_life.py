@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.life.course import Course
+from tests.life.course import Course
 from integration.life.play import play
 
 if TYPE_CHECKING:

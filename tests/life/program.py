@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from integration.life.states import DECLARED, PLANS, Plan, added_value, shown
+from tests.life.states import DECLARED, PLANS, Plan, added_value, shown
 from pyspark_ckpt import operators as ckpt
 
 if TYPE_CHECKING:
