@@ -7,13 +7,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from integration.conftest import SHUFFLE_PARTITIONS
-from tests.life.course import DELAY, Course, Run
-from tests.life.program import INPUT, OUTPUT
-from tests.life.truth import Line, Truth
 from integration.operators.providers import OURS
 from integration.operators.sources import Source
 from pyspark_ckpt import operators as ckpt
 from pyspark_ckpt import savepoints
+from tests.life.course import DELAY, Course, Run
+from tests.life.program import INPUT, OUTPUT
+from tests.life.truth import Line, Truth
 
 if TYPE_CHECKING:
     from pathlib import Path

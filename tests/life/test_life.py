@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_ckpt.operators.group_times import GroupTimes
 from pyspark_ckpt.operators.declared_states import with_types
+from pyspark_ckpt.operators.group_times import GroupTimes
 from pyspark_ckpt.operators.partition_task import PartitionTask
-from pyspark_ckpt.operators.plan import HASH, Operator
+from pyspark_ckpt.operators.plan import Operator
 from pyspark_ckpt.operators.processors import Context, states_of
 from pyspark_ckpt.operators.spark_hash import SparkHash
 from pyspark_ckpt.state_store.ticket import read_ticket
