@@ -10,8 +10,8 @@ import traceback
 from pathlib import Path
 
 from integration.conftest import new_session
-from integration.life.course import Course
 from integration.life.play import play
+from tests.life.course import Course
 
 
 def main() -> int:

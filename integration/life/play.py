@@ -7,12 +7,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from integration.conftest import SHUFFLE_PARTITIONS
-from integration.life.course import DELAY, Course, Run
-from integration.life.program import OUTPUT
-from integration.life.truth import Line, Truth
 from integration.operators.providers import OURS
+from integration.operators.sources import Source
 from pyspark_ckpt import operators as ckpt
 from pyspark_ckpt import savepoints
+from tests.life.course import DELAY, Course, Run
+from tests.life.program import INPUT, OUTPUT
+from tests.life.truth import Line, Truth
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +56,8 @@ def _run(
     spark: SparkSession, course: Course, run: Run, folder: Path, checkpoint: Path
 ) -> list[tuple[int, int, Any, list[Line]]]:
     """What each batch of a run was given and has told: its number, the watermark, the rows, the lines."""
-    course.source.write(folder / "input", run.first, run.last)
+    source = Source(INPUT, course.batches)
+    source.write(folder / "input", run.first, run.last)
     settings = {SHUFFLE_PARTITIONS: str(run.partitions), WORKER_MEMORY: "1m"}
     session = OURS.session(spark, **settings)
     recorded: dict[int, list[Line]] = {}
@@ -63,12 +65,12 @@ def _run(
     def collect(frame: DataFrame, batch: int) -> None:
         recorded[batch] = [tuple(row) for row in frame.collect()]
 
-    rows = course.source.stream(session, folder / "input").withWatermark("at", f"{DELAY.seconds} seconds")
+    rows = source.stream(session, folder / "input").withWatermark("at", f"{DELAY.seconds} seconds")
     lines = ckpt.keyed(rows, ["k", "w"], uid="life", order_by="seq").process(course.program(), OUTPUT)
     writer = lines.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint)).foreachBatch(collect)
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
-    files = iter(course.source.batches[run.first : run.last])
+    files = iter(course.batches[run.first : run.last])
     found: list[tuple[int, int, Any, list[Line]]] = []
     for progress in query.recentProgress:
         given = next(files) if progress["numInputRows"] else ()

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from integration.life.states import DECLARED, PLANS, Plan, added_value, shown
 from pyspark_ckpt import operators as ckpt
+from tests.life.states import DECLARED, PLANS, Plan, added_value, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,12 +8,13 @@ from datetime import datetime, timedelta, timezone
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from integration.life.program import FAR_MS, INPUT, PROGRAMS, READS, draw_act
-from integration.life.states import LARGE_CHARS, PLANS
-from integration.operators.sources import Source
+from tests.life.program import FAR_MS, PROGRAMS, READS, draw_act
+from tests.life.states import LARGE_CHARS, PLANS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+Row = tuple[Any, ...]
 
 START = datetime(2024, 5, 1, tzinfo=timezone.utc)
 DELAY = timedelta(minutes=5)
@@ -40,7 +41,7 @@ class Course:
 
     seed: int
     program: Any
-    source: Source
+    batches: Sequence[Sequence[Row]]
     runs: Sequence[Run]
 
     @classmethod
@@ -48,8 +49,8 @@ class Course:
         """Draw one of so many batches with rows."""
         draw = Random(seed)
         program = PROGRAMS[seed % len(PROGRAMS)]
-        source = Source(INPUT, tuple(_Rows(draw, program).batches(batches)))
-        return cls(seed, program, source, tuple(_runs(draw, batches)))
+        rows = tuple(_Rows(draw, program).batches(batches))
+        return cls(seed, program, rows, tuple(_runs(draw, batches)))
 
     def __str__(self) -> str:
         runs = ", ".join(f"{run.action} {run.partitions} [{run.first}:{run.last}]" for run in self.runs)

@@ -7,13 +7,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from integration.life.program import AGAIN_MS, acts_of_timer, bounds_of, fires_again, is_read, map_keys_of
-from integration.life.states import PLANS, Plan, added_value, shown
+from tests.life.program import AGAIN_MS, acts_of_timer, bounds_of, fires_again, is_read, map_keys_of
+from tests.life.states import PLANS, Plan, added_value, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from integration.life.program import Act
+    from tests.life.program import Act
 
 Key = tuple[str, int]
 Line = tuple[str, int, str, str]

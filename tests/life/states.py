@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_type
 
 from pyspark_ckpt import operators as ckpt
 
@@ -38,27 +39,25 @@ def _pair(number: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Type:
-    """A type: its name in DDL and in Arrow, and the value that belongs to a number."""
+    """A type, and the value that belongs to a number."""
 
-    ddl: str
     arrow: pa.DataType
     value: Callable[[int], Any]
 
 
 _PAIR = pa.struct([("a", pa.int64()), ("b", pa.string()), ("c", pa.decimal128(12, 2))])
-LONG = Type("bigint", pa.int64(), lambda number: number - 500)
-TEXT = Type("string", pa.string(), _text)
-DATE = Type("date", pa.date32(), lambda number: date(1969, 12, 1) + timedelta(days=number))
-INSTANT = Type("timestamp", pa.timestamp("us", "UTC"), lambda number: _EPOCH + timedelta(microseconds=number * 1001))
-DECIMAL = Type("decimal(20,4)", pa.decimal128(20, 4), lambda number: Decimal(number * 7 - 3000).scaleb(-4))
-PAIR = Type("struct<a bigint, b string, c decimal(12,2)>", _PAIR, _pair)
-PAIRS = Type(f"array<{PAIR.ddl}>", pa.list_(_PAIR), lambda number: [_pair(number + n) for n in range(number % 3)])
+LONG = Type(pa.int64(), lambda number: number - 500)
+TEXT = Type(pa.string(), _text)
+DATE = Type(pa.date32(), lambda number: date(1969, 12, 1) + timedelta(days=number))
+INSTANT = Type(pa.timestamp("us", "UTC"), lambda number: _EPOCH + timedelta(microseconds=number * 1001))
+DECIMAL = Type(pa.decimal128(20, 4), lambda number: Decimal(number * 7 - 3000).scaleb(-4))
+PAIR = Type(_PAIR, _pair)
+PAIRS = Type(pa.list_(_PAIR), lambda number: [_pair(number + n) for n in range(number % 3)])
 NESTED = Type(
-    "struct<when date, parts map<string,array<bigint>>>",
     pa.struct([("when", pa.date32()), ("parts", pa.map_(pa.string(), pa.list_(pa.int64())))]),
     lambda number: {"when": DATE.value(number), "parts": {f"p{n}": [number, n] for n in range(number % 3)}},
 )
-COUNTED = Type("struct<n bigint, total bigint>", pa.struct([("n", pa.int64()), ("total", pa.int64())]), dict)
+COUNTED = Type(pa.struct([("n", pa.int64()), ("total", pa.int64())]), dict)
 
 
 @dataclass(frozen=True)
@@ -126,17 +125,17 @@ PLANS: Mapping[str, Plan] = {
 
 
 def _declared(name: str, plan: Plan) -> Any:  # noqa: ANN401
-    ddl = [each.ddl for each in plan.types]
+    kinds = [from_arrow_type(each.arrow) for each in plan.types]  # as text they need a session
     if plan.kind == "value":
-        return ckpt.ValueState(name, ddl[0], ttl=plan.ttl)
+        return ckpt.ValueState(name, kinds[0], ttl=plan.ttl)
     if plan.kind == "list":
-        return ckpt.ListState(name, ddl[0], ttl=plan.ttl)
+        return ckpt.ListState(name, kinds[0], ttl=plan.ttl)
     if plan.kind == "map":
-        return ckpt.MapState(name, ddl[0], ddl[1], ttl=plan.ttl)
+        return ckpt.MapState(name, kinds[0], kinds[1], ttl=plan.ttl)
     if plan.kind == "reducing":
-        return ckpt.ReducingState(name, ddl[0], plan.how, ttl=plan.ttl)
+        return ckpt.ReducingState(name, kinds[0], plan.how, ttl=plan.ttl)
     create, add, result = plan.how
-    return ckpt.AggregatingState(name, ddl[0], create=create, add=add, result=result, ttl=plan.ttl)
+    return ckpt.AggregatingState(name, kinds[0], create=create, add=add, result=result, ttl=plan.ttl)
 
 
 DECLARED: Mapping[str, Any] = {name: _declared(name, plan) for name, plan in PLANS.items()}
