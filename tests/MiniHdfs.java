@@ -1,6 +1,7 @@
 import java.io.BufferedReader;
 import java.io.File;
 import java.io.InputStreamReader;
+import java.io.PrintStream;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.SafeModeAction;
 import org.apache.hadoop.hdfs.MiniDFSCluster;
@@ -13,6 +14,8 @@ class MiniHdfs {
     private static MiniDFSCluster.DataNodeProperties stopped;
 
     public static void main(String[] arguments) throws Exception {
+        PrintStream answers = System.out;
+        System.setOut(System.err); // Nodes that stop have words of their own.
         Configuration conf = new Configuration();
         conf.set("hdfs.minidfs.basedir", new File(arguments[0]).getAbsolutePath());
         conf.set("dfs.namenode.rpc-bind-host", "127.0.0.1");
@@ -20,11 +23,11 @@ class MiniHdfs {
         conf.set("dfs.datanode.hostname", "127.0.0.1");
         try (MiniDFSCluster cluster = new MiniDFSCluster.Builder(conf).numDataNodes(1).build()) {
             cluster.waitActive();
-            System.out.println("hdfs://127.0.0.1:" + cluster.getNameNodePort());
+            answers.println("hdfs://127.0.0.1:" + cluster.getNameNodePort());
             BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
             for (String order = orders.readLine(); order != null; order = orders.readLine()) {
                 obey(order, cluster);
-                System.out.println(order);
+                answers.println(order);
             }
             cluster.shutdown(true);
         } catch (Exception problem) {

@@ -86,8 +86,7 @@ class HdfsService:
         if self.orders is None:
             pytest.skip(f"NOT RUN: an order for the name node ({order}), which the HDFS of {ADDRESS} does not take.")
         tell(self.orders.stdin, order)
-        while next_line(self.orders) != order:
-            pass  # a node that stops has its own words
+        assert next_line(self.orders) == order
 
 
 @contextmanager

@@ -25,10 +25,10 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from functools import cache, partial
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 import xxhash
-from hdfs_native import Client, FileReader, FileStatus, FileWriter
+from hdfs_native import Client, FileReader, FileStatus, WriteOptions
 
 from pyspark_ckpt.state_store.blobs.hdfs_errors import (
     CLIENT_ERRORS,
@@ -45,6 +45,9 @@ from pyspark_ckpt.state_store.blobs.place import Blob, Sink, checked_name
 from pyspark_ckpt.state_store.blobs.silent_calls import DaemonThreads, within_try
 from pyspark_ckpt.state_store.blobs.spool import PIECE_BYTES, Spool
 from pyspark_ckpt.state_store.errors import ConflictError
+
+if TYPE_CHECKING:
+    from hdfs_native._internal import RawFileWriter
 
 FIRST_LOOK_S, LAST_LOOK_S = 0.02, 0.32
 """Pauses before a look whether a file that is being closed is complete: they double from the first to the last."""
@@ -329,7 +332,7 @@ class _Upload:
         self._place, self._path, self._where = place, path, where
         self._spool, self._content = Spool(), xxhash.xxh3_128()
         self._temporary = ""
-        self._writer: FileWriter | None = None
+        self._writer: RawFileWriter | None = None
         self._sent = 0
         self._is_closed = self._is_left = False
         self._touched = time.monotonic()
@@ -376,7 +379,8 @@ class _Upload:
         folder, _, name = self._path.rpartition("/")
         self._temporary = temporary = f"{folder}/.{name}.{uuid.uuid4().hex}{_TEMPORARY}"
         self._sent = 0
-        self._writer = self._call(lambda client: client.create(temporary))
+        # Not by the class for files of Python: as one of them is forgotten it is closed, which may take a minute.
+        self._writer = self._call(lambda client: client.inner.create(temporary, WriteOptions()))
 
     def _send(self) -> None:
         """Write what the file has not yet."""
