@@ -26,6 +26,7 @@ from pyspark_ckpt.session import configure, jar_path, spark_conf  # noqa: E402
 from pyspark_ckpt.state_store.errors import (  # noqa: E402
     CkptError,
     ConflictError,
+    DamagedCopyError,
     FormatError,
     InternalError,
     InvalidInputError,
@@ -69,6 +70,7 @@ __all__ = [
     "ConflictError",
     "Context",
     "Counter",
+    "DamagedCopyError",
     "FormatError",
     "InternalError",
     "InvalidInputError",

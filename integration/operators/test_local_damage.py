@@ -39,7 +39,9 @@ QUERIES = {
 
 def local_folders(spark: SparkSession) -> list[Path]:
     """Those of the state servers of this session."""
-    blocks = spark._jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager().localDirsString()
+    jvm = spark._jvm
+    assert jvm is not None
+    blocks = jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager().localDirsString()
     return [path for block in blocks for path in Path(block).parent.rglob("ckpt-*/server") if path.is_dir()]
 
 

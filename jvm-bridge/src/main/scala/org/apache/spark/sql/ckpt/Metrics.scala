@@ -62,9 +62,10 @@ private[ckpt] object Metrics {
 
   val all: Seq[StateStoreCustomMetric] = Seq(
     LoadTime, CatchUpTime, Restores, ReplayedDeltas, DamagedCopies, CacheHits, CacheMisses, ExistenceReads, WrittenRows,
-    ExpiredRows, FiredTimers, LateRows, SpilledRuns, SealTime, ServerTime, UploadTime, IngestTime, DeltaBytes, WriteRequests, ReadRequests,
-    ListRequests, DeleteRequests, UploadedBytes, DownloadedBytes, PlaceWait, SnapshotLag, SnapshotLagBytes,
-    ScrubbedObjects, HealedObjects, DamagedObjects, Tables, TableBytes, InternalRows, CacheBytes, WriteSetBytes)
+    ExpiredRows, FiredTimers, LateRows, SpilledRuns, SealTime, ServerTime, UploadTime, IngestTime, DeltaBytes,
+    WriteRequests, ReadRequests, ListRequests, DeleteRequests, UploadedBytes, DownloadedBytes, PlaceWait, SnapshotLag,
+    SnapshotLagBytes, ScrubbedObjects, HealedObjects, DamagedObjects, Tables, TableBytes, InternalRows, CacheBytes,
+    WriteSetBytes)
 
   /** Of one store: Spark shows the largest ones, as `ckptRestoreForecastMs.partition_<number>_<store>`. */
   final case class RestoreForecast(
