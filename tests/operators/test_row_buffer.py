@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_ckpt.operators.plan import HASH
 from pyspark_ckpt.operators.row_buffer import RANGES, RowBuffer, ranges
-from pyspark_ckpt.state_store.errors import InternalError, StorageError
+from pyspark_ckpt.state_store.errors import InternalError
 
 SCHEMA = pa.schema([("text", pa.string()), (HASH, pa.int32())])
 
@@ -72,22 +72,3 @@ def test_rows_of_one_range_are_given_once_when_others_are_empty(tmp_path: Path) 
 def test_rows_without_a_hash_are_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(InternalError, match=HASH):
         RowBuffer(pa.schema([("text", pa.string()), ("hash", pa.int32())]), 1, tmp_path / "rows")
-
-
-@pytest.mark.parametrize("harm", ["a bit", "half", "nothing", "longer", "gone"])
-def test_rows_that_the_local_disk_has_damaged_are_refused_by_the_name_of_their_file(harm: str, tmp_path: Path) -> None:
-    buffer = RowBuffer(SCHEMA, 0, tmp_path / "rows")
-    buffer.add(rows_of(list(range(100))))
-    buffer.seal()
-    (path,) = (tmp_path / "rows").iterdir()
-    content = bytearray(path.read_bytes())
-    if harm == "gone":
-        path.unlink()
-    else:
-        content[len(content) // 2] ^= 1 if harm == "a bit" else 0
-        end = {"half": len(content) // 2, "nothing": 0}.get(harm, len(content))
-        path.write_bytes(content[:end] + (b"\0" if harm == "longer" else b""))
-    with pytest.raises(StorageError, match=path.name) as caught:
-        buffer.take(int(path.stem))
-    assert caught.value.retryable
-    buffer.close()
