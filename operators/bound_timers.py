@@ -108,10 +108,10 @@ class BoundTimers(Timers):
         return 0
 
     def _put(self, at_us: int, row: bytes, *, there: bool) -> None:
-        key, rounded = timer_key(at_us, row), rounded_key(at_us, row)
+        key = timer_key(at_us, row)
         self._rows.put(key, there=there)
-        if rounded is not None:
-            self._replaced.add(rounded)
+        if at_us % MICROSECONDS:
+            self._replaced.add(rounded_key(at_us, row))
         if there and at_us <= self._now_ms * MICROSECONDS:
             heappush(self._due, key)
 

@@ -33,6 +33,8 @@ from pyspark_ckpt.state_store.ticket import Ticket
 
 LOG_BYTES = 8 << 20
 """Rows that are together larger than this become a table file."""
+_LIVES_BITS = 48
+"""No version is as large as to need more."""
 PORTION = 1024
 """Rows of a frame that is kept apart."""
 _CHECKSUM_BYTES = 8
@@ -54,6 +56,7 @@ class GroupSession(WorkerSession):
         self._staging = staging = Path(ticket.staging)
         earlier = len(list(staging.glob(f"groups-*{SUFFIX}")))
         self.is_first = earlier == 0
+        self.new_life += earlier << _LIVES_BITS  # a group may clear and fill a list that it began in an earlier one
         self.name = f"groups-{earlier:04d}-{uuid.uuid4().hex[:12]}"
         self._swept_path = staging / "groups-swept"
         self._swept: Mapping[bytes, bytes | None] = {} if self.is_first else dict(_read_swept(self._swept_path))

@@ -87,7 +87,14 @@ class GroupFunctionWithStates:
         """Process the group's rows. What is written is staged when the last output row has been taken."""
         task = _task(self, state)
         with naming(task.ticket, self.declared.uid):
-            yield from self.function(key, frames, state, task.at(state))
+            results = self.function(key, frames, state, task.at(state))
+            if not hasattr(type(results), "__iter__") or hasattr(type(results), "itertuples"):
+                raise InvalidInputError(
+                    f"The function {getattr(self.function, '__name__', self.function)!r} of {self.__name__} returned "
+                    f"{type(results).__name__}, not an iterable of pandas.DataFrame.",
+                    hint="Yield frames, or return a list of them.",
+                )
+            yield from results
             task.stage()
 
 

@@ -37,13 +37,15 @@ class TimerRow(NamedTuple):
 def timer_key(at_us: int, row: bytes) -> bytes:
     """The key of a timer of ``row``, which begins with its hash."""
     at_ms, rest = divmod(at_us, MICROSECONDS)
-    between = _REST.pack(_HAS_REST, rest) if rest else b""
-    return INSTANT.pack(at_ms + _ZERO) + between + row[HASH_BYTES:] + row[:HASH_BYTES]
+    instant = INSTANT.pack(at_ms + _ZERO)
+    if rest:
+        instant += _REST.pack(_HAS_REST, rest)
+    return instant + row[HASH_BYTES:] + row[:HASH_BYTES]
 
 
-def rounded_key(at_us: int, row: bytes) -> bytes | None:
-    """Where a release before this one has the timer, unless that is where it still is."""
-    return timer_key(rounded_up_ms(at_us) * MICROSECONDS, row) if at_us % MICROSECONDS else None
+def rounded_key(at_us: int, row: bytes) -> bytes:
+    """Where a release before this one has the timer."""
+    return timer_key(rounded_up_ms(at_us) * MICROSECONDS, row)
 
 
 def read_timer_key(key: bytes) -> TimerRow:

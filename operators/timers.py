@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pyspark_ckpt.operators.states import Declared
 from pyspark_ckpt.operators.value_types import EPOCH, microseconds_at
@@ -96,6 +96,8 @@ def rounded_up_ms(micros: int) -> int:
 
 def microseconds_of(at: object) -> int:
     """An instant that a timer is set to, in microseconds since 1970. Raises InvalidInputError for what is none."""
+    if type(at) is int and abs(at) < _MOST_MS:
+        return at * MICROSECONDS
     if isinstance(at, datetime):
         if getattr(at, "nanosecond", 0):
             raise InvalidInputError(
@@ -106,7 +108,7 @@ def microseconds_of(at: object) -> int:
             return microseconds_at(at)
         except (TypeError, ValueError, OverflowError) as problem:  # of pandas, NaT is a datetime
             raise _no_instant(at) from problem
-    if isinstance(at, bool) or not isinstance(at, SupportsIndex):
+    if isinstance(at, bool) or not hasattr(at, "__index__"):
         raise _no_instant(at)
     at_ms = operator.index(at)
     if abs(at_ms) >= _MOST_MS:

@@ -91,6 +91,8 @@ class WorkerSession:
         self._cursors: dict[bytes, list[Cursor]] = {}
         self.version = ticket.version + 1
         """What the task's commit makes."""
+        self.new_life = self.version
+        """Names the lives of lists that begin in this session, and none that began in another."""
         self.position = Position()
         self.keys = keys
         self.now_ms = now_ms

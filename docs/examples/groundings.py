@@ -11,30 +11,34 @@ PAUSE = timedelta(days=14)
 
 
 class Grounded(ckpt.KeyedProcessor):
-    """Each departure is kept until its time is over: by then another one has come, or the aircraft is grounded.
+    """Each departure takes back the timer of the one before, which may be due: rows come before the timers of a batch.
 
-    Rows come before the timers that are due. So they only add to state, and timers decide: that comes
-    to the same whatever batches the departures come in, and in whatever order.
+    So a departure looks by itself whether the time was over. That comes to the same for every cut into batches if
+    flights come in the order of time, as here; where they may not, let timers alone decide, as the carts of
+    keyed-state.md do.
     """
 
-    departures = ckpt.MapState("departures", "timestamp", "boolean")
-    over = ckpt.Timers("over", clock="event")
+    last = ckpt.ValueState("last", "timestamp")
+    idle = ckpt.Timers("idle", clock="event")
 
     def process(self, ctx, key, rows):
         for row in rows:
-            self.departures.put(row.departure, True)
-            self.over.register(row.departure + PAUSE)
+            last = self.last.value()
+            if last is not None:
+                self.idle.delete(last + PAUSE)
+                if row.departure - last >= PAUSE:  # the timer is due, and would come after this row
+                    yield key.tailnum, last
+            self.last.update(row.departure)
+            self.idle.register(row.departure + PAUSE)
 
     def on_timer(self, ctx, key, timer):
-        departure = timer.at - PAUSE
-        self.departures.remove(departure)
-        if next(self.departures.keys(), timer.at) >= timer.at:  # none until the time was over
-            yield key.tailnum, departure
+        yield key.tailnum, self.last.value()
+        self.last.clear()
 
 
 def query(flights: DataFrame) -> DataFrame:
     known = flights.where("tailnum is not null").withWatermark("departure", "1 hour")
-    return ckpt.keyed(known, by="tailnum", uid="groundings").process(
+    return ckpt.keyed(known, by="tailnum", uid="groundings", order_by="departure").process(
         Grounded(), output="tailnum string, last_departure timestamp"
     )
 

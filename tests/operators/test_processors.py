@@ -306,5 +306,5 @@ def test_a_vector_processor_is_told_the_call_for_many_keys() -> None:
         def process_batch(self, *_: Any) -> None: ...  # noqa: ANN401
 
     with pytest.raises(InvalidInputError) as problem:
-        Columns().n = 5  # type: ignore[misc]
+        Columns().n = 5
     assert "self.n.put(keys, values)" in problem.value.hint

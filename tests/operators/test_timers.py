@@ -314,7 +314,7 @@ def test_a_rounded_timer_that_is_set_again_at_its_millisecond_is_one_timer(tmp_p
         (pd.NaT, "A timer is set to NaT"),
         (pd.Timestamp(1001, unit="ns"), "timers have microseconds"),
         (np.float64(5), "A timer is set to"),
-        (np.bool_(True), "A timer is set to"),  # noqa: FBT003 - it is the value
+        (np.bool_(True), "A timer is set to"),
     ],
 )
 def test_instants_of_other_libraries_are_refused_where_they_are_none(at: Any, match: str, tmp_path: Path) -> None:  # noqa: ANN401
