@@ -41,7 +41,7 @@ class Course:
 
     seed: int
     program: Any
-    batches: Sequence[Sequence[Row]]
+    batches: tuple[tuple[Row, ...], ...]
     runs: Sequence[Run]
 
     @classmethod
