@@ -20,7 +20,7 @@ START = datetime(2024, 5, 1, tzinfo=timezone.utc)
 DELAY = timedelta(minutes=5)
 STEP = timedelta(minutes=9)
 """Of the watermark from batch to batch, about."""
-KEYS = [(f"key {n}" * (1 + n % 3), n * 1_000_003) for n in range(14)]
+KEYS = [(f"key {n}" * (1 + n % 3), n * 1_000_003) for n in range(10)]
 MOST_PARTITIONS = 5
 _ACTION_NAMES = ("restart", "savepoint", "canonical", "rescale")
 
@@ -41,7 +41,7 @@ class Course:
 
     seed: int
     program: Any
-    batches: Sequence[Sequence[Row]]
+    batches: tuple[tuple[Row, ...], ...]
     runs: Sequence[Run]
 
     @classmethod
@@ -93,7 +93,7 @@ class _Rows:
         draw = self._draw
         self._seq += 1
         at = START + number * STEP + timedelta(seconds=draw.randrange(int(DELAY.total_seconds())))
-        acts: list[Any] = [draw_act(draw) for _ in range(draw.randint(1, 5))]
+        acts: list[Any] = [draw_act(draw) for _ in range(draw.randint(2, 9))]
         acts += [self._timer(number, key) for _ in range(draw.choice((0, 0, 1, 2)))]
         draw.shuffle(acts)
         if is_last:

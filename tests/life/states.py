@@ -57,7 +57,7 @@ NESTED = Type(
     pa.struct([("when", pa.date32()), ("parts", pa.map_(pa.string(), pa.list_(pa.int64())))]),
     lambda number: {"when": DATE.value(number), "parts": {f"p{n}": [number, n] for n in range(number % 3)}},
 )
-COUNTED = Type(pa.struct([("n", pa.int64()), ("total", pa.int64())]), dict)
+COUNTED = Type(pa.struct([("n", pa.int64()), ("total", pa.int64())]), lambda number: {"n": 1, "total": number})
 
 
 @dataclass(frozen=True)
