@@ -201,7 +201,9 @@ def _decimal_writer(kind: pa.DataType) -> Convert:
 
     def write(value: Any) -> Decimal:
         if not isinstance(value, (Decimal, int, np.integer)) or isinstance(value, bool):
-            raise ValueError(f"{_shown(value)} does not fit into decimal({kind.precision},{kind.scale})")
+            raise ValueError(  # noqa: TRY004 - as for numbers that do not fit
+                f"{_shown(value)} does not fit into decimal({kind.precision},{kind.scale})"
+            )
         number = value if isinstance(value, Decimal) else Decimal(int(value))
         if not number.is_finite() or number.copy_abs() >= most:
             raise ValueError(f"{value} does not fit into decimal({kind.precision},{kind.scale})")
