@@ -200,7 +200,11 @@ def _decimal_writer(kind: pa.DataType) -> Convert:
     step, most = Decimal(1).scaleb(-kind.scale), Decimal(10) ** (kind.precision - kind.scale)
 
     def write(value: Any) -> Decimal:
-        number = value if isinstance(value, Decimal) else Decimal(whole_number(value))
+        if not isinstance(value, (Decimal, int, np.integer)) or isinstance(value, bool):
+            raise ValueError(  # noqa: TRY004 - as for numbers that do not fit
+                f"{_shown(value)} does not fit into decimal({kind.precision},{kind.scale})"
+            )
+        number = value if isinstance(value, Decimal) else Decimal(int(value))
         if not number.is_finite() or number.copy_abs() >= most:
             raise ValueError(f"{value} does not fit into decimal({kind.precision},{kind.scale})")
         exact = number.quantize(step, context=EXACT)

@@ -178,7 +178,8 @@ def normalised(column: pa.Array) -> pa.Array:
 
 def _comparable(numbers: NDArray[Any]) -> NDArray[Any]:
     """Floats with one zero and one NaN."""
-    comparable = numbers + 0.0
+    with np.errstate(invalid="ignore"):  # a NaN that signals is one as well
+        comparable = numbers + 0.0
     comparable[np.isnan(comparable)] = np.nan
     return comparable
 

@@ -140,7 +140,7 @@ class Lives:
             return {key: item for key, item in pairs if getattr(key, "__hash__", None) and not isinstance(key, tuple)}
         if pa.types.is_list(kind):
             return [self.value(kind.value_type) for _ in range(count)]
-        fitting = [each for each in VALUES if self.attempt(lambda each=each: arrow_values([each], kind)) is not None]
+        fitting = [each for each in VALUES if self.attempt(partial(arrow_values, [each], kind)) is not None]
         return self.random.choice(fitting or [None])
 
     def attempt(self, act: Callable[[], Any]) -> Any:  # noqa: ANN401
@@ -157,7 +157,7 @@ class Lives:
         column.validate(full=True)
         self.attempt(lambda: python_values(column))
         self.attempt(lambda: python_values(column.slice(self.random.randrange(len(column) + 1))))
-        if pa.types.is_floating(column.type):
+        if column.type in {pa.float32(), pa.float64()}:
             assert floats_of_numbers(in_order_as_numbers(column), column.type).null_count == column.null_count
         batch = pa.record_batch([column], names=["it"])
         read = pa.ipc.read_record_batch(batch.serialize(), batch.schema)
@@ -182,7 +182,7 @@ class Lives:
         self.use(column)
         part = column.slice(self.random.randrange(len(column) + 1))
         for other in (kind, self.kind(), self.kind(0, PLAIN + OTHERS)):
-            cast = self.attempt(lambda other=other: exact_column(part, other))
+            cast = self.attempt(partial(exact_column, part, other))
             if cast is not None:
                 assert len(cast) == len(part)
                 self.use(cast)
@@ -227,7 +227,7 @@ class Lives:
         made = [self.damage(each) for each in stored if each is not None]
         for column in self.attempt(lambda: codec.decode_columns(made)) or []:
             self.use(column)
-            self.attempt(lambda column=column: codec.encode_columns([column]))
+            self.attempt(partial(codec.encode_columns, [column]))
 
     def rows(self) -> None:
         """Words at random, which say small numbers more often than not, are read as rows of Spark."""
@@ -239,13 +239,19 @@ class Lives:
         batch = self.attempt(lambda: read_rows(rows, schema))
         self.attempt(lambda: row_reader(schema)(rows[0]))
         for column in [] if batch is None else batch.columns:
-            if self.attempt(lambda column=column: column.validate(full=True) or True):
+            if self.attempt(partial(validated, column)) is not None:
                 self.use(column)
 
     def word(self) -> int:
         """A bitmap, a count, an offset with a size, or anything."""
         place = self.random.randrange(0, 96, 8) << 32 | self.random.choice([0, 1, 8, 16, 24, 32])
         return self.random.choice([0, 0, 1, 2, 8, 16, 24, place, place, place, self.random.randrange(1 << 64)])
+
+
+def validated(column: pa.Array) -> pa.Array:
+    """The column. Raises ArrowInvalid for one that is damaged."""
+    column.validate(full=True)
+    return column
 
 
 def main(seed: int, rounds: int) -> None:

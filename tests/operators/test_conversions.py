@@ -321,13 +321,9 @@ def test_none_is_no_element_of_a_list_and_removes_the_entry_of_a_map_for_every_t
 
     def one_by_one(bound: Any) -> None:  # noqa: ANN401
         bound.at("a")
-        for call in (
-            lambda: bound["list"].add(None),
-            lambda: bound["list"].add_all([value, None]),
-            lambda: bound["list"].update([None]),
-        ):
+        for call, given in (("add", None), ("add_all", [value, None]), ("update", [None])):
             with pytest.raises(InvalidInputError, match="State 'list' of operator 'it': a list has no element"):
-                call()
+                getattr(bound["list"], call)(given)
         assert not bound["list"].exists()
         bound["map"].put_all({"a": value, "b": value, "c": None})
         bound["map"].put("a", None)
@@ -402,8 +398,8 @@ def test_structs_and_arrays_are_reduced_in_sparks_order(lab: ProgramLab) -> None
         for given in ((NAN, "a"), (1.0, None), {"f": 1.0, "t": "b"}, (None, "z")):
             bound["least"].add(given)
             bound["most"].add(given)
-        for given in ([1.0], [1.0, None], [NAN], [float("inf"), 5.0]):
-            bound["long"].add(given)
+        for elements in ([1.0], [1.0, None], [NAN], [float("inf"), 5.0]):
+            bound["long"].add(elements)
         assert bound["least"].get() == (None, "z")
         assert np.isnan(bound["most"].get().f)
         assert np.isnan(bound["long"].get()).tolist() == [True]
