@@ -41,9 +41,8 @@ _SETTINGS = {
 }
 
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """A local session with our jar on its class path; each test picks its provider per query."""
+def new_session() -> SparkSession:
+    """A local session with our jar on its class path."""
     from pyspark.sql import SparkSession
 
     import pyspark_ckpt
@@ -52,6 +51,12 @@ def spark() -> Iterator[SparkSession]:
     builder = pyspark_ckpt.configure(SparkSession.builder.master("local[2]").appName("integration"))
     for key, value in _SETTINGS.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    return builder.getOrCreate()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A local session with our jar on its class path; each test picks its provider per query."""
+    session = new_session()
     yield session
     session.stop()

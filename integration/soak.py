@@ -2,14 +2,16 @@
 
 Each round is decided by its seed: where state is kept (with the checkpoint, in a folder, in S3 behind a faulty network,
 in HDFS), the checkpoint format, the cluster, options, and which processes are killed and when, while all queries of the
-crash tests run. At the end of a round output, state and every stored object must be right. The first round that is
-not ends the run with exit code 1; its seed, its choices and its folder are printed.
+crash tests run. At the end of a round output, state and every stored object must be right. Then the random life of a
+keyed program with the round's seed (``integration.life``) must be what dicts say. The first round that is not right
+ends the run with exit code 1; its seed, its choices and its folder are printed.
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -84,6 +86,7 @@ def main() -> int:
             faults.next = lambda _method, _number: draw.choice(KINDS) if draw.random() < FAULTY_SHARE else None  # noqa: B023
             try:
                 _run(one, reference, reach, faults, scratch / str(seed))
+                _live(seed)
             except Exception:  # noqa: BLE001 - whatever is wrong: say so and how to see it again
                 traceback.print_exc()
                 print(f"FAILED: {one}\nagain: --seed {seed}; left for you: {scratch / str(seed)}", flush=True)
@@ -111,6 +114,13 @@ def _run(one: Round, reference: Reference, reach: Mapping[str, str], faults: Fau
         if command(["checkpoint", "verify", str(folder / name / "checkpoint"), *options]):
             raise AssertionError(f"{name}: a stored object is wrong")
     print(f"  {', '.join(chaos.done)}; network: {dict(faults.seen)}", flush=True)
+
+
+def _live(seed: int) -> None:
+    """Play one random life, in a process of its own; it prints how to play it again."""
+    command_line = [sys.executable, "-m", "integration.life", "--seed", str(seed), "--seeds", "1"]
+    if subprocess.run(command_line, check=False).returncode:
+        raise AssertionError(f"the random life of a keyed program differs: {' '.join(command_line[1:])}")
 
 
 def _places(stack: ExitStack, scratch: Path, faults: Faults) -> tuple[dict[str, str], dict[str, str]]:

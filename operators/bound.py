@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 from msgspec import UNSET
 
 from pyspark_ckpt.operators.columns import arrow_values
+from pyspark_ckpt.operators.conversions import CONVERT, WRONG_VALUE
+from pyspark_ckpt.operators.ended_lives import EndedEntryRows, EndedKeyRows, EndedLife, EndedListRows
 from pyspark_ckpt.operators.entry_rows import EntryRows
 from pyspark_ckpt.operators.evolution import EvolvedCodec, Schemas, schemas_of
+from pyspark_ckpt.operators.exact_columns import exact_column
 from pyspark_ckpt.operators.expiry import ExpiryIndex, TimedEntryRows, TimedKeyRows
 from pyspark_ckpt.operators.key_rows import KeyRows
 from pyspark_ckpt.operators.list_rows import ListRows, TimedListRows
@@ -29,9 +32,6 @@ if TYPE_CHECKING:
     from pyspark_ckpt.operators.worker_session import WorkerSession
 
 Row: TypeAlias = "tuple[bytes, bytes | None]"
-
-WRONG_VALUE = (TypeError, ValueError, AttributeError, struct.error, OverflowError)
-"""What codecs raise for a value of another type."""
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,14 @@ class Bound(ABC):
         """Raises InvalidInputError if stored values cannot be read as the declared type."""
         state, session = binding.state, binding.session
         self.name = state.name
+        self._uid = session.descriptors[binding.number].encoder.get("keyed", "")
         self.number = binding.number
         self._kinds = binding.kinds
         *_, self._what = binding.kinds  # the values; the keys of a map come first
         self._codec = self._codec_of_values(binding)
         self._at: Position = session.position
         self._session = session
-        self._life: Life | None = None if state.ttl is None else Life(state.ttl, session.now_ms[state.ttl.clock])
+        self._life = _life_of(binding)
         self.index = None if binding.index is None else ExpiryIndex(binding.index, session)
 
     @abstractmethod
@@ -122,16 +123,23 @@ class Bound(ABC):
 
     def _key_rows(self) -> KeyRows | TimedKeyRows:
         rows = KeyRows(self.number, self._session)
-        return rows if self._life is None or self.index is None else TimedKeyRows(rows, self._life, self.index)
+        if self._life is None or self.index is None:
+            return rows
+        timed = EndedKeyRows if isinstance(self._life, EndedLife) else TimedKeyRows
+        return timed(rows, self._life, self.index)
 
     def _entry_rows(self) -> EntryRows | TimedEntryRows:
         rows = EntryRows(self.number, self._session)
-        return rows if self._life is None or self.index is None else TimedEntryRows(rows, self._life, self.index)
+        if self._life is None or self.index is None:
+            return rows
+        timed = EndedEntryRows if isinstance(self._life, EndedLife) else TimedEntryRows
+        return timed(rows, self._life, self.index)
 
     def _list_rows(self) -> ListRows:
         if self._life is None or self.index is None:
             return ListRows(self.number, self._session)
-        return TimedListRows(self.number, self._session, self._life, self.index)
+        timed = EndedListRows if isinstance(self._life, EndedLife) else TimedListRows
+        return timed(self.number, self._session, self._life, self.index)
 
     def _codec_of_values(self, binding: Binding) -> ValueCodec:
         """The codec that reads all schemas that values were ever written by."""
@@ -150,12 +158,13 @@ class Bound(ABC):
         try:
             return self._codec.encode(value)
         except WRONG_VALUE as problem:
-            raise self._mismatch(self._what, value) from problem
+            raise self._mismatch(self._what, value, problem) from problem
 
-    def _mismatch(self, what: str, value: Any) -> InvalidInputError:
-        shown = repr(value)
+    def _mismatch(self, what: str, value: Any, problem: object) -> InvalidInputError:
         return InvalidInputError(
-            f"State {self.name!r}: its {what} is of type {self._kinds[what]}, and {shown[:200]} is not.",
+            f"State {self.name!r}: its {what} is of type {self._kinds[what]}, and {repr(value)[:200]} is not "
+            f"({type(value).__name__}): {problem}. The state is of operator {self._uid!r}.",
+            hint=CONVERT,
         )
 
     def _column(self, what: str, values: pa.Array, count: int, kind: pa.DataType | None = None) -> pa.Array:
@@ -163,13 +172,21 @@ class Bound(ABC):
         kind = kind or self._kinds[what]
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
-        if not isinstance(values, pa.Array):
-            values = arrow_values(values, kind)
-        if len(values) != count:
-            raise InvalidInputError(f"State {self.name!r}: {len(values)} values are given for {count} keys.")
-        if values.type != kind:
-            try:
-                return values.cast(kind)
-            except pa.ArrowException as problem:
-                raise self._mismatch(what, values.type) from problem
-        return values
+        if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+            values = pa.array(values)
+        try:
+            column = exact_column(values, kind) if isinstance(values, pa.Array) else arrow_values(values, kind)
+        except WRONG_VALUE as problem:
+            shown = values.type if isinstance(values, pa.Array) else values
+            raise self._mismatch(what, shown, problem) from problem
+        if len(column) != count:
+            raise InvalidInputError(f"State {self.name!r}: {len(column)} values are given for {count} keys.")
+        return column
+
+
+def _life_of(binding: Binding) -> Life | None:
+    """The time to live of a state: an ended one if earlier programs gave it one, for which there is still an index."""
+    ttl = binding.state.ttl
+    if ttl is None:
+        return None if binding.index is None else EndedLife()
+    return Life(ttl, binding.session.now_ms[ttl.clock])

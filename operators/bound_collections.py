@@ -9,13 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_ckpt.operators.bound import WRONG_VALUE, Binding, Bound
+from pyspark_ckpt.operators.bound import Binding, Bound
 from pyspark_ckpt.operators.columns import validity
+from pyspark_ckpt.operators.conversions import WRONG_VALUE
 from pyspark_ckpt.operators.entry_rows import Entries
 from pyspark_ckpt.operators.state_rows import Written
 from pyspark_ckpt.operators.states import ListState, MapState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
-from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.operators.value_types import elements_of
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,11 +64,11 @@ class BoundList(Bound, ListState):
 
     def add_all(self, values: Iterable[Any]) -> None:
         """See ListState."""
-        self._rows.append(self._at.suffix, [self._stored(value) for value in values])
+        self._rows.append(self._at.suffix, self._stored_elements(values))
 
     def update(self, values: Iterable[Any]) -> None:
         """See ListState."""
-        stored = [self._stored(value) for value in values]
+        stored = self._stored_elements(values)
         self.clear()
         self._rows.append(self._at.suffix, stored)
 
@@ -84,7 +86,7 @@ class BoundList(Bound, ListState):
 
     def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
         """See ListState."""
-        stored = self._codec.encode_packed(self._column("element", values, len(index)))
+        stored = self._codec.encode_packed(self._elements(self._column("element", values, len(index))))
         positions, counts = np.unique(index, return_counts=True)
         order = np.argsort(index, kind="stable")
         self._rows.append_many(keys.suffixes.at(positions), counts, stored.taken(order))
@@ -101,10 +103,38 @@ class BoundList(Bound, ListState):
         """See ListState."""
         given = self._column("element", lists, len(keys), pa.list_(self._kinds["element"]))
         counts = pc.list_value_length(given).fill_null(0).to_numpy()
-        stored = self._codec.encode_packed(given.flatten())
+        stored = self._codec.encode_packed(self._elements(given.flatten()))
         self._rows.clear_many(keys.suffixes)
         places = np.flatnonzero(counts)
         self._rows.append_many(keys.suffixes.at(places), counts[places], stored)
+
+    def _elements(self, column: pa.Array) -> pa.Array:
+        """A column of elements, of which none is null."""
+        if column.null_count:
+            raise self._no_element()
+        return column
+
+    def _stored_elements(self, values: Iterable[Any]) -> list[bytes]:
+        try:
+            elements = iter(elements_of(values))
+        except TypeError as problem:
+            raise InvalidInputError(
+                f"State {self.name!r} of operator {self._uid!r}: {repr(values)[:200]} of type {type(values).__name__} "
+                "is given in place of several elements.",
+                hint="Give a list, or call add() for one element.",
+            ) from problem
+        return list(map(self._stored_element, elements))
+
+    def _stored_element(self, value: Any) -> bytes:
+        if value is None:
+            raise self._no_element()
+        return self._stored(value)
+
+    def _no_element(self) -> InvalidInputError:
+        return InvalidInputError(
+            f"State {self.name!r} of operator {self._uid!r}: a list has no element that is None.",
+            hint="Leave it out, or make the elements structs with a field that may be None.",
+        )
 
 
 class BoundMap(Bound, MapState):
@@ -140,7 +170,7 @@ class BoundMap(Bound, MapState):
 
     def put(self, key: Any, value: Any) -> None:
         """See MapState."""
-        self._entries.put(self._at.suffix, self._entry(key), self._stored(value))
+        self._entries.put(self._at.suffix, self._entry(key), None if value is None else self._stored(value))
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
         """See MapState."""
@@ -153,8 +183,8 @@ class BoundMap(Bound, MapState):
 
     def items(self, begin: Any = None, end: Any = None) -> Iterator[tuple[Any, Any]]:
         """See MapState."""
-        for entry, stored in self._scan(begin, end):
-            yield self._keys.decode(entry)[0], self._codec.decode(stored)
+        found = self._scan(begin, end)
+        return ((self._keys.decode(entry)[0], self._codec.decode(stored)) for entry, stored in found)
 
     def keys(self) -> Iterator[Any]:
         """See MapState."""
@@ -199,6 +229,8 @@ class BoundMap(Bound, MapState):
                 stored.append(value)
             counts.append(len(stored))
         (map_keys,) = self._keys.decode_columns(entries)
+        if map_keys.null_count:
+            raise FormatError(f"State {self.name!r} of operator {self._uid!r} has an entry under a key that is null.")
         return pa.MapArray.from_arrays(pa.array(counts, pa.int32()), map_keys, self._codec.decode_column(stored))
 
     def put_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array, values: pa.Array) -> None:
@@ -227,7 +259,7 @@ class BoundMap(Bound, MapState):
         try:
             return self._keys.encode((key,))
         except WRONG_VALUE as problem:
-            raise self._mismatch("key", key) from problem
+            raise self._mismatch("key", key, problem) from problem
 
     def _no_entry(self) -> InvalidInputError:
         return InvalidInputError(f"State {self.name!r}: a map has no entry under None.")

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pyspark_ckpt.operators.bound import Binding
-from pyspark_ckpt.operators.ordered_rows import INSTANT, CountedRows, ordered_key
+from pyspark_ckpt.operators.ordered_rows import CountedRows
 from pyspark_ckpt.operators.state_rows import Written
-from pyspark_ckpt.operators.timers import InstantLike, Timers, milliseconds_at, rounded_up_ms
+from pyspark_ckpt.operators.timer_rows import EXACT, ROUNDED, end_of_ms, read_timer_key, rounded_key, timer_key
+from pyspark_ckpt.operators.timers import MICROSECONDS, InstantLike, Timers, microseconds_of, rounded_up_ms
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -19,12 +20,9 @@ if TYPE_CHECKING:
 
     from pyspark_ckpt.operators.keys import Keys
 
-_ZERO = 1 << 63
-_LAST = (1 << 64) - 1
-
 
 class BoundTimers(Timers):
-    """See Timers. Rows ``instant · key and namespace · hash``."""
+    """See Timers; for rows see ``timer_rows``."""
 
     index = None
 
@@ -32,35 +30,37 @@ class BoundTimers(Timers):
         """The rows of one state. All timers up to the clock of the task's last batch have fired."""
         super().__init__(binding.state.name, clock=binding.state.clock)  # type: ignore[attr-defined]  # Timers
         self.number = binding.number
-        self._rows = CountedRows(binding.number, binding.session)
+        self._rows = CountedRows(binding.number, binding.session, EXACT)
         self._at = binding.session.position
         self._now_ms = binding.session.now_ms[self.clock]
         self._fired_ms = binding.session.fired_ms.get(self.clock)
         self._due: list[bytes] = []
         self._earliest: bytes | None = None
+        self._replaced: set[bytes] = set()
+        """Rows that a release before this one may have for instants that were registered or deleted since."""
 
     def register(self, at: InstantLike, namespace: str = "") -> None:
         """See Timers."""
-        self._register(milliseconds_at(at), self._at.suffix + namespace.encode())
+        self._put(microseconds_of(at), self._at.suffix + namespace.encode(), there=True)
 
     def delete(self, at: InstantLike, namespace: str = "") -> None:
         """See Timers."""
-        self._rows.put(_key(milliseconds_at(at), self._at.suffix + namespace.encode()), there=False)
+        self._put(microseconds_of(at), self._at.suffix + namespace.encode(), there=False)
 
     def register_rows(self, keys: Keys, index: NDArray[Any], at: pa.Array, namespace: str = "") -> None:
         """See Timers."""
-        for row, at_ms in self._rows_of(keys, index, at, namespace):
-            self._register(at_ms, row)
+        for row, at_us in self._rows_of(keys, index, at, namespace):
+            self._put(at_us, row, there=True)
 
     def delete_rows(self, keys: Keys, index: NDArray[Any], at: pa.Array, namespace: str = "") -> None:
         """See Timers."""
-        for row, at_ms in self._rows_of(keys, index, at, namespace):
-            self._rows.put(_key(at_ms, row), there=False)
+        for row, at_us in self._rows_of(keys, index, at, namespace):
+            self._put(at_us, row, there=False)
 
     def stored_due(self) -> Iterator[bytes]:
         """Rows of the base version whose time has come, in the order of time."""
-        begin = b"" if self._fired_ms is None else _instant(self._fired_ms + 1)
-        return self._rows.scan(begin, _instant(self._now_ms + 1))
+        begin = b"" if self._fired_ms is None else end_of_ms(self._fired_ms)
+        return self._rows.scan(begin, end_of_ms(self._now_ms))
 
     def next_registered(self) -> bytes | None:
         """The first row that this task has registered too late to wait: its time has come."""
@@ -74,19 +74,22 @@ class BoundTimers(Timers):
         """Whether the timer of this row is still there; it is not from now on."""
         if self._rows.is_deleted(key):
             return False
+        may_be_replaced = key in self._replaced and not self._rows.is_written(key)
+        is_replaced = may_be_replaced and self._are_rounded([key])[0]
         self._rows.put(key, there=False, was_there=True)
-        return True
+        return not is_replaced
 
     def earliest_ms(self) -> int | None:
         """When the first timer that is left is to fire, after all was flushed; None if there is none.
 
         May be too early if there were several flushes: a timer that was deleted for a key of a later one counts.
         """
-        return None if self._earliest is None else instant_ms(self._earliest)
+        return None if self._earliest is None else rounded_up_ms(read_timer_key(self._earliest).at_us)
 
     def flush(self, end: bytes | None) -> Written:
         """See Bound."""
-        stored = next(self._rows.scan(_instant(self._now_ms + 1)), None)
+        self._remove_replaced()
+        stored = next(self._rows.scan(end_of_ms(self._now_ms)), None)
         known = [key for key in (stored, self._earliest, self._rows.first_written()) if key is not None]
         self._earliest = min(known, default=None)
         return self._rows.flush(end)
@@ -104,11 +107,25 @@ class BoundTimers(Timers):
         """Nothing expires."""
         return 0
 
-    def _register(self, at_ms: int, row: bytes) -> None:
-        key = _key(at_ms, row)
-        self._rows.put(key, there=True)
-        if at_ms <= self._now_ms:
+    def _put(self, at_us: int, row: bytes, *, there: bool) -> None:
+        key = timer_key(at_us, row)
+        self._rows.put(key, there=there)
+        if at_us % MICROSECONDS:
+            self._replaced.add(rounded_key(at_us, row))
+        if there and at_us <= self._now_ms * MICROSECONDS:
             heappush(self._due, key)
+
+    def _are_rounded(self, keys: list[bytes]) -> list[bool]:
+        """Whether rows of the base version, if they are there, are such as a release before this one wrote."""
+        return [value == ROUNDED for value in self._rows.stored(keys)]
+
+    def _remove_replaced(self) -> None:
+        """Have instants that were registered or deleted replace what they were rounded to."""
+        keys = sorted(key for key in self._replaced if not self._rows.is_written(key))
+        self._replaced = set()
+        for key, is_rounded in zip(keys, self._are_rounded(keys), strict=True):
+            if is_rounded:
+                self._rows.put(key, there=False, was_there=True)
 
     def _rows_of(self, keys: Keys, index: NDArray[Any], at: pa.Array, namespace: str) -> Iterator[tuple[bytes, int]]:
         if isinstance(at, pa.ChunkedArray):
@@ -119,20 +136,13 @@ class BoundTimers(Timers):
                 f"Timers {self.name!r} are given {given}: give an Arrow array of {len(index)} timestamps."
             )
         behind = namespace.encode()
-        micros = at.cast(pa.timestamp("us", at.type.tz)).cast(pa.int64()).to_pylist()
+        try:
+            micros = at.cast(pa.timestamp("us", at.type.tz)).cast(pa.int64()).to_pylist()
+        except pa.ArrowException as problem:
+            raise InvalidInputError(
+                f"Timers {self.name!r} are given instants of type {at.type}, and timers have microseconds: {problem}",
+                hint="Round them to microseconds.",
+            ) from problem
         for suffix, instant in zip(keys.suffixes.each(index).strings(), micros, strict=True):
             if instant is not None:
-                yield suffix + behind, rounded_up_ms(instant)
-
-
-def instant_ms(key: bytes) -> int:
-    """When the timer of a row is to fire."""
-    return int(INSTANT.unpack_from(key)[0]) - _ZERO
-
-
-def _key(at_ms: int, row: bytes) -> bytes:
-    return ordered_key(at_ms + _ZERO, row)
-
-
-def _instant(at_ms: int) -> bytes:
-    return INSTANT.pack(min(at_ms + _ZERO, _LAST))
+                yield suffix + behind, instant

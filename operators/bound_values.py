@@ -13,9 +13,17 @@ import pyarrow.compute as pc
 
 from pyspark_ckpt.operators.bound import Binding, Bound
 from pyspark_ckpt.operators.columns import python_values
+from pyspark_ckpt.operators.conversions import EXACT, WRONG_VALUE
+from pyspark_ckpt.operators.spark_order import (
+    by_stored_order,
+    floats_of_numbers,
+    greatest_float,
+    in_order_as_numbers,
+    least_float,
+)
 from pyspark_ckpt.operators.state_rows import Written
 from pyspark_ckpt.operators.states import AggregatingState, ReducingState, ValueState
-from pyspark_ckpt.operators.value_types import EXACT
+from pyspark_ckpt.operators.value_types import normaliser
 from pyspark_ckpt.state_store.bulk import Cells
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
@@ -30,6 +38,7 @@ def _sum(kept: Any, value: Any) -> Any:
 
 
 _REDUCED: Mapping[str, Callable[[Any, Any], Any]] = {"sum": _sum, "min": min, "max": max}
+_FLOATS_REDUCED: Mapping[str, Callable[[Any, Any], Any]] = {"sum": _sum, "min": least_float, "max": greatest_float}
 _COMBINED: Mapping[str, Callable[[Any, Any], Any]] = {
     "sum": pc.add_checked,
     "min": pc.min_element_wise,
@@ -166,9 +175,11 @@ class BoundReducing(OneRow, ReducingState):
         """See Bound."""
         super().__init__(binding)
         how: Any = binding.state.reduce  # type: ignore[attr-defined]  # it is a ReducingState
-        kind = None if callable(how) else _type_of_columns(self._kinds["value"], how)
-        self._by_column = None if kind is None else (how, kind, _COMBINED[how])
-        self._reduce: Callable[[Any, Any], Any] = how if callable(how) else _REDUCED[how]
+        kind = self._kinds["value"]
+        column_kind = None if callable(how) else _type_of_columns(kind, how)
+        self._by_column = None if column_kind is None else (how, column_kind, _COMBINED[how])
+        self._reduce: Callable[[Any, Any], Any] = how if callable(how) else self._reduction(how, kind)
+        self._taken: Callable[[Any], Any] | None = None if callable(how) else normaliser(kind)
 
     def get(self) -> Any:
         """See ReducingState."""
@@ -178,7 +189,7 @@ class BoundReducing(OneRow, ReducingState):
         """See ReducingState."""
         if value is not None:
             kept = self._load()
-            self._save(value if kept is None else self._reduce(kept, value))
+            self._save(value if kept is None else self._reduce(kept, self._as_kept(value)))
 
     def get_values(self, keys: Keys) -> pa.Array:
         """See ReducingState."""
@@ -188,7 +199,8 @@ class BoundReducing(OneRow, ReducingState):
         """See ReducingState."""
         column = self._column("value", values, len(index))
         how, kind, combined = self._by_column or ("", column.type, None)
-        numbers = column.view(kind)
+        is_float = pa.types.is_floating(column.type) and how in {"min", "max"}
+        numbers = in_order_as_numbers(column) if is_float else column.view(kind)
         if combined is None or (how == "sum" and _may_overflow(numbers)):
             with self._for_a_function():
                 added = python_values(column)
@@ -198,14 +210,37 @@ class BoundReducing(OneRow, ReducingState):
         grouped = grouped.filter(pc.is_valid(grouped.column(f"value_{how}"))).sort_by("key")
         suffixes = keys.suffixes.at(grouped.column("key").to_numpy())
         given = grouped.column(f"value_{how}").combine_chunks()
-        old = self._codec.decode_cells(self._rows.get_cells(suffixes)).view(kind)
+        old = self._codec.decode_cells(self._rows.get_cells(suffixes))
+        old = in_order_as_numbers(old) if is_float else old.view(kind)
         try:
-            new = pc.if_else(pc.is_valid(old), combined(old, given), given).cast(kind)
+            new = pc.if_else(pc.is_valid(old), combined(old, given), given).cast(numbers.type)
         except pa.ArrowException as problem:
             raise InvalidInputError(
                 f"State {self.name!r}: a {how} of its values is none of type {column.type}: {problem}"
             ) from problem
-        self._rows.put_cells(suffixes, self._codec.encode_cells(new.view(column.type)))
+        reduced = floats_of_numbers(new, column.type) if is_float else new.view(column.type)
+        self._rows.put_cells(suffixes, self._codec.encode_cells(reduced))
+
+    def _reduction(self, how: str, kind: pa.DataType) -> Callable[[Any, Any], Any]:
+        if how == "sum" or not pa.types.is_nested(kind):
+            return (_FLOATS_REDUCED if pa.types.is_floating(kind) else _REDUCED)[how]
+        try:
+            return by_stored_order(kind, how)
+        except InvalidInputError as problem:
+            raise InvalidInputError(
+                f"State {self.name!r} of operator {self._uid!r}: values of type {kind} have no order, and it keeps "
+                f"their {how}.",
+                hint="Reduce them by a function of your own.",
+            ) from problem
+
+    def _as_kept(self, value: Any) -> Any:
+        """A value as it comes back when it is kept. Raises InvalidInputError for what the type does not take."""
+        if self._taken is None:
+            return value
+        try:
+            return self._taken(value)
+        except WRONG_VALUE as problem:
+            raise self._mismatch("value", value, problem) from problem
 
     def _reduced(self, kept: Any, value: Any) -> Any:
         if value is None or kept is None:

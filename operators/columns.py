@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.value_types import elements_of, fields_of, hashable, struct_class
+from pyspark_ckpt.operators.conversions import plain_column
+from pyspark_ckpt.operators.value_types import NO_NULL_KEY, elements_of, fields_of, hashable, no_null, struct_class
 from pyspark_ckpt.operators.value_types import reader as value_reader
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+MOST_ELEMENTS = 2**31 - 1
+"""Arrow counts the elements of a column's arrays and maps in 32 bits."""
 AS_ARROW = "Take it as Arrow: rows_of() or batches() of a reader, the calls for many keys of a VectorProcessor."
 """What to do about a date or an instant that Python does not have."""
 
@@ -134,8 +137,15 @@ def plain_values(column: pa.Array) -> list[Any]:
 
 
 def arrow_of_plain(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """The inverse of ``plain_values``."""
-    return arrow_values(values, kind, lambda values, kind: pa.array(values, plain_type(kind)).view(kind))
+    """The inverse of ``plain_values``: of what is stored, also null that is NOT NULL by now.
+
+    Raises ValueError for a map with a key that is null: earlier releases stored some, and Arrow has none.
+    """
+    return arrow_values(values, kind, _plain_column)
+
+
+def _plain_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    return pa.array(values, plain_type(kind)).view(kind)
 
 
 def _plain_times(column: pa.Array) -> list[Any]:
@@ -149,32 +159,78 @@ def _spans(column: pa.ListArray | pa.MapArray) -> list[tuple[int, int]]:
 
 
 def arrow_values(
-    values: Sequence[Any], kind: pa.DataType, plain: Callable[[Sequence[Any], pa.DataType], pa.Array] = pa.array
+    values: Sequence[Any], kind: pa.DataType, plain: Callable[[Sequence[Any], pa.DataType], pa.Array] = plain_column
 ) -> pa.Array:
     """The inverse of ``python_values``; a struct may be any sequence, mapping or object with its fields.
 
-    ``plain`` makes the columns whose type is not nested. Raises TypeError, ValueError, AttributeError (pyarrow's own
-    errors among them) for values of another type, and what ``plain`` raises.
+    ``plain`` makes the columns whose type is not nested. Raises TypeError, ValueError, AttributeError, OverflowError
+    (pyarrow's own errors among them) for values that the type does not take, and what ``plain`` raises.
     """
     if not pa.types.is_nested(kind):
         return plain(values, kind)
     absent = np.fromiter((value is None for value in values), np.bool_, len(values))
     if pa.types.is_struct(kind):
-        names = [field.name for field in kind]
-        nothing = (None,) * len(names)
-        rows = [nothing if value is None else fields_of(value, names) for value in values]
-        fields = [arrow_values([row[n] for row in rows], field.type, plain) for n, field in enumerate(kind)]
-        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=pa.array(absent))
-    there = [() if value is None else value for value in values]
-    counts = np.fromiter(map(len, there), np.int32, len(there))
-    offsets = pa.array(np.concatenate([np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)]))
+        return _structs(values, absent, kind, plain)
     if pa.types.is_map(kind):
-        pairs = list(chain.from_iterable(value.items() if isinstance(value, Mapping) else value for value in there))
-        keys = arrow_values([key for key, _ in pairs], kind.key_type, plain)
-        items = arrow_values([item for _, item in pairs], kind.item_type, plain)
-        children = [pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])]
+        there = [() if value is None else _entries_of(value) for value in values]
+        pairs = list(chain.from_iterable(there))
+        keys = [key for key, _ in pairs]
+        if any(key is None for key in keys):  # of such a map Arrow ends the process
+            raise ValueError(NO_NULL_KEY)
+        children = [
+            arrow_values(keys, kind.key_type, plain),
+            _part([item for _, item in pairs], kind.item_field, plain),
+        ]
+        contents = [pa.StructArray.from_arrays(children, fields=[kind.key_field, kind.item_field])]
     else:
-        elements = list(chain.from_iterable(map(elements_of, there)))
-        children = [arrow_values(elements, kind.value_type, plain)]
+        there = [() if value is None else _counted(elements_of(value)) for value in values]
+        contents = [_part(list(chain.from_iterable(there)), kind.value_field, plain)]
+    counts = np.fromiter(map(len, there), np.int64, len(there))
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    if ends[-1] > MOST_ELEMENTS:
+        raise ValueError(f"{ends[-1]} elements are too many for one column")
     present = pa.py_buffer(np.packbits(~absent, bitorder="little"))
-    return pa.Array.from_buffers(kind, len(values), [present, offsets.buffers()[1]], children=children)
+    offsets = pa.py_buffer(ends.astype(np.int32))
+    return pa.Array.from_buffers(kind, len(values), [present, offsets], children=contents)
+
+
+def _structs(
+    values: Sequence[Any],
+    absent: NDArray[np.bool_],
+    kind: pa.StructType,
+    plain: Callable[[Sequence[Any], pa.DataType], pa.Array],
+) -> pa.Array:
+    names = [field.name for field in kind]
+    nothing = (None,) * len(names)
+    rows = [nothing if value is None else fields_of(value, names) for value in values]
+    fields = []
+    for n, field in enumerate(kind):
+        column = [row[n] for row in rows]
+        if not field.nullable and plain is not _plain_column:
+            _require_values(field, column, absent)
+        fields.append(arrow_values(column, field.type, plain))
+    return pa.StructArray.from_arrays(fields, fields=list(kind), mask=pa.array(absent))
+
+
+def _require_values(field: pa.Field, column: Sequence[Any], absent: NDArray[np.bool_]) -> None:
+    """Raise ValueError if a value is None where it is NOT NULL, and what it is part of is there."""
+    if any(value is None and not is_absent for value, is_absent in zip(column, absent.tolist(), strict=True)):
+        raise ValueError(no_null(field))
+
+
+def _part(values: Sequence[Any], field: pa.Field, plain: Callable[[Sequence[Any], pa.DataType], pa.Array]) -> pa.Array:
+    """The elements of arrays, or the values of maps."""
+    if not field.nullable and plain is not _plain_column:
+        _require_values(field, values, np.zeros(len(values), np.bool_))
+    return arrow_values(values, field.type, plain)
+
+
+def _entries_of(value: Any) -> Any:
+    """The entries of a map as a user gives it, which is a mapping. Raises TypeError."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{value!r} is no map")
+    return value.items()
+
+
+def _counted(elements: Any) -> Any:
+    return elements if hasattr(elements, "__len__") else list(elements)

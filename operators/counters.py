@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import Counter as Counts
 
+from pyspark_ckpt.operators.conversions import CONVERT, whole_number
 from pyspark_ckpt.operators.states import Declared
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.json_objects import MAX_LONG
 
 
 class Counter(Declared):
@@ -13,8 +16,10 @@ class Counter(Declared):
     Exact: what a task adds counts with its commit, so once however often the task is tried.
     """
 
+    change_calls = ("add({})", "add({})")
+
     def add(self, count: int = 1) -> None:  # noqa: ARG002 - a declaration: the bound counter does the work
-        """Count on."""
+        """Count on: an integer, of Python or NumPy. Raises InvalidInputError."""
         self._unbound()
 
 
@@ -29,7 +34,13 @@ class BoundCounter(Counter):
 
     def add(self, count: int = 1) -> None:
         """See Counter."""
-        self._counts[self._metric] += count
+        try:
+            counted = self._counts[self._metric] + whole_number(count)
+        except TypeError as problem:
+            raise InvalidInputError(f"Counter {self.name!r} counts integers: {problem}.", hint=CONVERT) from problem
+        if abs(counted) > MAX_LONG:
+            raise InvalidInputError(f"Counter {self.name!r} would be {counted}, and holds up to {MAX_LONG}.")
+        self._counts[self._metric] = counted
 
 
 def metric_name(uid: str, counter: Counter) -> str:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec import UNSET
 from msgspec.structs import asdict
 
 from pyspark_ckpt.operators.binding import bind, kind_of
 from pyspark_ckpt.operators.bound import Binding, Kept
 from pyspark_ckpt.operators.counters import BoundCounter, Counter, metric_name
-from pyspark_ckpt.operators.evolution import ANOTHER_NAME, evolved, former_names, schemas_of
+from pyspark_ckpt.operators.evolution import evolved, former_names, schemas_of
 from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.one_key_calls import refuse_one_key_calls
 from pyspark_ckpt.operators.plan import ProcessorState
@@ -27,7 +28,7 @@ from pyspark_ckpt.operators.timers import Timers
 from pyspark_ckpt.operators.value_types import ValueType, resolved
 from pyspark_ckpt.operators.worker_session import WorkerSession
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.meta import Descriptor, State, is_keyed
+from pyspark_ckpt.state_store.meta import Descriptor, State, TimeToLive, is_keyed
 from pyspark_ckpt.state_store.options import PREFIX
 from pyspark_ckpt.state_store.ticket import Ticket
 
@@ -87,7 +88,6 @@ class DeclaredStates:
         partitions = (ticket.meta.states, *ticket.operator_states)
         for states in partitions:
             self._require_all(states, ticket)
-            self._require_lives(states)
         declared = self._described(partitions, key_schema, {"keyed": self.uid, **placement})
         described, kept = dict(declared), {self._name(each): each for each in self._kept()}
         for state in chain.from_iterable(partitions):
@@ -117,11 +117,11 @@ class DeclaredStates:
                 key_schema=key_schema,
                 value_schema=values,
                 key_encoder=kind,
-                ttl=UNSET if each.state.ttl is None else each.state.ttl.stored(),
+                ttl=_ttl_of(each.state, known),
                 aliases=former_names(known, each.state.aliases, (kind.arrow for kind in each.types.values())) or UNSET,
             )
             declared.append((name, descriptor))
-            if each.state.ttl is not None:
+            if each.state.ttl is not None or index_name(name) in own:  # which rows have stamps of earlier programs
                 index = Descriptor(
                     ordered=True, internal=True, key_schema=key_schema, key_encoder={**encoder, "kind": "expiry"}
                 )
@@ -139,15 +139,15 @@ class DeclaredStates:
         for each in self.states:
             if isinstance(each.state, Counter):
                 metric = metric_name(self.uid, each.state)
-                setattr(holder, each.attribute, BoundCounter(each.state.name, metric, session.counts))
+                vars(holder)[each.attribute] = BoundCounter(each.state.name, metric, session.counts)
         for each in self._kept():
             kinds = {what: kind.arrow for what, kind in each.types.items()}
             name = self._name(each)
-            index = None if each.state.ttl is None else session.numbers[index_name(name)]
+            index = session.numbers.get(index_name(name))
             state = bind(Binding(each.state, kinds, session.numbers[name], index, session))
             if isinstance(holder, VectorProcessor):
                 refuse_one_key_calls(state, self.uid)
-            setattr(holder, each.attribute, state)
+            vars(holder)[each.attribute] = state  # assignment is refused, of what is frozen as well
             bound.append(state)
         return holder, bound
 
@@ -166,20 +166,16 @@ class DeclaredStates:
                 f"{PREFIX}allowNonRestoredState to true to leave that state alone.",
             )
 
-    def _require_lives(self, states: Iterable[State]) -> None:
-        """Raise InvalidInputError if a state has no time to live now, and has rows that may say when theirs began."""
-        without = {self._name(each) for each in self._kept() if each.state.ttl is None}
-        for state in states:
-            if state.name in without and state.rows and state.descriptor.ttl is not UNSET:
-                raise InvalidInputError(
-                    f"State {state.name!r} is declared without a time to live, and rows of it in the checkpoint have "
-                    f"one, of {state.descriptor.ttl.duration_ms} ms.",
-                    hint=f"Declare its ttl again, if need be a very long one. {ANOTHER_NAME}",
-                )
-
     def _kept(self) -> list[ProcessorState]:
         """What has rows in the store: all but counters."""
         return [each for each in self.states if not isinstance(each.state, Counter)]
 
     def _name(self, declared: ProcessorState) -> str:
         return f"{self.uid}/{declared.state.name}"
+
+
+def _ttl_of(state: Declared, known: Descriptor | None) -> TimeToLive | msgspec.UnsetType:
+    """What the descriptor says of the life of a state's rows: also that it had one, if no program gives it one now."""
+    if state.ttl is not None:
+        return state.ttl.stored()
+    return UNSET if known is None or known.ttl is UNSET else known.ttl.ended()

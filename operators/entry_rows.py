@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pyspark_ckpt.operators.key_rows import KeyRows
-    from pyspark_ckpt.operators.worker_session import WorkerSession
+    from pyspark_ckpt.operators.worker_session import Moment, WorkerSession
 
 MOST_RUNS = 4
 """So many that are written at once are put together: each is looked through by a read of many rows."""
@@ -219,8 +219,28 @@ class EntryRows:
         last = self._last_read
         return last[2] if last[0] == suffix and last[1] == entry else UNREAD
 
+    @property
+    def moment(self) -> Moment:
+        """When a scan that is begun now looks at rows."""
+        return self._session.moment
+
+    def is_still(self, suffix: bytes, entry: bytes, value: bytes, moment: Moment) -> bool:
+        """Whether a row that a scan of ``moment`` has found is there as it was; False when its key's turn is over."""
+        now = self._session.moment
+        if now.turns != moment.turns:
+            return False
+        current = self.known(suffix, entry)
+        if current is UNREAD:
+            if now.spills == moment.spills:
+                return True
+            current = self._session.get_many([self._head + suffix + entry])[0]
+        return current == value
+
     def scan(self, suffix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Rows of a key from entry ``begin`` up to ``end`` (exclusive), in order; lazily, as they were then."""
+        """Rows of a key from entry ``begin`` up to ``end`` (exclusive), in order.
+
+        Lazily, as they were when this was called, whatever is written meanwhile.
+        """
         self._unfold()
         written = self._written.get(suffix)
         base = iter(()) if suffix in self._cleared else self._session.scan(self._head + suffix, begin, end)

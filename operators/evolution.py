@@ -17,9 +17,10 @@ import pyarrow as pa
 from msgspec import UNSET
 
 from pyspark_ckpt.operators.columns import arrow_of_plain
+from pyspark_ckpt.operators.conversions import EXACT
 from pyspark_ckpt.operators.stored_values import MOST_SCHEMAS, ValueCodec, value_codec
 from pyspark_ckpt.operators.type_names import spark_name
-from pyspark_ckpt.operators.value_types import EXACT, struct_class
+from pyspark_ckpt.operators.value_types import struct_class
 from pyspark_ckpt.state_store.bulk import Cells, Packed
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.json_objects import DAMAGE
@@ -199,13 +200,18 @@ def _widening(old: pa.DataType, new: pa.DataType) -> Adapt | None:
         if new == pa.float64() and old.bit_width <= _EXACT_IN_DOUBLE:
             return float
         if pa.types.is_decimal(new) and new.precision - new.scale >= _DIGITS[old.bit_width]:
-            return Decimal
+            return _of_scale(new)
     elif old == pa.float32() and new == pa.float64():
         return _as_it_is
     elif pa.types.is_decimal(old) and pa.types.is_decimal(new) and _holds(new, old):
-        step = Decimal(1).scaleb(-new.scale)
-        return lambda value: value.quantize(step, context=EXACT)
+        return _of_scale(new)
     return None
+
+
+def _of_scale(kind: pa.DataType) -> Adapt:
+    """A number as a decimal with as many digits behind the point as its type has."""
+    step = Decimal(1).scaleb(-kind.scale)
+    return lambda value: Decimal(value).quantize(step, context=EXACT)
 
 
 def _holds(new: pa.DataType, old: pa.DataType) -> bool:
@@ -215,10 +221,7 @@ def _holds(new: pa.DataType, old: pa.DataType) -> bool:
 
 def _struct(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str], path: str) -> Adapt:
     made = struct_class(new)
-    positions = {field.name: position for position, field in enumerate(old)}
-    found = [
-        next((positions[name] for name in _names(field.name, aliases) if name in positions), None) for field in new
-    ]
+    found = _positions(old, new, aliases)
     unread = [field for position, field in enumerate(old) if position not in found]
     taken: list[tuple[int, Adapt] | None] = []
     for field, position in zip(new, found, strict=True):
@@ -231,12 +234,50 @@ def _struct(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str], 
     return lambda value: made(*(None if each is None else each[1](value[each[0]]) for each in taken))
 
 
+def _positions(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str]) -> list[int | None]:
+    """Where the fields of ``new`` are in ``old``, by their names and former names; in another case if not in this one.
+
+    Raises InvalidInputError if several fields have a name but for its case.
+    """
+    positions = {field.name: position for position, field in enumerate(old)}
+    names_of = [_names(field.name, aliases) for field in new]
+    found = [next((positions[name] for name in names if name in positions), None) for names in names_of]
+    for n, names in enumerate(names_of):
+        is_new = aliases.get(names[0]) == names[0]
+        if found[n] is None and not is_new:
+            found[n] = _position_in_another_case(old, new, names, found)
+    return found
+
+
+def _position_in_another_case(
+    old: pa.StructType, new: pa.StructType, names: Sequence[str], taken: Sequence[int | None]
+) -> int | None:
+    for name in names:
+        alike = [n for n, field in enumerate(old) if field.name.lower() == name.lower() and n not in taken]
+        rivals = [field.name for field in new if field.name.lower() == names[0].lower()]
+        if len(alike) > 1 or (alike and len(rivals) > 1):
+            raise InvalidInputError(
+                f"field {names[0]!r} of {spark_name(new)} may be any of {[old[n].name for n in alike]} in "
+                f"{spark_name(old)}: they differ by case alone.",
+                hint=f"Say which one by an alias, such as {{{names[0]!r}: {old[alike[0]].name!r}}}.",
+            )
+        if alike:
+            return alike[0]
+    return None
+
+
 def _names(name: str, aliases: Mapping[str, str]) -> list[str]:
     """A field's name and its former ones, the newest first."""
     names = [name]
-    while (former := aliases.get(names[-1])) is not None and former not in names:
+    while (former := _former(names[-1], aliases)) is not None and former not in names:
         names.append(former)
     return names
+
+
+def _former(name: str, aliases: Mapping[str, str]) -> str | None:
+    """What an alias says of a name, in any case if none has this one."""
+    alike = [old for new, old in aliases.items() if new.lower() == name.lower()]
+    return aliases.get(name, alike[0] if len(alike) == 1 else None)
 
 
 def _require_known_origin(

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pyspark_ckpt.operators.ttl import Bools
+    from pyspark_ckpt.operators.worker_session import Moment
 
 Rows = TypeVar("Rows", KeyRows, EntryRows)
 
@@ -216,11 +217,16 @@ class TimedEntryRows(_TimedRows[EntryRows]):
         self._rows.put_cells(at, after)
 
     def scan(self, suffix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """See EntryRows; without expired rows."""
-        for entry, stored in self._rows.scan(suffix, begin, end):
+        """See EntryRows; without expired rows. A read refreshes a row unless it has been written or removed since."""
+        return self._living(suffix, self._rows.scan(suffix, begin, end), self._rows.moment)
+
+    def _living(
+        self, suffix: bytes, rows: Iterator[tuple[bytes, bytes]], moment: Moment
+    ) -> Iterator[tuple[bytes, bytes]]:
+        for entry, stored in rows:
             value = self._life.value(stored)
             if value is not None:
-                if self._life.refreshed_by_reads:
+                if self._life.refreshed_by_reads and self._rows.is_still(suffix, entry, stored, moment):
                     self._write(suffix, entry, value, stored, there=True)
                 yield entry, value
 

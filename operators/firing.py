@@ -15,19 +15,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.bound_timers import BoundTimers, instant_ms
-from pyspark_ckpt.operators.ordered_rows import row_of
+from pyspark_ckpt.operators.bound_timers import BoundTimers
+from pyspark_ckpt.operators.plan import HASH
+from pyspark_ckpt.operators.row_buffer import RowBuffer
 from pyspark_ckpt.operators.stored_values import SHOWN_BYTES
-from pyspark_ckpt.operators.timers import CLOCKS, Timer
+from pyspark_ckpt.operators.timer_rows import read_timer_key
+from pyspark_ckpt.operators.timers import CLOCKS, Timer, timer_at
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.keys import HASH_BYTES
 
 if TYPE_CHECKING:
-    from pyspark_ckpt.operators.row_buffer import RowBuffer
+    from pathlib import Path
+
     from pyspark_ckpt.operators.worker_session import WorkerSession
 
-HASH, TIMERS, KEY = "hash", "timers", "key"
-LISTED = pa.schema([(HASH, pa.int32()), (TIMERS, pa.int32()), (KEY, pa.binary())])
+TIMERS, KEY = "timers", "key"
+_LISTED = pa.schema([(HASH, pa.int32()), (TIMERS, pa.int32()), (KEY, pa.binary())])
 """A stored timer that is due: which declared timers it is of, and the key of its row."""
 AT_ONCE = 8192
 
@@ -43,22 +46,24 @@ class Due(NamedTuple):
 class Firing:
     """The due timers of one task."""
 
-    def __init__(self, timers: Sequence[BoundTimers], session: WorkerSession) -> None:
-        """All timers of the operator."""
+    def __init__(self, timers: Sequence[BoundTimers], session: WorkerSession, limit_bytes: int, folder: Path) -> None:
+        """All timers of the operator; ``limit_bytes`` of those that are due are in memory, others below ``folder``."""
         self._session = session
+        self.listed = RowBuffer(_LISTED, limit_bytes, folder)
+        """The due timers of the base version, for ``due``."""
         self._of_clock = [[each for each in timers if each.clock == clock] for clock in CLOCKS]
         self._timers = [each for group in self._of_clock for each in group]
         self.count = 0
 
-    def list_stored(self, buffer: RowBuffer) -> None:
-        """Put the due timers of the base version into ``buffer``."""
+    def list_stored(self) -> None:
+        """Put the due timers of the base version into ``listed``."""
         for number, keys in self._in_order():
             hashes = np.frombuffer(b"".join(key[-HASH_BYTES:] for key in keys), ">u4").astype(np.uint32)
             columns = [pa.array(hashes.view(np.int32)), pa.array(number, pa.int32()), pa.array(keys, pa.binary())]
-            buffer.add(pa.RecordBatch.from_arrays(columns, schema=LISTED))
+            self.listed.add(pa.RecordBatch.from_arrays(columns, schema=_LISTED))
 
     def due(self, listed: pa.Table) -> Iterator[Due]:
-        """The timers that fire for ``listed`` keys, those of one clock in order; each is taken as it is given.
+        """The timers that fire of some that were ``listed``, those of one clock in order; each is taken as it is given.
 
         To be called after the rows of these keys were processed. What is registered meanwhile, and due, fires as well.
         """
@@ -66,9 +71,18 @@ class Firing:
         stored = list(zip(listed.column(KEY).to_pylist(), timers, strict=True))
         for group in self._of_clock:
             yield from self._fired(group, [row for row in stored if row[1] in group])
-        while any(each.next_registered() for each in self._timers):
+        while self.has_registered:
             for group in self._of_clock:
                 yield from self._fired(group, [])
+
+    @property
+    def has_registered(self) -> bool:
+        """Whether there are due timers that were registered since: by a call for the last ones that were taken."""
+        return any(each.next_registered() is not None for each in self._timers)
+
+    def close(self) -> None:
+        """Remove what is on disk."""
+        self.listed.close()
 
     def _in_order(self) -> Iterator[tuple[list[int], list[bytes]]]:
         for group in self._of_clock:
@@ -107,7 +121,7 @@ class Firing:
         return is_there
 
     def _due(self, key: bytes, timers: BoundTimers) -> Due:
-        row = row_of(key)
+        at_us, row = read_timer_key(key)
         values, end = self._session.keys.read(row, HASH_BYTES)
         try:
             namespace = row[end:].decode()
@@ -116,4 +130,4 @@ class Firing:
                 f"A timer of {timers.name!r} is stored as {key[:SHOWN_BYTES].hex()!r}, "
                 f"and its namespace is no text: {problem.reason}."
             ) from problem
-        return Due(row[:end], values, Timer(timers.name, namespace, instant_ms(key)))
+        return Due(row[:end], values, timer_at(timers.name, namespace, at_us))

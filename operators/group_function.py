@@ -22,7 +22,8 @@ from pyspark_ckpt.operators.group_values import GroupValues
 from pyspark_ckpt.operators.processors import VectorContext, VectorProcessor
 from pyspark_ckpt.operators.states import ValueState
 from pyspark_ckpt.operators.timers import Timers
-from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.operators.user_errors import CallError
+from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
 
 if TYPE_CHECKING:
     from pyspark_ckpt.operators.ttl import Clock
@@ -141,7 +142,12 @@ class _Calls:
         state = object.__new__(self._kinds[timed_out])
         if value is not None:
             state._value, state._defined = value, True
-        self._take(self._processor.function(key, frames, state))
+        try:
+            self._take(self._processor.function(key, frames, state))
+        except CkptError:
+            raise
+        except Exception as problem:
+            raise CallError(key) from problem
         if state.is_touched:
             self._states[position] = state.getOption
             self._times[position] = state.time_out_ms

@@ -16,6 +16,7 @@ from operator import itemgetter
 from pathlib import Path
 
 import msgspec
+import xxhash
 
 from pyspark_ckpt.operators.bound import Row
 from pyspark_ckpt.operators.entry_rows import merged
@@ -32,8 +33,11 @@ from pyspark_ckpt.state_store.ticket import Ticket
 
 LOG_BYTES = 8 << 20
 """Rows that are together larger than this become a table file."""
+_LIVES_BITS = 48
+"""No version is as large as to need more."""
 PORTION = 1024
 """Rows of a frame that is kept apart."""
+_CHECKSUM_BYTES = 8
 
 
 class GroupSession(WorkerSession):
@@ -52,6 +56,7 @@ class GroupSession(WorkerSession):
         self._staging = staging = Path(ticket.staging)
         earlier = len(list(staging.glob(f"groups-*{SUFFIX}")))
         self.is_first = earlier == 0
+        self.new_life += earlier << _LIVES_BITS  # a group may clear and fill a list that it began in an earlier one
         self.name = f"groups-{earlier:04d}-{uuid.uuid4().hex[:12]}"
         self._swept_path = staging / "groups-swept"
         self._swept: Mapping[bytes, bytes | None] = {} if self.is_first else dict(_read_swept(self._swept_path))
@@ -112,7 +117,8 @@ class GroupSession(WorkerSession):
         swept = list(rows)
         self.stage(swept)
         self._swept = dict(swept)
-        self._swept_path.write_bytes(msgspec.msgpack.encode(swept))
+        content = msgspec.msgpack.encode(swept)
+        self._swept_path.write_bytes(xxhash.xxh64_digest(content) + content)
         self._changes = changes
         self._log.append(self._frame([], changes))
 
@@ -122,7 +128,7 @@ class GroupSession(WorkerSession):
         ``changes``: those of row counts, which are known when all rows have been taken.
         """
         remaining = iter(rows)
-        self.let_go()
+        self.end_turn()
         taken: list[Row] = []
         for row in remaining:
             taken.append(row)
@@ -152,7 +158,7 @@ class GroupSession(WorkerSession):
     def _end_group(self, changes: Mapping[int, int]) -> None:
         """Let go of what the group alone has looked for."""
         self._changes = changes
-        super().close()
+        self._forget_spilled()
 
     def _begin_log_anew(self) -> None:
         """All rows of the log are in table files now."""
@@ -167,7 +173,9 @@ class GroupSession(WorkerSession):
 
     def _frame(self, rows: list[Row], changes: Mapping[int, int]) -> Frame:
         written = self._written + len(self._recent)
-        return Frame(rows, tuple(self._files), dict(changes), dict(self.counts), written, self._group)
+        return Frame(
+            rows, tuple(self._files), dict(changes), dict(self.counts), written, self._group, dict(self._seals)
+        )
 
 
 def _not_none(rows: Iterable[Row]) -> Iterator[tuple[bytes, bytes]]:
@@ -175,7 +183,12 @@ def _not_none(rows: Iterable[Row]) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _read_swept(path: Path) -> list[Row]:
+    """What the task's first session has swept, behind its checksum."""
     try:
-        return msgspec.msgpack.decode(path.read_bytes(), type=list[tuple[bytes, bytes | None]])
+        content = path.read_bytes()
+        checksum, rows = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
+        if xxhash.xxh64_digest(rows) != checksum:
+            raise FormatError(f"{path} is damaged: its checksum is wrong.")
+        return msgspec.msgpack.decode(rows, type=list[tuple[bytes, bytes | None]])
     except (FileNotFoundError, *DAMAGE) as problem:
         raise FormatError(f"{path} does not say what the task's first session has swept: {problem}.") from problem

@@ -14,13 +14,14 @@ from pyspark_ckpt.operators.counters import Counter
 from pyspark_ckpt.operators.declared_states import DeclaredStates, with_types
 from pyspark_ckpt.operators.group_session import GroupSession
 from pyspark_ckpt.operators.group_times import NO_WATERMARK
-from pyspark_ckpt.operators.processors import declared_in
+from pyspark_ckpt.operators.processors import Context, declared_in
 from pyspark_ckpt.operators.spark_hash import SparkHash
 from pyspark_ckpt.operators.staging import row_changes, spill, sweep, written
 from pyspark_ckpt.operators.state_partition import check_place
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.timers import Timers
 from pyspark_ckpt.operators.unsafe_rows import row_reader
+from pyspark_ckpt.operators.user_errors import located
 from pyspark_ckpt.operators.value_types import handed_schema
 from pyspark_ckpt.operators.worker_session import find_ticket, naming
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
@@ -87,8 +88,20 @@ class GroupFunctionWithStates:
         """Process the group's rows. What is written is staged when the last output row has been taken."""
         task = _task(self, state)
         with naming(task.ticket, self.declared.uid):
-            yield from self.function(key, frames, state, task.at(state))
+            states = task.at(state)
+            with located(f"The function of {self.__name__}", task.where, lambda: key):
+                results = self.function(key, frames, state, states)
+                self._require_frames(results)
+                yield from results
             task.stage()
+
+    def _require_frames(self, results: object) -> None:
+        if not hasattr(type(results), "__iter__") or hasattr(type(results), "itertuples"):
+            raise InvalidInputError(
+                f"The function {getattr(self.function, '__name__', self.function)!r} of {self.__name__} returned "
+                f"{type(results).__name__}, not an iterable of pandas.DataFrame.",
+                hint="Yield frames, or return a list of them.",
+            )
 
 
 class _GroupsTask:
@@ -105,6 +118,8 @@ class _GroupsTask:
         self.context = context
         self.uid = called.declared.uid
         self.ticket = ticket = find_ticket(context.taskAttemptId(), options.local_dir)
+        batch_id = int(context.getLocalProperty("streaming.sql.batchId") or -1)
+        self.where = Context(batch_id, ticket.partition, state.getCurrentProcessingTimeMs(), NO_WATERMARK)
         with naming(ticket, called.declared.uid):
             self._begin(called, ticket, state)
             self._session.spill_beyond(options.worker_memory_bytes, partial(spill, self._session, self._bound))

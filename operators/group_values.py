@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_ckpt.operators.columns import arrow_values, is_variant, python_values
-from pyspark_ckpt.operators.value_types import EXACT, Convert, microseconds_at
+from pyspark_ckpt.operators.conversions import EXACT, Convert, microseconds_at
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 _WRONG = (TypeError, ValueError, AttributeError, ArithmeticError, pa.ArrowException)

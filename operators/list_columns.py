@@ -2,7 +2,8 @@
 
 A head is a row before the elements of its list and says how many there have been. With a time to live, what was
 appended to a list in one batch is one *span* in the expiry index. A span and the head of its list name the *life* that
-the list had then, which is the version that wrote its first span.
+the list had then, which is the version that wrote its first span; with the number of the session in its upper 16 bits,
+if that is not the first one of its task.
 """
 
 from __future__ import annotations

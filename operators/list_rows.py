@@ -146,7 +146,7 @@ class TimedListRows(ListRows):
         super().__init__(number, session)
         self._timed = TimedEntryRows(self._elements, life, index)
         self._life, self._index = life, index
-        self._new_life = session.version
+        self._new_life = session.new_life
         """Of lists whose first span this task writes. One that is cleared then takes its spans with it."""
         self._spans: dict[bytes, list[int]] = {}
         """Where the spans begin that this task has written, by list."""

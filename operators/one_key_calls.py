@@ -49,7 +49,7 @@ def refuse_one_key_calls(bound: Any, uid: str) -> None:
     kind = kind_of(bound)
     what = f"{kind.__name__} {bound.name!r} of keyed operator {uid!r}"
     for call, instead in ONE_KEY_CALLS[kind].items():
-        setattr(bound, call, partial(_refuse, what, call, instead))
+        vars(bound)[call] = partial(_refuse, what, call, instead)
 
 
 def _refuse(what: str, call: str, instead: str, *_: object, **__: object) -> NoReturn:

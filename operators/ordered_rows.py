@@ -61,9 +61,10 @@ def rows_of(keys: Packed) -> Packed:
 class OrderedRows:
     """What the base version has of one state, and apart from it what the task has written."""
 
-    def __init__(self, number: int, session: WorkerSession) -> None:
-        """Read and write state ``number``, which is in key order."""
+    def __init__(self, number: int, session: WorkerSession, there: bytes = THERE) -> None:
+        """Read and write state ``number``, which is in key order. ``there``: the value of a row that is put."""
         self.number = number
+        self._there = there
         self._head = state_head(number)
         self._session = session
         self._written: dict[bytes, bytes | None] = {}
@@ -98,7 +99,7 @@ class OrderedRows:
     def put(self, key: bytes, *, there: bool) -> None:
         """Write a row or delete it."""
         self._unfold()
-        self._written[key] = THERE if there else None
+        self._written[key] = self._there if there else None
         self._session.hold(ROW_BYTES)
 
     def put_run(self, written: Writes) -> None:
@@ -132,9 +133,9 @@ def _size_of_key(row: tuple[bytes, bytes]) -> int:
 class CountedRows(OrderedRows):
     """Ordered rows that know how many they are."""
 
-    def __init__(self, number: int, session: WorkerSession) -> None:
+    def __init__(self, number: int, session: WorkerSession, there: bytes = THERE) -> None:
         """See OrderedRows."""
-        super().__init__(number, session)
+        super().__init__(number, session, there)
         self._count = RowCount(session)
 
     def put(self, key: bytes, *, there: bool, was_there: bool | None = None) -> None:
@@ -149,6 +150,14 @@ class CountedRows(OrderedRows):
     def is_deleted(self, key: bytes) -> bool:
         """Whether this task has deleted the row."""
         return self._written.get(key, UNREAD) is None
+
+    def is_written(self, key: bytes) -> bool:
+        """Whether this task has written or deleted the row."""
+        return key in self._written
+
+    def stored(self, keys: list[bytes]) -> list[bytes | None]:
+        """What the base version has under ``keys``, which are sorted; None where there is nothing."""
+        return self._session.get_many([self._head + key for key in keys])
 
     def first_written(self) -> bytes | None:
         """The first key that this task has written and not deleted."""

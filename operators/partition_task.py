@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from pyspark_ckpt.operators.bound_timers import BoundTimers
 from pyspark_ckpt.operators.declared_states import DeclaredStates
-from pyspark_ckpt.operators.firing import LISTED, Firing
+from pyspark_ckpt.operators.firing import Firing
 from pyspark_ckpt.operators.group_times import GroupTimes
 from pyspark_ckpt.operators.keys import group_by_key
 from pyspark_ckpt.operators.plan import BATCH, HASH, ROW, TIME, Operator
@@ -122,25 +122,25 @@ class PartitionTask:
         session = WorkerSession(ticket, declared, read, times.now_ms, times.fired_ms)
         processor, bound = states.bound(self.processor, session)
         timers = [each for each in bound if isinstance(each, BoundTimers)]
-        work, firing = Work(self.operator, processor, context, session.position), Firing(timers, session)
+        work = Work(self.operator, processor, context, session.position)
         folder = Path(ticket.staging)
         limit = self.operator.memory_bytes
         session.spill_beyond(limit, partial(spill, session, bound))
-        rows = RowBuffer(self.operator.rows, HASH, limit, folder / f"{session.name}-rows")
-        due = RowBuffer(LISTED, HASH, limit // TIMERS_PART, folder / f"{session.name}-timers")
+        rows = RowBuffer(self.operator.rows, limit, folder / f"{session.name}-rows")
+        firing = Firing(timers, session, limit // TIMERS_PART, folder / f"{session.name}-timers")
         try:
             session.counts["late_rows"] += self._fill(rows, chunks, times.late_ms)
-            firing.list_stored(due)
+            firing.list_stored()
             sweep(session, bound, rows.count)
-            for (some_rows, some_due), end in ranges([rows, due]):
-                yield from chain(self._process(work, some_rows, codec), work.fire(firing.due(some_due)))
+            for (some_rows, some_due), end in ranges([rows, firing.listed]):
+                yield from chain(self._process(work, some_rows, codec), work.fire(firing, some_due))
                 flush(session, bound, end)
             session.counts["fired_timers"] += firing.count
             times.set_time_out(timers)
             finish(session, bound)
         finally:
             rows.close()
-            due.close()
+            firing.close()
             session.close()
 
     def _fill(self, buffer: RowBuffer, chunks: Iterator[pd.DataFrame], late_ms: int | None) -> int:

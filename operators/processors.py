@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from pyspark_ckpt.operators.states import Declared
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pyspark_ckpt.operators.keys import Keys
+
+_SLOT = MemberDescriptorType
 
 
 @dataclass(frozen=True)
@@ -78,13 +81,32 @@ def declared_in(holder: object) -> dict[str, Declared]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidInputError(f"{type(holder).__name__} declares more than one state with the name {twice[0]!r}.")
-    own = [attribute for attribute, value in getattr(holder, "__dict__", {}).items() if isinstance(value, Declared)]
-    if own:
-        raise InvalidInputError(
-            f"{type(holder).__name__} has the state {own[0]!r} in an instance.",
-            hint="Declare states as attributes of the class.",
-        )
+    _require_in_class(holder, found)
     return dict(sorted(found.items(), key=lambda item: item[1].name))
+
+
+def _require_in_class(holder: object, found: Mapping[str, Declared]) -> None:
+    """Raise InvalidInputError for states that an object has itself, or has no room for."""
+    who, own = type(holder).__name__, dict(getattr(holder, "__dict__", {}))
+    slots = [name for kind in type(holder).__mro__ for name, each in vars(kind).items() if isinstance(each, _SLOT)]
+    own.update({name: getattr(holder, name, None) for name in slots})
+    of_instance = [name for name, value in own.items() if isinstance(value, Declared) and value is not found.get(name)]
+    if of_instance:
+        raise InvalidInputError(
+            f"{who} has the state {of_instance[0]!r} in an instance.",
+            hint="Declare states as attributes of the class; slots=True of a dataclass moves annotated ones away.",
+        )
+    hidden = [name for name in found if name in own and own[name] is not found[name]]
+    if hidden:
+        raise InvalidInputError(
+            f"{who} has {repr(own[hidden[0]])[:200]} as its attribute {hidden[0]!r}, which is a state of the class.",
+            hint="Give one of them another name.",
+        )
+    if found and not hasattr(holder, "__dict__"):
+        raise InvalidInputError(
+            f"{who} has no room for its states in an instance: it has __slots__, and no __dict__.",
+            hint="Write a plain class, or a dataclass without slots=True.",
+        )
 
 
 def states_of(processor: KeyedProcessor | VectorProcessor) -> dict[str, Declared]:

@@ -11,6 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import xxhash
+
+from pyspark_ckpt.operators.plan import HASH
+from pyspark_ckpt.state_store.errors import InternalError, StorageError
 
 RANGES = 64
 _HASH_BITS = 32
@@ -20,15 +24,20 @@ _RANGE_BITS = RANGES.bit_length() - 1
 class RowBuffer:
     """Takes rows, and gives them back in the order in which they came, by range of their hash if they are many."""
 
-    def __init__(self, schema: pa.Schema, hash_name: str, limit_bytes: int, folder: Path) -> None:
-        """Keep ``limit_bytes`` of rows in memory, and others in files below the new ``folder``."""
+    def __init__(self, schema: pa.Schema, limit_bytes: int, folder: Path) -> None:
+        """Keep ``limit_bytes`` of rows in memory, and others in files below the new ``folder``.
+
+        The column HASH of ``schema`` says which range a row is of. Raises InternalError if there is none.
+        """
+        if HASH not in schema.names:
+            raise InternalError(f"Rows that are kept by ranges of their hash have no column {HASH!r}: {schema.names}.")
         self._schema = schema
-        self._hash_name = hash_name
         self._limit_bytes = limit_bytes
         self._folder = folder
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
         self._files: dict[int, pa.RecordBatchStreamWriter] = {}
+        self._sealed: dict[int, _SealedFile] = {}
         self.count = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -51,29 +60,44 @@ class RowBuffer:
     def seal(self) -> None:
         """Have all rows on disk. Takes no more."""
         self._spill()
-        for writer in self._files.values():
-            writer.close()
+        self._close_files()
 
     def take(self, number: int) -> pa.Table:
         """The rows of one range, for the last time."""
         if number not in self._files:
             return self._schema.empty_table()
-        with pa.memory_map(str(self._path(number))) as source:
-            table = pa.ipc.open_stream(source).read_all()
-        self._path(number).unlink()
+        path = self._path(number)
+        try:
+            with pa.memory_map(str(path)) as source:
+                content = source.read_buffer()
+        except OSError as problem:
+            raise StorageError(f"Could not read {path}, where rows of this batch wait: {problem}.") from problem
+        if xxhash.xxh64_digest(content) != self._sealed[number].digest():
+            raise StorageError(
+                f"{path}, where rows of this batch wait for their turn, is damaged.",
+                hint="The task is tried again. If that goes on, look at the disk of the executor's local folder.",
+            )
+        table = pa.ipc.open_stream(content).read_all()
+        path.unlink()
         return table
 
     def close(self) -> None:
         """Remove the files."""
-        for writer in self._files.values():
-            writer.close()
+        self._close_files()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _close_files(self) -> None:
+        """Complete the files; a second call does nothing."""
+        for number, file in self._sealed.items():
+            if not file.closed:
+                self._files[number].close()
+                file.close()
 
     def _spill(self) -> None:
         if not self._batches:
             return
         rows = pa.Table.from_batches(self._batches, self._schema).combine_chunks()
-        hashes = rows.column(self._hash_name).to_numpy().astype(np.uint32)
+        hashes = rows.column(HASH).to_numpy().astype(np.uint32)
         number_of = (hashes >> np.uint32(_HASH_BITS - _RANGE_BITS)).astype(np.int64)
         order = np.argsort(number_of, kind="stable")
         ends = np.cumsum(np.bincount(number_of, minlength=RANGES)).tolist()
@@ -88,11 +112,41 @@ class RowBuffer:
     def _writer(self, number: int) -> pa.RecordBatchStreamWriter:
         if number not in self._files:
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            self._files[number] = pa.ipc.new_stream(str(self._path(number)), self._schema)
+            file = _SealedFile(self._path(number))
+            self._files[number] = pa.ipc.new_stream(file, self._schema)
+            self._sealed[number] = file
         return self._files[number]
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number}.arrow"
+
+
+class _SealedFile:
+    """A new file that knows the checksum of what was written to it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("xb")
+        self._digest = xxhash.xxh64()
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def write(self, content: bytes) -> int:
+        self._digest.update(content)
+        return self._file.write(content)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def digest(self) -> bytes:
+        return self._digest.digest()
 
 
 def ranges(buffers: Sequence[RowBuffer]) -> Iterator[tuple[list[pa.Table], bytes | None]]:

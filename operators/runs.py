@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -11,16 +12,20 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.operators.columns import arrow_of_plain, arrow_values, python_values
+from pyspark_ckpt.operators.conversions import CONVERT, WRONG_VALUE
+from pyspark_ckpt.operators.exact_columns import exact_column
 from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
+from pyspark_ckpt.operators.results import Results
 from pyspark_ckpt.operators.suffixes import Suffixes
-from pyspark_ckpt.operators.value_types import struct_class
+from pyspark_ckpt.operators.user_errors import located
+from pyspark_ckpt.operators.value_types import fields_of, no_null, struct_class
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pyspark_ckpt.operators.firing import Due
+    from pyspark_ckpt.operators.firing import Due, Firing
     from pyspark_ckpt.operators.plan import Operator
     from pyspark_ckpt.operators.state_rows import Position
 
@@ -53,11 +58,16 @@ class Work:
         if isinstance(self.processor, VectorProcessor):
             self.position.upcoming = keys.suffixes
             told = VectorContext(**vars(self.context), keys=keys, key_index=index)
-            return self._shaped("process_batch", self.processor.process_batch(told, rows))
+            return self._shaped("process_batch", self._call(self.processor.process_batch, told, rows))
         return self._packed("process", self._processed(self.processor, keys, index, rows))
 
-    def fire(self, due: Iterator[Due]) -> Iterator[pa.RecordBatch]:
-        """The output for timers."""
+    def fire(self, firing: Firing, listed: pa.Table) -> Iterator[pa.RecordBatch]:
+        """The output for the due timers that were ``listed``, and for those that calls for them register."""
+        yield from self._fire(firing.due(listed))
+        while firing.has_registered:  # by the last call for many timers, which were all taken by then
+            yield from self._fire(firing.due(listed.slice(len(listed))))
+
+    def _fire(self, due: Iterator[Due]) -> Iterator[pa.RecordBatch]:
         if isinstance(self.processor, VectorProcessor):
             return self._fired_at_once(self.processor, due)
         return self._packed("on_timer", self._fired(self.processor, due))
@@ -80,7 +90,7 @@ class Work:
             at = 0
             stops = (ends[begin:end] - first).tolist()
             for suffix, key, stop in zip(position.upcoming, keys.to_python(begin, end), stops, strict=True):
-                position.suffix = suffix
+                position.suffix, position.key = suffix, key
                 yield process(context, key, of_keys[at:stop])
                 at = stop
 
@@ -97,8 +107,9 @@ class Work:
         make = struct_class(pa.struct(self.operator.key_fields))._make
         on_timer, position, context = processor.on_timer, self.position, self.context
         for each in due:
-            position.suffix = each.suffix
-            yield on_timer(context, make(each.key), each.timer)
+            key = make(each.key)
+            position.suffix, position.key = each.suffix, key
+            yield on_timer(context, key, each.timer)
 
     def _fired_at_once(self, processor: VectorProcessor, due: Iterator[Due]) -> Iterator[pa.RecordBatch]:
         while chunk := list(islice(due, TIMERS_AT_ONCE)):
@@ -110,12 +121,12 @@ class Work:
             keys = Keys(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), Suffixes(suffixes))
             position_of = {suffix: position for position, suffix in enumerate(suffixes)}
             index = np.array([position_of[each.suffix] for each in chunk], np.int64)
-            micros = np.array([each.timer.at_ms for each in chunk], np.int64) * 1000
+            micros = np.array([each.timer.at_us for each in chunk], np.int64)
             names, namespaces = [each.timer.name for each in chunk], [each.timer.namespace for each in chunk]
             timers = pa.table([names, namespaces, pa.array(micros, TIMERS.field("at").type)], schema=TIMERS)
             self.position.upcoming = suffixes
             told = VectorContext(**vars(self.context), keys=keys, key_index=index)
-            yield from self._shaped("process_timers", processor.process_timers(told, timers))
+            yield from self._shaped("process_timers", self._call(processor.process_timers, told, timers))
 
     def _shaped(self, method: str, result: pa.Table | None) -> Iterator[pa.RecordBatch]:
         """The result with exactly the output's columns."""
@@ -127,17 +138,31 @@ class Work:
         if sorted(result.column_names) != sorted(output.names):
             raise InvalidInputError(f"{who} returned columns {result.column_names}, not {output.names}.")
         try:
-            table = pa.Table.from_arrays([_cast(result.column(field.name), field) for field in output], schema=output)
+            columns = [self._exact(who, result.column(field.name), field) for field in output]
+            table = pa.Table.from_arrays(columns, schema=output)
             table = table if table.nbytes > _MOST_COMBINED_BYTES else table.combine_chunks()
         except pa.ArrowException as problem:
             raise InvalidInputError(f"{who} returned values that are not of the output's types: {problem}") from problem
         return iter(table.to_batches(max_chunksize=_rows_of(table.nbytes, len(table))))
 
+    def _exact(self, who: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+        """A column of the result as the output's."""
+        try:
+            if column.null_count and not field.nullable:
+                raise ValueError(no_null(field))
+            return pa.chunked_array([exact_column(chunk, field.type) for chunk in column.chunks], field.type)
+        except WRONG_VALUE as problem:
+            raise InvalidInputError(
+                f"{who} returned a column {field.name!r} of type {column.type}, and the output's is of type "
+                f"{field.type}: {problem}.",
+                hint=CONVERT,
+            ) from problem
+
     def _packed(self, method: str, results: Iterator[Result]) -> Iterator[pa.RecordBatch]:
         """Rows in batches. Those of one result are taken before the next one is asked for."""
         waiting: list[pa.RecordBatch] = []
         rows = size_bytes = 0
-        for batch in self._small_batches(method, results):
+        for batch in self._located(method, self._small_batches(method, results)):
             if waiting and (rows + len(batch) > OUTPUT_ROWS or size_bytes + batch.nbytes > OUTPUT_BYTES):
                 yield _merged(waiting)
                 waiting, rows, size_bytes = [], 0, 0
@@ -146,12 +171,23 @@ class Work:
         if waiting:
             yield _merged(waiting)
 
+    def _located(self, method: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same batches; what the user's code raises meanwhile says of which key it was."""
+        with located(self._who(method), self.context, lambda: vars(self.position).get("key")):
+            yield from batches
+
+    def _call(self, method: Callable[..., pa.Table | None], *told: object) -> pa.Table | None:
+        """Call a VectorProcessor."""
+        with located(self._who(method.__name__), self.context):
+            return method(*told)
+
     def _small_batches(self, method: str, results: Iterator[Result]) -> Iterator[pa.RecordBatch]:
         out: list[Sequence[Any]] = []
         at_once = _LEAST_AT_ONCE
+        rows_of = Results(partial(self._who, method), self.operator.output.names).rows
         for result in results:
             if result is not None:
-                remaining = iter(result)
+                remaining = rows_of(result)
                 out.extend(islice(remaining, at_once))
                 while len(out) >= at_once:
                     batch = self._batch(method, out)
@@ -162,24 +198,42 @@ class Work:
             yield from _portions(self._batch(method, out))
 
     def _batch(self, method: str, out: Sequence[Any]) -> pa.RecordBatch:
-        output = self.operator.output
+        kind = pa.struct(list(self.operator.output))
         try:
-            return pa.RecordBatch.from_struct_array(arrow_values(out, pa.struct(list(output))))
-        except (TypeError, ValueError, AttributeError) as problem:
-            raise InvalidInputError(
-                f"{self._who(method)} yielded rows that are not "
-                f"{dict(zip(output.names, map(str, output.types), strict=True))}: {problem}"
-            ) from problem
+            if not any(row is None for row in out):
+                return pa.RecordBatch.from_struct_array(arrow_values(out, kind))
+        except WRONG_VALUE as problem:
+            for row in out:
+                self._check_row(method, row)
+            raise InvalidInputError(f"{self._who(method)} yielded rows that are not {kind}: {problem}") from problem
+        raise self._no_row(method, None, "it is no row")
+
+    def _check_row(self, method: str, row: Any) -> None:
+        """Raise InvalidInputError that names the column for a row that is none of the output."""
+        output = self.operator.output
+        Results(partial(self._who, method), output.names).check_row(row)
+        try:
+            values = fields_of(row, output.names)
+        except WRONG_VALUE as problem:
+            raise self._no_row(method, row, problem) from problem
+        for field, value in zip(output, values, strict=True):
+            try:
+                arrow_values([(value,)], pa.struct([field]))
+            except WRONG_VALUE as problem:
+                raise InvalidInputError(
+                    f"{self._who(method)} yielded rows that are not those of the output: column {field.name!r} is of "
+                    f"type {field.type}, and {repr(value)[:200]} is not ({type(value).__name__}): {problem}.",
+                    hint=CONVERT,
+                ) from problem
+
+    def _no_row(self, method: str, row: Any, problem: object) -> InvalidInputError:
+        return InvalidInputError(
+            f"{self._who(method)} yielded {repr(row)[:200]}, which is no row of the columns "
+            f"{self.operator.output.names}: {problem}."
+        )
 
     def _who(self, method: str) -> str:
         return f"{type(self.processor).__name__}.{method}() of keyed operator {self.operator.uid!r}"
-
-
-def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-    """A column of the output. Of its own type it is not cast: Arrow's cast of list<null> loses elements."""
-    if column.null_count and not field.nullable:
-        raise pa.ArrowInvalid(f"column {field.name!r} has nulls, and is declared NOT NULL")
-    return column if column.type == field.type else column.cast(field.type)
 
 
 def _rows_of(size_bytes: int, rows: int) -> int:

@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from pyspark_ckpt.operators.columns import is_fixed_width
-from pyspark_ckpt.operators.value_types import EXACT, elements_of, fields_of, writer
+from pyspark_ckpt.operators.conversions import EXACT
+from pyspark_ckpt.operators.value_types import elements_of, fields_of, writer
 from pyspark_ckpt.state_store.murmur3 import SEED, of_bytes, of_int, of_long
 
 _LONG_DECIMAL_DIGITS = 18

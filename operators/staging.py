@@ -23,7 +23,7 @@ def flush(session: WorkerSession, bound: Sequence[Kept], end: bytes | None) -> N
 
     As columns, if it is in columns but for a few rows, else as rows.
     """
-    session.let_go()
+    session.end_turn()
     parts = [each.flush(end) for each in _tables(bound)]
     columns = _in_columns(parts)
     if columns is not None and are_built(columns):

@@ -26,6 +26,8 @@ class Position:
 
     suffix: bytes
     """Of the key; there is none before the first one's turn, nor where many keys are processed at once."""
+    key: object
+    """The same key, as the user's code is given it."""
 
     def __init__(self) -> None:
         """None yet."""

@@ -31,6 +31,9 @@ REDUCTIONS: tuple[Reduction, ...] = ("sum", "min", "max")
 class Declared:
     """Something that a processor's class declares under a name. ``types``: by the word that errors use for each."""
 
+    change_calls = ("", "")
+    """What changes it, for errors: of the current key, and of many keys."""
+
     def __init__(
         self,
         name: str,
@@ -54,6 +57,38 @@ class Declared:
         self.types = dict(types or {})
         self.aliases = dict(aliases or {})
         self.ttl = ttl if ttl is None or isinstance(ttl, Ttl) else Ttl(ttl)
+
+    def __set__(self, holder: object, value: object) -> None:
+        """Raise InvalidInputError: ``self.n = 5`` would put 5 in place of the state, and keep nothing.
+
+        A dataclass may set a field to its default, the declaration itself. There is no ``__get__``: what is bound is
+        in the object's own attributes, where Python looks before it takes the declaration.
+        """
+        if value is not self:
+            shown = repr(value)[:200]
+            raise self._refused_change(holder, f"is given the value {shown} by an assignment", shown)
+
+    def __delete__(self, holder: object) -> None:
+        """Raise InvalidInputError: the attribute is the state."""
+        raise self._refused_change(holder, "is deleted as an attribute", "value")
+
+    def _refused_change(self, holder: object, what: str, value: str) -> InvalidInputError:
+        attributes = [name for kind in type(holder).__mro__ for name, each in vars(kind).items() if each is self]
+        own = f"self.{attributes[0]}" if attributes else "it"
+        call = self.change_calls[hasattr(holder, "process_batch")].format(value)
+        return InvalidInputError(
+            f"{type(self).__name__} {self.name!r} of {type(holder).__name__} {what}.",
+            hint=f"Call {own}.{call}. A state is declared once, as an attribute of the class.",
+        )
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Raises InvalidInputError for ``self.n.value = 5``, which would put 5 in place of the method."""
+        if callable(getattr(type(self), name, None)):
+            raise InvalidInputError(
+                f"State {self.name!r}: its method {name}() is given the value {repr(value)[:200]} by an assignment.",
+                hint=f"Call {' or '.join(self.change_calls).format('value')}.",
+            )
+        super().__setattr__(name, value)
 
     def _unbound(self) -> NoReturn:
         raise LifecycleError(
@@ -80,6 +115,8 @@ class State(Declared):
 
 class ValueState(State):
     """One value for each key; absent at first, and again when it is cleared or set to None."""
+
+    change_calls = ("update({})", "put(keys, values)")
 
     def __init__(
         self,
@@ -118,6 +155,8 @@ class ValueState(State):
 class ListState(State):
     """Any number of elements for each key, in the order in which they were added; larger than memory if need be."""
 
+    change_calls = ("update({})", "put_lists(keys, lists)")
+
     def __init__(
         self,
         name: str,
@@ -130,7 +169,7 @@ class ListState(State):
         super().__init__(name, {"element": type}, ttl, aliases)
 
     def get(self) -> Iterator[Any]:
-        """The elements of the current key, lazily, as they are now."""
+        """The elements of the current key, lazily: those that are there now, whatever is written meanwhile."""
         self._unbound()
 
     def exists(self) -> bool:
@@ -165,6 +204,8 @@ class ListState(State):
 class MapState(State):
     """A map for each key, kept in the order of its own keys; larger than memory if need be."""
 
+    change_calls = ("put(key, value)", "put_entries(keys, index, map_keys, values)")
+
     def __init__(
         self,
         name: str,
@@ -198,15 +239,18 @@ class MapState(State):
         self._unbound()
 
     def items(self, begin: Any = None, end: Any = None) -> Iterator[tuple[Any, Any]]:
-        """Entries in key order, lazily, as they are now: from key ``begin`` up to ``end`` (exclusive), if given."""
+        """Entries in key order, from key ``begin`` up to ``end`` (exclusive), if given.
+
+        Lazily: those that are there now, whatever is written meanwhile.
+        """
         self._unbound()
 
     def keys(self) -> Iterator[Any]:
-        """The map's keys, in order, lazily."""
+        """The map's keys, in order; lazily, as ``items``."""
         self._unbound()
 
     def values(self) -> Iterator[Any]:
-        """The map's values, in the order of their keys, lazily."""
+        """The map's values, in the order of their keys; lazily, as ``items``."""
         self._unbound()
 
     def is_empty(self) -> bool:
@@ -238,6 +282,8 @@ class MapState(State):
 
 class ReducingState(State):
     """One value for each key, which every added value is reduced into. None adds nothing."""
+
+    change_calls = ("add({})", "add_rows(keys, index, values)")
 
     def __init__(
         self,
@@ -278,6 +324,8 @@ class ReducingState(State):
 
 class AggregatingState(State):
     """An accumulator for each key, to which values of another type are added, and which gives a result."""
+
+    change_calls = ("add({})", "add_rows(keys, index, values)")
 
     def __init__(
         self,

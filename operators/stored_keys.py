@@ -31,16 +31,9 @@ from pyspark_ckpt.operators.columns import (
     plain_values,
     validity,
 )
+from pyspark_ckpt.operators.conversions import EXACT
 from pyspark_ckpt.operators.stored_values import SHOWN_BYTES
-from pyspark_ckpt.operators.value_types import (
-    EXACT,
-    BeyondPythonError,
-    elements_of,
-    fields_of,
-    reader,
-    struct_class,
-    writer,
-)
+from pyspark_ckpt.operators.value_types import BeyondPythonError, elements_of, fields_of, reader, struct_class, writer
 from pyspark_ckpt.state_store.bulk import Packed, in_order
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 

@@ -173,9 +173,19 @@ class PackedCodec(ValueCodec):
             column_of(field.type, rows[f"f{n}"], rows[f"has{n}"].astype(np.bool_))
             for n, field in enumerate(self._fields)
         ]
+        for column in columns:
+            self._require_times(column, stored)
         if not self._is_struct:
             return columns[0]
         return pa.StructArray.from_arrays(columns, fields=self._fields, mask=pa.array(~there))
+
+    def _require_times(self, column: pa.Array, stored: Cells) -> None:
+        """Raise FormatError for a time that is of no day, which Arrow would have as it is."""
+        if pa.types.is_time(column.type):
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid as problem:
+                raise self._damage(stored.values[0], problem) from problem
 
 
 class MessageCodec(ValueCodec):
@@ -210,4 +220,17 @@ class MessageCodec(ValueCodec):
     def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
         """See ValueCodec."""
         decode = self.plain.decode
-        return arrow_of_plain([None if value is None else decode(value) for value in stored], self.kind)
+        values = [None if value is None else decode(value) for value in stored]
+        try:
+            return arrow_of_plain(values, self.kind)
+        except ValueError:
+            for value, content in zip(values, stored, strict=True):
+                self._require_column(value, content)
+            raise
+
+    def _require_column(self, value: Any, stored: bytes | None) -> None:
+        """Raise FormatError for a value that Python has, and a column has not: a map with a key that is None."""
+        try:
+            arrow_of_plain([value], self.kind)
+        except ValueError as problem:
+            raise self._damage(stored or b"", problem) from problem

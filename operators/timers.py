@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from pyspark_ckpt.operators.conversions import EPOCH, microseconds_at
 from pyspark_ckpt.operators.states import Declared
-from pyspark_ckpt.operators.value_types import EPOCH, microseconds_at
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -19,19 +20,38 @@ if TYPE_CHECKING:
 InstantLike: TypeAlias = "datetime | int"
 
 CLOCKS: tuple[Clock, ...] = ("event", "processing")
+MICROSECONDS = 1000
+"""Of a millisecond."""
+_MOST_MS = 1 << 62
 
 
 class Timer(NamedTuple):
-    """A timer whose time has come. ``name``: that of the declared Timers; ``at_ms``: in ms since 1970."""
+    """A timer whose time has come, at the very instant that was registered.
+
+    ``name``: that of the declared Timers. ``at_ms``: the instant in ms since 1970, rounded up; ``early_us``: by how
+    many microseconds it is before that.
+    """
 
     name: str
     namespace: str
     at_ms: int
+    early_us: int = 0
 
     @property
     def at(self) -> datetime:
-        """When it was to fire, as an aware datetime in UTC."""
-        return EPOCH + timedelta(milliseconds=self.at_ms)
+        """The instant as an aware datetime in UTC."""
+        return EPOCH + timedelta(microseconds=self.at_us)
+
+    @property
+    def at_us(self) -> int:
+        """The instant in microseconds since 1970."""
+        return self.at_ms * MICROSECONDS - self.early_us
+
+
+def timer_at(name: str, namespace: str, at_us: int) -> Timer:
+    """The timer of an instant in microseconds since 1970."""
+    at_ms = rounded_up_ms(at_us)
+    return Timer(name, namespace, at_ms, at_ms * MICROSECONDS - at_us)
 
 
 class Timers(Declared):
@@ -39,8 +59,11 @@ class Timers(Declared):
 
     A timer fires once, in the first batch whose clock has reached it, after the batch's rows; for a key, timers of one
     clock fire in the order of time. It fires without new rows, too. Registered twice for the same instant and
-    namespace it is one timer. ``at``: a datetime (a naive one is UTC), rounded up to a millisecond, or ms since 1970.
+    namespace it is one timer. ``at``: a datetime, to the microsecond (a naive one is UTC), or ms since 1970. Clocks go
+    by milliseconds.
     """
+
+    change_calls = ("register({})", "register_rows(keys, index, at)")
 
     def __init__(self, name: str, *, clock: Clock) -> None:
         """Raises InvalidInputError."""
@@ -68,15 +91,32 @@ class Timers(Declared):
 
 def rounded_up_ms(micros: int) -> int:
     """Microseconds as the milliseconds that do not come before them."""
-    return -(-micros // 1000)
+    return -(-micros // MICROSECONDS)
 
 
-def milliseconds_at(at: object) -> int:
-    """An instant in ms since 1970. Raises InvalidInputError for what is none."""
+def microseconds_of(at: object) -> int:
+    """An instant that a timer is set to, in microseconds since 1970. Raises InvalidInputError for what is none."""
+    if type(at) is int and abs(at) < _MOST_MS:
+        return at * MICROSECONDS
     if isinstance(at, datetime):
-        return rounded_up_ms(microseconds_at(at))
-    if isinstance(at, int) and not isinstance(at, bool) and abs(at) < 1 << 62:
-        return at
-    raise InvalidInputError(
+        if getattr(at, "nanosecond", 0):
+            raise InvalidInputError(
+                f"A timer is set to {at!r}, and timers have microseconds.",
+                hint="Round it, by floor('us') or ceil('us').",
+            )
+        try:
+            return microseconds_at(at)
+        except (TypeError, ValueError, OverflowError) as problem:  # of pandas, NaT is a datetime
+            raise _no_instant(at) from problem
+    if isinstance(at, bool) or not hasattr(at, "__index__"):
+        raise _no_instant(at)
+    at_ms = operator.index(at)
+    if abs(at_ms) >= _MOST_MS:
+        raise _no_instant(at)
+    return at_ms * MICROSECONDS
+
+
+def _no_instant(at: object) -> InvalidInputError:
+    return InvalidInputError(
         f"A timer is set to {at!r} of type {type(at).__name__}.", hint="Give a datetime, or milliseconds since 1970."
     )

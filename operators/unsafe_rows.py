@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.operators.columns import is_fixed_width, is_variant, python_values
-from pyspark_ckpt.operators.value_types import reader
+from pyspark_ckpt.operators.value_types import NO_NULL_KEY, reader
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -173,6 +173,8 @@ class _Memory:
         key_bytes = np.where(valid, self._words[starts // WORD], 0)
         self._check_sum(key_bytes, len(self._bytes))
         offsets, keys = self._elements(kind.key_type, np.where(valid, starts + WORD, 0), valid)
+        if keys.null_count:  # of such a map Arrow ends the process
+            raise ValueError(NO_NULL_KEY)
         _, items = self._elements(kind.item_type, np.where(valid, starts + WORD + key_bytes, 0), valid)
         entries = pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])
         return _array(kind, valid, [offsets.astype(np.int32)], [entries])

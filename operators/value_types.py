@@ -10,20 +10,28 @@ import json
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta, timezone
-from decimal import Context, Decimal
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
 
+from pyspark_ckpt.operators.conversions import (
+    EPOCH,
+    EPOCH_DAY,
+    MICROSECOND_NS,
+    NAIVE_EPOCH,
+    Convert,
+    plain_writer,
+    stored_as_they_are,
+)
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 TypeLike: TypeAlias = "str | type | DataType"
-Convert: TypeAlias = Callable[[Any], Any]
 
 PYTHON_TYPES: Mapping[type, str] = {
     bool: "boolean",
@@ -35,15 +43,8 @@ PYTHON_TYPES: Mapping[type, str] = {
     datetime: "timestamp",
     Decimal: "decimal(38,18)",
 }
-EXACT = Context(prec=76)
-"""Holds what is done with decimals of 38 digits; Python's own context rounds to 28."""
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a timestamp_ntz has no zone
 _NO_TYPE = (LookupError, TypeError, ValueError, AttributeError, AssertionError, RecursionError)
 """What PySpark raises, too, for JSON that is none of its types."""
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
-_MICROSECOND = timedelta(microseconds=1)
-_MICROSECOND_NS = 1000
 _DECIMAL = Annotated[str, msgspec.Meta(pattern=r"\A-?[0-9]{1,39}(\.[0-9]{1,38})?(E-[0-9]{1,2})?\Z", max_length=64)]
 
 
@@ -185,8 +186,16 @@ def writer(kind: pa.DataType) -> Convert:
 
     It raises TypeError, ValueError or AttributeError for a value of another type.
     """
-    convert = _writer(kind)
+    convert, same = _writer(kind), stored_as_they_are(kind)
+    if same is not None:
+        return lambda value: value if type(value) is same or value is None else convert(value)
     return lambda value: None if value is None else convert(value)
+
+
+def normaliser(kind: pa.DataType) -> Convert:
+    """What makes of a value that the type takes the one that comes back when it is stored."""
+    write, read = writer(kind), reader(kind)
+    return lambda value: read(write(value))
 
 
 def reader(kind: pa.DataType) -> Convert:
@@ -199,19 +208,37 @@ def _writer(kind: pa.DataType) -> Convert:
     if pa.types.is_struct(kind):
         return _struct_writer(kind)
     if pa.types.is_map(kind):
-        keys, items = writer(kind.key_type), writer(kind.item_type)
+        keys, items = _part_writer(kind.key_type, NO_NULL_KEY), _field_writer(kind.item_field)
         return lambda value: [[keys(key), items(item)] for key, item in value.items()]
     if pa.types.is_list(kind):
-        element = writer(kind.value_type)
+        element = _field_writer(kind.value_field)
         return lambda value: [element(each) for each in elements_of(value)]
-    for matches, convert in _PLAIN_WRITERS:
-        if matches(kind):
-            return convert
-    if pa.types.is_decimal(kind):
-        return _decimal_writer(kind)
-    if pa.types.is_signed_integer(kind):
-        return _integer_writer(kind.bit_width)
-    raise InvalidInputError(f"Values of type {kind} cannot be kept as state.")
+    convert = plain_writer(kind)
+    return (lambda value: str(convert(value))) if pa.types.is_decimal(kind) else convert
+
+
+def _field_writer(field: pa.Field) -> Convert:
+    """``writer`` of a part of a value: None stays None where there may be null."""
+    return writer(field.type) if field.nullable else _part_writer(field.type, no_null(field))
+
+
+def _part_writer(kind: pa.DataType, no_null: str) -> Convert:
+    convert = _writer(kind)
+
+    def write(value: Any) -> Any:
+        if value is None:
+            raise TypeError(no_null)
+        return convert(value)
+
+    return write
+
+
+NO_NULL_KEY = "a map has a key that is None"
+
+
+def no_null(field: pa.Field) -> str:
+    """What is said of None in a part of a value that must not be null."""
+    return f"{field.name!r} is None, and is declared NOT NULL"
 
 
 def _reader(kind: pa.DataType) -> Convert:
@@ -228,7 +255,7 @@ def _reader(kind: pa.DataType) -> Convert:
     if pa.types.is_decimal(kind):
         return _decimal_reader(kind)
     if pa.types.is_timestamp(kind):
-        return _instant_reader(EPOCH if kind.tz else _NAIVE_EPOCH)
+        return _instant_reader(EPOCH if kind.tz else NAIVE_EPOCH)
     for matches, convert in _PLAIN_READERS:
         if matches(kind):
             return convert
@@ -272,13 +299,13 @@ def fields_of(value: Any, names: Sequence[str]) -> Sequence[Any]:
 
     Raises ValueError, AttributeError.
     """
-    if isinstance(value, Mapping):
+    if not isinstance(value, (tuple, list)):
+        if not isinstance(value, Mapping):
+            return [getattr(value, name) for name in names]
         unknown = [name for name in value if name not in names]
         if unknown:
             raise ValueError(f"there is no field {unknown[0]!r} in {list(names)}")
         return [value.get(name) for name in names]
-    if not isinstance(value, (tuple, list)):
-        return [getattr(value, name) for name in names]
     if len(value) != len(names):
         raise ValueError(f"{len(value)} values are given for the fields {list(names)}")
     return value
@@ -296,7 +323,7 @@ def elements_of(value: Any) -> Any:
 
 def _struct_writer(kind: pa.StructType) -> Convert:
     names = [field.name for field in kind]
-    fields = [writer(field.type) for field in kind]
+    fields = list(map(_field_writer, kind))
 
     return lambda value: [field(each) for field, each in zip(fields, fields_of(value, names), strict=True)]
 
@@ -305,30 +332,6 @@ def _struct_reader(kind: pa.StructType) -> Convert:
     made = struct_class(kind)
     fields = [reader(field.type) for field in kind]
     return lambda value: made(*(field(each) for field, each in zip(fields, value, strict=True)))
-
-
-def _integer_writer(bits: int) -> Convert:
-    most = 1 << (bits - 1)
-
-    def write(value: Any) -> int:
-        number = value.__index__()
-        if not -most <= number < most:
-            raise ValueError(f"{number} does not fit into {bits} bits")
-        return int(number)
-
-    return write
-
-
-def _decimal_writer(kind: pa.DataType) -> Convert:
-    step, most = Decimal(1).scaleb(-kind.scale), Decimal(10) ** (kind.precision - kind.scale)
-
-    def write(value: Any) -> str:
-        number = Decimal(value)
-        if not number.is_finite() or number.copy_abs() >= most or number != number.quantize(step, context=EXACT):
-            raise ValueError(f"{value} does not fit into decimal({kind.precision},{kind.scale})")
-        return str(number.quantize(step, context=EXACT))
-
-    return write
 
 
 def _decimal_reader(kind: pa.DataType) -> Convert:
@@ -343,20 +346,9 @@ def _decimal_reader(kind: pa.DataType) -> Convert:
     return read
 
 
-def microseconds_at(value: Any) -> int:
-    """A datetime in microseconds since 1970; a naive one counts as UTC."""
-    return int((value - (_NAIVE_EPOCH if value.tzinfo is None else EPOCH)) // _MICROSECOND)
-
-
-def _day(value: Any) -> int:
-    if isinstance(value, datetime):
-        raise TypeError(f"{value!r} is no date but an instant")
-    return int(value.toordinal()) - _EPOCH_DAY
-
-
 def _date(days: int) -> date:
     try:
-        return date.fromordinal(_EPOCH_DAY + days)
+        return date.fromordinal(EPOCH_DAY + days)
     except (ValueError, OverflowError) as problem:
         raise BeyondPythonError(f"the date {days} days from 1970-01-01") from problem
 
@@ -371,51 +363,16 @@ def _instant_reader(begin: datetime) -> Convert:
     return read
 
 
-def _nanoseconds(value: Any) -> int:
-    if not isinstance(value, time) or value.tzinfo is not None:
-        raise TypeError(f"{value!r} is no time of day")
-    at = datetime.combine(_NAIVE_EPOCH, value)
-    return int((at - _NAIVE_EPOCH) // _MICROSECOND) * _MICROSECOND_NS
-
-
 def _time_of_day(nanoseconds: int) -> time:
-    micros, rest = divmod(nanoseconds, _MICROSECOND_NS)
+    micros, rest = divmod(nanoseconds, MICROSECOND_NS)
     if rest:
         raise ValueError(f"a time of {nanoseconds} ns is no whole number of microseconds")
-    at = _NAIVE_EPOCH + timedelta(microseconds=micros)
-    if at.date() != _NAIVE_EPOCH.date():
+    at = NAIVE_EPOCH + timedelta(microseconds=micros)
+    if at.date() != NAIVE_EPOCH.date():
         raise ValueError(f"a time of {nanoseconds} ns is of no day")
     return at.time()
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value
-
-
-def _binary(value: Any) -> bytes:
-    if not isinstance(value, (bytes, bytearray, memoryview)):
-        raise TypeError(f"{value!r} is no bytes")
-    return bytes(value)
-
-
-def _truth(value: Any) -> bool:
-    if not isinstance(value, (bool, int)) and type(value).__name__ != "bool_":
-        raise TypeError(f"{value!r} is no truth value")
-    return bool(value)
-
-
-_PLAIN_WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
-    (pa.types.is_string, _text),
-    (pa.types.is_binary, _binary),
-    (pa.types.is_boolean, _truth),
-    (pa.types.is_floating, float),
-    (pa.types.is_timestamp, microseconds_at),
-    (pa.types.is_date, _day),
-    (pa.types.is_time, _nanoseconds),
-    (pa.types.is_duration, lambda value: int(value // _MICROSECOND)),
-)
 _PLAIN_READERS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
     (pa.types.is_boolean, bool),
     (pa.types.is_date, _date),

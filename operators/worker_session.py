@@ -30,11 +30,13 @@ from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.ttl import Clock
 from pyspark_ckpt.state_store.bulk import LEAST_KEYS, Cells, OpenColumnFiles, Packed, Writes, look_up, write_columns
 from pyspark_ckpt.state_store.column_names import columns_folder
+from pyspark_ckpt.state_store.damage_notes import write_note
 from pyspark_ckpt.state_store.database import Cursor, Reader, Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, LifecycleError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.keys import EMPTY, HASH_BYTES, STATE_BYTES, Marker
 from pyspark_ckpt.state_store.meta import Descriptor
 from pyspark_ckpt.state_store.parts import DeclaredState, Part, declare, write_part
+from pyspark_ckpt.state_store.staged_tables import Seal, seal_file
 from pyspark_ckpt.state_store.ticket import Ticket, WorkerTask, read_ticket, ticket_paths
 
 if TYPE_CHECKING:
@@ -53,6 +55,13 @@ class View(NamedTuple):
 
 
 _views: OrderedDict[str, View] = OrderedDict()
+
+
+class Moment(NamedTuple):
+    """When rows were looked at: how often turns of keys had ended by then, and how often rows had been spilled."""
+
+    turns: int
+    spills: int
 
 
 class WorkerSession:
@@ -83,6 +92,8 @@ class WorkerSession:
         self._cursors: dict[bytes, list[Cursor]] = {}
         self.version = ticket.version + 1
         """What the task's commit makes."""
+        self.new_life = self.version
+        """Names the lives of lists that begin in this session, and none that began in another."""
         self.position = Position()
         self.keys = keys
         self.now_ms = now_ms
@@ -90,11 +101,14 @@ class WorkerSession:
         self.name = f"worker-{uuid.uuid4().hex[:12]}"
         self.counts: Counter[str] = Counter()
         self._files: list[str] = []
+        self._seals: dict[str, Seal] = {}
         self._written = 0
         self._held_bytes = 0
         self._most_held_bytes = sys.maxsize
         self._when_full: Callable[[], None] = _do_nothing
         self._spilled: SpilledRows | None = None
+        self.moment = Moment(0, 0)
+        self._is_over = False
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """Values of the base version, None where there is none; fastest for sorted keys. What was spilled counts."""
@@ -107,7 +121,8 @@ class WorkerSession:
             return Cells.of(self.get_many(keys.strings()))
         if self._reader is None or not len(keys):
             return Cells.absent(len(keys))
-        return look_up(self._reader, keys, self._columns)
+        with _noting_damage(self._ticket):
+            return look_up(self._reader, keys, self._columns)
 
     def scan(self, prefix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Rows of the base version whose keys begin with ``prefix``, what follows it from ``begin`` up to ``end``.
@@ -120,34 +135,42 @@ class WorkerSession:
     def _base_of(self, keys: list[bytes]) -> list[bytes | None]:
         if self._reader is None or not keys:
             return [None] * len(keys)
-        if len(keys) < LEAST_KEYS or not all(map(le, keys, islice(keys, 1, None))):
-            return self._reader.get_many(keys)
-        return look_up(self._reader, Packed.of(keys), self._columns).strings()
+        with _noting_damage(self._ticket):
+            if len(keys) < LEAST_KEYS or not all(map(le, keys, islice(keys, 1, None))):
+                return self._reader.get_many(keys)
+            return look_up(self._reader, Packed.of(keys), self._columns).strings()
 
     def _base_rows(self, prefix: bytes, begin: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         if self._reader is None:
             return
+        if self._is_over:
+            raise LifecycleError(
+                "An iterator over the elements or entries of a state is used after the batch in which it was made.",
+                hint="Read it in the call that made it, or make a list of it there.",
+            )
         idle = self._cursors.setdefault(prefix[:STATE_BYTES], [])
-        cursor = idle.pop() if idle else self._reader.cursor()
         first, size = prefix + begin, len(prefix)
-        # Keys are processed in stored order: behind the rows of one stand those of the next.
-        if cursor.key is None or not cursor.left < first <= cursor.key:
-            cursor.seek(first)
-        try:
-            while cursor.key is not None and cursor.key.startswith(prefix):
-                entry = cursor.key[size:]
-                if end is not None and entry >= end:
-                    break
-                yield entry, cursor.value()
-                cursor.next()
-        finally:
-            idle.append(cursor)
+        with _noting_damage(self._ticket):
+            cursor = idle.pop() if idle else self._reader.cursor()
+            # Keys are processed in stored order: behind the rows of one stand those of the next.
+            if cursor.key is None or not cursor.left < first <= cursor.key:
+                cursor.seek(first)
+            try:
+                while cursor.key is not None and cursor.key.startswith(prefix):
+                    entry = cursor.key[size:]
+                    if end is not None and entry >= end:
+                        break
+                    yield entry, cursor.value()
+                    cursor.next()
+            finally:
+                idle.append(cursor)
 
     def portions(self, prefix: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
         """Rows of the base version from the first one on, many at once and at least one; as they were then."""
         if self._reader is not None:
-            for rows in self._reader.portions(prefix, prefix + end):
-                yield [(key[len(prefix) :], value) for key, value in rows]
+            with _noting_damage(self._ticket):
+                for rows in self._reader.portions(prefix, prefix + end):
+                    yield [(key[len(prefix) :], value) for key, value in rows]
 
     def ends_of_keys(self, rows: Packed) -> NDArray[np.int64]:
         """Where the suffix ends in each row, of a suffix and an entry. Raises FormatError for what is no such row."""
@@ -161,11 +184,15 @@ class WorkerSession:
         first = next(remaining, None)
         if first is not None:
             tuning = _shared_tuning(self._ticket.compression)
-            self._written += write_table_file(self._new_file(), chain([first], remaining), tuning)
+            path = self._new_file()
+            self._written += write_table_file(path, chain([first], remaining), tuning)
+            self._seals[path.name] = seal_file(path)
 
     def stage_columns(self, parts: Sequence[Writes]) -> None:
         """``stage`` of rows of which a table file can be built, part after part."""
-        write_columns(self._new_file(), parts, _shared_tuning(self._ticket.compression))
+        path = self._new_file()
+        write_columns(path, parts, _shared_tuning(self._ticket.compression))
+        self._seals[path.name] = seal_file(path)
         self._written += sum(map(len, parts))
 
     def spill_beyond(self, most_held_bytes: int, spill: Callable[[], None]) -> None:
@@ -182,8 +209,14 @@ class WorkerSession:
         """Say that nothing is held of what was written."""
         self._held_bytes = 0
 
+    def end_turn(self) -> None:
+        """Say that the turn of some keys is over, and nothing is held of what was written for them."""
+        self.let_go()
+        self.moment = self.moment._replace(turns=self.moment.turns + 1)
+
     def spill(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
         """``stage`` of rows that are still to be found by this session, before those of the base version."""
+        self.moment = self.moment._replace(spills=self.moment.spills + 1)
         self.stage(self._spilled_rows().kept(rows))
 
     def _spilled_rows(self) -> SpilledRows:
@@ -193,7 +226,11 @@ class WorkerSession:
         return self._spilled
 
     def close(self) -> None:
-        """Let go of what was spilled."""
+        """Let go of what was spilled: the batch is over."""
+        self._is_over = True
+        self._forget_spilled()
+
+    def _forget_spilled(self) -> None:
         if self._spilled is not None:
             self._spilled.close()
             self._spilled = None
@@ -206,7 +243,9 @@ class WorkerSession:
 
     def publish(self, changes: Mapping[int, int]) -> None:
         """Hand what was staged to the task's commit, with the changes of row counts by state number."""
-        part = Part(self._declared, tuple(self._files), dict(changes), self._written, dict(self.counts))
+        part = Part(
+            self._declared, tuple(self._files), dict(changes), self._written, dict(self.counts), seals=self._seals
+        )
         write_part(Path(self._ticket.staging), self.name, part)
 
 
@@ -260,13 +299,11 @@ def _view(ticket: Ticket) -> View | None:
     base = Marker(ticket.version, ticket.id)
     if base == EMPTY:
         return None
-    view = _views.pop(ticket.db, None) or View(_opened(ticket), OpenColumnFiles(columns_folder(Path(ticket.db))))
-    try:
-        view.reader.catch_up()
-        held = view.reader.marker()
-    except CkptError:
-        view.reader.close()
-        raise
+    with _noting_damage(ticket):
+        view, held = _caught_up(ticket)
+        if held != base and (not ticket.live or held is None or held.version < base.version):
+            view.reader.close()  # a live database goes forward: what shows less has lost its newest records
+            raise FormatError(f"The database in {ticket.db} is damaged: it shows {held}, not {base}.")
     if held != base:
         view.reader.close()
         raise LifecycleError(
@@ -274,10 +311,37 @@ def _view(ticket: Ticket) -> View | None:
             hint="The task is tried again on a copy of the version.",
             retryable=True,
         )
+    view.columns.check_again()
     _views[ticket.db] = view
     while len(_views) > READERS_KEPT:
         _views.popitem(last=False)[1].reader.close()
     return view
+
+
+def _caught_up(ticket: Ticket) -> tuple[View, Marker | None]:
+    """A view of what the database is now, and which commit that is."""
+    view = _views.pop(ticket.db, None) or View(_opened(ticket), OpenColumnFiles(columns_folder(Path(ticket.db))))
+    try:
+        view.reader.catch_up()
+        held = view.reader.marker()
+    except CkptError:
+        view.reader.close()
+        raise
+    return view, held
+
+
+class _noting_damage:  # noqa: N801 - used as a function
+    """Leave a note to the state server of a failure within to read the database, which discards that copy then."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        self._ticket = ticket
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
+        if isinstance(problem, (FormatError, StorageError)):
+            write_note(Path(self._ticket.staging), str(problem))
 
 
 def _opened(ticket: Ticket) -> Reader:

@@ -49,7 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _on_checkpoint(command: Callable[[Checkpoint, argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    return lambda given: command(Checkpoint(given.checkpoint, options(given)), given)
+    def run(given: argparse.Namespace) -> int:
+        checkpoint = Checkpoint(given.checkpoint, options(given))
+        checkpoint.refuse_other_provider()
+        return command(checkpoint, given)
+
+    return run
 
 
 def list_stores(checkpoint: Checkpoint, given: argparse.Namespace) -> int:

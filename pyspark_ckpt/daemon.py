@@ -15,6 +15,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
@@ -40,10 +42,11 @@ def main() -> None:
     """Import, and fork workers until Spark has gone."""
     if _TASKS.exists():
         try:
-            for name in IMPORTED:
-                import_module(name)
-            if os.environ.get("OMP_NUM_THREADS") == "1":
-                _import_numeric()
+            with _stdout_to_stderr():
+                for name in IMPORTED:
+                    import_module(name)
+                if os.environ.get("OMP_NUM_THREADS") == "1":
+                    _import_numeric()
         except Exception as problem:  # noqa: BLE001 - a package that is broken is the affair of workers that use it
             sys.stderr.write(f"pyspark_ckpt.daemon: workers import what they need themselves: {problem!r}\n")
             _hand_over()
@@ -51,6 +54,20 @@ def main() -> None:
             _hand_over()
     gc.freeze()  # or a worker that looks for garbage copies every page of what it shares
     import_module(SPARKS).manager()
+
+
+@contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Spark reads numbers from stdout: what a module prints while it is imported is not to be among them."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _hand_over() -> NoReturn:

@@ -6,12 +6,14 @@ import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
 
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.arguments import options, pair, pairs, settings
+from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.digests import Digest
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
@@ -41,14 +43,27 @@ def create(given: argparse.Namespace) -> int:
 
 
 def list_all(given: argparse.Namespace) -> int:
-    """Savepoints below a folder; exit code 1 if one is damaged."""
-    found = saved_below(place_of_savepoint(given.folder, options(given)))
+    """Savepoints below a folder; exit code 1 if one is damaged, 2 if there is no such folder."""
+    place = place_of_savepoint(given.folder, options(given))
+    found = saved_below(place)
+    if not found:
+        _require_there(place)
     if given.json:
         print_json([{"name": name, **_as_json(info)} for name, info in found])
     else:
         rows = [(name, *(_row(info) if isinstance(info, SavepointInfo) else _no_row(info))) for name, info in found]
         print_table(("savepoint", "taken", "query", "batch", "partitions", "bytes"), rows)
     return int(any(isinstance(info, FormatError) for _, info in found))
+
+
+def _require_there(place: BlobPlace) -> None:
+    """Raise InvalidInputError if there is no such folder, which in S3 and in HDFS is one in which nothing is."""
+    is_there = Path(place.url).is_dir() if place.url.startswith("/") else bool(place.walk())
+    if not is_there:
+        raise InvalidInputError(
+            f"{place.url} does not exist: no savepoint can be below it.",
+            hint="Name the folder that savepoints were taken in, or one above it.",
+        )
 
 
 def inspect(given: argparse.Namespace) -> int:
@@ -248,7 +263,12 @@ def add_to(subjects: Any, common: argparse.ArgumentParser) -> None:  # noqa: ANN
     )
     for name, command, what, places in (
         ("create", create, "take one of the last committed batch of a query, which may run", ("checkpoint", "target")),
-        ("list", list_all, "those below a folder; exit code 1 if one is damaged", ("folder",)),
+        (
+            "list",
+            list_all,
+            "those below a folder; exit code 1 if one is damaged, 2 if there is no such folder",
+            ("folder",),
+        ),
         ("inspect", inspect, "what one holds", ("savepoint",)),
         ("verify", verify, "read everything of one; exit code 1 names what is wrong", ("savepoint",)),
         ("delete", remove, "delete one, or what is left of one that did not finish", ("savepoint",)),

@@ -26,6 +26,7 @@ from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.inventory import inventory
 from pyspark_ckpt.state_store.jobs import SMALL_BYTES, CopyHere, LocalProcesses, Progress, RunHere, Runner
+from pyspark_ckpt.state_store.nesting import refuse_nested
 from pyspark_ckpt.state_store.options import Options, parse, settings_of
 from pyspark_ckpt.state_store.query_log import refuse_other_provider
 from pyspark_ckpt.state_store.restoration import Restoration
@@ -97,8 +98,9 @@ def stop_with_savepoint(
         )
     location = _checkpoint_of(query)
     given = _options(options, location, target)
-    refuse_unless_empty(place_of_savepoint(target, given), "a savepoint")
-    checkpoint = Checkpoint(location, given)
+    place, checkpoint = place_of_savepoint(target, given), Checkpoint(location, given)
+    refuse_nested(place, checkpoint, "a savepoint")
+    refuse_unless_empty(place, "a savepoint")
     if checkpoint.operators():
         refuse_other_provider(checkpoint.place, checkpoint.newest_version - 1)
     _finish(query, timeout_s)

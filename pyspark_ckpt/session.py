@@ -53,6 +53,8 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
     jars given to spark-submit. Call it before the session exists: what runs already cannot be given a jar.
     With a local master, and where nobody names an interpreter, the state server runs on this one; and Python workers,
     if they do, too, are forked with what they import already there (``spark.python.daemon.module``).
+    An interpreter that the builder, ``PYSPARK_SUBMIT_ARGS`` or spark-defaults.conf names (``spark.pyspark.python``) is
+    that of Python workers, too: PySpark itself asks only the variable ``PYSPARK_PYTHON``, which is set to it.
     ``options`` as for ``spark_conf``.
     Raises InvalidInputError (an unknown option, a bad value, Spark Connect), LifecycleError (a session
     without the jar runs already), NotFoundError (the jar was never built).
@@ -66,6 +68,7 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
     conf = spark_conf(**options)
     parse({key: _text(value) for key, value in already.items() if key.startswith(PREFIX)})
     conf[_CHECKPOINT_FORMAT] = str(already.get(_CHECKPOINT_FORMAT, conf[_CHECKPOINT_FORMAT]))
+    _name_python_of_workers(already)
     if _is_local(already):
         if not (_PYTHON in conf or already.keys() & {_PYTHON, _WORKER_PYTHON} or "PYSPARK_PYTHON" in os.environ):
             conf[_PYTHON] = sys.executable
@@ -109,6 +112,19 @@ def _is_local(already: dict[str, Any]) -> bool:
     """Whether driver and executors are on this machine, so that this interpreter is theirs, too."""
     master = already.get(_MASTER) or os.environ.get("MASTER") or _set_elsewhere(_MASTER, "--master")
     return str(master or "local").startswith("local")
+
+
+def _name_python_of_workers(already: dict[str, Any]) -> None:
+    """Let ``spark.pyspark.python`` reach Python workers, also in a script that spark-submit has not started.
+
+    spark-submit sets the variable for the scripts that it starts; PySpark reads it when the context is made, and
+    nothing else.
+    """
+    from pyspark import SparkContext  # noqa: PLC0415 - see the docstring of the package
+
+    named = str(already.get(_WORKER_PYTHON) or _set_elsewhere(_WORKER_PYTHON))
+    if named and SparkContext._active_spark_context is None:  # noqa: SLF001
+        os.environ["PYSPARK_PYTHON"] = named
 
 
 def _workers_run_on_this() -> bool:

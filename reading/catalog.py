@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.reading.decoded import StateCodec
-from pyspark_ckpt.reading.keyed_rows import keyed_codec, ttl_of
+from pyspark_ckpt.reading.keyed_rows import has_ended, keyed_codec, ttl_of
 from pyspark_ckpt.reading.native_rows import NativeRows
 from pyspark_ckpt.state_store.checkpoint import Operator
 from pyspark_ckpt.state_store.context import Identity
@@ -133,6 +133,8 @@ class Catalog:
             found = next((states for n in range(most) if (states := self._in_partitions(wanted, [n]))), [])
         else:
             found = self.all(wanted)
+        if wanted.state is None:
+            found = _without_internal(found)
         if len(found) == 1:
             return found[0]
         raise self._not_one(wanted, found)
@@ -176,9 +178,15 @@ def _states_in(operator: Operator, store: str, meta: StoreMeta) -> list[StoredSt
             continue
         uid, kind = state.uid, str(state.descriptor.encoder.get("kind", SPARKS))
         name = state.name if uid is None else state.name.removeprefix(f"{uid}/")
-        has_life = meta.state(index_name(state.name)) is not None
+        has_life = meta.state(index_name(state.name)) is not None and not has_ended(state.descriptor)
         states.append(StoredState(operator, store, name, uid, kind, state.rows, state.descriptor, has_life))
     return states
+
+
+def _without_internal(found: Sequence[StoredState]) -> list[StoredState]:
+    """Those that a program has: of a keyed operator, Spark's own state is a row for each partition that no user has."""
+    keyed = {each.operator.number for each in found if "max_parallelism" in each.descriptor.encoder}
+    return [each for each in found if each.uid is not None or each.operator.number not in keyed]
 
 
 def _joined(first: StoredState, other: StoredState) -> StoredState:

@@ -9,15 +9,15 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.bound import WRONG_VALUE
 from pyspark_ckpt.operators.columns import python_values
+from pyspark_ckpt.operators.conversions import WRONG_VALUE
 from pyspark_ckpt.operators.evolution import EvolvedCodec, Schemas, schemas_of
 from pyspark_ckpt.operators.list_columns import SEQUENCE
-from pyspark_ckpt.operators.ordered_rows import INSTANT
 from pyspark_ckpt.operators.spark_hash import SparkHash
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.stored_values import ValueCodec
-from pyspark_ckpt.operators.timers import Timer
+from pyspark_ckpt.operators.timer_rows import read_instant
+from pyspark_ckpt.operators.timers import Timer, rounded_up_ms, timer_at
 from pyspark_ckpt.operators.ttl import unstamped
 from pyspark_ckpt.operators.type_names import arrow_type_named
 from pyspark_ckpt.operators.value_types import arrow_type, hashable
@@ -35,8 +35,7 @@ VALUES: Mapping[str, str] = {
     MAPS: "value",
 }
 """What the descriptor calls the values of each kind of state."""
-_FIRST_INSTANT_MS = 1 << 63
-_LONGEST_MS = (1 << 63) // 1000
+_LAST_US = (1 << 63) - 1
 
 
 class _KeyedRows:
@@ -167,25 +166,32 @@ class KeyedTimers(_KeyedRows):
 
     def decode(self, rows: Sequence[StoredRow]) -> Decoded:
         """See StateCodec."""
-        keys, at_ms, namespaces = [], [], []
+        keys, at_us, namespaces = [], [], []
         for row in rows:
-            if len(row.key) < INSTANT.size:
-                raise FormatError(f"{self._whose} has a timer under {row.key.hex()!r}.")
-            key, end = self._keys.plain.read(row.key, INSTANT.size)
+            try:
+                instant, begin = read_instant(row.key)
+            except FormatError as problem:
+                raise FormatError(f"{self._whose}: {problem.message}") from problem
+            key, end = self._keys.plain.read(row.key, begin)
             keys.append(key)
-            at_ms.append(INSTANT.unpack_from(row.key)[0] - _FIRST_INSTANT_MS)
+            at_us.append(instant)
             try:
                 namespaces.append(row.key[end:].decode())
             except UnicodeDecodeError as problem:
                 raise FormatError(f"{self._whose} has the namespace {row.key[end:][:32].hex()!r}.") from problem
-        columns = [self._key_column(keys), _instants(at_ms), pa.array(at_ms, pa.int64())]
+        at_ms = pa.array(list(map(rounded_up_ms, at_us)), pa.int64())
+        columns = [self._key_column(keys), _timestamps(at_us), at_ms]
         texts = [pa.array(namespaces, pa.string()), pa.array([self._clock] * len(rows), pa.string())]
         return Decoded([*columns, *texts], np.arange(len(rows)))
 
     def value_of(self, columns: pa.Table, _wanted: Wanted) -> Any:  # noqa: ANN401 - see StateCodec
         """See StateCodec: timers, by time."""
-        pairs = zip(columns["namespace"].to_pylist(), columns["at_ms"].to_pylist(), strict=True)
-        return [Timer(self._name, namespace, at_ms) for namespace, at_ms in pairs]
+        columns = columns.append_column("us", columns["at"].cast(pa.int64()))
+        rows = zip(*(columns[name].to_pylist() for name in ("namespace", "at_ms", "us")), strict=True)
+        return [
+            Timer(self._name, namespace, at_ms) if at_us is None else timer_at(self._name, namespace, at_us)
+            for namespace, at_ms, at_us in rows
+        ]
 
 
 def keyed_codec(own: Descriptor, newest: Descriptor, name: str, whose: str, *, has_life: bool) -> StateCodec:
@@ -199,8 +205,17 @@ def keyed_codec(own: Descriptor, newest: Descriptor, name: str, whose: str, *, h
 
 
 def ttl_of(*descriptors: Descriptor) -> TimeToLive | None:
-    """How long rows live, by the first of these that says so: their own store's, which has seen the last change."""
-    return next((each.ttl for each in descriptors if each.ttl is not msgspec.UNSET), None)
+    """How long rows live, by the first of these that says so: their own store's, which has seen the last change.
+
+    None if nothing says so, or that says that they live for ever now.
+    """
+    found = next((each.ttl for each in descriptors if each.ttl is not msgspec.UNSET), None)
+    return None if found is None or found.has_ended else found
+
+
+def has_ended(descriptor: Descriptor) -> bool:
+    """Whether the rows of a store had a time to live, and live for ever now."""
+    return descriptor.ttl is not msgspec.UNSET and descriptor.ttl.has_ended
 
 
 def _value_codec(own: Descriptor, newest: Descriptor, what: str, whose: str) -> ValueCodec:
@@ -236,5 +251,10 @@ def _expiry(written_ms: int | None, life_ms: int | None) -> int | None:
 
 def _instants(milliseconds: Sequence[int | None]) -> pa.Array:
     """Milliseconds since 1970 as instants; null for those that no timestamp can hold."""
-    micros = [None if ms is None or abs(ms) > _LONGEST_MS else ms * 1000 for ms in milliseconds]
+    return _timestamps([None if ms is None else ms * 1000 for ms in milliseconds])
+
+
+def _timestamps(microseconds: Sequence[int | None]) -> pa.Array:
+    """The same of microseconds."""
+    micros = [None if each is None or abs(each) > _LAST_US else each for each in microseconds]
     return pa.array(micros, pa.int64()).cast(INSTANTS)

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_ckpt.operators.bound import WRONG_VALUE
 from pyspark_ckpt.operators.columns import python_values
+from pyspark_ckpt.operators.conversions import WRONG_VALUE
 from pyspark_ckpt.reading.batch_clocks import clock_ms
 from pyspark_ckpt.reading.catalog import Catalog, Selection, StoredState
 from pyspark_ckpt.reading.decoded import StateCodec, StoredRow, Wanted
 from pyspark_ckpt.reading.json_values import from_json
-from pyspark_ckpt.reading.keyed_rows import INSTANTS, ttl_of
+from pyspark_ckpt.reading.keyed_rows import INSTANTS, has_ended, ttl_of
 from pyspark_ckpt.reading.places import PLACE, place_columns, stored_row
 from pyspark_ckpt.reading.sources import source_of, state_at
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
@@ -231,7 +231,7 @@ class StateReader:
                 yield batch
 
     def _without_expired(self, state: StoredState, own: State, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if not state.has_life:
+        if not state.has_life or has_ended(own.descriptor):
             return batch
         alive = pc.greater(batch["expires_at"], pa.scalar(self._now_ms(state, own) * 1000, pa.int64()).cast(INSTANTS))
         return batch.filter(pc.fill_null(alive, True))

@@ -155,12 +155,11 @@ def publish(
     meta = new.meta(digests)
     if database.marker() != meta.marker:
         raise InternalError(f"{identity}: the database of {meta.marker} says that it is {database.marker()}.")
-    tables = database.table_files()
     database.close()
     place, log = workplace.place(new.url), StoreLog(f"offline.{identity.short}", identity.short)
     writer = SnapshotWriter(place, identity.partition, workplace.tuning(), FailPoints(""), log, full=False)
     copy = LocalCopy(folder / "copy", meta)
-    published = writer.publish(copy, Lineage.read(place), lambda: False, origins or NOWHERE, tables)
+    published = writer.publish(copy, Lineage.read(place), lambda: False, origins or NOWHERE)
     if published is None:
         return Assembled(digests, _standing_bytes(place, meta), 0)
     if origins is not None:

@@ -11,7 +11,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
@@ -122,6 +122,12 @@ class Checkpoint:
         names = (blob.name.rpartition("/")[2] for blob in self.place.list("commits"))
         batches = (int(name) for name in names if _BATCH.fullmatch(name) is not None)
         return max((batch + 1 for batch in batches if batch < MAX_LONG), default=0)
+
+    def refuse_other_provider(self) -> None:
+        """Raise InvalidInputError if the query has state, and keeps it in another provider's store; StorageError."""
+        if self.operators():
+            with suppress(FormatError):  # an offset log that is damaged says nothing of it, and is not needed here
+                refuse_other_provider(self.place, max(self.newest_version - 1, 0))
 
     def look_again(self) -> None:
         """Ask anew which version is the newest, and what its commits are."""
@@ -258,7 +264,7 @@ class Checkpoint:
                 rows = restored.meta.rows
         except CkptError as problem:
             is_missing = isinstance(problem, NotFoundError)
-            return Verified(identity, version, 0, 0, (*problems.found, str(problem))), is_missing
+            return Verified(identity, version, 0, 0, (*problems.found, f"{problem}")), is_missing
         size_bytes = restored.metrics["downloaded_bytes"]
         return Verified(identity, version, rows, size_bytes, tuple(problems.found), digests), False
 

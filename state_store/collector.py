@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.context import Identity
-from pyspark_ckpt.state_store.errors import NotFoundError
+from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.ownership import other_owner
 from pyspark_ckpt.state_store.pins import Pins
+from pyspark_ckpt.state_store.remote import store_folder
 from pyspark_ckpt.state_store.retention import Garbage, Retention
 from pyspark_ckpt.state_store.store_version import THREADS
 
@@ -59,6 +62,20 @@ class Collector:
 
     def _retention(self, identity: Identity) -> Retention:
         if identity not in self._retentions:
-            place, log = self._checkpoint.place_of(identity), StoreLog("gc", identity.short)
+            place, log = self._owned(identity), StoreLog("gc", identity.short)
             self._retentions[identity] = Retention(place, self._pins, self._grace_s, self._pool, FailPoints(""), log)
         return self._retentions[identity]
+
+    def _owned(self, identity: Identity) -> BlobPlace:
+        """Where the state of a store is. Raises InvalidInputError if that belongs to another checkpoint."""
+        checkpoint, place = self._checkpoint, self._checkpoint.place_of(identity)
+        url = place.url.removesuffix(f"/{store_folder(identity)}")
+        if url not in (place.url, checkpoint.place.url):
+            owner = other_owner(checkpoint.workplace.place(url), checkpoint.place)
+            if owner:
+                raise InvalidInputError(
+                    f"The state of {identity} is in {place.url}, which belongs to the checkpoint {owner}: what "
+                    f"{checkpoint.place.url} does not need may be needed there.",
+                    hint=f"Clean up {owner}.",
+                )
+        return place

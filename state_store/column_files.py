@@ -11,7 +11,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from pathlib import Path
 from pyspark_ckpt.state_store.column_names import LEAST_KEYS, ROWS_A_KEY, column_files_in, columns_folder
 from pyspark_ckpt.state_store.copies import LocalCopy
 from pyspark_ckpt.state_store.database import BACKGROUND_NICE, TableFile
-from pyspark_ckpt.state_store.errors import CkptError, StorageError
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, StorageError
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.worker_process import Worker
 
@@ -63,6 +63,14 @@ def worth_columns(tables: Sequence[TableFile], written: int) -> list[TableFile]:
     return [table for table in tables if table.rows > ROWS_A_KEY * written] if written >= LEAST_KEYS else []
 
 
+OnDamage = Callable[[LocalCopy, object], None]
+"""What is called with a copy one of whose table files is damaged, and what is wrong with it."""
+
+
+def _leave(_copy: LocalCopy, _problem: object) -> None:
+    """Whoever reads the file will find the same."""
+
+
 class ColumnFiles:
     """The column files of all stores below a folder: at most ``most_bytes`` together."""
 
@@ -74,12 +82,12 @@ class ColumnFiles:
         self._closed = False
         self._refused: set[Path] = set()
 
-    def follow(self, copy: LocalCopy, tables: Sequence[TableFile], log: StoreLog) -> None:
+    def follow(self, copy: LocalCopy, tables: Sequence[TableFile], log: StoreLog, on_damage: OnDamage = _leave) -> None:
         """A commit has added to the live database, which now has these: have column files written, some time."""
         written = written_rows(tables)
         if self._most_bytes and (worth_columns(tables, written) or columns_folder(copy.db).exists()):
             with suppress(RuntimeError):  # the process is ending
-                self._thread.submit(self._followed, copy, written, time.monotonic() + MERGE_S, log)
+                self._thread.submit(self._followed, copy, written, time.monotonic() + MERGE_S, log, on_damage)
 
     def close(self) -> None:
         """Write no more."""
@@ -91,7 +99,7 @@ class ColumnFiles:
         if self._worker is not None:
             self._worker.close()
 
-    def _followed(self, copy: LocalCopy, written: int, when: float, log: StoreLog) -> None:
+    def _followed(self, copy: LocalCopy, written: int, when: float, log: StoreLog, on_damage: OnDamage) -> None:
         time.sleep(max(0, when - time.monotonic()))
         database, folder = copy.database, columns_folder(copy.db)
         if database is None or self._closed:
@@ -106,6 +114,8 @@ class ColumnFiles:
             for table in reversed(worth_columns(tables, written)):  # the oldest first: without it, others are no use
                 if table.name not in there and copy.db / table.name not in self._refused:
                     self._write(copy.db / table.name, table, folder, log)
+        except FormatError as problem:
+            on_damage(copy, problem)
         except (CkptError, OSError) as problem:
             if copy.database is not None:  # else it was closed meanwhile
                 log.warning("no column files are written for %s behind this commit: %s", copy.db, problem)
@@ -122,6 +132,8 @@ class ColumnFiles:
             if path.exists() and not self._closed:
                 self._refused.add(path)
                 log.warning("%s has no column file, so that more time is taken to look its rows up: %s", path, problem)
+                if isinstance(problem, FormatError):
+                    raise
 
     def _run(self, task: WriteTask) -> None:
         with self._lock:

@@ -3,12 +3,15 @@
 ::
 
     <store folder>/<random name>/db/                      a RocksDB folder
-    <store folder>/<random name>/<version>-<id>.json      StoreMeta of what db/ holds
+    <store folder>/<random name>/<version>-<id>.json      StoreMeta of what db/ holds, with a checksum
 
 A copy's folder is never used again for another one, so whoever holds a path cannot be shown another
 copy under it. One copy is *live*: open as a primary, moved forward by commits. The others are frozen:
 nobody writes them, readers may open them read-only. Which commit a folder really holds is said by its
 marker row; the JSON file is looked up by it. All methods expect the store's lock to be held.
+
+Copies share table files by hard links. So one that is damaged goes together with all that have a file in common with
+it: what is asked for next is restored from the remote place.
 """
 
 from __future__ import annotations
@@ -23,12 +26,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning, drop_unreferenced
-from pyspark_ckpt.state_store.errors import CkptError, InternalError
-from pyspark_ckpt.state_store.json_objects import decoded
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, InternalError, StorageError
+from pyspark_ckpt.state_store.json_objects import decoded, seal, unseal_local
 from pyspark_ckpt.state_store.keys import EMPTY, Marker
+from pyspark_ckpt.state_store.local_damage import is_of_the_copy
 from pyspark_ckpt.state_store.local_files import publish
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.meta import EMPTY_META, StoreMeta
@@ -73,6 +75,8 @@ class LocalCopies:
         self._clock = itertools.count(1)
         self._copies: list[LocalCopy] = []
         self.live: LocalCopy | None = None
+        self.damaged = 0
+        """How many copies were discarded as they, or files that they shared, were damaged."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def __iter__(self) -> Iterator[LocalCopy]:
@@ -97,22 +101,29 @@ class LocalCopies:
     def take(self, marker: Marker) -> LocalCopy | None:
         """Lease a copy of that commit, the live one if that can be arranged; None if there is no usable copy.
 
-        A frozen copy becomes the live one unless somebody leases either of them. One that cannot be opened
-        is discarded.
+        A frozen copy becomes the live one unless somebody leases either of them. One that cannot be opened, or
+        whose folder has been removed, is discarded.
         """
-        copy = self.find(marker)
+        copy = self._found_there(marker)
         if copy is None and marker == EMPTY:
             copy = self._new_empty()
         elif copy is not None and copy is not self.live and self._may_replace_live(copy):
             try:
                 self._promote(copy)
             except (CkptError, OSError) as problem:
-                self._log.warning("the local copy of %s in %s is not usable and goes: %s", marker, copy.folder, problem)
-                self.discard(copy)
+                self.discard_unusable(copy, problem)
                 return None
         if copy is not None:
             self.lease(copy)
         return copy
+
+    def _found_there(self, marker: Marker) -> LocalCopy | None:
+        """A copy of that commit whose folder is there; one that has lost it is discarded."""
+        while (copy := self.find(marker)) is not None:
+            if (copy.db / "CURRENT").exists():
+                return copy
+            self.discard_damaged(copy, f"{copy.db}/CURRENT does not exist")
+        return None
 
     def lease(self, copy: LocalCopy) -> None:
         """Keep ``copy`` as it is until ``release``."""
@@ -179,6 +190,9 @@ class LocalCopies:
         try:
             _write_meta(live.folder, meta)
             _ingest(live.database, meta, files)
+        except (StorageError, FormatError, OSError) as problem:
+            self.discard_unusable(live, problem)
+            raise
         except BaseException:
             self.discard(live)
             raise
@@ -211,6 +225,37 @@ class LocalCopies:
             self._copies.remove(copy)
         if copy.leases == 0:
             self._sweeper.submit(_remove, copy.folder)  # unlinking may wait for the file system's journal
+
+    def discard_unusable(self, copy: LocalCopy, problem: object) -> None:
+        """Forget a copy that could not be used, and what shares files with it if the ``problem`` is one of these."""
+        if is_of_the_copy(problem):
+            self.discard_damaged(copy, problem)
+        elif copy in self._copies:
+            self._log.warning(
+                "the local copy of %s in %s is not usable and goes: %s", copy.marker, copy.folder, problem
+            )
+            self.discard(copy)
+
+    def discard_damaged(self, copy: LocalCopy, problem: object) -> None:
+        """Forget a copy that is damaged, and all others that share a table file with it.
+
+        No error if it is forgotten already: of several readers that find the same damage, the first is enough.
+        """
+        if copy not in self._copies:
+            return
+        files = _table_identities(copy)
+        gone = [each for each in self._copies if each is copy or not files.isdisjoint(_table_identities(each))]
+        self.damaged += len(gone)
+        self._log.warning(
+            "the local copy of %s in %s is damaged: it goes, with %d that share files with it, and what is asked for "
+            "next is restored from the remote place: %s",
+            copy.marker,
+            copy.folder,
+            len(gone) - 1,
+            problem,
+        )
+        for each in gone:
+            self.discard(each)
 
     def prune(self) -> None:
         """Remove frozen copies beyond the most recently used versions; leased ones stay."""
@@ -296,16 +341,26 @@ def _ingest(database: Database | None, meta: StoreMeta, files: Sequence[Path]) -
         raise InternalError(f"The files of {meta.marker} carry the marker row of {held}.")
 
 
+def _table_identities(copy: LocalCopy) -> set[tuple[int, int]]:
+    """Which files its table files are, as far as they are there."""
+    found = set[tuple[int, int]]()
+    for path in copy.db.glob("*.sst"):
+        with suppress(OSError):  # one that has just been removed, or that the disk does not give
+            state = path.stat()
+            found.add((state.st_dev, state.st_ino))
+    return found
+
+
 def _meta_path(folder: Path, meta: StoreMeta) -> Path:
     return folder / f"{meta.version:020d}-{meta.id}.json"
 
 
 def _write_meta(folder: Path, meta: StoreMeta) -> None:
-    publish(_meta_path(folder, meta), msgspec.json.encode(meta))
+    publish(_meta_path(folder, meta), seal(meta))
 
 
 def _read_meta(path: Path) -> StoreMeta:
-    return decoded(path.read_bytes(), StoreMeta, str(path))
+    return decoded(unseal_local(path.read_bytes(), str(path)), StoreMeta, str(path))
 
 
 def _remove(path: Path) -> None:

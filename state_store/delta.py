@@ -15,7 +15,7 @@ import io
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,7 @@ from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatErro
 from pyspark_ckpt.state_store.json_objects import Count, decoder
 from pyspark_ckpt.state_store.meta import FORMAT_VERSION, StoreMeta
 from pyspark_ckpt.state_store.names import META_NAME, DeltaName, is_delta_file
+from pyspark_ckpt.state_store.staged_tables import StagedTable
 
 CHUNK_BYTES = 1 << 20
 IN_MEMORY_BYTES = 16 << 20
@@ -68,13 +69,13 @@ class Delta:
     size_bytes: int
 
 
-def write_delta(place: BlobPlace, name: DeltaName, store: StoreMeta, files: Sequence[Path]) -> int:
+def write_delta(place: BlobPlace, name: DeltaName, store: StoreMeta, files: Sequence[Path | StagedTable]) -> int:
     """Make the commit durable as one object; returns its size in bytes.
 
     After return it survives the loss of this machine. Nothing is visible before. An object of this
     name is accepted if it holds the same commit: then an earlier answer was lost. Raises InvalidInputError
     (more files, or more to say of the store, than a delta holds), StorageError, ConflictError (another commit
-    has this name).
+    has this name), FormatError (a staged table is not what was written: it is checked in the pass that uploads it).
     """
     if len(files) > MAX_FILES:
         raise InvalidInputError(f"A commit of {len(files)} files has more than {MAX_FILES}.")
@@ -84,7 +85,8 @@ def write_delta(place: BlobPlace, name: DeltaName, store: StoreMeta, files: Sequ
         with place.create(str(name)) as sink:
             counter.target = sink
             with zipfile.ZipFile(cast("IO[bytes]", counter), "w", zipfile.ZIP_STORED) as archive:
-                described.extend(_add(archive, f"{index:04d}.sst", file) for index, file in enumerate(files))
+                for index, file in enumerate(files):
+                    described.append(_add(archive, f"{index:04d}.sst", _chunks(file, store, is_first=index == 0)))
                 meta = DeltaMeta(FORMAT_VERSION, store, store.rows, tuple(described))
                 content = msgspec.json.encode(meta)
                 if len(content) > MAX_META_BYTES:
@@ -134,10 +136,19 @@ def read_meta(place: BlobPlace, name: DeltaName, size_bytes: int) -> StoreMeta:
     return _read_meta(place, name, source, size_bytes).store
 
 
-def _add(archive: zipfile.ZipFile, name: str, file: Path) -> DeltaFile:
-    sha256, xxh3, size = hashlib.sha256(), xxhash.xxh3_128(), 0
-    with file.open("rb", buffering=0) as source, archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as target:
+def _chunks(file: Path | StagedTable, store: StoreMeta, *, is_first: bool) -> Iterator[bytes]:
+    if isinstance(file, StagedTable):
+        yield from file.chunks(store.marker, is_first=is_first)
+        return
+    with file.open("rb", buffering=0) as source:
         while chunk := source.read(CHUNK_BYTES):
+            yield chunk
+
+
+def _add(archive: zipfile.ZipFile, name: str, chunks: Iterator[bytes]) -> DeltaFile:
+    sha256, xxh3, size = hashlib.sha256(), xxhash.xxh3_128(), 0
+    with archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as target:
+        for chunk in chunks:
             sha256.update(chunk)
             xxh3.update(chunk)
             size += target.write(chunk)

@@ -14,6 +14,8 @@ from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.json_objects import DAMAGE
 
 ARRIVAL_S = 30.0
+SECRETS_KEPT = 256
+"""The JVM names the last 64 that it has written; keys may change for ever."""
 
 
 class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,6 +43,8 @@ class Entrusted:
             raise InvalidInputError("A line of stdin is not what a JVM of this release writes.") from None
         with self._arrived:
             self._secrets[arrived.number] = arrived.secrets
+            while len(self._secrets) > SECRETS_KEPT:
+                del self._secrets[min(self._secrets)]
             self._arrived.notify_all()
 
     def await_secrets(self, number: int) -> Mapping[str, str]:

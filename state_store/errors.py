@@ -9,6 +9,7 @@
     ├── LifecycleError      a call that the present status does not allow (a transaction that has ended)
     ├── StorageError        a disk or a remote store failed; ``outcome`` says whether a write may have landed
     ├── FormatError         stored bytes are damaged, or written by a newer release
+    │   └── DamagedCopyError  only those of a local copy, which is discarded: a retry restores it
     └── InternalError       a defect of this package: please report it
 
 Every error has a ``kind`` (its class name, which crosses the process boundary), a ``hint`` (what to do
@@ -17,10 +18,16 @@ now) and ``retryable`` (whether the same call may succeed later without anybody 
 
 from __future__ import annotations
 
-import sys
 from typing import ClassVar, Literal
 
 Outcome = Literal["not_applied", "unknown"]
+
+
+def with_hint(message: str, hint: str) -> str:
+    """One text of both."""
+    if not hint:
+        return message
+    return f"{message} {hint}" if message.endswith((".", "!", "?", ":", "\n")) else f"{message}. {hint}"
 
 
 class CkptError(Exception):
@@ -35,8 +42,14 @@ class CkptError(Exception):
         self.message = message
         self.hint = self.default_hint if hint is None else hint
         self.retryable = self.default_retryable if retryable is None else retryable
-        if self.hint and sys.version_info >= (3, 11):
-            self.add_note(self.hint)  # so that a traceback shows it
+
+    def __str__(self) -> str:
+        """The message and what to do: of an error in a worker, Spark's users see nothing else."""
+        return with_hint(self.message, self.hint)
+
+    def __format__(self, spec: str) -> str:
+        """The message alone: within the message of another error, which has a hint of its own."""
+        return format(self.message, spec)
 
     @property
     def kind(self) -> str:
@@ -85,6 +98,13 @@ class StorageError(CkptError):
 
 class FormatError(CkptError):
     """Stored bytes are damaged, or were written by a newer release than this one."""
+
+
+class DamagedCopyError(FormatError):
+    """A local copy of state is damaged. It is discarded, and the next attempt restores it from the remote place."""
+
+    default_retryable = True
+    default_hint = "The next attempt restores the state from the remote place; check the local disk."
 
 
 class InternalError(CkptError):

@@ -11,6 +11,7 @@ from pathlib import Path
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 _PRIVATE = 0o700
+_WRITABLE_BY_OTHERS = 0o022
 
 
 def publish(path: Path, content: bytes) -> None:
@@ -37,8 +38,11 @@ def take_open_files() -> int:
     return granted
 
 
-def make_private(folder: Path) -> None:
-    """Have nobody else look into ``folder``, which is there. Raises InvalidInputError if it is another user's."""
+def make_private(folder: Path) -> bool:
+    """Have nobody else look into ``folder``, which is there; whether nobody else could write in it before.
+
+    Raises InvalidInputError if it is another user's.
+    """
     found = folder.stat()
     if found.st_uid != os.geteuid():
         raise InvalidInputError(
@@ -47,3 +51,30 @@ def make_private(folder: Path) -> None:
         )
     if stat.S_IMODE(found.st_mode) != _PRIVATE:
         folder.chmod(_PRIVATE)
+    return not found.st_mode & _WRITABLE_BY_OTHERS
+
+
+def is_own(path: Path) -> bool:
+    """Whether ``path`` is this user's, and no link."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode)
+
+
+def require_own(path: Path) -> None:
+    """Raise InvalidInputError unless ``path`` is this user's, no link, and nobody else may write it; OSError."""
+    found, problem = path.lstat(), ""
+    if found.st_uid != os.geteuid():
+        problem = f"belongs to the user {found.st_uid}, and this process runs as {os.geteuid()}"
+    elif stat.S_ISLNK(found.st_mode):
+        problem = "is a link"
+    elif found.st_mode & _WRITABLE_BY_OTHERS:
+        problem = f"may be written by other users (mode {stat.S_IMODE(found.st_mode):o})"
+    if problem:
+        raise InvalidInputError(
+            f"{path} {problem}: what is in it is not used.",
+            hint="Local files of an executor are made for its user alone. See who has changed that, or set "
+            "spark.sql.streaming.stateStore.ckpt.localDir to another folder.",
+        )

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from pyspark_ckpt.state_store.copies import LocalCopies, LocalCopy
 from pyspark_ckpt.state_store.database import TableCount
+from pyspark_ckpt.state_store.errors import FormatError, StorageError
 from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.meta import StoreMeta
@@ -81,10 +82,16 @@ class LocalVersions:
                 with self._lock:
                     del self._restoring[base]
 
+    def check_what_is_restored(self) -> None:
+        """From now on find also table files that were damaged before they were stored: a reader has found damage."""
+        self._restorer.checks_tables = True
+
     def _restored(self, base: Marker) -> Leased:
         with self._lock:
             folder = self._copies.new_folder()
             local = {copy.marker for copy in self._copies}
+            if self._copies.damaged:  # perhaps it came damaged from the remote place
+                self.check_what_is_restored()
         try:
             restored = self._restorer.restore(base, folder, local, self._link)
             copy = self._taken_in(folder, restored)
@@ -130,5 +137,9 @@ class LocalVersions:
             copy = self._copies.find(base)
             if copy is None:
                 return None
-            self._copies.link(copy, folder)
+            try:
+                self._copies.link(copy, folder)
+            except (StorageError, FormatError, OSError) as problem:
+                self._copies.discard_unusable(copy, problem)
+                raise
             return copy.meta

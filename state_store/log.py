@@ -9,6 +9,9 @@ from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
 LOGGER = "pyspark_ckpt"
+MOST_CHARACTERS = 8192
+"""Of a message; of a longer one the middle is left out. The JVM, too, cuts what is longer than a line can be so."""
+_TAIL = 2048
 
 
 if TYPE_CHECKING:
@@ -38,11 +41,19 @@ class JsonLines(logging.Formatter):
         message = record.getMessage()
         if record.exc_info:
             message += "\n" + self.formatException(record.exc_info)
-        line = {"level": record.levelname, "logger": record.name, "message": message}
+        line = {"level": record.levelname, "logger": record.name, "message": shortened(message)}
         store = getattr(record, "store", None)
         if store is not None:
             line["store"] = store
         return json.dumps(line)
+
+
+def shortened(message: str) -> str:
+    """``message``, or its beginning and its end if it is long."""
+    left_out = len(message) - MOST_CHARACTERS
+    if left_out <= 0:
+        return message
+    return f"{message[: MOST_CHARACTERS - _TAIL]} ... ({left_out:,} characters left out) ... {message[-_TAIL:]}"
 
 
 def log_to_stderr(level: str) -> None:

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
 
+from pyspark_ckpt.state_store.blobs.place_clock import PlaceClock
+from pyspark_ckpt.state_store.confirmation import Confirmations
 from pyspark_ckpt.state_store.context import Shared
 from pyspark_ckpt.state_store.copies import LocalCopy
-from pyspark_ckpt.state_store.errors import CkptError
+from pyspark_ckpt.state_store.errors import CkptError, DamagedCopyError
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.pins import Pins
-from pyspark_ckpt.state_store.retention import Retention
+from pyspark_ckpt.state_store.retention import CONFIRMED_BYTES, Retention
+from pyspark_ckpt.state_store.scrub import Scrub
 from pyspark_ckpt.state_store.snapshot import Published, SnapshotWriter
 from pyspark_ckpt.state_store.store import Store
 
@@ -38,26 +44,42 @@ class Maintenance:
             store.log,
             full=store.options.full_snapshots,
         )
+        confirmations = Confirmations(store.place, store.log)
+        self._writer.damaged = confirmations.damaged.keys()
         self._retention = Retention(
             store.place,
-            Pins(store.checkpoint),
+            Pins(store.checkpoint, PlaceClock(store.checkpoint, shared.clock).now_s),
             store.options.retention_grace_period_s,
             shared.pool,
             failpoints,
             store.log,
             shared.clock,
+            confirmations,
         )
+        scratch = shared.local_dir / "staging" / f"scrub-{uuid.uuid4().hex[:16]}"
+        self._scrub = Scrub(
+            store.place,
+            confirmations,
+            store.options.scrub_interval_s,
+            scratch,
+            store.scrub_counts,
+            store.log,
+            shared.clock,
+        )
+        self._found_damage = False
 
     def snapshot(self, *, force: bool = False) -> tuple[Published | None, dict[str, int]]:
         """Make a snapshot of the newest version Spark has asked for, if enough versions passed since the last one.
 
-        ``force`` makes one at any version. Never blocks a transaction. Raises StorageError, InternalError.
+        ``force`` makes one at any version. Never blocks a transaction. Raises DamagedCopyError (the local copy is
+        discarded, and there is no snapshot), StorageError, InternalError.
         """
         started = time.monotonic()
         if not self._busy.acquire(blocking=False):
             return None, {}
         try:
-            published = self._snapshot(force=force)
+            published = self._snapshot(force=force or self._found_damage)
+            self._found_damage &= published is None
         finally:
             self._busy.release()
         metrics = {"snapshot_ms": round((time.monotonic() - started) * 1000)}
@@ -69,13 +91,30 @@ class Maintenance:
         return published, metrics
 
     def cleanup(self, min_versions: int) -> int:
-        """Delete what nobody can ask for any more; returns the number of objects. Raises StorageError."""
+        """Delete what nobody can ask for any more; returns the number of objects. Raises StorageError.
+
+        What is left is read again when its time has come, and put right where it is damaged.
+        """
         if self._store.newest is None or self._store.closed or not self._busy.acquire(blocking=False):
             return 0
         try:
-            return self._retention.clean(self._store.newest, min_versions)
+            count = self._retention.clean(self._store.newest, min_versions, CONFIRMED_BYTES)
+            scrubbed = self._scrub.run(self._local_tables)
+            self._found_damage |= scrubbed.found_damage
+            if scrubbed.healed:
+                self._retention.look_again()
+            return count
         finally:
             self._busy.release()
+
+    def _local_tables(self) -> Iterator[Path]:
+        """The table files of a local copy that stays as it is until all of them were looked at."""
+        copy = self._store.lease_for_snapshot(lambda _version: True)
+        if copy is not None:
+            try:
+                yield from sorted(copy.db.glob("*.sst"))
+            finally:
+                self._store.release(copy)
 
     def _snapshot(self, *, force: bool) -> Published | None:
         copy = self._store.lease_for_snapshot(lambda version: force or self._may_be_due(version))
@@ -90,8 +129,10 @@ class Maintenance:
                 return None
             self._store.log.info("a snapshot of %s is made: %s", copy.marker, reason)
             published = self._publish(copy, lineage)
-        except (CkptError, OSError):
+        except (CkptError, OSError) as problem:
             if not self._store.closed:
+                if isinstance(problem, DamagedCopyError):
+                    self._store.discard_damaged(copy, problem)
                 raise
             self._store.log.info("the store was closed while a snapshot was made; it is not published")
             return None

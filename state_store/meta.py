@@ -27,12 +27,25 @@ from pyspark_ckpt.state_store.keys import (
 FORMAT_VERSION = 1
 
 
+ENDED = "ended"
+"""In place of what refreshes rows, of a state that has no time to live any more."""
+
+
 class TimeToLive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long the rows of a keyed state live, for who reads them without the program; see operators/ttl.py."""
 
     duration_ms: Annotated[int, msgspec.Meta(ge=1)]
     refresh: str
     clock: str
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether rows live for ever now. Some may still say when their lives began, and ``clock`` by which clock."""
+        return self.refresh == ENDED
+
+    def ended(self) -> TimeToLive:
+        """What is said of the same state when a program declares it without a time to live."""
+        return msgspec.structs.replace(self, refresh=ENDED)
 
 
 class Descriptor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -63,6 +63,7 @@ class Options:
     start_timeout_s: float
     log_level: str
     retention_grace_period_s: float
+    scrub_interval_s: float
     allow_non_restored_state: bool
     fail_points: str
     s3a: S3aSettings = field(default=S3aSettings({}), repr=False)
@@ -121,6 +122,7 @@ def parse(settings: Mapping[str, str]) -> Options:
         start_timeout_s=cast("float", values["startTimeout"]),
         log_level=cast("str", values["logLevel"]),
         retention_grace_period_s=cast("float", values["retentionGracePeriod"]),
+        scrub_interval_s=cast("float", values["scrubInterval"]),
         allow_non_restored_state=values["allowNonRestoredState"] == "true",
         fail_points=cast("str", values["failPoints"]),
     )

@@ -7,7 +7,11 @@ there; a session that died left none, and then its task has failed, too.
 
 ::
 
-    <staging>/<session>.part.json    {"format": 1, "states": [...], "files": ["<session>-0.sst"], "rows": {"16384": 7}}
+    <staging>/<session>.part.json    {"format": 2, "states": [...], "files": ["<session>-0.sst"], "rows": {"16384": 7},
+                                      "seals": {"<session>-0.sst": {"bytes", "xxh64"}}, ..., "xxh3": "..."}
+
+A part has its own checksum, and the files that are named like those of a session must be in a part: one that was lost
+is not taken for a session that has staged nothing.
 """
 
 from __future__ import annotations
@@ -23,14 +27,18 @@ from msgspec.structs import replace
 
 from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
-from pyspark_ckpt.state_store.json_objects import Change, Count, check_format, decoded
+from pyspark_ckpt.state_store.json_objects import Change, Count, check_format, decoded, seal, unseal
 from pyspark_ckpt.state_store.local_files import publish
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta, has_keys_of
-from pyspark_ckpt.state_store.staged_log import read_frames
+from pyspark_ckpt.state_store.staged_log import LOG, read_frames
+from pyspark_ckpt.state_store.staged_tables import Seal, Seals, seal_file
 
-PART_FORMAT = 1
+PART_FORMAT = 2
 SUFFIX = ".part.json"
+SESSIONS = ("worker-", "groups-")
+"""What the names of sessions begin with, and those of all that they stage."""
 
+_STAGED = (".sst", LOG)
 _LOG_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,122}\.log")
 
 
@@ -45,8 +53,9 @@ class DeclaredState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one session of a worker has staged.
 
-    ``rows`` are changes of row counts by state number. ``written`` rows are in the files. ``counts`` are for the
-    metrics of the commit, by their names in its report. Of a session with a ``log``, all of these are in the log.
+    ``rows`` are changes of row counts by state number. ``written`` rows are in the files, whose ``seals`` are by name.
+    ``counts`` are for the metrics of the commit, by their names in its report. Of a session with a ``log``, all of
+    these are in the log.
     """
 
     states: tuple[DeclaredState, ...]
@@ -56,23 +65,38 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     counts: dict[str, Change]
     log: str = ""
     format: int = PART_FORMAT
+    seals: dict[str, Seal] = {}
 
 
 def write_part(staging: Path, session: str, part: Part) -> None:
     """Publish what a session has staged: from now on the commit applies it."""
-    publish(staging / f"{session}{SUFFIX}", msgspec.json.encode(part))
+    publish(staging / f"{session}{SUFFIX}", seal(part))
 
 
 def read_parts(staging: Path) -> list[Part]:
-    """Every part in the staging folder, in a fixed order. Raises FormatError for one that is no part."""
+    """Every part in the staging folder, in a fixed order. Raises FormatError for one that is not what was written."""
     parts = []
     for path in sorted(staging.glob(f"*{SUFFIX}")):
-        part = decoded(path.read_bytes(), Part, str(path))
+        part = decoded(unseal(path.read_bytes(), str(path)), Part, str(path))
         check_format(part.format, PART_FORMAT, str(path))
         if part.log and _LOG_NAME.fullmatch(part.log) is None:
             raise FormatError(f"{path} is damaged: {part.log!r} is not the name of a log.")
         parts.append(part)
     return parts
+
+
+def close_parts(staging: Path, tuning: Tuning) -> list[Part]:
+    """Every part, with the rows of its log in a table file.
+
+    Raises FormatError for what is not what was written, and if a session has staged files that are in no part.
+    """
+    parts = read_parts(staging)
+    closed = [close_log(staging, part, tuning) for part in parts]
+    known = {part.log for part in parts}.union(*(part.files for part in closed))
+    for path in sorted(staging.iterdir()):
+        if path.name.startswith(SESSIONS) and path.suffix in _STAGED and path.name not in known:
+            raise FormatError(f"{path} is staged, and the part of its session is missing, or says nothing of it.")
+    return closed
 
 
 def close_log(staging: Path, part: Part, tuning: Tuning) -> Part:
@@ -87,15 +111,16 @@ def close_log(staging: Path, part: Part, tuning: Tuning) -> Part:
     for frame in frames:
         rows.update(frame.rows)
     files: tuple[str, ...] = ()
+    seals: dict[str, Seal] = {}
     if frames:
         last = frames[-1]
-        files = last.files
+        files, seals = last.files, last.seals
         part = replace(part, rows=last.changes, written=last.written, counts=last.counts)
     if rows:
         name = f"{part.log}.sst"
         write_table_file(staging / name, sorted(rows.items()), tuning)
-        files = (*files, name)
-    return replace(part, files=files, log="")
+        files, seals = (*files, name), {**seals, name: seal_file(staging / name)}
+    return replace(part, files=files, seals=seals, log="")
 
 
 def declare(meta: StoreMeta, states: Sequence[tuple[str, Descriptor]]) -> tuple[StoreMeta, tuple[DeclaredState, ...]]:
@@ -152,6 +177,7 @@ class Joined:
     files: Sequence[str]
     row_changes: Mapping[int, int]
     metrics: Mapping[str, int]
+    seals: Seals
 
 
 def join(meta: StoreMeta, parts: Sequence[Part]) -> Joined:
@@ -160,6 +186,7 @@ def join(meta: StoreMeta, parts: Sequence[Part]) -> Joined:
     Raises InvalidInputError if a session has another number for a state than the store gives it.
     """
     files: list[str] = []
+    seals: dict[str, Seal] = {}
     rows: dict[int, int] = {}
     for part in parts:
         meta, declared = declare(meta, [(state.name, state.descriptor) for state in part.states])
@@ -170,9 +197,10 @@ def join(meta: StoreMeta, parts: Sequence[Part]) -> Joined:
                 hint="All workers of a query must run the same program and the same release of pyspark-ckpt.",
             )
         files.extend(part.files)
+        seals.update(part.seals)
         for number, change in part.rows.items():
             rows[number] = rows.get(number, 0) + change
     metrics = Counter(worker_rows=sum(part.written for part in parts))
     for part in parts:
         metrics.update(part.counts)
-    return Joined(meta, files, rows, metrics)
+    return Joined(meta, files, rows, metrics, seals)

@@ -7,19 +7,24 @@
 Retention keeps every pinned version, and what it is made of, from the next clean-up on. So a pin is safe for a
 version that Spark retains when it is made. It ends by itself, lest one whose owner has died holds everything for
 ever; its owner renews it.
+
+Who makes a pin and who looks at it may be two hosts: its end is written, and read, by the time of the place. One that
+has ended holds nothing; whoever finds it a day later deletes it.
 """
 
 from __future__ import annotations
 
 import re
-import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs.place_clock import PlaceClock, time_of
 
 FOLDER = "_ckpt/pins"
+LEFT_S = 86400.0
+"""So long a pin that has ended stays: it is another's, who may still be there."""
 
 _NAME = re.compile(r"([0-9]{20})-([0-9]{15})-([0-9a-f]{32})\.pin")
 
@@ -41,16 +46,21 @@ class Pin:
 class Pins:
     """The pins of one checkpoint."""
 
-    def __init__(self, checkpoint: BlobPlace, clock: Callable[[], float] = time.time) -> None:
-        """Keep pins in ``checkpoint``."""
+    def __init__(self, checkpoint: BlobPlace, clock: Callable[[], float] | None = None) -> None:
+        """Keep pins in ``checkpoint``; ``clock`` is the time of that place, which is asked where there is none."""
         self._place = checkpoint
-        self._clock = clock
+        self._clock = clock or PlaceClock(checkpoint).now_s
+        self._exact_clock = clock or (lambda: time_of(checkpoint))
 
     def add(self, version: int, for_s: float) -> Pin:
         """Keep ``version`` for so long from now; durable after return. Raises StorageError."""
-        pin = Pin(version, self._clock() + for_s, uuid.uuid4().hex)
+        pin = Pin(version, self._exact_clock() + for_s, uuid.uuid4().hex)
         self._place.put(pin.name, b"")
         return pin
+
+    def has_ended(self, pin: Pin) -> bool:
+        """Whether ``pin`` holds its version no longer. Raises StorageError."""
+        return pin.until_s <= self._exact_clock()
 
     def renew(self, pin: Pin, for_s: float) -> Pin:
         """Keep the version of ``pin`` for so long from now, without a gap; the new pin takes its place."""
@@ -63,17 +73,19 @@ class Pins:
         self._place.delete(pin.name)
 
     def held(self) -> list[Pin]:
-        """All pins that have not ended, by version; what has ended is removed. One listing. Raises StorageError."""
-        pins = []
-        for blob in self._place.list(FOLDER):
-            match = _NAME.fullmatch(blob.name.rpartition("/")[2])
-            if match is not None:
-                pin = Pin(int(match[1]), int(match[2]) / 1000, match[3])
-                if pin.until_s > self._clock():
-                    pins.append(pin)
-                else:
-                    self._place.delete(blob.name)
-        return pins
+        """All pins that have not ended, by version; one that ended a day ago is deleted. One listing.
+
+        Raises StorageError.
+        """
+        matches = (_NAME.fullmatch(blob.name.rpartition("/")[2]) for blob in self._place.list(FOLDER))
+        pins = [Pin(int(match[1]), int(match[2]) / 1000, match[3]) for match in matches if match is not None]
+        if not pins:
+            return []
+        now_s = self._clock()
+        for pin in pins:
+            if pin.until_s <= now_s - LEFT_S:
+                self._place.delete(pin.name)
+        return [pin for pin in pins if pin.until_s > now_s]
 
     def oldest(self) -> int | None:
         """The oldest version that is held; None if none is. One listing. Raises StorageError."""

@@ -37,7 +37,7 @@ class RangeRestorer(Restorer):
         self, place: BlobPlace, wanted: Range, tuning: Tuning, pool: Executor, log: StoreLog, store: str
     ) -> None:
         """Read what ``wanted`` says from ``place``, with the threads of ``pool``."""
-        super().__init__(place, tuning, pool, FailPoints(""), RestoreForecast(), log, store)
+        super().__init__(place, tuning, pool, FailPoints(""), RestoreForecast(), log, store, checks_tables=True)
         self._begin, self._end = wanted
         self._left: dict[str, ManifestFile] = {}
 

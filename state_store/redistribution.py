@@ -156,7 +156,10 @@ def _one(known: State, other: State, what: str) -> Descriptor:
             hint="Redistribute an older version, in which they are alike.",
         )
     newer = other.descriptor if longer == values[1] and longer != values[0] else known.descriptor
-    return msgspec.structs.replace(newer, value_schema=longer)
+    older = known.descriptor if newer is other.descriptor else other.descriptor
+    # Rows of either may say when they were written, and only the descriptor says by which clock.
+    ttl = older.ttl if newer.ttl is msgspec.UNSET else newer.ttl
+    return msgspec.structs.replace(newer, value_schema=longer, ttl=ttl)
 
 
 def longer_history(first: Any, second: Any) -> Any:  # noqa: ANN401 - JSON

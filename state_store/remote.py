@@ -44,8 +44,8 @@ def query_id(checkpoint: BlobPlace) -> str:
     return read_json(checkpoint, "metadata", _QueryMetadata).id
 
 
-def state_dir(remote: str, checkpoint: BlobPlace, identity: Identity) -> str:
-    """The folder of a store below ``remote``, in one of the query's own. Raises InvalidInputError, StorageError."""
+def query_folder(remote: str, checkpoint: BlobPlace) -> str:
+    """The folder of a query below ``remote``. Raises InvalidInputError, StorageError."""
     try:
         query = query_id(checkpoint)
     except (NotFoundError, FormatError) as problem:
@@ -53,12 +53,17 @@ def state_dir(remote: str, checkpoint: BlobPlace, identity: Identity) -> str:
             f"The option remote is set, and {checkpoint.url}/metadata does not tell the id of the query.",
             hint="Spark writes that file when a query starts: keep it with the checkpoint.",
         ) from problem
-    return folder_in(remote, query, identity)
+    return folder_of_query(remote, query)
+
+
+def folder_of_query(remote: str, query: str) -> str:
+    """The folder of a query below ``remote``, by its id; ``ownership`` says whose it is."""
+    return f"{remote.rstrip('/')}/{query}"
 
 
 def folder_in(remote: str, query: str, identity: Identity) -> str:
     """The folder of a store of a query below ``remote``."""
-    return f"{remote.rstrip('/')}/{query}/{store_folder(identity)}"
+    return f"{folder_of_query(remote, query)}/{store_folder(identity)}"
 
 
 def point_to(place: BlobPlace, checkpoint: BlobPlace, identity: Identity) -> None:
@@ -82,6 +87,33 @@ def place_of(checkpoint: BlobPlace, identity: Identity, places: Callable[[str], 
     except InvalidInputError as problem:
         raise FormatError(f"{checkpoint.url}/{name} is damaged: {problem.message}", hint=problem.hint) from problem
     return places(url)
+
+
+def missing_elsewhere(
+    problem: NotFoundError, place: BlobPlace, checkpoint: BlobPlace, identity: Identity, remote: str
+) -> NotFoundError:
+    """Of a version that is not in ``place``: ``problem``, or that the checkpoint says the state is elsewhere.
+
+    ``remote`` is the option that the session has. Raises StorageError, FormatError.
+    """
+    name = f"{store_folder(identity)}/{POINTER_NAME}"
+    try:
+        pointed = _decoded(read_json(checkpoint, name, Pointer).place, remote)
+    except NotFoundError:
+        return problem
+    if _as_s3(pointed) == _as_s3(place.url):
+        return problem
+    folder = pointed.removesuffix(f"/{store_folder(identity)}").rpartition("/")[0]
+    has = f"this session has {remote!r}" if remote else "this session does not have it"
+    return NotFoundError(
+        f"{problem.message} But {checkpoint.url}/{name} says that this state is in {pointed}, and not in {place.url}: "
+        f"the query was started with the option remote, and {has}.",
+        hint=f"Set spark.sql.streaming.stateStore.ckpt.remote to {folder} in this session.",
+    )
+
+
+def _as_s3(url: str) -> str:
+    return re.sub(r"\As3[an]:", "s3:", url.rstrip("/"))
 
 
 def _encoded(url: str) -> str:

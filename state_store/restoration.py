@@ -33,7 +33,9 @@ from pyspark_ckpt.state_store.json_objects import read_sealed, seal
 from pyspark_ckpt.state_store.meta import check_uid
 from pyspark_ckpt.state_store.movement import Movement
 from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
+from pyspark_ckpt.state_store.nesting import is_within
 from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.ownership import OWNER_NAME, claim, other_owner
 from pyspark_ckpt.state_store.query_log import (
     QUERY,
     Ids,
@@ -46,7 +48,7 @@ from pyspark_ckpt.state_store.query_log import (
     partitions_of,
 )
 from pyspark_ckpt.state_store.redistribution import Layout
-from pyspark_ckpt.state_store.remote import point_to
+from pyspark_ckpt.state_store.remote import folder_of_query, point_to
 from pyspark_ckpt.state_store.restore_request import (
     FinishedRequest,
     Plan,
@@ -222,7 +224,7 @@ class Restoration:
         return Rewriting(self._version - 1, self.partitions, ids, recorded.query_id)
 
     def _check(self) -> None:
-        if self.place.url.startswith(f"{self._source.place.url}/"):
+        if is_within(self.place, self._source.place.url):
             raise InvalidInputError(
                 f"{self.place.url} is inside of {self._source.place.url}, which is to stay as it is.",
                 hint="Name a new folder elsewhere.",
@@ -293,6 +295,8 @@ class Restoration:
             )
         if not self.place.put_if_absent(QUERY, _not_finished(before)) and done is None:
             self._refuse_query(before, is_first=before is recorded)
+        if done is None:
+            self._claim_folder(before)
         return before, done
 
     def _record(self, recorded: RecordedRequest) -> RecordedRequest:
@@ -318,12 +322,26 @@ class Restoration:
         """With the option ``remote``, state goes into a folder of the query's id, which another may use."""
         if not self.options.remote:
             return
-        place = self.workplace.place(f"{self.options.remote.rstrip('/')}/{recorded.query_id}")
-        if place.walk():
+        folder = self._folder_of_query(recorded)
+        if owner := other_owner(folder, self.place):
             raise InvalidInputError(
-                f"{place.url} has the state of a query of that id already.",
+                f"{folder.url} belongs to the checkpoint {owner}, whose query has that id.",
+                hint="Restore with query_id 'new', or name another folder in the option remote. If nothing will ever "
+                f"run on {owner} again, and its state is not needed, delete {folder.url}.",
+            )
+        if any(blob.name != OWNER_NAME for blob in folder.walk()):
+            raise InvalidInputError(
+                f"{folder.url} has the state of a query of that id already.",
                 hint="Restore with query_id 'new', or name another folder in the option remote.",
             )
+
+    def _claim_folder(self, recorded: RecordedRequest) -> None:
+        """Of several restores with one query id, in one ``remote``, one may write there."""
+        if self.options.remote:
+            claim(self._folder_of_query(recorded), self.place, self.options.remote)
+
+    def _folder_of_query(self, recorded: RecordedRequest) -> BlobPlace:
+        return self.workplace.place(folder_of_query(self.options.remote, recorded.query_id))
 
     def _refuse_query(self, recorded: RecordedRequest, *, is_first: bool) -> None:
         if self.place.get(QUERY) != _not_finished(recorded):

@@ -25,11 +25,13 @@ from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.json_objects import read_again
 from pyspark_ckpt.state_store.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.lineage import Lineage
+from pyspark_ckpt.state_store.local_damage import is_of_the_copy
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.manifest import Manifest, ManifestFile, read_manifest
 from pyspark_ckpt.state_store.meta import EMPTY_META, StoreMeta
 from pyspark_ckpt.state_store.names import DeltaName
 from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
+from pyspark_ckpt.state_store.table_check import check_table
 
 PROGRESS_S = 5.0
 LOCAL_COPY, SNAPSHOT, EMPTY_STORE = "local copy", "snapshot", "empty store"
@@ -68,8 +70,13 @@ class Restorer:
         forecast: RestoreForecast,
         log: StoreLog,
         store: str,
+        *,
+        checks_tables: bool = False,
     ) -> None:
-        """Read from ``place``, with the threads of ``pool``."""
+        """Read from ``place``, with the threads of ``pool``; ``checks_tables``: see the attribute."""
+        self.checks_tables = checks_tables
+        """Whether table files that come from the place are checked by their own checksums, too. So one is found that
+        was damaged before it was stored: the checksum that the place has of it is that of the damaged file."""
         self._place = place
         self._tuning = tuning
         self._pool = pool
@@ -177,7 +184,7 @@ class Restorer:
         self._failpoints.hit("restore.after_download")
         database = self._opened(base, kind, folder / "db")
         replaying = time.monotonic()
-        self._replay(database, deltas)
+        self._replay(database, deltas, base, kind)
         downloaded_bytes = sum(placed) + sum(delta.size_bytes for delta in deltas)
         self._forecast.transferred(downloaded_bytes, downloaded_s)
         self._forecast.ingested(len(deltas), time.monotonic() - replaying)
@@ -222,6 +229,7 @@ class Restorer:
             path.write_bytes(file.data)
             return 0
         read_again(lambda: fetch(self._place, file.stored, path))
+        self._check(path, str(file.object_name))
         return file.size_bytes
 
     def _delta(self, name: DeltaName, size_bytes: int, folder: Path) -> Delta:
@@ -229,25 +237,42 @@ class Restorer:
             shutil.rmtree(folder, ignore_errors=True)
             return read_delta(self._place, name, size_bytes, folder)
 
-        return read_again(read)
+        delta = read_again(read)
+        for file in delta.files:
+            self._check(file, str(name))
+        return delta
+
+    def _check(self, path: Path, name: str) -> None:
+        """Raise FormatError about the object ``name`` if the table file in it was damaged when it was stored."""
+        if not self.checks_tables:
+            return
+        try:
+            check_table(path)
+        except FormatError as problem:
+            raise stored_damaged(f"{self._place.url}/{name}", path, problem) from problem
 
     def _opened(self, base: Marker, kind: str, folder: Path) -> Database:
         try:
             database = Database(folder, self._tuning)
         except CkptError as problem:
             raise UnusableBaseError(f"the {kind} of {base} cannot be opened: {problem}") from problem
-        held = _marker_of(database)
+        try:
+            held = _marker_of(database)
+        except CkptError as problem:
+            raise UnusableBaseError(f"the {kind} of {base} cannot be read: {problem}") from problem
         if held != base:
             database.close()
             raise UnusableBaseError(f"the {kind} of {base} holds {held}")
         return database
 
-    def _replay(self, database: Database, deltas: list[Delta]) -> None:
+    def _replay(self, database: Database, deltas: list[Delta], base: Marker, kind: str) -> None:
         for delta in deltas:
             try:
                 ingest_all(database, [(delta.store, delta.files)])
             except (InternalError, StorageError, FormatError) as problem:
                 database.close()
+                if kind != EMPTY_STORE and isinstance(problem, (StorageError, FormatError)) and is_of_the_copy(problem):
+                    raise UnusableBaseError(f"the {kind} of {base} takes no delta: {problem}") from problem
                 if isinstance(problem, StorageError):
                     raise
                 raise FormatError(
@@ -277,6 +302,15 @@ class Restorer:
             hint="Restore the named files from a backup of the checkpoint, "
             "or go back to a version that does not need them.",
         )
+
+
+def stored_damaged(where: str, path: Path, problem: FormatError) -> FormatError:
+    """What is raised of an object that holds, as its checksum is right, the damaged table file that is at ``path``."""
+    return FormatError(
+        f"{where} is damaged, and was when it was stored, for its checksum is right: "
+        f"{problem.message.removeprefix(f'{path} is damaged: ')}",
+        hint="Restore this file from a backup of the checkpoint, or go back to a version that does not need it.",
+    )
 
 
 def _marker_of(database: Database) -> Marker:

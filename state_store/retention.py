@@ -7,34 +7,74 @@ remaining manifest refers to.
 Siblings that lost are kept until their version is older than that: only then has the commit log decided.
 
 The order makes a crash harmless: first manifests, then deltas and winners, then table files; a manifest
-never refers to a deleted file. A table file goes only after two looks, a grace period apart in this
-process, both found it unreachable, and if it is older than the grace period itself: a snapshot that another
-process makes within that time is not hit. One that takes longer may be, and its manifest may appear all the
-same; so nothing below a snapshot goes before all its table files were seen, a while after its manifest.
+never refers to a deleted file.
+
+Nothing says how slow a process may be that has decided to delete table files, or one that makes a snapshot of them:
+either may be suspended for an hour and go on, and there may be several of each. So no clock decides, but an order::
+
+    who deletes table file X           who makes snapshot S, which needs X      who deletes what S replaces
+
+    1 X is in no manifest
+    2 posts a notice: "X may go"       a X is there, and in no notice           A the manifest of S is there
+    3 lists the manifests again        b writes the manifest of S               B lists the notices: X is in none
+      none refers to X                 c X is there, else takes S back          C lists the table files: X is there
+    4 deletes X                                                                 D deletes what is below S
+    5 withdraws the notice
+
+D is safe, whenever it happens. If the notice of any deletion of X was posted after B, then 3 comes after A, sees the
+manifest of S, and X stays. If it was posted before B, then either it is still there at B, and S replaces nothing; or
+it was withdrawn before B, after X had gone, and C does not find X. What is missing stays missing, for names are used
+once: so S, of which something was missing at c, was relied on by nobody and may be taken back. Of manifests only those
+go that another snapshot replaces. (``scrub`` writes a lost table file again under its name, but only for a manifest
+that is a day old, which nobody is about to take back: who makes a snapshot does that within ``TAKE_BACK_S`` or never.)
+
+The rest is distance, against what is not to happen: a listing that lags behind, a request that lands late.
+
+- A table file goes only after two looks, a grace period apart in this process, both found it unreachable, and if it is
+  older than the grace period itself: so snapshots in progress are seldom hit (with a grace period of 0 they are, and
+  are made again).
+- 3 is repeated for every table file whose delete has not begun ``BOUND_S`` after it.
+- A snapshot replaces nothing before it has stood for ``SETTLED_S`` (or the grace period, if shorter).
+- A notice of a process that died stays until a day after it was posted, and all its table files are gone.
+
+All ages are by the time of the place. What a snapshot is to replace goes only after its table files were read, see
+``confirmation``.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
-from pyspark_ckpt.state_store.errors import CkptError
+from pyspark_ckpt.state_store.blobs.place_clock import PlaceClock, boot_s
+from pyspark_ckpt.state_store.confirmation import Confirmations
+from pyspark_ckpt.state_store.errors import CkptError, FormatError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.manifest import decode
+from pyspark_ckpt.state_store.manifest import ManifestFile, decode
 from pyspark_ckpt.state_store.names import TABLE_FOLDER, is_table_object, snapshot_name
+from pyspark_ckpt.state_store.notices import Notices
 from pyspark_ckpt.state_store.pins import Pins
 
 UPLOAD_S = 60.0
 """A temporary file younger than this may be an upload in progress, whatever the grace period."""
 
 SETTLED_S = 60.0
-"""A clean-up that began before a manifest appeared has ended by this age (or the grace period, if shorter)."""
+"""A snapshot replaces nothing before its manifest has this age (or that of the grace period, if shorter)."""
+
+BOUND_S = 30.0
+"""A delete of a table file that has not begun so long after the look that allowed it needs another look."""
+
+NOTICE_S = 86400.0
+"""So long the notice of a process that died stays, though all its table files are gone."""
+
+CONFIRMED_BYTES = 1 << 30
+"""So much of the snapshots is read in one clean-up of a running query; the next one goes on."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +116,17 @@ def retired(lineage: Lineage, newest: Marker, oldest: int, is_base: Callable[[Ma
     )
 
 
+@dataclass(frozen=True)
+class _Look:
+    """What lies in a folder, in the order in which it was listed; ``doomed``: in notices, None if nobody knows."""
+
+    lineage: Lineage
+    doomed: frozenset[str] | None
+    tables: Mapping[str, Blob]
+
+
 class Retention:
-    """Cleans up behind one store."""
+    """Cleans up after one store."""
 
     def __init__(
         self,
@@ -87,55 +136,64 @@ class Retention:
         pool: Executor,
         failpoints: FailPoints,
         log: StoreLog,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = boot_s,
+        confirmations: Confirmations | None = None,
     ) -> None:
-        """Delete in ``place`` with the threads of ``pool``."""
+        """Delete in ``place`` with the threads of ``pool``; ``clock`` carries the time of the place on."""
         self._place = place
         self._pins = pins
         self._grace_s = grace_s
         self._pool = pool
         self._failpoints = failpoints
         self._log = log
-        self._clock = clock
+        self._ticks = clock
+        self._clock = PlaceClock(place, clock).now_s
+        self._notices = Notices(place)
+        self._own_notice: tuple[str, frozenset[str]] | None = None
+        self._confirmations = confirmations or Confirmations(place, log)
         self._unreachable_since: dict[str, float] = {}
-        self._objects: dict[Blob, set[str]] = {}
+        self._files: dict[Blob, Mapping[str, ManifestFile]] = {}
         self._cleaned: tuple[Marker, int] | None = None
 
-    def clean(self, newest: Marker, min_versions: int) -> int:
+    def clean(self, newest: Marker, min_versions: int, confirmed_bytes: float = math.inf) -> int:
         """Delete what is retired; returns the number of objects. Raises StorageError.
 
         A failure in the middle leaves objects too many, never one too few; the next call goes on.
         Costs nothing when nothing was committed and no snapshot made since the last call.
+        ``confirmed_bytes``: so much of a snapshot is read at most; what it replaces stays until all of it was.
         """
         if self._cleaned == (newest, min_versions) and not self._unreachable_since:
             return 0
-        lineage, listed = self._listings()
-        gone = self._retired(lineage, listed, newest, min_versions)
-        count = self._delete(gone.manifests) + self._delete(gone.commits)
-        tables = self._unreachable_tables(listed)
-        count += self._delete(tables)
-        for name in tables:
-            del self._unreachable_since[name]
+        self._confirmations.allow(confirmed_bytes)
+        look = self._look(tidies=True)
+        gone = self._retired(look, newest, min_versions)
+        count = len(self._delete(gone.manifests)) + len(self._delete(gone.commits))
+        count += self._delete_tables(look.tables.values())
         count += self._place.discard_unfinished(max(self._grace_s, UPLOAD_S))
-        self._cleaned = (newest, min_versions)
+        self._confirmations.keep_only(look.tables, set().union(*self._files.values()))
+        self._cleaned = None if self._confirmations.is_exhausted else (newest, min_versions)
         return count
 
     def find(self, newest: Marker, min_versions: int) -> Garbage:
         """What ``clean`` would delete, table files after two looks a grace period apart. Raises StorageError.
 
-        Nothing is deleted, but pins that have ended.
+        Nothing is deleted, but pins that ended a day ago.
         """
-        lineage, listed = self._listings()
-        gone = self._retired(lineage, listed, newest, min_versions)
+        look = self._look(tidies=False)
+        lineage = look.lineage
+        gone = self._retired(look, newest, min_versions)
         blobs = {blob.name: blob for _, blob in lineage.deltas.values()}
         blobs |= {blob.name: blob for blob in (*lineage.snapshots.values(), *lineage.winners.values())}
         kept = [blob for blob in lineage.snapshots.values() if blob.name not in gone.manifests]
-        reachable = self._reachable(kept) if listed else set()
+        reachable = self._reachable(kept) if look.tables else set()
         now = self._clock()
         unreachable = [
-            blob for blob in listed if reachable is not None and blob.name not in reachable and self._is_old(blob, now)
+            blob
+            for blob in look.tables.values()
+            if reachable is not None and blob.name not in reachable and self._is_old(blob, now)
         ]
-        return Garbage((*(blobs[name] for name in (*gone.manifests, *gone.commits)), *unreachable))
+        unfinished = self._place.unfinished(max(self._grace_s, UPLOAD_S))
+        return Garbage((*(blobs[name] for name in (*gone.manifests, *gone.commits)), *unreachable, *unfinished))
 
     @property
     def is_waiting(self) -> bool:
@@ -146,47 +204,87 @@ class Retention:
         """Let the next ``clean`` look even if nothing was committed: a snapshot may have made more of it retired."""
         self._cleaned = None
 
-    def _listings(self) -> tuple[Lineage, list[Blob]]:
-        """All commits and snapshots, then all table files."""
+    def _look(self, *, tidies: bool) -> _Look:
+        """All commits and snapshots, then the notices, then all table files: that order is A, B, C of the module."""
         lineage = Lineage.read(self._place)
-        return lineage, [blob for blob in self._place.list(TABLE_FOLDER) if is_table_object(blob.name)]
+        try:
+            notices = self._notices.read()
+        except FormatError as problem:
+            self._log.warning("what is below snapshots is kept while a notice of deletion is damaged: %s", problem)
+            return _Look(lineage, None, self._tables())
+        tables = self._tables()
+        for notice, names in notices.items() if tidies else ():
+            if names.isdisjoint(tables) and self._clock() - notice.modified_s >= NOTICE_S:
+                self._notices.withdraw(notice.name)
+        return _Look(lineage, frozenset().union(*notices.values()), tables)
 
-    def _retired(self, lineage: Lineage, listed: list[Blob], newest: Marker, min_versions: int) -> Retired:
+    def _tables(self) -> dict[str, Blob]:
+        return {blob.name: blob for blob in self._place.list(TABLE_FOLDER) if is_table_object(blob.name)}
+
+    def _retired(self, look: _Look, newest: Marker, min_versions: int) -> Retired:
         pinned = self._pins.oldest()
         oldest = newest.version - min_versions
-        names = {blob.name for blob in listed}
         return retired(
-            lineage,
+            look.lineage,
             newest,
             oldest if pinned is None else min(oldest, pinned),
-            lambda marker: self._is_base(lineage.snapshots[marker], names),
+            lambda marker: self._is_base(look.lineage.snapshots[marker], look),
         )
 
-    def _is_base(self, manifest: Blob, listed: set[str]) -> bool:
-        """Whether a snapshot has stood for a while with all its table files; they were listed after it."""
-        if self._clock() - manifest.modified_s < min(self._grace_s, SETTLED_S):
+    def _is_base(self, manifest: Blob, look: _Look) -> bool:
+        """Whether a snapshot has stood for a while, and nobody deletes any of its table files, which are as written."""
+        if look.doomed is None or self._clock() - manifest.modified_s < min(self._grace_s, SETTLED_S):
             return False
         try:
-            missing = sorted(self._objects_of(manifest) - listed)
+            files = self._files_of(manifest)
+            missing = sorted(files.keys() - look.tables.keys())
+            doomed = sorted(files.keys() & look.doomed)
+            if not missing and not doomed:
+                return self._confirmations.confirm_all(files, look.tables, manifest.name)
         except CkptError as problem:
             self._log.warning("what is below a snapshot that cannot be read is kept: %s", problem)
             return False
-        if missing:
-            self._log.warning("what is below snapshot %s is kept: it lacks %s", manifest.name, ", ".join(missing))
-        return not missing
+        age_s = self._clock() - manifest.modified_s
+        self._confirmations.note_missing({name: files[name] for name in missing}, age_s)
+        what = "it lacks" if missing else "somebody may be about to delete"
+        self._log.warning("what is below snapshot %s is kept: %s %s", manifest.name, what, ", ".join(missing or doomed))
+        return False
 
-    def _unreachable_tables(self, tables: list[Blob]) -> list[str]:
+    def _delete_tables(self, tables: Collection[Blob]) -> int:
+        """Delete the table files that were unreachable a grace period ago and still are; how many those are."""
+        due, count = self._due(tables), 0
+        while due:
+            notice = self._posted(due)
+            looked = self._ticks()
+            reachable = self._reachable(Lineage.read(self._place).snapshots.values())
+            wanted = due if reachable is None else due & reachable
+            deleted = self._delete(sorted(due - wanted), looked + BOUND_S)
+            self._notices.withdraw(notice)
+            self._own_notice = None
+            for name in deleted | wanted:
+                del self._unreachable_since[name]
+            count += len(deleted)
+            due -= deleted | wanted
+        return count
+
+    def _posted(self, due: set[str]) -> str:
+        """The name of a notice of this process that has all of ``due``; one may be left of a clean-up that failed."""
+        if self._own_notice is None or not due <= self._own_notice[1]:
+            self._own_notice = self._notices.post(sorted(due)), frozenset(due)
+        return self._own_notice[0]
+
+    def _due(self, tables: Collection[Blob]) -> set[str]:
         """Of all table files, those that were seen unreachable a grace period ago and still are."""
         # After the listing: a new manifest is seen.
         reachable = self._reachable(Lineage.read(self._place).snapshots.values()) if tables else set()
         if reachable is None:
-            return []
-        now = self._clock()
+            return set()
+        now = self._clock() if tables else 0.0
         since = {
             blob.name: self._unreachable_since.get(blob.name, now) for blob in tables if blob.name not in reachable
         }
         self._unreachable_since = since
-        return [blob.name for blob in tables if blob.name in since and self._is_due(blob, since[blob.name], now)]
+        return {blob.name for blob in tables if blob.name in since and self._is_due(blob, since[blob.name], now)}
 
     def _is_due(self, blob: Blob, since: float, now: float) -> bool:
         return now - since >= self._grace_s and self._is_old(blob, now)
@@ -199,36 +297,38 @@ class Retention:
         known = {}
         for manifest in manifests:
             try:
-                known[manifest] = self._objects_of(manifest)
+                known[manifest] = self._files_of(manifest)
             except CkptError as problem:
                 self._log.warning("no table file is deleted while a snapshot cannot be read: %s", problem)
                 return None
-        self._objects = known
+        self._files = known
         return set().union(*known.values())
 
-    def _objects_of(self, manifest: Blob) -> set[str]:
+    def _files_of(self, manifest: Blob) -> Mapping[str, ManifestFile]:
         """Table files of a manifest, which is read once: by age and size, for its name may have been used before."""
-        if manifest not in self._objects:
+        if manifest not in self._files:
             content = self._place.get(manifest.name)
-            self._objects[manifest] = set(decode(content, f"{self._place.url}/{manifest.name}").objects())
-        return self._objects[manifest]
+            self._files[manifest] = decode(content, f"{self._place.url}/{manifest.name}").objects()
+        return self._files[manifest]
 
-    def _delete(self, names: Iterable[str]) -> int:
-        todo = list(names)
-        if todo:
+    def _delete(self, names: Collection[str], until: float = math.inf) -> set[str]:
+        """Delete objects; returns those that are gone. No delete begins after ``until``, by this machine's clock."""
+        if names:
             self._failpoints.hit("cleanup.before_delete")
-        failed: list[CkptError] = []
-        for name, problem in zip(todo, self._pool.map(self._try_delete, todo), strict=True):
-            if problem is not None:
-                self._log.warning("could not delete %s: %s", name, problem)
-                failed.append(problem)
-        if failed:
-            raise failed[0]
-        return len(todo)
+        outcomes = dict(zip(names, self._pool.map(lambda name: self._try_delete(name, until), names), strict=True))
+        problems = {name: problem for name, problem in outcomes.items() if isinstance(problem, CkptError)}
+        for name, problem in problems.items():
+            self._log.warning("could not delete %s: %s", name, problem)
+        if problems:
+            raise next(iter(problems.values()))
+        return {name for name, is_gone in outcomes.items() if is_gone}
 
-    def _try_delete(self, name: str) -> CkptError | None:
+    def _try_delete(self, name: str, until: float) -> bool | CkptError:
+        """Whether an object is gone: False if it is too late to delete it, for the look that allowed it is too old."""
+        if self._ticks() > until:
+            return False
         try:
             self._place.delete(name)
         except CkptError as problem:
             return problem
-        return None
+        return True

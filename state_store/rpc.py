@@ -7,7 +7,8 @@ numbers; rows never pass here.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import msgspec
@@ -17,11 +18,12 @@ from pyspark_ckpt.state_store.blobs import S3aSettings
 from pyspark_ckpt.state_store.blobs.patience import asked_now
 from pyspark_ckpt.state_store.context import Caller, Identity
 from pyspark_ckpt.state_store.entrusted import Entrusted
-from pyspark_ckpt.state_store.errors import CkptError, InternalError, InvalidInputError, StorageError
+from pyspark_ckpt.state_store.errors import CkptError, InternalError, InvalidInputError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.json_objects import DAMAGE, MAX_LONG, Change, Count
 from pyspark_ckpt.state_store.keys import EMPTY, MARKER_KEY
 from pyspark_ckpt.state_store.meta import Descriptor
-from pyspark_ckpt.state_store.remote import is_store_name
+from pyspark_ckpt.state_store.remote import is_store_name, missing_elsewhere
+from pyspark_ckpt.state_store.staged_tables import Seal
 from pyspark_ckpt.state_store.store import Store
 from pyspark_ckpt.state_store.stores import Stores
 from pyspark_ckpt.state_store.ticket import WorkerTask
@@ -106,18 +108,26 @@ class DropState(Request, frozen=True):
 
 
 class Commit(Request, frozen=True):
-    """Make the next version."""
+    """Make the next version. ``seals``: what the writer of ``files`` says of them, by name."""
 
     txn: int
     files: list[str]
     rows: dict[int, Change] = {}
     num_partitions: Count | None = None
+    seals: dict[str, Seal] = {}
 
 
 class OfTransaction(Request, frozen=True):
     """Name a transaction."""
 
     txn: int
+
+
+class Damage(Request, frozen=True):
+    """Say that the local copy of a transaction cannot be read, and how that failed."""
+
+    txn: int
+    failure: str
 
 
 class OfHandle(Request, frozen=True):
@@ -157,6 +167,7 @@ class Dispatcher:
             "drop_state": (msgspec.json.Decoder(DropState), self._drop_state),
             "commit": (msgspec.json.Decoder(Commit), self._commit),
             "follow": (msgspec.json.Decoder(OfHandle), self._follow),
+            "report_damage": (msgspec.json.Decoder(Damage), self._report_damage),
             "abort": (msgspec.json.Decoder(OfTransaction), self._abort),
             "snapshot": (msgspec.json.Decoder(Snapshot), self._snapshot),
             "cleanup": (msgspec.json.Decoder(OfHandle), self._cleanup),
@@ -206,13 +217,15 @@ class Dispatcher:
         worker = None
         if request.attempt is not None:
             worker = WorkerTask(request.attempt, request.executor, request.key_schema, request.num_partitions)
-        transaction = store.begin(handle.caller, request.version, request.id, worker, request.num_partitions)
+        with _looking_elsewhere(store):
+            transaction = store.begin(handle.caller, request.version, request.id, worker, request.num_partitions)
         return self._begun(store, transaction)
 
     def _replay(self, request: Replay) -> dict[str, Any]:
         handle = self._stores.handle(request.handle)
         store = handle.store
-        transaction = store.replay(handle.caller, request.version, request.id, request.start, request.start_id)
+        with _looking_elsewhere(store):
+            transaction = store.replay(handle.caller, request.version, request.id, request.start, request.start_id)
         return self._begun(store, transaction)
 
     def _begun(self, store: Store, transaction: Transaction) -> dict[str, Any]:
@@ -237,7 +250,8 @@ class Dispatcher:
 
     def _open_changes(self, request: OpenChanges) -> dict[str, Any]:
         handle = self._stores.handle(request.handle)
-        return {"feed": self._stores.open_feed(handle, request.first, request.last, request.id)}
+        with _looking_elsewhere(handle.store):
+            return {"feed": self._stores.open_feed(handle, request.first, request.last, request.id)}
 
     def _next_changes(self, request: OfFeed) -> dict[str, Any]:
         delta = self._stores.feed(request.feed).next()
@@ -266,12 +280,19 @@ class Dispatcher:
 
     def _commit(self, request: Commit) -> dict[str, Any]:
         store, transaction = self._stores.transaction(request.txn)
-        result = store.commit(transaction, request.files, request.rows, request.num_partitions)
+        result = store.commit(transaction, request.files, request.rows, request.num_partitions, request.seals)
         return {"version": result.version, "id": result.id, "metrics": result.metrics, "states": result.states}
 
     def _follow(self, request: OfHandle) -> dict[str, Any]:
         self._stores.handle(request.handle).store.await_moves()
         return {}
+
+    def _report_damage(self, request: Damage) -> dict[str, Any]:
+        found = self._stores.find_transaction(request.txn)
+        if found is None:
+            return {"discarded": False}
+        store, transaction = found
+        return {"discarded": store.report_damage(transaction, request.failure)}
 
     def _abort(self, request: OfTransaction) -> dict[str, Any]:
         found = self._stores.find_transaction(request.txn)
@@ -298,6 +319,16 @@ class Dispatcher:
     def _stop_soon(self, _: Nothing) -> dict[str, Any]:
         self._stop()
         return {}
+
+
+@contextmanager
+def _looking_elsewhere(store: Store) -> Iterator[None]:
+    """Say of a version that is not there when the checkpoint has its state in another place."""
+    try:
+        yield
+    except NotFoundError as problem:
+        checkpoint, remote = store.checkpoint, store.options.remote
+        raise missing_elsewhere(problem, store.place, checkpoint, store.identity, remote) from problem
 
 
 def error_answer(problem: Exception) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import Event, Thread
 
@@ -20,6 +21,7 @@ from pyspark_ckpt.state_store.jobs import Progress, Runner
 from pyspark_ckpt.state_store.json_objects import seal
 from pyspark_ckpt.state_store.log import LOGGER
 from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER
+from pyspark_ckpt.state_store.nesting import refuse_nested
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.pins import Pin, Pins
 from pyspark_ckpt.state_store.query_log import QueryFile, copy_id, copy_logs, copy_operators, partitions_of
@@ -67,7 +69,8 @@ def create(
     checkpoint = Checkpoint(location, options)
     workplace = Workplace(replace(options, remote=""))
     place = workplace.named(target)
-    _begin(place)
+    refuse_nested(place, checkpoint, "a savepoint")
+    _begin(place, checkpoint)
     with _logs_held(checkpoint, place) as (version, logs):
         operators = inventory(checkpoint, version)
         stores: list[SavedStore] = []
@@ -101,20 +104,34 @@ def create(
     return info
 
 
-def _begin(place: BlobPlace) -> None:
+def _begin(place: BlobPlace, checkpoint: Checkpoint) -> None:
     """Take an empty place: of several writers one. Raises InvalidInputError, StorageError."""
     refuse_unless_empty(place, "a savepoint")
     require_exclusive(place, "savepoints", "Take the savepoint to another place.")
-    if not place.put_if_absent(UNFINISHED, b""):
+    mine = uuid.uuid4().hex.encode()
+    if not place.put_if_absent(UNFINISHED, mine):
         raise InvalidInputError(
             f"Another savepoint is being taken at {place.url}.",
             hint="Wait for that one, or name a new folder.",
         )
     try:
         refuse_unless_empty(place, "a savepoint", but_for=UNFINISHED)  # one that was taken between the two
+        _refuse_if_seen(mine, place, checkpoint.place)
     except InvalidInputError:
         place.delete(UNFINISHED)
         raise
+
+
+def _refuse_if_seen(mark: bytes, place: BlobPlace, checkpoint: BlobPlace) -> None:
+    """Raise InvalidInputError if what was written to ``place`` is in the checkpoint: two names may mean one folder."""
+    for blob in checkpoint.walk():
+        if blob.name.rpartition("/")[2] == UNFINISHED and blob.size_bytes == len(mark):
+            with suppress(NotFoundError):  # another savepoint that was finished meanwhile
+                if checkpoint.get(blob.name) == mark:
+                    raise InvalidInputError(
+                        f"{place.url} is inside of {checkpoint.url}: it is {blob.name} there.",
+                        hint="Name a new folder elsewhere, such as one beside the checkpoint.",
+                    )
 
 
 def _copied(
@@ -191,20 +208,31 @@ def pinned(checkpoint: Checkpoint) -> Iterator[int]:
         )
     pins = Pins(checkpoint.place)
     held = [pins.add(version, PIN_S)]
-    ended = Event()
-    renewing = Thread(target=_renew, args=(pins, held, ended), daemon=True)
+    ended, lapsed = Event(), Event()
+    renewing = Thread(target=_renew, args=(pins, held, ended, lapsed), daemon=True)
     renewing.start()
     try:
         yield version
+    except NotFoundError as problem:
+        if not lapsed.is_set() and not pins.has_ended(held[0]):
+            raise
+        raise NotFoundError(
+            f"{problem.message} Version {version} was held for {PIN_S:.0f} s, and this process stood still for longer, "
+            "or could not reach the checkpoint: the query has retired it meanwhile.",
+            hint="Begin again: a newer version is held then.",
+        ) from problem
     finally:
         ended.set()
         renewing.join()
         _unpin(pins, held[0])
 
 
-def _renew(pins: Pins, held: list[Pin], ended: Event) -> None:
+def _renew(pins: Pins, held: list[Pin], ended: Event, lapsed: Event) -> None:
+    """Renew a pin until it is given free; ``lapsed`` says that it had ended before it was renewed."""
     while not ended.wait(PIN_S / 4):
         try:
+            if pins.has_ended(held[0]):
+                lapsed.set()
             held[0] = pins.renew(held[0], PIN_S)
         except CkptError as problem:  # there are three more turns before it ends
             _log.warning("could not renew %s: %s", held[0].name, problem)

@@ -2,8 +2,8 @@
 
 stdin brings one line of JSON with the settings and the token, and then stays open: its end means that the
 JVM is gone, however it died, and the process ends at once; a line that comes meanwhile brings secrets. stdout gets
-one line of JSON: where the server listens, or why it cannot start. stderr gets log lines. The token and the secrets
-appear nowhere else.
+one line of JSON: where the server listens, or why it cannot start. stderr gets log lines, and what anything else of
+this process writes to stdout. The token and the secrets appear nowhere else.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from pathlib import Path
 from typing import IO, Any
 
 import msgspec
-from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 
 from pyspark_ckpt.state_store import options as option_table
 from pyspark_ckpt.state_store.entrusted import Entrusted
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.json_objects import DAMAGE, Count
+from pyspark_ckpt.state_store.listener import Listener
 from pyspark_ckpt.state_store.local_files import take_open_files
-from pyspark_ckpt.state_store.log import LOGGER, log_to_stderr
+from pyspark_ckpt.state_store.log import LOGGER, log_to_stderr, shortened
 from pyspark_ckpt.state_store.rpc import PROTOCOL, Dispatcher, error_answer
 from pyspark_ckpt.state_store.stores import Stores
 
-ADDRESS = "127.0.0.1"
 STOP_DELAY_S = 0.2
 FEW_OPEN_FILES = 4096
 
@@ -51,25 +50,9 @@ class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"Hello(local_dir={self.local_dir!r})"
 
 
-class EntryPoint:
-    """The object that the JVM calls."""
-
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        """Answer through ``dispatcher``."""
-        self._dispatcher = dispatcher
-
-    def call(self, method: str, request: str) -> str:
-        """Answer one request; never raises."""
-        return self._dispatcher.call(method, request)
-
-    class Java:
-        """What py4j needs to know to make this object a Java one."""
-
-        implements = ["org.apache.spark.sql.ckpt.StateServerRpc"]  # noqa: RUF012 - py4j reads a list
-
-
 def main() -> int:
     """Run the server until stdin ends or ``stop`` is called; returns the exit status."""
+    answers = _take_stdout()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the JVM decides
     stdin = sys.stdin.buffer
     stopped, entrusted = threading.Event(), Entrusted()
@@ -79,13 +62,13 @@ def main() -> int:
         log_to_stderr(options.log_level)
         _take_open_files()
         stores = Stores(Path(hello.local_dir), hello.memory_bytes, options)
-        gateway = _serve(Dispatcher(stores, stopped.set, entrusted), hello.token)
+        listener = Listener(Dispatcher(stores, stopped.set, entrusted).call, hello.token)
     except Exception as problem:  # noqa: BLE001 - whatever it is, the JVM must be told
-        _say({"error": error_answer(problem)})
+        answer = error_answer(problem)
+        _say(answers, {"error": {**answer, "message": shortened(answer["message"])}})
         return 1
-    port = gateway.get_callback_server().get_listening_port()
-    _say({"port": port, "pid": os.getpid(), "protocol": PROTOCOL, "version": _package_version()})
-    _log.info("state server %d listens on port %d, local folder %s", os.getpid(), port, hello.local_dir)
+    _say(answers, {"port": listener.port, "pid": os.getpid(), "protocol": PROTOCOL, "version": _package_version()})
+    _log.info("state server %d listens on port %d, local folder %s", os.getpid(), listener.port, hello.local_dir)
     threading.Thread(target=_end_with_parent, args=(stdin, entrusted), name="parent-watch", daemon=True).start()
     stopped.wait()
     stopped.clear()
@@ -108,16 +91,6 @@ def _hello(line: bytes) -> Hello:
     if not hello.token or not Path(hello.local_dir).is_absolute() or hello.memory_bytes <= 0:
         raise InvalidInputError("The hello needs a token, an absolute local_dir and a positive memory_bytes.")
     return hello
-
-
-def _serve(dispatcher: Dispatcher, token: str) -> Any:  # noqa: ANN401 - py4j has no types
-    return ClientServer(
-        java_parameters=JavaParameters(auth_token=token),
-        python_parameters=PythonParameters(
-            address=ADDRESS, port=0, daemonize=True, daemonize_connections=True, auth_token=token
-        ),
-        python_server_entry_point=EntryPoint(dispatcher),
-    )
 
 
 def _take_open_files() -> None:
@@ -145,9 +118,17 @@ def _leave(status: int) -> None:
     os._exit(status)
 
 
-def _say(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
+def _take_stdout() -> IO[bytes]:
+    """The stream that the JVM reads the hello from; whatever else of this process writes to stdout goes to its log."""
     sys.stdout.flush()
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return answers
+
+
+def _say(answers: IO[bytes], message: dict[str, Any]) -> None:
+    answers.write(json.dumps(message).encode() + b"\n")
+    answers.flush()
 
 
 def _package_version() -> str:

@@ -2,12 +2,20 @@
 
 A snapshot is made in the background from a copy that nobody changes; no commit ever waits for it. Its name
 carries the commit's id, so a snapshot of a commit that Spark never confirms is harmless: nobody asks for it.
+
+Nothing is published that the local disk has damaged. Table files are checked by their own checksums in the pass that
+takes their digests, and what is uploaded is compared with these digests. RocksDB's small files, MANIFEST before all,
+are checked by RocksDB: it opens the very bytes that the manifest of the snapshot will have.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -15,15 +23,25 @@ from types import MappingProxyType
 import msgspec
 import xxhash
 
-from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs import BlobPlace, Sink
 from pyspark_ckpt.state_store.blobs.copying import copy_object, share_object, written_together
+from pyspark_ckpt.state_store.blobs.place_clock import boot_s
 from pyspark_ckpt.state_store.copies import LocalCopy
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning
-from pyspark_ckpt.state_store.errors import CkptError, InternalError, LifecycleError
+from pyspark_ckpt.state_store.errors import (
+    CkptError,
+    DamagedCopyError,
+    FormatError,
+    InternalError,
+    LifecycleError,
+    NotFoundError,
+    StorageError,
+)
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.key_groups import stored_groups
 from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.lineage import Lineage
+from pyspark_ckpt.state_store.local_damage import is_of_the_copy
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.manifest import (
     Manifest,
@@ -34,8 +52,12 @@ from pyspark_ckpt.state_store.manifest import (
 )
 from pyspark_ckpt.state_store.meta import FORMAT_VERSION
 from pyspark_ckpt.state_store.names import TABLE_FOLDER, snapshot_name, table_object_name
+from pyspark_ckpt.state_store.notices import Notices
+from pyspark_ckpt.state_store.table_check import checked_chunks
 
 CHUNK_BYTES = 1 << 20
+TAKE_BACK_S = 3600.0
+"""A manifest that has stood for longer is not taken back, whatever is missing of its snapshot."""
 
 
 @dataclass(frozen=True)
@@ -63,24 +85,26 @@ NOWHERE: Mapping[str, Origin] = MappingProxyType({})
 
 
 class Hashes:
-    """Checksums of local table files, each computed once. Contents of a table file never change."""
+    """Checksums of local table files, each computed once, of bytes that were right.
+
+    Contents of a table file never change. What the disk makes of them later is found when they are uploaded.
+    """
 
     def __init__(self) -> None:
         """Know nothing yet."""
         self._known: dict[tuple[int, int, int], tuple[str, str]] = {}
 
     def of(self, path: Path) -> tuple[str, str]:
-        """Sha256 and xxh3 of a table file. A hard link is the same file."""
-        state = path.stat()
-        identity = (state.st_ino, state.st_size, state.st_mtime_ns)
+        """Sha256 and xxh3 of a table file. A hard link is the same file. Raises FormatError, StorageError, OSError."""
+        identity = _identity(path)
         if identity not in self._known:
             self._known[identity] = _digests(path)
         return self._known[identity]
 
     def keep_only(self, paths: list[Path]) -> None:
-        """Forget every file but these."""
-        wanted = {self.of(path) for path in paths}
-        self._known = {identity: digests for identity, digests in self._known.items() if digests in wanted}
+        """Forget every file but these, as far as they are there."""
+        wanted = {_identity(path) for path in paths if path.exists()}
+        self._known = {identity: digests for identity, digests in self._known.items() if identity in wanted}
 
 
 class SnapshotWriter:
@@ -97,6 +121,9 @@ class SnapshotWriter:
         self._failpoints = failpoints
         self._log = log
         self._hashes = Hashes()
+        self._notices = Notices(place)
+        self.damaged: Collection[str] = ()
+        """Names of objects that are known to be damaged: they are written anew, under other names."""
 
     def publish(
         self,
@@ -104,7 +131,6 @@ class SnapshotWriter:
         lineage: Lineage,
         cancelled: Callable[[], bool],
         origins: Mapping[str, Origin] = NOWHERE,
-        tables_of_copy: Sequence[TableFile] | None = None,
     ) -> Published | None:
         """Make a snapshot of a frozen copy that is leased meanwhile; None if there is one of that commit.
 
@@ -112,30 +138,33 @@ class SnapshotWriter:
         again if a published snapshot of an ancestor has the same content, and what another store has (``origins``, by
         the names of the files) is copied from there. None also if another process deleted some of its table files
         meanwhile, as retention does with a snapshot that takes longer than the grace period.
-        ``tables_of_copy``: the table files of the copy, where they are known.
         A failure leaves at most objects that nothing refers to, or a manifest that retention and restore
-        pass over. Raises LifecycleError when ``cancelled`` says so, StorageError, InternalError.
+        pass over. Raises LifecycleError when ``cancelled`` says so, DamagedCopyError (a file of the copy is not what
+        was written), StorageError, InternalError.
         """
         if copy.marker in lineage.snapshots:
             return None
         known = {} if self._full else self._confirmed_objects(copy.marker, lineage)
-        tables = {table.name: table for table in tables_of_copy or self._tables(copy)}
+        with _reading(copy):
+            inline = {path.name: path.read_bytes() for path in copy.db.iterdir() if is_inline(path.name)}
+            tables = {table.name: table for table in self._tables(copy, inline)}
+            names = sorted({*inline, *tables, *(path.name for path in copy.db.iterdir())})
         files: list[ManifestFile] = []
         uploaded: list[int] = []
         copied: list[int] = []
         with written_together(self._place) as place:
-            for path in sorted(copy.db.iterdir()):
+            for path in (copy.db / name for name in names):
                 if cancelled():
                     raise LifecycleError("The store was closed while a snapshot was made.")
                 if path.name in tables and path.name in origins:
                     files.append(_copied(origins[path.name], place))
                     copied.append(files[-1].size_bytes)
                 elif path.name in tables:
-                    file, is_new = self._table(path, tables[path.name], known, place)
+                    file, is_new = self._table(copy, tables[path.name], known, place)
                     files.append(file)
                     uploaded.extend([file.size_bytes] if is_new else [])
-                elif is_inline(path.name):
-                    files.append(inline_file(path.name, path.read_bytes()))
+                elif path.name in inline:
+                    files.append(inline_file(path.name, inline[path.name]))
                 elif path.suffix == ".log" and path.stat().st_size:
                     raise InternalError(f"{path} is not empty: rows would be missing from a snapshot.")
         manifest = Manifest(FORMAT_VERSION, copy.meta, *stored_groups(copy.meta, self._partition), tuple(files))
@@ -149,50 +178,78 @@ class SnapshotWriter:
 
     def _put(self, manifest: Manifest) -> bool:
         """Create the manifest, and take it back if a table file was deleted while it appeared."""
-        name = snapshot_name(manifest.store.marker)
+        name, began = snapshot_name(manifest.store.marker), boot_s()
         created = self._place.put_if_absent(name, manifest.encode())
         self._failpoints.hit("snapshot.after_manifest")
-        if not created or self._is_complete(manifest):
-            return created
-        self._place.delete(name)
-        return False
+        missing, doomed = self._lacks(manifest) if created else ([], [])
+        # Nobody has relied on it, see retention; of one that is doomed only, or was left for long, nobody can say that.
+        if missing and boot_s() - began < TAKE_BACK_S:
+            self._place.delete(name)
+        return created and not missing and not doomed
 
     def _is_complete(self, manifest: Manifest) -> bool:
+        return self._lacks(manifest) == ([], [])
+
+    def _lacks(self, manifest: Manifest) -> tuple[list[str], list[str]]:
+        """The table files of a snapshot that are not there, and those that somebody may be about to delete."""
+        doomed = self._doomed()  # before the listing: who withdraws a notice has deleted by then
         missing = sorted(manifest.objects().keys() - self._listed())
-        if missing:
+        threatened = sorted(manifest.objects().keys() & doomed)
+        if missing or threatened:
             self._log.warning(
                 "the snapshot of %s is given up: its table files were deleted while it was made (%s); "
                 "raise retentionGracePeriod if snapshots take longer than that",
                 manifest.store.marker,
-                ", ".join(missing),
+                ", ".join(missing or threatened),
             )
-        return not missing
+        return missing, threatened
+
+    def _doomed(self) -> set[str]:
+        """The table files that somebody may be about to delete; while nobody can tell, retention relies on nothing."""
+        try:
+            return self._notices.tables()
+        except FormatError as problem:
+            self._log.warning("a notice of deletion is damaged: %s", problem)
+            return set()
 
     def _listed(self) -> set[str]:
         return {blob.name for blob in self._place.list(TABLE_FOLDER)}
 
-    def _tables(self, copy: LocalCopy) -> list[TableFile]:
-        database = Database(copy.db, self._tuning, read_only=True)
+    def _tables(self, copy: LocalCopy, inline: Mapping[str, bytes]) -> list[TableFile]:
+        """The table files that RocksDB finds with its small files as they will be published, all of which are there."""
+        folder = copy.folder / f"published-{uuid.uuid4().hex[:8]}"
+        folder.mkdir(mode=0o700)
         try:
-            held = database.marker()
-            if held != copy.marker:
-                raise InternalError(f"{copy.db} holds {held}, not {copy.marker}.")
-            return database.table_files()
+            for name, content in inline.items():
+                (folder / name).write_bytes(content)
+            for path in copy.db.glob("*.sst"):
+                os.link(path, folder / path.name)
+            database = Database(folder, self._tuning, read_only=True)
+            try:
+                held, tables = database.marker(), database.table_files()
+            finally:
+                database.close()
+        except (FormatError, StorageError) as problem:
+            raise FormatError(problem.message.replace(str(folder), str(copy.db))) from problem
         finally:
-            database.close()
+            shutil.rmtree(folder, ignore_errors=True)
+        if held != copy.marker:
+            raise FormatError(f"{copy.db} is damaged: it holds {held}, not {copy.marker}.")
+        return tables
 
     def _table(
-        self, path: Path, table: TableFile, known: dict[str, str], place: BlobPlace
+        self, copy: LocalCopy, table: TableFile, known: dict[str, str], place: BlobPlace
     ) -> tuple[ManifestFile, bool]:
-        sha256, xxh3 = self._hashes.of(path)
+        path = copy.db / table.name
+        with _reading(copy):
+            sha256, xxh3 = self._hashes.of(path)
+            size = path.stat().st_size
         name = known.get(sha256)
         is_new = name is None
         if name is None:
             name = table_object_name(sha256)
-            with place.create(name) as sink, path.open("rb", buffering=0) as source:
-                while chunk := source.read(CHUNK_BYTES):
-                    sink.write(chunk)
-        size = path.stat().st_size
+            with place.create(name) as sink:
+                _upload(copy, path, xxh3, sink)
         described = ManifestFile(path.name, size, sha256, xxh3, name, None, table.first_key, table.last_key, table.rows)
         return described, is_new
 
@@ -206,8 +263,10 @@ class SnapshotWriter:
             except CkptError as problem:
                 self._log.warning("snapshot %s is not used as a base: %s", name, problem)
                 continue
-            listed = self._listed()  # one that is lost must not be passed on from snapshot to snapshot
-            return {file.sha256: name for name, file in manifest.objects().items() if name in listed}
+            # One that is lost, or is about to be, must not be passed on from snapshot to snapshot.
+            doomed = self._doomed()
+            usable = (self._listed() - doomed).difference(self.damaged)
+            return {file.sha256: name for name, file in manifest.objects().items() if name in usable}
         return {}
 
 
@@ -218,10 +277,44 @@ def _copied(origin: Origin, place: BlobPlace) -> ManifestFile:
     return msgspec.structs.replace(origin.file, object_name=name)
 
 
+@contextmanager
+def _reading(copy: LocalCopy) -> Iterator[None]:
+    """Say of a failure within to read the local copy that this is what it is, unless the machine has run out of it."""
+    try:
+        yield
+    except (FormatError, NotFoundError, StorageError, OSError) as problem:
+        if not is_of_the_copy(problem):
+            raise
+        raise DamagedCopyError(f"The local copy of {copy.marker} in {copy.folder} is damaged: {problem}") from problem
+
+
+def _upload(copy: LocalCopy, path: Path, xxh3: str, sink: Sink) -> None:
+    """Write the file to ``sink``. Raises DamagedCopyError if these are other bytes than those with that digest."""
+    digest = xxhash.xxh3_128()
+    with _reading(copy):
+        source = path.open("rb", buffering=0)
+    with source:
+        while True:
+            with _reading(copy):
+                chunk = source.read(CHUNK_BYTES)
+            if not chunk:
+                break
+            digest.update(chunk)
+            sink.write(chunk)
+    with _reading(copy):
+        if digest.hexdigest() != xxh3:
+            raise FormatError(f"{path} is damaged: it has changed since its checksums were right.")
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    state = path.stat()
+    return state.st_ino, state.st_size, state.st_mtime_ns
+
+
 def _digests(path: Path) -> tuple[str, str]:
+    """Sha256 and xxh3 of a table file that is whole. Raises FormatError, StorageError, FileNotFoundError."""
     sha256, xxh3 = hashlib.sha256(), xxhash.xxh3_128()
-    with path.open("rb", buffering=0) as source:
-        while chunk := source.read(CHUNK_BYTES):
-            sha256.update(chunk)
-            xxh3.update(chunk)
+    for chunk in checked_chunks(path):
+        sha256.update(chunk)
+        xxh3.update(chunk)
     return sha256.hexdigest(), xxh3.hexdigest()

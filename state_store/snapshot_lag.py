@@ -62,7 +62,12 @@ class LagTracker:
             newer = {version: kept for version, kept in self._commits.items() if version > commit.version}
             blobs = {name.commit.version: lineage.deltas[name.commit][1] for name in steps}
             self._snapshot = base.version
-            self._commits = {version: (blob.size_bytes, blob.modified_s) for version, blob in blobs.items()} | newer
+            # Own commits keep the time of this host: that of a place may be another, and never is one to come.
+            own, now_s = self._commits, self._clock()
+            times = {version: own[version][1] if version in own else blob.modified_s for version, blob in blobs.items()}
+            self._commits = {
+                version: (blob.size_bytes, min(times[version], now_s)) for version, blob in blobs.items()
+            } | newer
 
     def up_to(self, version: int) -> SnapshotLag | None:
         """The lag at ``version``; None if it is not known."""

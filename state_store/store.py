@@ -13,26 +13,31 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, Traffic
 from pyspark_ckpt.state_store.context import Caller, Identity, Shared
 from pyspark_ckpt.state_store.copies import LocalCopies, LocalCopy
+from pyspark_ckpt.state_store.damage_notes import read_notes
 from pyspark_ckpt.state_store.database import TableCount, Tuning, write_table_file
 from pyspark_ckpt.state_store.decisions import Decisions
 from pyspark_ckpt.state_store.delta import write_delta
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError, LifecycleError, StorageError
 from pyspark_ckpt.state_store.keys import EMPTY, MARKER_KEY, Marker
+from pyspark_ckpt.state_store.local_damage import is_of_the_copy
 from pyspark_ckpt.state_store.local_versions import Leased, LocalVersions
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME, DeltaName, new_commit_id
 from pyspark_ckpt.state_store.operator_states import OperatorStates, States
 from pyspark_ckpt.state_store.options import Options
-from pyspark_ckpt.state_store.parts import close_log, join, read_parts
+from pyspark_ckpt.state_store.parts import close_parts, join
 from pyspark_ckpt.state_store.remote import point_to
 from pyspark_ckpt.state_store.restore import Restorer
+from pyspark_ckpt.state_store.scrub import ScrubCounts
 from pyspark_ckpt.state_store.snapshot_lag import LagTracker
 from pyspark_ckpt.state_store.snapshot_policy import SnapshotPolicy
+from pyspark_ckpt.state_store.staged_tables import Seals, StagedTable, refusing_damage
 from pyspark_ckpt.state_store.ticket import Ticket, WorkerTask, ticket_path, write_ticket
 from pyspark_ckpt.state_store.transaction import Committed, Status, Transaction
 from pyspark_ckpt.state_store.winners import Epochs
@@ -69,7 +74,9 @@ class Store:
         self._transactions: dict[int, Transaction] = {}
         self._moves: list[Future[None]] = []
         self._ingest_ms = 0.0
+        self._damaged_told = 0
         self.lag = LagTracker(shared.clock)
+        self.scrub_counts = ScrubCounts()
         self.policy = SnapshotPolicy(options, shared.forecast)
         restorer = Restorer(
             place, self._tuning, shared.pool, shared.failpoints, shared.forecast, self.log, str(identity)
@@ -186,10 +193,12 @@ class Store:
         files: Sequence[str],
         row_changes: Mapping[int, int],
         num_partitions: int | None,
+        seals: Seals = MappingProxyType({}),
     ) -> Committed:
         """Make the next version from the staged table files, applied in order.
 
-        After return it survives the loss of this machine; the local database follows behind the answer. A
+        What was staged is read, and compared with its ``seals`` and its checksums, before anything is visible. After
+        return it survives the loss of this machine; the local database follows behind the answer. A
         repeat gets the same answer. Under checkpoint format 1 the answer may name another commit of this
         run that was first. After an error the transaction is ABORTED and the base as it was. Raises
         LifecycleError, InvalidInputError, StorageError.
@@ -200,7 +209,7 @@ class Store:
             self._require_usable()
             transaction.move(Status.PREPARED)
         try:
-            meta, staged, result = self._make_durable(transaction, files, row_changes, num_partitions)
+            meta, staged, result = self._make_durable(transaction, files, row_changes, num_partitions, seals)
         except BaseException:
             self._end(transaction, Status.ABORTED)
             raise
@@ -232,6 +241,27 @@ class Store:
             frozen = self._copies.checkpoint_live() if newest is self._copies.live else newest
             self._copies.lease(frozen)
             return frozen
+
+    def discard_damaged(self, copy: LocalCopy, problem: object) -> None:
+        """Forget a local copy in which damage was found, and all that share it; the next begin restores the version.
+
+        Whoever leases one keeps it until the lease ends. No error if it is forgotten already.
+        """
+        with self._lock:
+            self._versions.check_what_is_restored()
+            if not self._closed:
+                self._copies.discard_damaged(copy, problem)
+
+    def report_damage(self, transaction: Transaction, failure: str) -> bool:
+        """A reader could not read the local copy of a transaction; whether that is discarded for it.
+
+        It is not where the ``failure`` is one of the machine, such as a full disk.
+        """
+        if not is_of_the_copy(failure):
+            self.log.warning("the local copy of %s is kept, for its reader says: %s", transaction.base, failure)
+            return False
+        self.discard_damaged(transaction.copy, failure)
+        return True
 
     def release(self, copy: LocalCopy) -> None:
         """End the lease of a snapshot."""
@@ -273,7 +303,7 @@ class Store:
             number, base, new_commit_id(), leased.copy, leased.meta, staging, caller.format, caller.run_id
         )
         try:
-            staging.mkdir(mode=0o700)
+            staging.mkdir(mode=0o700, parents=True)  # the local folder may have been removed under this process
             if worker is not None:
                 self._write_ticket(transaction, worker, states)
         except OSError as problem:
@@ -320,16 +350,20 @@ class Store:
         files: Sequence[str],
         row_changes: Mapping[int, int],
         num_partitions: int | None,
-    ) -> tuple[StoreMeta, Sequence[Path], Committed]:
+        seals: Seals,
+    ) -> tuple[StoreMeta, Sequence[StagedTable], Committed]:
         failpoints, started = self._shared.failpoints, time.monotonic()
         if transaction.meta.marker != transaction.base:  # it could be written, and never restored
             raise InternalError(f"{self.identity}: a commit on {transaction.base} has states of another version.")
         # 1. What the shim and the workers staged; the marker row alone where the shim has written nothing.
         try:
-            parts = [close_log(transaction.staging, part, self._tuning) for part in read_parts(transaction.staging)]
-            joined = join(transaction.meta, parts)
-            staged = transaction.staged(files) or [self._marker_file(transaction)]
-            staged += transaction.staged(joined.files)
+            who = f"{self.identity}, {transaction.target}"
+            with refusing_damage(who):
+                joined = join(transaction.meta, close_parts(transaction.staging, self._tuning))
+                paths = transaction.staged(files, seals) or [self._marker_file(transaction)]
+                paths += transaction.staged(joined.files, joined.seals)
+            known = {**seals, **joined.seals}
+            staged = [StagedTable(path, known.get(path.name), who) for path in paths]
             meta = joined.meta.committed(transaction.new_id, {**row_changes, **joined.row_changes}, num_partitions)
         except InvalidInputError as problem:
             raise InvalidInputError(f"{self.identity}: {problem.message}", hint=problem.hint) from problem
@@ -362,8 +396,14 @@ class Store:
         return meta, staged, Committed(stands.version, stands.id, metrics, meta.states)
 
     def _upkeep_metrics(self, version: int) -> dict[str, int]:
-        """What a restore of ``version`` would take, as far as it is known, and what is on disk."""
-        metrics = {"tables": self.tables.files, "table_bytes": self.tables.size_bytes}
+        """What a restore of ``version`` would take, as far as it is known, and what is and was on disk."""
+        damaged, self._damaged_told = self._copies.damaged - self._damaged_told, self._copies.damaged
+        metrics = {
+            "tables": self.tables.files,
+            "table_bytes": self.tables.size_bytes,
+            "damaged_copies": damaged,
+            **self.scrub_counts.take(),
+        }
         lag = self.lag.up_to(version)
         if lag is not None:
             metrics["snapshot_version"] = lag.snapshot_version
@@ -372,7 +412,7 @@ class Store:
             metrics["restore_forecast_ms"] = round(self.policy.restore_s(lag, self.tables.size_bytes) * 1000)
         return metrics
 
-    def _follow(self, transaction: Transaction, meta: StoreMeta, files: Sequence[Path]) -> None:
+    def _follow(self, transaction: Transaction, meta: StoreMeta, staged: Sequence[StagedTable]) -> None:
         """Move the live database on to a commit that stands, if it still is at its base, which stays as a checkpoint.
 
         The commit is durable and answered: a failure costs a restore, and no more.
@@ -385,14 +425,16 @@ class Store:
                 if stands and not self._closed and live is not None and live.marker == transaction.base:
                     self._copies.checkpoint_live()
                     failpoints.hit("commit.before_ingest")
-                    self._copies.advance(meta, files)
+                    for table in staged:
+                        table.require_unchanged()
+                    self._copies.advance(meta, [table.path for table in staged])
                     failpoints.hit("commit.after_ingest")
                     self._ingest_ms = _ms_since(started)
                     self._shared.forecast.ingested(1, self._ingest_ms / 1000)
                     tables = self._copies.live_tables()
                     self._versions.tables = TableCount.of(tables)
                     if any(map(is_keyed, meta.states)):
-                        self._shared.columns.follow(live, tables, self.log)
+                        self._shared.columns.follow(live, tables, self.log, self.discard_damaged)
         except Exception:
             self.log.exception("%s is durable, but has to be restored: the local database failed", transaction.target)
         try:
@@ -416,6 +458,8 @@ class Store:
         self._let_go(transaction)
 
     def _let_go(self, transaction: Transaction) -> None:
+        for failure in read_notes(transaction.staging):
+            self.report_damage(transaction, failure)
         with self._lock:
             self._copies.release(transaction.copy)
             if not self._closed:

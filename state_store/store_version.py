@@ -79,7 +79,9 @@ class Workplace:
         """The same of a commit of the store that ``place`` has; what is passed over on the way goes to ``log``."""
         folder.mkdir(mode=0o700)
         with ThreadPoolExecutor(THREADS) as pool:
-            restorer = Restorer(place, self.tuning(), pool, FailPoints(""), RestoreForecast(), log, str(identity))
+            restorer = Restorer(
+                place, self.tuning(), pool, FailPoints(""), RestoreForecast(), log, str(identity), checks_tables=True
+            )
             restored = restorer.restore(commit, folder, set(), lambda _commit, _folder: None)
             try:
                 yield restored

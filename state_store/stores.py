@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TypeAlias
 from weakref import WeakValueDictionary
 
-from pyspark_ckpt.state_store import remote
+from pyspark_ckpt.state_store import ownership, remote
 from pyspark_ckpt.state_store.blobs import (
     BlobPlace,
     MeteredPlace,
@@ -64,9 +64,10 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
 
 @dataclass(frozen=True)
 class Access:
-    """A folder of state, and how it is reached and looked after: opens that agree in all of it share one store."""
+    """A folder of state of a checkpoint, and how it is reached and looked after: opens that agree share one store."""
 
     url: str
+    checkpoint: str
     options: Options
     s3a: S3aSettings
 
@@ -110,9 +111,9 @@ class Stores:
         self.memory_bytes = memory_bytes
         self._places = places
         local_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        make_private(local_dir)
+        is_trusted = make_private(local_dir)
         self._possession = _possess(local_dir)
-        _tidy(local_dir)
+        _tidy(local_dir, keep_copies=is_trusted)
         self._shared = Shared(
             local_dir=local_dir,
             tuning=Tuning(int(memory_bytes * CACHE_SHARE), options.compression),
@@ -155,18 +156,23 @@ class Stores:
         Others have one of their own, with its own local copies: what a run that has ended began with is not what the
         next one gets, though handles of both may be open for a while.
 
-        Makes no remote request but, with ``options.remote``, one for the query's id. Raises InvalidInputError (a place
-        of an unknown kind), StorageError.
+        Makes no remote request but, with ``options.remote``, one for the query's id and one for the owner of its
+        folder; a reader outside a query may read what another checkpoint owns. Raises InvalidInputError (a place of an
+        unknown kind; a copy of the checkpoint that owns the folder), StorageError, FormatError.
         """
         traffic = Traffic()
         patience = Patience(options.place_timeout_s, traffic.waited, self._stopping)
         checkpoint = with_patience(self._places(checkpoint_root, options.s3, s3a), patience)
         if options.remote:  # the checkpoint is another place than that of the state, whose requests are counted
-            state_dir = remote.state_dir(options.remote, checkpoint, identity)
+            query_folder = remote.query_folder(options.remote, checkpoint)
+            if caller.run_id:
+                owned = with_patience(self._places(query_folder, options.s3, s3a), patience)
+                ownership.claim(MeteredPlace(owned, traffic), checkpoint, options.remote)
+            state_dir = f"{query_folder}/{remote.store_folder(identity)}"
         else:
             checkpoint = MeteredPlace(checkpoint, traffic)
         place = MeteredPlace(with_patience(self._places(state_dir, options.s3, s3a), patience), traffic)
-        access = Access(place.url, options, s3a)
+        access = Access(place.url, checkpoint.url, options, s3a)
         with self._lock:
             shelf = self._shelves.get(access)
             if shelf is None:
@@ -201,7 +207,7 @@ class Stores:
     def _free_folder(self, name: str) -> Path:
         """A local folder that no open store has: the last used of those left over of the store, else a new one."""
         its = re.compile(rf"{re.escape(name)}(\.\d+)?")
-        left = [folder for folder in self._left_over - self._adopted if its.fullmatch(folder.name)]
+        left = [folder for folder in self._left_over - self._adopted if its.fullmatch(folder.name) and folder.exists()]
         if left:
             return max(left, key=lambda folder: folder.stat().st_mtime)
         names = itertools.chain([name], (f"{name}.{number}" for number in itertools.count(2)))
@@ -238,6 +244,7 @@ class Stores:
             finally:
                 with self._lock:
                     self._taken.discard(last.folder)
+                    self._forget_transactions(last.store)
 
     def _put_back(self, handle: Handle) -> _Shelf | None:
         """Count one user of the store less; after the last one it is not found any more, and returned."""
@@ -256,7 +263,7 @@ class Stores:
         commit = store.decisions.commit_of(handle.caller, last, commit_id)
         steps = steps_to(commit, first, Lineage.read(store.place), str(store.identity))
         folder = self.local_dir / "staging" / f"changes-{secrets.token_hex(8)}"
-        folder.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700, parents=True)
         feed = ChangeFeed(store.place, steps, folder, self._shared.pool)
         with self._lock:
             number = next(self._feed_numbers)
@@ -286,6 +293,12 @@ class Stores:
                 ended = [number for number, (_, other) in self._transactions.items() if other.has_ended]
                 for number in ended[:surplus]:
                     del self._transactions[number]
+
+    def _forget_transactions(self, store: Store) -> None:
+        """Hold a store no longer for the sake of its transactions, which have ended with it."""
+        ended = [number for number, (owner, _) in self._transactions.items() if owner is store]
+        for number in ended:
+            del self._transactions[number]
 
     def transaction(self, number: int) -> tuple[Store, Transaction]:
         """Return a transaction and its store. Raises LifecycleError if this server knows none of that number."""
@@ -358,17 +371,18 @@ def _possess(local_dir: Path) -> IO[bytes]:
         return lock
 
 
-def _tidy(local_dir: Path) -> None:
+def _tidy(local_dir: Path, *, keep_copies: bool) -> None:
     """Remove what cannot be used any more: transactions and readers of a dead server; all copies after a reboot.
 
-    Local files are not fsynced, so after a crash of the machine they prove nothing.
+    Local files are not fsynced, so after a crash of the machine they prove nothing. Nor do copies in a folder in which
+    others could write: ``keep_copies`` is False.
     """
     for folder in ("staging", "tickets", "readers"):
         shutil.rmtree(local_dir / folder, ignore_errors=True)
-    booted, current = local_dir / "boot", boot_id()
-    if not booted.exists() or booted.read_text() != current:
+    booted, current = local_dir / "boot", boot_id().encode()
+    if not keep_copies or not booted.exists() or booted.read_bytes() != current:
         shutil.rmtree(local_dir / "stores", ignore_errors=True)
-        booted.write_text(current)
+        booted.write_bytes(current)
     for folder in ("staging", "tickets", "stores"):
         (local_dir / folder).mkdir(exist_ok=True, mode=0o700)
 

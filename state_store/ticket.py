@@ -24,9 +24,9 @@ import msgspec
 
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.json_objects import Count, decoded
+from pyspark_ckpt.state_store.json_objects import Count, decoded, seal, unseal_local
 from pyspark_ckpt.state_store.keys import CommitId
-from pyspark_ckpt.state_store.local_files import publish
+from pyspark_ckpt.state_store.local_files import is_own, publish, require_own
 from pyspark_ckpt.state_store.meta import State, StoreMeta
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
@@ -77,8 +77,12 @@ def ticket_path(local_dir: Path, task: WorkerTask, store: Identity) -> Path:
 
 
 def ticket_paths(parent: Path, task: WorkerTask) -> list[Path]:
-    """All tickets of a task attempt in the local folders of executors that lie in ``parent``."""
-    return list(parent.glob(f"ckpt-*/server/tickets/{_prefix(task)}*.json"))
+    """All tickets of a task attempt in the local folders of this user's executors that lie in ``parent``.
+
+    Others may write in ``parent``, which may be ``/tmp``: what they lay there is passed over.
+    """
+    found = parent.glob(f"ckpt-*/server/tickets/{_prefix(task)}*.json")
+    return [path for path in found if is_own(path.parents[2])]
 
 
 def _prefix(task: WorkerTask) -> str:
@@ -87,12 +91,18 @@ def _prefix(task: WorkerTask) -> str:
 
 def write_ticket(path: Path, ticket: Ticket) -> None:
     """Put the ticket where the worker looks; readers see all of it or nothing. For this user only."""
-    publish(path, msgspec.json.encode(ticket))
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # it may have been removed under the state server
+    publish(path, seal(ticket))
 
 
 def read_ticket(path: Path) -> Ticket:
-    """Read a ticket. Raises FormatError that names it: it is damaged, or leads out of the local folder it lies in."""
-    ticket = decoded(path.read_bytes(), Ticket, str(path))
+    """Read a ticket. Raises FormatError that names it: it is damaged, or leads out of the local folder it lies in.
+
+    InvalidInputError if it, or the folders it lies in, are not this user's alone to write.
+    """
+    for each in (path.absolute().parents[1], path.parent, path):
+        require_own(each)
+    ticket = decoded(unseal_local(path.read_bytes(), str(path)), Ticket, str(path))
     local_dir = path.absolute().parents[1]
     for place, below in ((ticket.db, local_dir / "stores"), (ticket.staging, local_dir / "staging")):
         if ".." in Path(place).parts or "\0" in place or below not in Path(place).parents:

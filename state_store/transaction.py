@@ -22,9 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark_ckpt.state_store.copies import LocalCopy
-from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.meta import State, StoreMeta
+from pyspark_ckpt.state_store.staged_tables import Seals
 
 _STAGED_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}\.sst")
 
@@ -104,17 +105,25 @@ class Transaction:
                 hint="Begin a new transaction.",
             )
 
-    def staged(self, names: Sequence[str]) -> list[Path]:
-        """Paths of staged files. Raises InvalidInputError for one that is not a plain file in the staging folder."""
-        paths = []
-        for name in names:
-            path = self.staging / name
-            if _STAGED_NAME.fullmatch(name) is None or path.is_symlink() or not path.is_file():
-                raise InvalidInputError(f"{name!r} is not a file in the staging folder {self.staging}.")
-            paths.append(path)
-        if len(set(paths)) != len(paths):
+    def staged(self, names: Sequence[str], seals: Seals) -> list[Path]:
+        """Paths of staged files.
+
+        Raises InvalidInputError for one that is not a plain file in the staging folder, FormatError for one that is no
+        more there, though its writer has completed it.
+        """
+        if unknown := seals.keys() - set(names):
+            raise InvalidInputError(f"There are seals of {sorted(unknown)}, which the commit does not list.")
+        if len(set(names)) != len(names):
             raise InvalidInputError(f"A staged file is listed twice: {list(names)}.")
-        return paths
+        return [self._staged_path(name, is_sealed=name in seals) for name in names]
+
+    def _staged_path(self, name: str, *, is_sealed: bool) -> Path:
+        path = self.staging / name
+        if _STAGED_NAME.fullmatch(name) is None or path.is_symlink() or (not is_sealed and not path.is_file()):
+            raise InvalidInputError(f"{name!r} is not a file in the staging folder {self.staging}.")
+        if not path.is_file():
+            raise FormatError(f"{path} is missing, and its writer has completed it.")
+        return path
 
     def drop_ticket(self) -> None:
         """Remove the ticket: no worker finds the transaction any more. One that a failing disk keeps leads nowhere."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.blobs.copying import copy_object, described, is_intact, send
+from pyspark_ckpt.state_store.blobs.copying import copy_object, described, fetch, is_copied_by_service, is_intact, send
 from pyspark_ckpt.state_store.delta import download_delta
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, NotFoundError
 from pyspark_ckpt.state_store.json_objects import Count, read_again
@@ -19,7 +19,9 @@ from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.manifest import ManifestFile, read_manifest
 from pyspark_ckpt.state_store.names import DeltaName, snapshot_name
+from pyspark_ckpt.state_store.restore import stored_damaged
 from pyspark_ckpt.state_store.store_version import THREADS, StoreVersion, Workplace
+from pyspark_ckpt.state_store.table_check import check_table
 
 
 class CopiedObject(msgspec.Struct, frozen=True):
@@ -69,13 +71,13 @@ class CopyTask:
             except NotFoundError as problem:
                 if not troubles:
                     raise NotFoundError(f"{self.source.identity}: {problem}", hint=problem.hint) from problem
-                reasons = "; ".join((*troubles, str(problem)))
+                reasons = "; ".join((*troubles, f"{problem}"))
                 raise FormatError(f"{self.source.identity} cannot be copied: {reasons}", hint=problem.hint) from problem
             try:
                 copied = self._snapshot(source, target, base) if base in bases else []
             except (FormatError, NotFoundError) as problem:
                 log.warning("%s; an older snapshot and more deltas are copied instead", problem)
-                troubles.append(str(problem))
+                troubles.append(f"{problem}")
                 bases.discard(base)
                 continue
             return Copied([*copied, *self._deltas(source, target, lineage, steps)])
@@ -83,8 +85,10 @@ class CopyTask:
     def _snapshot(self, source: BlobPlace, target: BlobPlace, base: Marker) -> list[CopiedObject]:
         """The table files, and then the manifest, without which they are nothing."""
         content, manifest = read_manifest(source, base)
-        with ThreadPoolExecutor(THREADS) as pool:
-            copied = list(pool.map(lambda file: _copied_table(source, file, target), manifest.objects().values()))
+        with self.workplace.folder() as folder, ThreadPoolExecutor(THREADS) as pool:
+            copied = list(
+                pool.map(lambda file: _copied_table(source, file, target, folder), manifest.objects().values())
+            )
         target.put(snapshot_name(base), content)
         return [*copied, CopiedObject(snapshot_name(base), len(content))]
 
@@ -96,12 +100,19 @@ class CopyTask:
             return list(pool.map(lambda step, size: _copied_delta(source, step, size, target, folder), steps, sizes))
 
 
-def _copied_table(source: BlobPlace, file: ManifestFile, target: BlobPlace) -> CopiedObject:
+def _copied_table(source: BlobPlace, file: ManifestFile, target: BlobPlace, folder: Path) -> CopiedObject:
+    """A table file that passes through this process is checked by its own checksums: it may have been stored damaged.
+
+    Raises NotFoundError, FormatError that names the object, StorageError.
+    """
     stored = file.stored
 
     def copy() -> None:
         try:
-            copy_object(source, stored, target, stored.name)
+            if is_copied_by_service(source, target):
+                copy_object(source, stored, target, stored.name)
+            else:
+                _copy_checked(source, file, target, folder / file.name)
         except ConflictError:  # another attempt was here
             if not is_intact(target, stored):
                 target.delete(stored.name)
@@ -109,6 +120,18 @@ def _copied_table(source: BlobPlace, file: ManifestFile, target: BlobPlace) -> C
 
     read_again(copy)
     return CopiedObject(stored.name, stored.size_bytes)
+
+
+def _copy_checked(source: BlobPlace, file: ManifestFile, target: BlobPlace, path: Path) -> None:
+    stored = file.stored
+    fetch(source, stored, path)
+    try:
+        check_table(path)
+    except FormatError as problem:
+        raise stored_damaged(f"{source.url}/{stored.name}", path, problem) from problem
+    if send(target, stored.name, path) != stored:
+        target.delete(stored.name)
+        raise FormatError(f"{path} is damaged: it has changed since its checksums were right.")
 
 
 def _copied_delta(source: BlobPlace, name: DeltaName, size_bytes: int, target: BlobPlace, folder: Path) -> CopiedObject:

@@ -5,6 +5,9 @@ is created only if absent, one number after the other, when a run first begins a
 newer run has a higher epoch. A commit of version v in epoch e is made final by creating
 ``<v:020d>-<e:010d>.winner``, only if absent, which holds the commit's id:
 
+Only the newest ``RUNS_KEPT`` numbers are ever looked at, and who takes a number deletes what is below these, a few at
+a time. So a number that was taken is not free again: whoever finds that his is below them takes another.
+
 - within a run the first to create it wins; the loser's task succeeds and its commit is dropped;
 - of several runs the highest epoch wins: a fixed program that re-runs an uncommitted batch is right;
 - a run whose first commit in a process is of a batch that Spark has committed is over, and drops it.
@@ -15,6 +18,7 @@ Who asks for a version without an id gets, in this order: the commit that Spark'
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Collection
 
@@ -22,16 +26,22 @@ import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.commit_log import committed_ids, is_committed
-from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.json_objects import check_format, read_sealed, seal
 from pyspark_ckpt.state_store.keys import CommitId, Marker
 from pyspark_ckpt.state_store.lineage import Lineage
+from pyspark_ckpt.state_store.log import LOGGER
 from pyspark_ckpt.state_store.names import LAST_EPOCH, RUNS_FOLDER, WinnerName, epoch_of, run_name
 
 WINNER_FORMAT = 1
 RUN_FORMAT = 1
-RUNS_SEARCHED = 64
+RUNS_KEPT = 64
+"""A run has begun everywhere long before so many others have."""
+RUNS_DELETED_AT_ONCE = 16
+"""A checkpoint of an earlier release may have thousands, and a query waits for it."""
 NO_RUN_EPOCH = 0
+
+_log = logging.getLogger(f"{LOGGER}.winners")
 
 
 class Winner(msgspec.Struct, frozen=True):
@@ -86,17 +96,39 @@ class Epochs:
         return False
 
     def _find(self, run_id: str) -> int:
+        """The number of a run, which it is given if it has none."""
         while True:
-            known = [epoch_of(blob.name) for blob in self._place.list(RUNS_FOLDER)]
-            epochs = [epoch for epoch in known if epoch is not None]
-            for epoch in reversed(epochs[-RUNS_SEARCHED:]):
-                if self._read(epoch).run_id == run_id:
+            epochs = self._list()
+            last = epochs[-1] if epochs else 0
+            for epoch in reversed(epochs):
+                if epoch > last - RUNS_KEPT and self._is_of(epoch, run_id):
                     return epoch
-            epoch = epochs[-1] + 1 if epochs else 1
-            if epoch > LAST_EPOCH:
-                raise FormatError(f"{self._place.url}/{run_name(epoch - 1)} leaves no number for another run.")
-            if self._place.put_if_absent(run_name(epoch), seal(Run(RUN_FORMAT, run_id))):
-                return epoch
+            if last + 1 > LAST_EPOCH:
+                raise FormatError(f"{self._place.url}/{run_name(last)} leaves no number for another run.")
+            if self._place.put_if_absent(run_name(last + 1), seal(Run(RUN_FORMAT, run_id))):
+                known = self._list()
+                self._retire(known)
+                if not known or last + 1 > known[-1] - RUNS_KEPT:
+                    return last + 1
+
+    def _list(self) -> list[int]:
+        found = (epoch_of(blob.name) for blob in self._place.list(RUNS_FOLDER))
+        return sorted(epoch for epoch in found if epoch is not None)
+
+    def _retire(self, epochs: list[int]) -> None:
+        """Delete a few of the numbers that nobody looks at any more. A failure leaves them to the next run."""
+        old = [epoch for epoch in epochs if epoch <= epochs[-1] - RUNS_KEPT]
+        try:
+            for epoch in old[:RUNS_DELETED_AT_ONCE]:
+                self._place.delete(run_name(epoch))
+        except CkptError as problem:
+            _log.warning("old runs of %s could not be deleted: %s", self._place.url, problem)
+
+    def _is_of(self, epoch: int, run_id: str) -> bool:
+        try:
+            return self._read(epoch).run_id == run_id
+        except NotFoundError:  # so many runs have begun since it was listed: it was not of one that begins now
+            return False
 
     def _read(self, epoch: int) -> Run:
         run = read_sealed(self._place, run_name(epoch), Run)

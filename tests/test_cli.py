@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable
@@ -15,7 +16,9 @@ import pytest
 
 from pyspark_ckpt import cli
 from pyspark_ckpt.cli import main, verify
-from pyspark_ckpt.state_store.blobs import Blob, BlobPlace, MeteredPlace, Traffic
+from pyspark_ckpt.state_store import retention
+from pyspark_ckpt.state_store.blobs import Blob, BlobPlace, LocalPlace, MeteredPlace, Traffic
+from pyspark_ckpt.state_store.blobs.s3 import S3Place
 from pyspark_ckpt.state_store.checkpoint import VERIFY_ATTEMPTS, Checkpoint
 from pyspark_ckpt.state_store.collector import Collector
 from pyspark_ckpt.state_store.database import Database
@@ -343,6 +346,38 @@ def test_gc_deletes_nothing_that_is_young_or_kept(lab: Lab, capsys: pytest.Captu
     code, text = run(capsys, "gc", str(lab.checkpoint), *NOW)
     assert (code, text) == (0, "0 objects deleted\n"), "a hundred versions are kept"
     assert lab.objects() == before
+
+
+@pytest.mark.parametrize("kind", ["folder", "s3"], indirect=True)
+def test_a_dry_run_names_the_unfinished_uploads_that_gc_deletes(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    reach = [part for key, value in lab.options.items() if key != "remote" for part in ("-o", f"{key}={value}")]
+    checkpoint = Checkpoint(str(lab.checkpoint), parse(lab.options))
+    (identity,) = (identity for _, identity in checkpoint.stores())
+    place = checkpoint.place_of(identity)
+    collected(lab, capsys, *NOW, *reach)
+    if isinstance(place, LocalPlace):
+        left = Path(place.url) / "sst" / ".x.sst.123.tmp"
+        left.write_bytes(b"half")
+        os.utime(left, (time.time() - 61,) * 2)
+        name = "sst/.x.sst.123.tmp"
+    else:
+        assert isinstance(place, S3Place)
+        place.client.create_multipart_upload(Bucket=place.bucket, Key=place.key("sst/x.sst"))
+        name = "sst/x.sst"
+        with pytest.MonkeyPatch.context() as patched:  # a minute later
+            now_s, patience = S3Place._time_of, retention.UPLOAD_S
+            patched.setattr(S3Place, "_time_of", lambda place, answer: now_s(place, answer) + patience)
+            check_dry_run(lab, capsys, name, *NOW, *reach)
+            return
+    check_dry_run(lab, capsys, name, *NOW, *reach)
+
+
+def check_dry_run(lab: Lab, capsys: pytest.CaptureFixture[str], name: str, *more: str) -> None:
+    """A dry run names the unfinished upload, gc deletes it, and then there is none."""
+    (planned,) = collected(lab, capsys, "--dry-run", *more)[1]["stores"]
+    assert [blob["name"] for blob in planned["objects"]] == [name]
+    assert collected(lab, capsys, *more)[1]["deleted"] == 1
+    assert collected(lab, capsys, "--dry-run", *more)[1]["stores"][0]["objects"] == []
 
 
 def test_gc_refuses_to_keep_nothing(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,6 +76,18 @@ def test_workers_are_forked_without_threads(threads: str) -> None:
             assert ("libarrow" in imported) == ("pandas" in imported) == bool(threads)
 
 
+def test_what_a_module_prints_while_it_is_imported_is_not_taken_for_the_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "noisy.py").write_text(
+        "import os\nprint('one line')\nos.write(1, b'and another')\nprint('no end', end='')\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    code = WITH_THREADS.replace("numpy", "noisy")
+    with running("-c", code, said=b"and another") as (process, port), worker(port) as pid:
+        assert pid != process.pid
+
+
 def test_workers_draw_different_random_numbers_and_what_they_fork_does_not() -> None:
     done = subprocess.run(
         [sys.executable, "-c", DRAWING],

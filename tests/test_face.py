@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -134,6 +135,31 @@ def test_state_server_runs_on_the_interpreter_of_the_conf_when_this_one_may_not_
     monkeypatch.delenv("PYSPARK_PYTHON")
     pyspark_ckpt.configure(builder.config(key, value))
     assert builder._options.get(PREFIX + "ckpt.python") != sys.executable
+
+
+@pytest.mark.parametrize("before", ["/another/python", None])
+@pytest.mark.parametrize("where", ["builder", "arguments", "defaults"])
+def test_the_interpreter_of_the_conf_is_that_of_workers(
+    where: str, before: str | None, builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """PySpark asks only the variable when it makes a context."""
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    if before is not None:
+        monkeypatch.setenv("PYSPARK_PYTHON", before)
+    if where == "builder":
+        builder.config("spark.pyspark.python", "/env/bin/python")
+    elif where == "arguments":
+        monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf spark.pyspark.python=/env/bin/python pyspark-shell")
+    else:
+        (tmp_path / "spark-defaults.conf").write_text("spark.pyspark.python  /env/bin/python\n")
+        monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    pyspark_ckpt.configure(builder)
+    assert os.environ["PYSPARK_PYTHON"] == "/env/bin/python"
+
+
+def test_the_interpreter_of_the_variable_stays_when_no_conf_names_one(builder: SparkSession.Builder) -> None:
+    pyspark_ckpt.configure(builder)
+    assert os.environ["PYSPARK_PYTHON"] == "/no/such/python3"
 
 
 def test_workers_of_this_interpreter_are_forked_by_our_daemon(

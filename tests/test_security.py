@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import pickle
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 import pyspark_ckpt.operators
 import pyspark_ckpt.reading
 import pyspark_ckpt.state_store
+from pyspark_ckpt.operators.worker_session import find_ticket
 from pyspark_ckpt.reading.keyed_rows import keyed_codec
 from pyspark_ckpt.reading.native_rows import NativeRows
 from pyspark_ckpt.state_store import options
@@ -25,7 +27,7 @@ from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.database import CONFIG_NAME, Database, write_table_file
 from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
 from pyspark_ckpt.state_store.meta import Descriptor
-from tests.lab import TUNING, Lab, Server
+from tests.lab import TUNING, Lab, Server, expected
 from tests.operators.session_lab import STATES, SessionLab
 from tests.s3_server import S3Service
 from tests.state_store.test_server import TOKEN, Connection, Process, opening
@@ -140,6 +142,67 @@ def test_a_local_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
     with pytest.raises(InvalidInputError, match="belongs to the user"):
         Server(tmp_path / "local", {})
+
+
+def test_copies_in_a_folder_in_which_others_could_write_are_not_used(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    ids = lab.grow(lab.open(), 2)
+    lab.server.settled()
+    for mode, is_kept in ((0o700, True), (0o755, True), (0o720, False), (0o777, False)):
+        lab.server.die()
+        planted = lab.local_dir / "stores" / "planted"
+        planted.mkdir()
+        lab.local_dir.chmod(mode)
+        lab.server = Server(lab.local_dir, {})
+        assert planted.exists() == is_kept
+        assert lab.begin(lab.open(), 2, ids[-1]).rows == expected(2)
+        shutil.rmtree(planted, ignore_errors=True)
+    lab.server.stores.shut_down()
+
+
+@pytest.fixture
+def ticket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A ticket as a worker finds it, in the local folder of an executor."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/disk/blockmgr-1")
+    home = tmp_path / "ckpt-0-abc"
+    home.mkdir(mode=0o700)
+    lab = Lab(tmp_path / "query")
+    lab.server.stores.shut_down()
+    lab.server = Server(home / "server", {})
+    lab.server.call("begin", handle=lab.open(), version=0, id=None, attempt=7, executor="blockmgr-1")
+    yield next((home / "server" / "tickets").iterdir())
+    lab.server.stores.shut_down()
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+@pytest.mark.parametrize("mode", [0o020, 0o002])
+def test_a_ticket_that_others_could_have_written_is_refused(level: int, mode: int, ticket: Path) -> None:
+    local_dir = str(ticket.parents[3])
+    assert find_ticket(7, local_dir).operator == 0
+    loose = (ticket, *ticket.parents)[level]
+    loose.chmod(stat.S_IMODE(loose.stat().st_mode) | mode)
+    with pytest.raises(InvalidInputError, match="may be written by other users") as caught:
+        find_ticket(7, local_dir)
+    assert str(loose) in caught.value.message
+
+
+def test_a_ticket_that_is_a_link_is_refused(ticket: Path) -> None:
+    elsewhere = ticket.rename(ticket.with_name("elsewhere"))
+    ticket.symlink_to(elsewhere)
+    with pytest.raises(InvalidInputError, match="is a link"):
+        find_ticket(7, str(ticket.parents[3]))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
+def test_tickets_of_other_users_are_passed_over(ticket: Path) -> None:
+    parent = ticket.parents[3]
+    theirs = shutil.copytree(ticket.parents[2], parent / "ckpt-0-theirs")
+    os.chown(theirs, 4711, 4711)
+    (parent / "ckpt-0-link").symlink_to(theirs)
+    assert find_ticket(7, str(parent)).operator == 0
+    os.chown(ticket, 4711, 4711)
+    with pytest.raises(InvalidInputError, match="belongs to the user 4711"):
+        find_ticket(7, str(parent))
 
 
 SECRET = "a-secret-that-is-wrong"  # noqa: S105 - made up

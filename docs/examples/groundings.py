@@ -11,7 +11,12 @@ PAUSE = timedelta(days=14)
 
 
 class Grounded(ckpt.KeyedProcessor):
-    """Each departure takes back the timer of the one before."""
+    """Each departure takes back the timer of the one before, which may be due: rows come before the timers of a batch.
+
+    So a departure looks by itself whether the time was over. That comes to the same for every cut into batches if
+    flights come in the order of time, as here; where they may not, let timers alone decide, as the carts of
+    keyed-state.md do.
+    """
 
     last = ckpt.ValueState("last", "timestamp")
     idle = ckpt.Timers("idle", clock="event")
@@ -21,7 +26,7 @@ class Grounded(ckpt.KeyedProcessor):
             last = self.last.value()
             if last is not None:
                 self.idle.delete(last + PAUSE)
-                if row.departure - last >= PAUSE:  # the next departure comes in the batch in which the time is over
+                if row.departure - last >= PAUSE:  # the timer is due, and would come after this row
                     yield key.tailnum, last
             self.last.update(row.departure)
             self.idle.register(row.departure + PAUSE)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from integration.bench import rescale
 from integration.bench import snapshots as engine
+from integration.bench.against import compare
 from integration.bench.bars import judge
 from integration.bench.measure import Bench, Measured
 from integration.bench.report import Run, draw, table, write_json
@@ -34,6 +35,11 @@ def main() -> None:
     names = [name for name in arguments.only if name not in (ENGINE, RESCALE)]
     factor = QUICK_FACTOR if arguments.quick else 1
     try:
+        if arguments.against:
+            workloads = [each.smaller(QUICK_FACTOR) if arguments.quick else each for each in named(names)]
+            for line in compare(bench, workloads, rounds, arguments.against.resolve(strict=True)):
+                print(line, flush=True)
+            return
         if ENGINE in arguments.only or not arguments.only:
             run = replace(run, engine=engine.measure(rounds, factor, scratch))
         if RESCALE in arguments.only or not arguments.only:
@@ -62,6 +68,12 @@ def _arguments() -> argparse.Namespace:
         default=[],
         metavar="NAME",
         help=f"only these workloads; {ENGINE}: snapshots and restores, {RESCALE}: savepoints and rescaling",
+    )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="CHECKOUT",
+        help="compare ours with ours in another checkout of this project, in which `make jar` was run",
     )
     parser.add_argument("--rounds", type=int, help="measured batches of every variant")
     return parser.parse_args()

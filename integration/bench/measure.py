@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -79,10 +80,13 @@ class Bench:
         self._logs = logs
         self._workers: dict[str, Worker] = {}
 
-    def measure(self, workload: Workload, rounds: int) -> Measured:
-        """Fill and warm every variant, then ``rounds`` batches each (or a multiple), in turn; the order rotates."""
+    def measure(self, workload: Workload, rounds: int, chosen: Sequence[Variant] = ()) -> Measured:
+        """Fill and warm every variant, then ``rounds`` batches each (or a multiple), in turn; the order rotates.
+
+        The variants are those of the workload, or those that are ``chosen``.
+        """
         rounds *= workload.rounds_factor
-        variants = (*INSTEAD.get(workload.name, BASE), *BESIDES.get(workload.name, ()))
+        variants = tuple(chosen) or variants_of(workload)
         restarts = RESTARTS if workload.restarts else 0
         folder = self._scratch / workload.name
         slow_rounds = max(variant.turns or 0 for variant in variants)
@@ -128,6 +132,11 @@ class Bench:
         if variant.name not in self._workers:
             self._workers[variant.name] = Worker(variant, self._logs / f"{variant.name.replace(', ', '-')}.log")
         return self._workers[variant.name]
+
+
+def variants_of(workload: Workload) -> tuple[Variant, ...]:
+    """What a workload is measured on."""
+    return (*INSTEAD.get(workload.name, BASE), *BESIDES.get(workload.name, ()))
 
 
 def _rotated(variants: tuple[Variant, ...], by: int) -> tuple[Variant, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 _PREFIX = "spark.sql.streaming.stateStore."
 _SPARK = "org.apache.spark.sql.execution.streaming.state."
@@ -20,7 +21,8 @@ class Variant:
 
     Not ``stateful``: every batch is a query of its own, of the same plan, and keeps nothing. Its input has one in
     ``part_of_keys`` of the workload's keys. ``form``: which of the workload's forms runs, if it has several. One with
-    ``turns`` takes many seconds for a batch: it is not warmed, and measured in so many rounds only.
+    ``turns`` takes many seconds for a batch: it is not warmed, and measured in so many rounds only. ``checkout``: the
+    code that runs is that of another checkout of this project, with the environment in its ``.venv``.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Variant:
     part_of_keys: int = 1
     form: str = ""
     turns: int | None = None
+    checkout: Path | None = None
 
 
 OURS = Variant("ckpt", {}, ours=True)

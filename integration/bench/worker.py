@@ -13,6 +13,7 @@ import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import spawn
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,8 +68,9 @@ class Worker:
         """Start the process; its output goes to ``log``."""
         context = multiprocessing.get_context("spawn")
         self._connection, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other, variant, str(log)), daemon=False)
-        self._process.start()
+        self._process = context.Process(target=_serve, args=(other, variant, str(log.absolute())), daemon=False)
+        with _starting_in(variant.checkout):
+            self._process.start()
         other.close()
 
     def start(self, workload: Workload, inputs: list[Path], checkpoint: Path) -> None:
@@ -305,6 +307,27 @@ def _serve(connection: Connection, variant: Variant, log: str) -> None:
                     connection.send((None, f"{variant.name}, {method}: {problem}"))
         finally:
             session.close()
+
+
+@contextmanager
+def _starting_in(checkout: Path | None) -> Iterator[None]:
+    """Let a process that is spawned meanwhile run the code of ``checkout``, and all that it starts as well.
+
+    A spawned process takes over the working directory, the module path and the interpreter from here.
+    """
+    if checkout is None:
+        yield
+        return
+    folder, executable, path = Path.cwd(), spawn.get_executable(), list(sys.path)
+    os.chdir(checkout)
+    sys.path.insert(0, str(checkout))
+    spawn.set_executable(str(checkout / ".venv" / "bin" / "python"))
+    try:
+        yield
+    finally:
+        os.chdir(folder)
+        sys.path[:] = path
+        spawn.set_executable(executable)
 
 
 @contextmanager

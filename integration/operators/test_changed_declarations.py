@@ -67,8 +67,8 @@ class Nested(Sums):
     seen = ckpt.ListState("seen", "struct<n int, who struct<id string>>", ttl="1 day")
 
 
-class Kept(Sums):
-    seen = ckpt.ListState("seen", "struct<n int, who struct<id int>>")
+class OtherClock(Sums):
+    seen = ckpt.ListState("seen", "struct<n int, who struct<id int>>", ttl=ckpt.Ttl("1 day", clock="event"))
 
 
 class Renamed(Sums):
@@ -160,8 +160,10 @@ CHANGES = {
     ),
     "ttl": (
         _keyed(Sums()),
-        _keyed(Kept()),
-        "'it/seen' is declared without a time to live, and rows of it .* 86400000 ms",
+        lambda frame: _keyed(OtherClock())(
+            frame.selectExpr("*", "timestamp_seconds(n) as at").withWatermark("at", "1 day")
+        ),
+        "'it/seen' has rows with a time to live by clock='processing', .* declares clock='event'",
     ),
     "type, with_states": (_grouped(Beside()), _grouped(TextBeside()), "is stored as bigint, .* declares string"),
     "uid, with_states": (_grouped(Beside()), _grouped(Beside(), "other"), r"the checkpoint has state \['it/total'\]"),

@@ -269,6 +269,20 @@ def _parsed(line: str) -> Row:
     return row
 
 
+def test_a_function_that_gives_no_frames_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    def whole(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], _state: GroupState, _states: Pauses) -> Any:  # noqa: ANN401
+        import pandas as pd
+
+        return pd.DataFrame({"user": [key[0]], "ends": [sum(map(len, frames))], "seen": [""]})
+
+    query = _timing_out(ckpt.with_states(whole, Pauses(), uid="pauses"), "user int, ends bigint, seen string")
+    case = Case(query, (_COMING_AND_GOING,), "update")
+    write_inputs(case, tmp_path, 0, 1)
+    refused = r"The function 'whole' of with_states\(uid='pauses'\) returned DataFrame, not an iterable of pandas"
+    with pytest.raises(StreamingQueryException, match=refused):
+        run(OURS.session(spark), case, tmp_path, collect_into({}))
+
+
 def test_states_are_refused_that_a_group_cannot_have(spark: SparkSession) -> None:  # noqa: ARG001 - types are read by it
     class Waits:
         wait = ckpt.Timers("wait", clock="event")

@@ -51,9 +51,13 @@ def copy_object(source: BlobPlace, file: StoredFile, target: BlobPlace, new_name
     which compares ours before the object appears. Raises NotFoundError, ConflictError (there is one of the new name),
     FormatError (another size or checksum: then there is no object of the new name), StorageError.
     """
-    by_service = getattr(target, "copy_from", None)
     name, size_bytes = file.name, file.size_bytes
-    if by_service is not None and type(source) is type(target) and by_service(source, name, size_bytes, new_name):
+    by_service = getattr(target, "copy_from", None)
+    if (
+        by_service is not None
+        and is_copied_by_service(source, target)
+        and by_service(source, name, size_bytes, new_name)
+    ):
         return
     xxh3 = xxhash.xxh3_128()
     with target.create(new_name) as sink:
@@ -62,6 +66,11 @@ def copy_object(source: BlobPlace, file: StoredFile, target: BlobPlace, new_name
             sink.write(piece)
         if xxh3.hexdigest() != file.xxh3:
             raise FormatError(f"{source.url}/{name} is damaged: its checksum is wrong.")
+
+
+def is_copied_by_service(source: BlobPlace, target: BlobPlace) -> bool:
+    """Whether the service of two places may copy objects from one to the other, so that none passes through here."""
+    return hasattr(target, "copy_from") and type(source) is type(target)
 
 
 def share_object(source: BlobPlace, file: StoredFile, target: BlobPlace, new_name: str) -> None:

@@ -238,20 +238,48 @@ class HdfsPlace:
             with failures("delete", self._where(folder)):
                 self._remove_if_empty(self._path(folder))
 
-    def discard_unfinished(self, older_than_s: float) -> int:
-        """Remove temporary files of writers that died; see the protocol."""
-        limit, count = (time.time() - older_than_s) * 1000, 0
+    def unfinished(self, older_than_s: float) -> builtins.list[Blob]:
+        """Temporary files of writers that died; see the protocol."""
+        found: builtins.list[Blob] = []
         folders = [""]
         for here in folders:  # which grows meanwhile
             for entry in self._entries(here):
                 name = _last_part(entry)
-                is_temporary = name.startswith(".") and name.endswith(_TEMPORARY) and not entry.isdir
+                where = f"{here}/{name}".lstrip("/")
                 if entry.isdir and not name.startswith("."):
-                    folders.append(f"{here}/{name}".lstrip("/"))
-                elif is_temporary and entry.modification_time <= limit:
-                    with failures("delete", f"{self.url}/{here}"):
-                        count += self._delete(entry.path)
+                    folders.append(where)
+                elif name.startswith(".") and name.endswith(_TEMPORARY) and not entry.isdir:
+                    found.append(Blob(where, entry.length, entry.modification_time / 1000))
+        if not found:
+            return []
+        limit = self.now_s() - older_than_s
+        return sorted((blob for blob in found if blob.modified_s <= limit), key=lambda blob: blob.name)
+
+    def discard_unfinished(self, older_than_s: float) -> int:
+        """Remove temporary files of writers that died; see the protocol."""
+        count = 0
+        for blob in self.unfinished(older_than_s):
+            with failures("delete", self._where(blob.name)):
+                count += self._delete(self._path(blob.name))
         return count
+
+    def now_s(self) -> float:
+        """The time of the name node, which stamps a new file with it. Raises StorageError."""
+        with failures("ask for the time of", self.url):
+            return self.ask(lambda: self.stamp_ms(self._root)) / 1000
+
+    def stamp_ms(self, folder: str) -> int:
+        """The time of the name node in milliseconds: that of a new file in ``folder``, which goes again."""
+        client, path = self.client, f"{folder}/.{uuid.uuid4().hex}{_TEMPORARY}"
+
+        def stamp() -> int:
+            client.create(path).close()
+            try:
+                return int(client.get_file_info(path).modification_time)
+            finally:
+                client.delete(path)
+
+        return self.call(stamp)
 
     def _remove_if_empty(self, path: str) -> None:
         try:
@@ -364,7 +392,7 @@ class _Upload:
         return writer
 
     def _touch(self) -> None:
-        now_ms = int(time.time() * 1000)
+        now_ms = self._place.stamp_ms(self._path.rpartition("/")[0])
         self._call(lambda client: client.set_times(self._temporary, now_ms, now_ms))
         self._touched = time.monotonic()
 

@@ -63,13 +63,13 @@ _HINTS: Mapping[str, str] = {
     "GSSAPIError": _TICKET,
     "SaslException": _TICKET,
     "SASL": _TICKET,
-    "AccessControlException": "Give the HDFS user of the executors (HADOOP_USER_NAME, or the principal of the Kerberos "
-    "ticket) the right to read and write this folder.",
+    "AccessControlException": "Give the HDFS user that is used here (HADOOP_USER_NAME, or the principal of the "
+    "Kerberos ticket) the right to read and write this folder.",
     "SafeModeException": "Wait until the name node leaves safe mode, or look at `hdfs dfsadmin -safemode get`.",
     "StandbyException": f"Name the service (hdfs://nameservice/path), not one of its name nodes. {_CONF_DIR}",
     "QuotaExceededException": "The quota of the folder is used up: raise it, or keep fewer versions.",
-    "could only be written to 0 of the": "No data node took the block: look at their space, and whether the executors "
-    "reach them (`hdfs dfsadmin -report`).",
+    "could only be written to 0 of the": "No data node took the block: look at their space, and whether this machine "
+    "reaches them (`hdfs dfsadmin -report`).",
     "ParentNotDirectoryException": "A file is in the way: choose another folder.",
     "erasure": "Keep state in a folder without erasure coding: `hdfs ec -setPolicy -replicate -path <folder>`.",
     "encryption zone": "Name the key provider in HADOOP_CONF_DIR (hadoop.security.key.provider.path), or keep state "

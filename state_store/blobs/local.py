@@ -16,7 +16,6 @@ import errno
 import io
 import os
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -209,14 +208,45 @@ class LocalPlace:
         except _FAILURES as problem:
             _fail("tidy up", self._root, problem)
 
+    def unfinished(self, older_than_s: float) -> builtins.list[Blob]:
+        """Temporary files of writers that died; see the protocol."""
+        try:
+            found = self.ask(lambda: [blob for path in self._temporaries() for blob in self._described(path)])
+        except _FAILURES as problem:
+            _fail("list", self._root, problem)
+        if not found:
+            return []
+        limit = self.now_s() - older_than_s
+        return sorted((blob for blob in found if blob.modified_s <= limit), key=lambda blob: blob.name)
+
     def discard_unfinished(self, older_than_s: float) -> int:
         """Remove temporary files of writers that died; see the protocol."""
-        limit = time.time() - older_than_s
         try:
-            found = self.ask(lambda: list(self._temporaries()))
-            return sum(self.ask(partial(_discard_if_older, path, limit)) for path in found)
+            return sum(
+                self.ask(partial(_discard_temporary, self._path(blob.name))) for blob in self.unfinished(older_than_s)
+            )
         except _FAILURES as problem:
             _fail("tidy up", self._root, problem)
+
+    def now_s(self) -> float:
+        """The time of the file system, which stamps the folder with it: that takes no space. Raises StorageError."""
+
+        def stamp() -> float:
+            self.make_folder(self._root)
+            os.utime(self._root)
+            return self._root.stat().st_mtime
+
+        try:
+            return self.ask(stamp)
+        except _FAILURES as problem:
+            _fail("ask for the time of", self._root, problem)
+
+    def _described(self, path: Path) -> builtins.list[Blob]:
+        """A file as a blob; nothing if somebody has deleted it meanwhile."""
+        with suppress(FileNotFoundError):
+            state = path.stat()
+            return [Blob(path.relative_to(self._root).as_posix(), state.st_size, state.st_mtime)]
+        return []
 
     def _temporaries(self) -> Iterator[Path]:
         for path, folders, names in os.walk(self._root, onerror=_unless_missing):
@@ -425,11 +455,11 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _discard_if_older(temporary: Path, limit_s: float) -> bool:
+def _discard_temporary(path: Path) -> bool:
+    """Delete a file; whether it was there."""
     with suppress(FileNotFoundError):
-        if temporary.stat().st_mtime <= limit_s:
-            temporary.unlink()
-            return True
+        path.unlink()
+        return True
     return False
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
 from pyspark_ckpt.state_store.blobs.place import Blob, BlobPlace, Sink
+from pyspark_ckpt.state_store.blobs.place_clock import time_of
 
 WRITES, READS, LISTS, DELETES = "write_requests", "read_requests", "list_requests", "delete_requests"
 UP, DOWN = "uploaded_bytes", "downloaded_bytes"
@@ -119,6 +120,16 @@ class MeteredPlace:
         """Remove the folders in which nothing is; see the protocol."""
         self._traffic.count(**{LISTS: 1})
         self._place.remove_empty_folders()
+
+    def now_s(self) -> float:
+        """The time of the place. Raises StorageError."""
+        self._traffic.count(**{LISTS: 1})
+        return time_of(self._place)
+
+    def unfinished(self, older_than_s: float) -> builtins.list[Blob]:
+        """What writers that died have left half-written; see the protocol."""
+        self._traffic.count(**{LISTS: 1})
+        return self._place.unfinished(older_than_s)
 
     def discard_unfinished(self, older_than_s: float) -> int:
         """Remove what writers that died have left half-written; see the protocol."""

@@ -100,9 +100,13 @@ class BlobPlace(Protocol):
         """
         ...
 
-    def discard_unfinished(self, older_than_s: float) -> int:
-        """Remove what writers that died ``older_than_s`` ago left half-written here and below; returns how many.
+    def unfinished(self, older_than_s: float) -> builtins.list[Blob]:
+        """What writers that died ``older_than_s`` ago, by the time of the place, left half-written here and below.
 
         Raises StorageError.
         """
+        ...
+
+    def discard_unfinished(self, older_than_s: float) -> int:
+        """Remove what ``unfinished`` finds; returns how many. Raises StorageError."""
         ...

@@ -10,6 +10,7 @@ Facts of the service: https://docs.aws.amazon.com/AmazonS3/latest/userguide/cond
 from __future__ import annotations
 
 import builtins
+import math
 import threading
 import time
 import uuid
@@ -17,17 +18,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from copy import copy
+from email.utils import parsedate_to_datetime
 from functools import cache
 from itertools import cycle
 from pathlib import Path
 from typing import Any, TypeVar
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 from botocore.handlers import add_expect_header
 from urllib3.util import Timeout
 
+from pyspark_ckpt.state_store.blobs.clients import Clients, new_session
 from pyspark_ckpt.state_store.blobs.patience import OutlastedError, Patience, left_of_try_s, limited
 from pyspark_ckpt.state_store.blobs.place import Blob, Sink, checked_name
 from pyspark_ckpt.state_store.blobs.s3_errors import (
@@ -40,7 +42,7 @@ from pyspark_ckpt.state_store.blobs.s3_errors import (
     may_pass,
 )
 from pyspark_ckpt.state_store.blobs.settings import S3Settings
-from pyspark_ckpt.state_store.errors import ConflictError, Outcome
+from pyspark_ckpt.state_store.errors import ConflictError, Outcome, StorageError
 
 PART_BYTES = 8 << 20
 CONNECTIONS = 32
@@ -88,6 +90,7 @@ class S3Place:
         self._root = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self.writes = settings.write_arguments()
         self._settings = settings
+        self._client: Any = None
 
     @property
     def url(self) -> str:
@@ -103,7 +106,9 @@ class S3Place:
     @property
     def client(self) -> Any:  # noqa: ANN401 - boto3 has no types
         """The client; it may be used from many threads."""
-        return _client(self._settings)
+        if self._client is None:
+            self._client = _clients.get(self._settings)
+        return self._client
 
     @contextmanager
     def create(self, name: str) -> Iterator[Sink]:
@@ -249,24 +254,66 @@ class S3Place:
     def remove_empty_folders(self) -> None:
         """Nothing: there are no folders; see the protocol."""
 
+    def unfinished(self, older_than_s: float) -> builtins.list[Blob]:
+        """Uploads in parts that have begun, and got their last part, so long ago; see the protocol."""
+        return [blob for blob, _ in self._left(older_than_s)]
+
     def discard_unfinished(self, older_than_s: float) -> int:
-        """Abort uploads in parts that have begun, and got their last part, so long ago; see the protocol."""
-        limit, count = time.time() - older_than_s, 0
-        with self.failures("clear the unfinished uploads of", "."):
-            for page in self._pages("list_multipart_uploads", Prefix=self._root):
-                for upload in page.get("Uploads", ()):
-                    if upload["Initiated"].timestamp() <= limit and upload["UploadId"] not in _under_way:
-                        count += self._abort_if_left(upload["Key"], upload["UploadId"], limit)
+        """Abort what ``unfinished`` finds; see the protocol."""
+        count = 0
+        for blob, upload_id in self._left(older_than_s):
+            with self.failures("clear the unfinished upload of", blob.name):
+                count += self._abort(self._root + blob.name, upload_id)
         return count
 
-    def _abort_if_left(self, key: str, upload_id: str, limit: float) -> bool:
-        """Abort an upload that got no part since ``limit``; whether it was there."""
-        target = {"Key": key, "UploadId": upload_id}
+    def now_s(self) -> float:
+        """The time of the service, by its answer to a listing of one object. Raises StorageError."""
+        with self.failures("ask for the time of", "."):
+            answer = self.ask(lambda: self.client.list_objects_v2(Bucket=self.bucket, Prefix=self._root, MaxKeys=1))
+        return self._time_of(answer)
+
+    def _time_of(self, answer: Mapping[str, Any]) -> float:
+        """When the service has answered. It says so in whole seconds: the end of that second."""
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         try:
-            for page in self._pages("list_parts", **target):
-                if any(part["LastModified"].timestamp() > limit for part in page.get("Parts", ())):
-                    return False
-            self.ask(lambda: self.client.abort_multipart_upload(Bucket=self.bucket, **target))
+            return parsedate_to_datetime(date).timestamp() + 1
+        except (TypeError, ValueError) as problem:
+            raise StorageError(
+                f"{self.url} does not tell its time: the header Date of its answer is {date!r}.",
+                hint="Every HTTP service sends Date; look at what stands between the executors and it.",
+            ) from problem
+
+    def _left(self, older_than_s: float) -> Iterator[tuple[Blob, str]]:
+        """Unfinished uploads that nobody goes on with, and their ids."""
+        with self.failures("list the unfinished uploads of", "."):
+            for page in self._pages("list_multipart_uploads", Prefix=self._root):
+                limit = self._time_of(page) - older_than_s
+                for upload in page.get("Uploads", ()):
+                    key, upload_id = upload["Key"], upload["UploadId"]
+                    if upload["Initiated"].timestamp() <= limit and upload_id not in _under_way:
+                        size_bytes, last_s = self._parts_of(key, upload_id)
+                        if last_s <= limit:
+                            began_s = max(upload["Initiated"].timestamp(), last_s)
+                            yield Blob(key[len(self._root) :], size_bytes, began_s), upload_id
+
+    def _parts_of(self, key: str, upload_id: str) -> tuple[int, float]:
+        """Bytes of the parts of an upload, and when it got its last one; nothing of one that has ended."""
+        size_bytes, last_s = 0, -math.inf
+        try:
+            for page in self._pages("list_parts", Key=key, UploadId=upload_id):
+                for part in page.get("Parts", ()):
+                    size_bytes += int(part["Size"])
+                    last_s = max(last_s, part["LastModified"].timestamp())
+        except ClientError as problem:
+            if code_of(problem) != "NoSuchUpload":
+                raise
+        return size_bytes, last_s
+
+    def _abort(self, key: str, upload_id: str) -> bool:
+        """Abort an upload; whether it was there."""
+        try:
+            target = {"Bucket": self.bucket, "Key": key, "UploadId": upload_id}
+            self.ask(lambda: self.client.abort_multipart_upload(**target))
         except ClientError as problem:
             if code_of(problem) != "NoSuchUpload":  # finished or aborted meanwhile
                 raise
@@ -447,9 +494,8 @@ class _Upload:
         return {"Bucket": self._place.bucket, "Key": self._key, "UploadId": self._upload_id}
 
 
-@cache
-def _client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
-    """The client of this process for these settings; it keeps its connections."""
+def _new_client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
+    """A client for these settings; it keeps its connections."""
     config = Config(
         max_pool_connections=CONNECTIONS,
         connect_timeout=CONNECT_S,
@@ -461,7 +507,7 @@ def _client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
         response_checksum_validation="when_required",
     )
     keys = settings.credentials
-    client = boto3.session.Session().client(
+    client = new_session().client(
         "s3",
         endpoint_url=settings.endpoint or None,
         region_name=settings.region or None,
@@ -474,6 +520,9 @@ def _client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
     # Waiting to be told that a body is welcome would make every write two round trips.
     client.meta.events.unregister("before-call.s3", add_expect_header)
     return client
+
+
+_clients = Clients(_new_client)
 
 
 class _TimeoutOfTry(Timeout):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Mapping
+from socket import gethostname
 from typing import NoReturn
 
 from botocore.exceptions import (
@@ -55,20 +56,20 @@ _WHERE = (
     "by boto3's own chain or, for a place of s3a:, in fs.s3a.access.key and fs.s3a.secret.key. Of the classes in "
     "fs.s3a.aws.credentials.provider, only those that take these keys count here."
 )
-_RENEW = f"Renew the credentials that the executors find {_WHERE}"
-_CORRECT = f"Correct the credentials that the executors find {_WHERE}"
-_GIVE = f"Give the executors credentials {_WHERE}"
+_RENEW = f"Renew the credentials that are found {_WHERE}"
+_CORRECT = f"Correct the credentials that are found {_WHERE}"
+_GIVE = f"Give this process, on {gethostname()}, credentials {_WHERE}"
 _REGION = (
     "Name the region and the endpoint of the bucket: the options s3Region and s3Endpoint or, for a place of s3a:, "
     "fs.s3a.endpoint.region and fs.s3a.endpoint."
 )
 _KMS = (
     "Look at the key in the options s3Encryption and s3KmsKeyId or, for a place of s3a:, fs.s3a.encryption.key: it "
-    "must be enabled, in the region of the bucket, and the credentials of the executors need kms:GenerateDataKey and "
+    "must be enabled, in the region of the bucket, and the credentials that are used here need kms:GenerateDataKey and "
     "kms:Decrypt for it."
 )
 _RIGHTS = (
-    "Give the credentials of the executors s3:GetObject, PutObject, DeleteObject, ListBucket, "
+    "Give the credentials that are used here s3:GetObject, PutObject, DeleteObject, ListBucket, "
     "AbortMultipartUpload, ListBucketMultipartUploads and ListMultipartUploadParts for this prefix."
 )
 _FULL = "The storage of the service is full, or a quota is used up: add some, or keep fewer versions."
@@ -99,7 +100,7 @@ _HINTS: Mapping[str, str] = {
     ),
     "NotImplemented": "The service must support conditional writes (If-None-Match: *).",
     **dict.fromkeys(("XMinioStorageFull", "InsufficientStorage", "QuotaExceeded"), _FULL),
-    "SSLError": "Let the executors trust the certificate of the service (AWS_CA_BUNDLE), or correct the endpoint: one "
+    "SSLError": "Let this host trust the certificate of the service (AWS_CA_BUNDLE), or correct the endpoint: one "
     "of http: is written so.",
     "ServerSideEncryptionConfigurationNotFoundError": _KMS,
 }

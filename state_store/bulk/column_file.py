@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
@@ -46,6 +47,8 @@ PART_BYTES = 8 << 20
 MOST_BYTES = 64 << 20
 _SCHEMA = pa.schema([("word", pa.uint64()), ("key", pa.binary()), ("value", pa.binary()), ("kind", pa.uint8())])
 _PIECE_BYTES = 1 << 20
+CHECKED_S = 60.0
+"""The checksum of a file that is in use is compared again after so long: that takes 15 ms for each 100 MB."""
 _log = logging.getLogger(__name__)
 
 
@@ -156,12 +159,29 @@ class ColumnFile:
     def __init__(self, path: Path) -> None:
         """Map it. Raises FileNotFoundError, ValueError (damaged)."""
         with pa.memory_map(str(path)) as file:
-            content = file.read_buffer()
-        if xxh3_64_hexdigest(content) != checksum_in(path):
-            raise ValueError(f"{path} is damaged: the checksum is wrong.")
-        batches = pa.ipc.open_file(content)
-        self._parts = [_Part(batches.get_batch(number)) for number in range(batches.num_record_batches)]
+            self._content = file.read_buffer()
         self.path = path
+        self._check()
+        batches = pa.ipc.open_file(self._content)
+        self._parts = [_Part(batches.get_batch(number)) for number in range(batches.num_record_batches)]
+
+    def check_again(self) -> None:
+        """Raise ValueError if it is damaged by now: what is mapped is what the disk has. FileNotFoundError.
+
+        Its checksum is compared if somebody has written to it, and from time to time: an answer of the disk that is
+        not what was written shows in nothing else.
+        """
+        if self._change() != self._checked or time.monotonic() - self._checked_at > CHECKED_S:
+            self._check()
+
+    def _check(self) -> None:
+        self._checked, self._checked_at = self._change(), time.monotonic()
+        if xxh3_64_hexdigest(self._content) != checksum_in(self.path):
+            raise ValueError(f"{self.path} is damaged: the checksum is wrong.")
+
+    def _change(self) -> tuple[int, int]:
+        state = self.path.stat()
+        return state.st_size, state.st_ctime_ns
 
     def matches(self, asked: Packed) -> Iterator[Matches]:
         """Of keys that rise, those that a part must have if the table file has them."""
@@ -211,6 +231,11 @@ class OpenColumnFiles:
         self._folder = folder
         self._paths: dict[str, Path] = {}
         self._open: dict[Path, ColumnFile] = {}
+        self._unchecked: set[Path] = set()
+
+    def check_again(self) -> None:
+        """Have each file checked before it is used next: a task that begins does not believe what others have found."""
+        self._unchecked = set(self._open)
 
     def have_most_of(self, tables: Sequence[TableFile]) -> bool:
         """Look what there is now; whether the table files that are not in columns are few beside those that are."""
@@ -225,14 +250,18 @@ class OpenColumnFiles:
         path = self._paths.get(table)
         if path is None:
             return None
-        if path not in self._open:
-            try:
+        try:
+            if path not in self._open:
                 self._open[path] = ColumnFile(path)
-            except FileNotFoundError:
-                return None
-            except ValueError as problem:
-                _log.warning("%s RocksDB is asked instead.", problem)
-                with suppress(OSError):
-                    path.unlink()
-                return None
+            elif path in self._unchecked:
+                self._open[path].check_again()
+        except FileNotFoundError:
+            return None
+        except ValueError as problem:
+            _log.warning("%s RocksDB is asked instead.", problem)
+            self._open.pop(path, None)
+            with suppress(OSError):
+                path.unlink()
+            return None
+        self._unchecked.discard(path)
         return self._open[path]

@@ -27,6 +27,7 @@ from pyspark_ckpt.state_store.blobs import (
     with_patience,
 )
 from pyspark_ckpt.state_store.blobs.copying import written_together
+from pyspark_ckpt.state_store.blobs.place_clock import PlaceClock, time_of
 from pyspark_ckpt.state_store.blobs.s3 import S3Place
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
 from tests.faulty_disk import FULL, READ_ONLY, Trouble, broken, nearly_full
@@ -158,6 +159,28 @@ class BlobPlaceContract:
         place.put("x/y/z/again", b"x")
         assert place.get("x/y/z/again") == b"x"
 
+    def test_its_time_is_that_with_which_it_stamps_objects_whatever_the_host_says(
+        self, place: BlobPlace, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        here = time.time
+        for minutes in (-60, 11):
+            with monkeypatch.context() as patched:
+                patched.setattr(time, "time", lambda ahead_s=60 * minutes: here() + ahead_s)
+                before = time_of(place)
+                place.put(f"a{minutes}", b"x")
+                (written,) = place.list(prefix=f"a{minutes}")
+                assert before - 2 <= written.modified_s <= time_of(place) + 2
+        assert [blob.name for blob in place.walk()] == ["a-60", "a11"], "asking leaves nothing"
+
+    def test_its_clock_asks_again_when_the_clock_that_carries_it_on_was_set(self, place: BlobPlace) -> None:
+        ahead_s = [0.0]
+        clock = PlaceClock(place, lambda: time.monotonic() + ahead_s[0])
+        for each in (0.0, 660.0, -3600.0):
+            ahead_s[0] = each
+            place.put("a", b"x")
+            (written,) = place.list(prefix="a")
+            assert -2 <= clock.now_s() - written.modified_s <= 60, "a machine may be busy"
+
     def test_a_name_cannot_leave_the_place(self, place: BlobPlace) -> None:
         for name in ("../a", "a/../../b", "/etc/passwd", "", "a//b"):
             with pytest.raises(InvalidInputError):
@@ -175,6 +198,9 @@ class TestLocalPlace(BlobPlaceContract):
         for folder in ("", "sst/", "state/0/1/"):
             (Path(place.url) / f"{folder}.a.123.tmp").write_bytes(b"half")
         assert place.discard_unfinished(3600) == 0
+        assert place.unfinished(3600) == []
+        left = [(blob.name, blob.size_bytes) for blob in place.unfinished(0)]
+        assert left == [(".a.123.tmp", 4), ("sst/.a.123.tmp", 4), ("state/0/1/.a.123.tmp", 4)]
         assert place.discard_unfinished(0) == 3
         assert [blob.name for blob in place.list("sst")] == ["sst/kept"]
 
@@ -329,6 +355,8 @@ class TestS3Place(BlobPlaceContract):
         key = place.url.removeprefix(f"s3://{s3.bucket}/") + "/sst/half"
         s3.client.create_multipart_upload(Bucket=s3.bucket, Key=key)
         assert place.discard_unfinished(3600) == 0
+        assert place.unfinished(3600) == []
+        assert [(blob.name, blob.size_bytes) for blob in place.unfinished(0)] == [("sst/half", 0)]
         assert place.discard_unfinished(0) == 1
         assert place.discard_unfinished(0) == 0
 

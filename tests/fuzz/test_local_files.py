@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.json_objects import sealed
 from pyspark_ckpt.state_store.keys import hashed_key
 from pyspark_ckpt.state_store.meta import EMPTY_META, Descriptor
 from pyspark_ckpt.state_store.parts import DeclaredState, Part, close_log, join, read_parts, write_part
@@ -115,7 +116,7 @@ def test_a_ticket_is_read_or_refused_and_leads_into_its_own_folder(data: st.Data
     path, ticket = made_ticket(folder / "server")
     assert read_ticket(path) == ticket
     content = data.draw(any_damage(msgspec.json.encode(ticket)))
-    path.write_bytes(content)
+    path.write_bytes(data.draw(st.sampled_from([content, sealed(content)])))
     found = read_or_refuse(lambda: read_ticket(path), content, str(path))
     if found is not None:
         for place in (found.db, found.staging):

@@ -25,6 +25,7 @@ from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.manifest import Manifest, ManifestFile, decode, inline_file
 from pyspark_ckpt.state_store.meta import Descriptor, State, StoreMeta
 from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.ownership import other_owner
 from pyspark_ckpt.state_store.remote import place_of, query_id
 from pyspark_ckpt.state_store.winners import Epochs, declare_winner
 from tests.fuzz.mutations import any_damage, damaged, damaged_json, fuzzed, read_or_refuse
@@ -158,6 +159,8 @@ def objects_in(checkpoint: Path) -> Iterator[tuple[str, bytes, Callable[[], obje
     yield f"state/0/0/{name}", sealed(json.dumps(winner).encode()), lambda: declare_winner(store, COMMIT, 1, "run")
     yield "commits/6", b"v2\n" + json.dumps(commit).encode(), lambda: ids_of(place, 7)
     yield "state/0/_metadata/metadata", b"v1\n" + json.dumps(operator).encode(), lambda: operators_of(checkpoint)
+    owner = json.dumps({"format": 1, "checkpoint": str(checkpoint), "real": str(checkpoint)}).encode()
+    yield "owner.json", sealed(owner), lambda: other_owner(place, place)
 
 
 def operators_of(checkpoint: Path) -> object:
@@ -165,7 +168,7 @@ def operators_of(checkpoint: Path) -> object:
     return Checkpoint(str(checkpoint), parse({})).operators()
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(7))
 @fuzzed
 @given(data=st.data())
 def test_a_small_object_is_read_or_refused_by_its_name(number: int, data: st.DataObject, folder: Path) -> None:

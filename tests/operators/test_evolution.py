@@ -51,6 +51,45 @@ def test_a_value_is_read_as_the_new_type(old: pa.DataType, new: pa.DataType, val
     assert codec.decode_column([fresh]).equals(codec.decode_column([stored]))
 
 
+def test_numbers_that_become_decimals_have_the_digits_of_the_new_type() -> None:
+    for old, value in ((pa.int32(), 5), (pa.decimal128(5, 1), Decimal("5.0"))):
+        stored = value_codec(old, 1).encode(value)
+        codec = EvolvedCodec([old, pa.decimal128(12, 2)], 2, {})
+        assert str(codec.decode(stored)) == "5.00"
+        assert codec.decode_column([stored]).to_pylist() == [Decimal("5.00")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (struct(A=LONG), struct(a=LONG), (5,)),
+        (struct(userName=LONG), struct(username=pa.decimal128(20, 0)), (5,)),
+        (struct(A=LONG, b=TEXT), struct(B=TEXT, a=LONG), ("x", 5)),
+        (struct(A=LONG, a=TEXT), struct(a=TEXT), ("x",)),
+        (struct(a=LONG), struct(A=TEXT, a=LONG), (None, 5)),
+        (struct(OLD=LONG), struct(new=LONG), (5,)),
+        (struct(old=LONG), struct(NEW=LONG), (5,)),
+        (struct(FRESH=LONG), struct(fresh=LONG), (None,)),
+    ],
+)
+def test_fields_are_found_in_any_case_as_in_spark(old: pa.StructType, new: pa.StructType, expected: Any) -> None:  # noqa: ANN401
+    given = {LONG: 5, TEXT: "x"}
+    stored = value_codec(old, 1).encode(tuple(given[field.type] for field in old))
+    for kinds, shown in (([old, new], expected), ([pa.list_(old), pa.list_(new)], [expected])):
+        codec = EvolvedCodec(kinds, 2, {"new": "old", "fresh": "fresh"})
+        written = stored if kinds[0] == old else value_codec(kinds[0], 1).encode([value_codec(old, 1).decode(stored)])
+        assert codec.decode(written) == shown
+        assert python_values(codec.decode_column([written])) == [shown]
+
+
+def test_a_field_that_may_be_several_but_for_its_case_is_refused_until_an_alias_says_which() -> None:
+    old, new = struct(Ab=LONG, aB=LONG), struct(ab=LONG)
+    for kinds in ((old, new), (struct(ab=LONG), old)):
+        with pytest.raises(InvalidInputError, match=r"may be any of \[.*they differ by case alone"):
+            adaptation(*kinds, {})
+    assert adaptation(old, new, {"ab": "aB"})((1, 2)) == (2,)
+
+
 CHAIN = {"c": "b", "b": "a"}
 
 

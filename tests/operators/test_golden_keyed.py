@@ -14,8 +14,10 @@ import pytest
 from pyspark_ckpt.operators.ordered_rows import ordered_key, row_of
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.stored_values import value_codec
+from pyspark_ckpt.operators.timer_rows import read_timer_key, timer_key
 from pyspark_ckpt.operators.ttl import Life, Ttl, index_instant
 from pyspark_ckpt.operators.value_types import arrow_type
+from pyspark_ckpt.state_store.errors import FormatError
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "keyed.json").read_text(encoding="utf-8"))
 _TAGS: dict[str, Callable[[str], Any]] = {
@@ -71,3 +73,18 @@ def test_rows_in_the_order_of_time_have_these_keys(case: Any) -> None:  # noqa: 
     row = bytes.fromhex(case["row"])
     assert ordered_key(case["instant"], row).hex() == case["bytes"]
     assert row_of(bytes.fromhex(case["bytes"])) == row
+
+
+@pytest.mark.parametrize("case", GOLDEN["timers"], ids=lambda case: str(case["at_us"]))
+def test_timers_have_these_keys(case: Any) -> None:  # noqa: ANN401
+    row = bytes.fromhex(case["row"])
+    assert timer_key(case["at_us"], row).hex() == case["bytes"]
+    assert read_timer_key(bytes.fromhex(case["bytes"])) == (case["at_us"], row)
+
+
+@pytest.mark.parametrize(
+    "key", ["80", "8000018df4dc549501", "8000018df4dc549502", "8000018df4dc54950200000180ab01234567"]
+)
+def test_what_is_no_timer_is_refused(key: str) -> None:
+    with pytest.raises(FormatError, match="A timer is stored under"):
+        read_timer_key(bytes.fromhex(key))

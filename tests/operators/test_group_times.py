@@ -17,7 +17,6 @@ from pyspark.sql.types import StringType, StructType
 
 from pyspark_ckpt.operators import Timers
 from pyspark_ckpt.operators.bound_timers import BoundTimers
-from pyspark_ckpt.operators.firing import LISTED, Firing
 from pyspark_ckpt.operators.group_frames import Conversion
 from pyspark_ckpt.operators.group_function import processor_of
 from pyspark_ckpt.operators.group_times import GroupTimes
@@ -90,7 +89,7 @@ def test_the_program_is_told_the_clock_of_its_timers_when_that_has_gone_back(tmp
     batch, states = lab.begin(times.now_ms, times.fired_ms)
     batch.at("user 1")
     states["tick"].register(times.processing_ms + 10 * SECOND_MS)
-    assert list(islice(Firing([states["tick"]], batch.session).due(LISTED.empty_table()), 3)) == []
+    assert list(islice(fire(batch, [states["tick"]]), 3)) == []
     batch.stage()
     lab.commit(batch)
     again = group("ProcessingTimeTimeout", (70_000, FIRED_MS), watermark_ms=80_000, processing_ms=FIRED_MS + 5)
@@ -145,7 +144,7 @@ class FunctionLab:
         times = GroupTimes(operator_of(self.declared, has_watermark=has_watermark), state)
         batch, bound = self.lab.begin(times.now_ms, times.fired_ms)
         for attribute, each in self.declared.items():
-            setattr(self.processor, attribute, bound[each.name])
+            vars(self.processor)[attribute] = bound[each.name]
         users, position = pa.table({"user": ["a"]}), np.array([0])
         ctx = VectorContext(
             0, 0, times.processing_ms, times.watermark_ms, Keys(users, Suffixes([suffix_of("a")])), position

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,12 +17,15 @@ from hypothesis import strategies as st
 
 from pyspark_ckpt.operators import KeyedProcessor, Timer, Timers, VectorProcessor
 from pyspark_ckpt.operators.bound_timers import BoundTimers
-from pyspark_ckpt.operators.firing import HASH, LISTED, Due, Firing
+from pyspark_ckpt.operators.firing import Due, Firing
 from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.operators.processors import states_of
-from pyspark_ckpt.operators.row_buffer import RowBuffer, ranges
+from pyspark_ckpt.operators.row_buffer import ranges
 from pyspark_ckpt.operators.suffixes import Suffixes
+from pyspark_ckpt.operators.timer_rows import EXACT, ROUNDED
+from pyspark_ckpt.operators.timers import microseconds_of, rounded_up_ms
 from pyspark_ckpt.operators.ttl import Clock
+from pyspark_ckpt.operators.value_types import EPOCH
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from tests.operators.session_lab import Batch, Kinds, SessionLab, suffix_of
 
@@ -32,7 +36,8 @@ DECLARED: dict[str, tuple[Timers, Kinds]] = {
     "wall": (Timers("wall", clock="processing"), {}),
 }
 
-_instants = st.integers(-3, 12)
+_instants = st.builds(lambda ms, us: 1000 * ms + us, st.integers(-3, 12), st.sampled_from([0, 0, 1, 500, 999]))
+"""In microseconds."""
 _calls = st.tuples(
     st.sampled_from(USERS),
     st.sampled_from(sorted(DECLARED)),
@@ -52,15 +57,19 @@ _batches = st.lists(
 )
 
 
+def given_as(at_us: int) -> datetime | int:
+    """An instant as a program gives it."""
+    return EPOCH + timedelta(microseconds=at_us) if at_us % 1000 else at_us // 1000
+
+
 def fire(batch: Batch, timers: Sequence[BoundTimers], limit: int = 1 << 20) -> Iterator[tuple[Due, bytes | None]]:
     """What fires, a range of hashes at a time, each with the end of its range; all is flushed."""
-    firing = Firing(timers, batch.session)
-    buffer = RowBuffer(LISTED, HASH, limit, Path(batch.session._ticket.staging) / "due")
-    firing.list_stored(buffer)
-    for (listed,), end in ranges([buffer]):
+    firing = Firing(timers, batch.session, limit, Path(batch.session._ticket.staging) / "due")
+    firing.list_stored()
+    for (listed,), end in ranges([firing.listed]):
         yield from ((due, end) for due in firing.due(listed))
         batch.flush(end)
-    buffer.close()
+    firing.close()
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -80,24 +89,26 @@ def test_timers_fire_once_and_in_the_order_of_time(batches: Any) -> None:  # noq
             batch, states = lab.begin(now, fired_ms)
             for user, name, call, at, namespace in calls:
                 batch.at(user)
-                getattr(states[name], call)(at, namespace)
+                getattr(states[name], call)(given_as(at), namespace)
                 (model.add if call == "register" else model.discard)((name, at, user, namespace))
-            due = {timer for timer in model if timer[1] <= now[DECLARED[timer[0]][0].clock]}
+            due = {timer for timer in model if timer[1] <= 1000 * now[DECLARED[timer[0]][0].clock]}
             model -= due
             seen: list[tuple[str, int, str, str]] = []
             order: dict[tuple[str, bytes | None], list[int]] = {}
             for fired, end in fire(batch, list(states.values()), limit):
                 timer = fired.timer
                 assert fired.suffix == suffix_of(fired.key[0])
-                seen.append((timer.name, timer.at_ms, fired.key[0], timer.namespace))
-                order.setdefault((DECLARED[timer.name][0].clock, end), []).append(timer.at_ms)
+                assert (timer.at, timer.at_ms) == (EPOCH + timedelta(microseconds=timer.at_us), -(-timer.at_us // 1000))
+                seen.append((timer.name, timer.at_us, fired.key[0], timer.namespace))
+                order.setdefault((DECLARED[timer.name][0].clock, end), []).append(timer.at_us)
             assert sorted(seen) == sorted(due)
             if limit > 1:
                 assert all(instants == sorted(instants) for instants in order.values())
             if limit > 1 or not calls:
                 for name, (declared, _) in DECLARED.items():
                     left = [at for timers, at, _, _ in model if timers == name]
-                    assert states[name].earliest_ms() == min(left, default=None), declared.clock
+                    first = min(left, default=None)
+                    assert states[name].earliest_ms() == (None if first is None else -(-first // 1000)), declared.clock
             if commits:
                 batch.stage()
                 lab.commit(batch)
@@ -168,7 +179,7 @@ def test_timers_of_many_keys_are_registered_from_columns(tmp_path: Path) -> None
     batch, states = lab.begin(10)
     assert [(due.suffix, due.timer) for due, _ in fire(batch, list(states.values()))] == [
         (suffixes[0], Timer("near", "w", 1)),
-        (suffixes[1], Timer("near", "w", 3)),
+        (suffixes[1], Timer("near", "w", 3, 999)),
     ]
     with pytest.raises(InvalidInputError, match=r"Timers 'near' are given int64 of 1 rows: give .* 2 timestamps"):
         states["near"].register_rows(keys, np.array([0, 1]), pa.array([1]))
@@ -180,6 +191,9 @@ def test_timers_of_many_keys_are_registered_from_columns(tmp_path: Path) -> None
     [
         (5, 5),
         (-5, -5),
+        (np.int64(7), 7),
+        (np.int32(-7), -7),
+        (pd.Timestamp(2000, unit="us"), 2),
         (datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=timezone.utc), 1),
         (datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))), 0),
         (datetime(1970, 1, 1, 0, 0, 2), 2000),  # noqa: DTZ001 - a naive one is UTC
@@ -228,3 +242,88 @@ def test_declarations_that_cannot_work_are_refused_by_name() -> None:
         InvalidInputError, match=r"DeafColumns declares the timers 'idle' and has no process_timers\(\)"
     ):
         states_of(DeafColumns())
+
+
+def _register_as_before(timers: BoundTimers, at: datetime) -> None:
+    """Store a timer as releases did that rounded instants up."""
+    timers._rows._there = ROUNDED
+    timers.register(rounded_up_ms(microseconds_of(at)))
+    timers._rows._there = EXACT
+
+
+@pytest.mark.parametrize("now_ms", [0, 10], ids=["waits", "due"])
+@pytest.mark.parametrize("call", ["delete", "register", "other"])
+def test_a_timer_that_was_stored_rounded_gives_way_to_its_instant(call: str, now_ms: int, tmp_path: Path) -> None:
+    lab = SessionLab(tmp_path, {"near": DECLARED["near"]})
+    exact, before = (EPOCH + timedelta(microseconds=micros) for micros in (2500, 2001))
+
+    def register(batch: Batch, states: Any) -> None:  # noqa: ANN401
+        batch.at("user 1")
+        _register_as_before(states["near"], exact)
+        batch.at("user 4")
+        _register_as_before(states["near"], before)
+        states["near"].register(7)
+
+    lab.run(register)
+    batch, states = lab.begin(now_ms)
+    batch.at("user 1")
+    if call != "other":
+        getattr(states["near"], call)(exact)
+    else:
+        states["near"].delete(EPOCH + timedelta(microseconds=3001))
+        states["near"].register(EPOCH + timedelta(microseconds=1999))
+    seen = [(due.key[0], due.timer.at_us) for due, _ in fire(batch, list(states.values()))]
+    batch.stage()
+    (state,) = lab.commit(batch)["states"]
+    expected = [("user 4", 3000), ("user 4", 7000)]
+    expected += {"delete": [], "register": [("user 1", 2500)], "other": [("user 1", 1999), ("user 1", 3000)]}[call]
+    if now_ms == 0:
+        assert (seen, state["rows"]) == ([], len(expected))
+        batch, states = lab.begin(10)
+        seen = [(due.key[0], due.timer.at_us) for due, _ in fire(batch, list(states.values()))]
+        batch.stage()
+        (state,) = lab.commit(batch)["states"]
+    assert sorted(seen) == sorted(expected)
+    assert state["rows"] == 0
+    assert lab.stored_rows("near") == 0
+    lab.close()
+
+
+def test_a_rounded_timer_that_is_set_again_at_its_millisecond_is_one_timer(tmp_path: Path) -> None:
+    lab = SessionLab(tmp_path, {"near": DECLARED["near"]})
+
+    def register(batch: Batch, states: Any) -> None:  # noqa: ANN401
+        batch.at("user 1")
+        _register_as_before(states["near"], EPOCH + timedelta(microseconds=2001))
+
+    lab.run(register)
+    batch, states = lab.begin(10)
+    batch.at("user 1")
+    states["near"].register(3)
+    states["near"].delete(EPOCH + timedelta(microseconds=2001))
+    assert [due.timer.at_us for due, _ in fire(batch, list(states.values()))] == [3000]
+    batch.stage()
+    (state,) = lab.commit(batch)["states"]
+    assert (state["rows"], lab.stored_rows("near")) == (0, 0)
+    lab.close()
+
+
+@pytest.mark.parametrize(
+    ("at", "match"),
+    [
+        (pd.NaT, "A timer is set to NaT"),
+        (pd.Timestamp(1001, unit="ns"), "timers have microseconds"),
+        (np.float64(5), "A timer is set to"),
+        (np.bool_(True), "A timer is set to"),
+    ],
+)
+def test_instants_of_other_libraries_are_refused_where_they_are_none(at: Any, match: str, tmp_path: Path) -> None:  # noqa: ANN401
+    lab = SessionLab(tmp_path, {"near": DECLARED["near"]})
+    batch, states = lab.begin(0)
+    batch.at("user 1")
+    with pytest.raises(InvalidInputError, match=match):
+        states["near"].register(at)
+    keys = Keys(pa.table({"user": ["user 1"]}), Suffixes([suffix_of("user 1")]))
+    with pytest.raises(InvalidInputError, match=r"instants of type timestamp\[ns\], and timers have microseconds"):
+        states["near"].register_rows(keys, np.array([0]), pa.array([1001], pa.timestamp("ns")))
+    lab.close()

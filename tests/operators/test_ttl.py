@@ -9,11 +9,8 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ckpt.operators import ListState, MapState, Ttl, ValueState
-from pyspark_ckpt.operators.declared_states import DeclaredStates
 from pyspark_ckpt.operators.expiry import index_name
-from pyspark_ckpt.operators.plan import ProcessorState
 from pyspark_ckpt.operators.ttl import Refresh
-from pyspark_ckpt.state_store.errors import InvalidInputError
 from tests.operators.session_lab import HOUR, LONG, TEXT, Batch, SessionLab, keys_of
 
 
@@ -151,21 +148,4 @@ def test_lives_begin_in_portions_when_many_were_written_before_there_was_a_water
         lab.run(lambda _batch, _bound: None, now_ms=first_ms + half_hour * HOUR // 2)
     assert freed == [0, 0, 10, 20, 25, 25, 25, 25]
     assert [lab.stored_rows(each) for each in ("value", index_name("value"))] == [0, 0]
-    lab.close()
-
-
-def test_a_time_to_live_that_is_taken_away_is_refused_by_name_while_rows_have_it(tmp_path: Path) -> None:
-    name = "visits/seen"
-    lab = SessionLab(tmp_path, {name: (ValueState("seen", "bigint", ttl="8 hours"), {"value": LONG})})
-    forever = DeclaredStates("visits", (ProcessorState("seen", ValueState("seen", "bigint"), {}),))
-    lab.run(lambda _batch, bound: bound[name].put(keys_of(["a", "b"]), pa.array([1, 2])), now_ms=0)
-    batch, _ = lab.begin()
-    with pytest.raises(InvalidInputError, match="State 'visits/seen' is declared without a time to live") as found:
-        forever.descriptors(batch.session._ticket, {}, {})
-    assert "Declare its ttl again" in str(found.value.hint)
-    batch.abort()
-    lab.run(lambda _batch, _bound: None, now_ms=30 * HOUR)
-    batch, _ = lab.begin()
-    forever._require_lives(batch.session._ticket.meta.states)
-    batch.abort()
     lab.close()

@@ -275,6 +275,48 @@ def test_a_time_to_live_that_has_changed_is_that_of_each_partition(make_written:
         assert (state.get(first), state.get(second), state.count()) == (1, None, 1)
 
 
+def test_rows_do_not_expire_in_partitions_whose_program_has_no_time_to_live_any_more(make_written: MakeWritten) -> None:
+    made = make_written({"user": TEXT}, partitions=2)
+    (first,), (second,) = (next(user for user in USERS if made.partition_of(user) == n) for n in range(2))
+
+    def write(ttl: str | None, now_ms: int, *users: str) -> None:
+        states: Any = {"value": (ValueState("value", "bigint", ttl=ttl), {"value": LONG})}
+        made.batch(states, [((user,), lambda bound: bound.value.update(1)) for user in users], now_ms)
+
+    write("1 hour", HOUR, first, second)
+    write(None, 2 * HOUR, second)
+    write(None, 12 * HOUR)
+    with open_state(made.path, include_expired=False) as state:
+        assert (state.get(first), state.get(second), state.count()) == (None, 1, 1)
+    write(None, 2 * HOUR, first)
+    with open_state(made.path, include_expired=False) as state:
+        assert state.state.ttl is None
+        assert "expires_at" not in state.schema.names
+        assert (state.get(first), state.get(second), state.count()) == (1, 1, 2)
+
+
+def test_the_only_state_of_a_program_is_meant_though_spark_keeps_one_beside_it(make_written: MakeWritten) -> None:
+    made = make_written({"user": TEXT}, partitions=2)
+    made.has_sparks_state = True
+    one: Any = {"value": STATES["value"]}
+    made.batch(one, [(user, lambda bound: bound.value.update(7)) for user in USERS])
+    for named in ({}, {"operator": 0}, {"uid": UID}):
+        with open_state(made.path, **named) as state:
+            assert state.get("user 1") == 7
+            assert state.state.name == "value"
+            assert state.count() == len(USERS)
+    with open_state(made.path) as state:
+        assert sorted(each.name for each in state.states) == ["default", "value"]
+    with open_state(made.path, state="default") as state:
+        assert state.state.uid is None
+    made.batch({**one, "list": STATES["list"]}, [(USERS[0], lambda bound: bound.list.add("x"))])
+    with (
+        open_state(made.path) as state,
+        pytest.raises(pyspark_ckpt.InvalidInputError, match="has 2 states for nothing"),
+    ):
+        _ = state.state
+
+
 def test_values_of_former_types_are_read_as_the_newest_when_a_partition_has_not_seen_it(
     make_written: MakeWritten,
 ) -> None:

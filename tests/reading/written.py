@@ -22,7 +22,7 @@ from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.value_types import ValueType
 from pyspark_ckpt.operators.worker_session import WorkerSession
 from pyspark_ckpt.state_store.ticket import Ticket, read_ticket
-from tests.lab import Lab
+from tests.lab import DESCRIPTOR, Lab
 
 UID = "it"
 GROUPS = 128
@@ -48,6 +48,8 @@ class Written:
         self._ids: list[str | None] = [None] * partitions
         self._handles: list[int] = []
         self.version = 0
+        self.has_sparks_state = False
+        """Whether each store has Spark's own state as well, as in a query."""
         self.lab.name_query()
         self._write_operator()
         for partition in range(partitions):
@@ -120,6 +122,8 @@ class Written:
         answer = call(
             "begin", handle=self._handles[partition], version=self.version, id=self._ids[partition], attempt=attempt
         )
+        if self.has_sparks_state:
+            call("create_state", txn=answer["txn"], name="default", descriptor=DESCRIPTOR)
         if work:
             (path,) = (self.lab.local_dir / "tickets").glob(f"{attempt}-*.json")
             self._process(read_ticket(path), declared, work, now_ms, file_each=file_each)

@@ -39,6 +39,7 @@ class Live:
         self.files = ColumnFiles(folder / "stores", most_bytes)
         self.rows: dict[bytes, bytes] = {}
         self._staged = folder / "x.sst"
+        self.on_damage: Callable[[LocalCopy, object], None] = lambda _copy, problem: pytest.fail(str(problem))
 
     @property
     def columns(self) -> dict[str, Path]:
@@ -49,7 +50,7 @@ class Live:
         write_table_file(self._staged, sorted(some.items()), TUNING)
         self.database.ingest([self._staged])
         self.rows.update(some)
-        self.files.follow(self.copy, self.database.table_files(), LOG)
+        self.files.follow(self.copy, self.database.table_files(), LOG, self.on_damage)
 
     def close(self) -> None:
         self.files.close()
@@ -164,3 +165,38 @@ def test_only_files_that_are_much_larger_than_what_batches_write_are_worth_colum
     assert worth_columns(tables, LEAST_KEYS) == tables[2:]
     assert worth_columns(tables, LEAST_KEYS - 1) == []
     assert worth_columns(tables, LEAST_KEYS + 1) == []
+
+
+def test_one_that_is_damaged_while_it_is_in_use_is_believed_by_no_later_task(live: Live, tmp_path: Path) -> None:
+    fill(live)
+    eventually(lambda: len(live.columns) == 1)
+    (path,) = live.columns.values()
+    view, columns = Reader(live.copy.db, TUNING, tmp_path / "view"), OpenColumnFiles(columns_folder(live.copy.db))
+    keys = sorted(live.rows)
+    assert look_up(view, Packed.of(keys), columns).strings() == [live.rows[key] for key in keys]
+    content = bytearray(path.read_bytes())
+    values = content.index(live.rows[keys[7]], len(content) // 3)
+    for at in range(values, values + 2000, 100):
+        content[at] ^= 1
+    with path.open("r+b") as file:  # as it is mapped
+        file.write(content)
+    columns.check_again()
+    assert look_up(view, Packed.of(keys), columns).strings() == [live.rows[key] for key in keys]
+    assert not path.exists()
+    view.close()
+
+
+def test_a_table_file_that_is_damaged_is_told(live: Live) -> None:
+    told: list[object] = []
+    live.on_damage = lambda _copy, problem: told.append(problem)
+    live.commit(list(range(ROWS)), b"old")
+    (path,) = live.copy.db.glob("*.sst")
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 16]))
+    live.commit(random.Random(1).sample(range(ROWS), BATCH), b"new")
+    eventually(lambda: bool(told))
+    assert "is damaged" in str(told[0])
+    assert live.columns == {}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+
+import pytest
 
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.pins import Pins
-from tests.lab import Lab, expected
+from tests.conftest import MakeLab
+from tests.lab import Lab, Server, expected
 
 
 def clean_up(lab: Lab, ids: list[str]) -> int:
@@ -44,7 +48,41 @@ def test_a_pin_ends_by_itself_when_its_owner_has_died(tmp_path: Path) -> None:
     assert [pin.version for pin in pins.held()] == [9]
     now[0] = 1030.0
     assert pins.oldest() is None
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 2, "they are another's"
+    now[0] = 1010.0 + 86400
+    pins.held()
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 1
+    now[0] = 1020.0 + 86400
+    assert pins.oldest() is None
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("minutes", [11, 60, -11, -60])
+@pytest.mark.parametrize("whose", ["owner", "cleaner"])
+def test_a_pin_holds_its_version_whatever_the_clock_of_a_host_says(
+    make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch, whose: str, minutes: int
+) -> None:
+    lab = make_lab(retentionGracePeriod="0")
+    ids = lab.grow_with_snapshots(8)
+    here = time.time
+
+    def skewed() -> float:
+        return here() + 60 * minutes
+
+    with monkeypatch.context() as patched:
+        if whose == "owner":
+            patched.setattr(time, "time", skewed)
+        pin = Pins(LocalPlace(lab.checkpoint)).add(3, for_s=600)
+    cleaner = Server(lab.local_dir.with_name("cleaner"), lab.options, clock=skewed if whose == "cleaner" else here)
+    with monkeypatch.context() as patched:
+        if whose == "cleaner":
+            patched.setattr(time, "time", skewed)
+        lab.server, former = cleaner, lab.server
+        clean_up(lab, ids)
+    assert (lab.checkpoint / pin.name).exists()
+    lab.restart(lose_local=True)
+    assert lab.begin(lab.open(), 3, ids[2]).rows == expected(3)
+    former.stores.shut_down()
 
 
 def test_a_stranger_among_the_pins_is_passed_over(tmp_path: Path) -> None:
@@ -52,3 +90,27 @@ def test_a_stranger_among_the_pins_is_passed_over(tmp_path: Path) -> None:
     pins.add(7, for_s=10)
     (tmp_path / "_ckpt" / "pins" / "notes.txt").write_text("mine")
     assert pins.oldest() == 7
+
+
+@pytest.mark.parametrize("minutes", [11, 24 * 60, -60])
+def test_nothing_young_goes_because_the_clock_of_a_host_is_ahead(
+    make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch, minutes: int
+) -> None:
+    """Table files of a snapshot that is being made elsewhere, what a young snapshot replaces, and a running upload."""
+    lab = make_lab(retentionGracePeriod="10m")
+    ids = lab.grow_with_snapshots(8)
+    table = lab.remote / "sst" / f"{0:064x}-{0:08x}.sst"
+    upload = lab.remote / ".a.123.tmp"
+    table.write_bytes(b"of a snapshot that is being made")
+    upload.write_bytes(b"half")
+    here, jumped_s = time.time, [0.0]
+    skewed = lambda: here() + jumped_s[0]  # noqa: E731 - two clocks are replaced by it
+    former, lab.server = lab.server, Server(lab.local_dir.with_name("ahead"), lab.options, clock=skewed)
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time", skewed)
+        for jumped_s[0] in (0.0, 60.0 * minutes, 0.0):
+            before = lab.objects()
+            assert clean_up(lab, ids) == 0
+            assert lab.objects() == before
+            ids += lab.grow(lab.open(), 1, len(ids), ids[-1])
+    former.stores.shut_down()

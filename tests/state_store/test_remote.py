@@ -54,7 +54,8 @@ def test_a_percent_sign_in_the_name_of_a_remote_place_is_kept(make_lab: MakeLab,
     folder = f"{s3.new_folder()}/day=1 10%3A00"
     lab = started(make_lab, remote=folder, **s3.options)
     lab.grow(lab.open(), 1)
-    (key,) = s3.files(folder)
+    key, owner = sorted(s3.files(folder), key=lambda key: key.endswith("/owner.json"))
+    assert owner == f"{folder.removeprefix(f's3://{s3.bucket}/')}/{QUERY}/owner.json"
     assert key.startswith(f"{folder.removeprefix(f's3://{s3.bucket}/')}/{QUERY}/state/0/3/")
     assert b"/day=1 10%253A00/" in (lab.remote / "remote.json").read_bytes(), "as format 1 has it"
     checkpoint = Checkpoint(str(lab.checkpoint), parse(lab.options))
@@ -120,7 +121,8 @@ def test_retention_deletes_what_nobody_needs(kind: str, make_lab: MakeLab, reque
     ids = lab.grow_with_snapshots(8)
 
     def versions() -> set[int]:
-        names = [key.rpartition("/")[2] for key in service.files(folder) if "/sst/" not in key]
+        keys = [key for key in service.files(folder) if not key.endswith("/owner.json")]
+        names = [key.rpartition("/")[2] for key in keys if "/sst/" not in key]
         return {int(name[:20]) for name in names}
 
     assert versions() == set(range(1, 9))
@@ -149,3 +151,17 @@ def test_two_places_of_one_checkpoint_are_not_mixed_up(make_lab: MakeLab, tmp_pa
         with pytest.raises(CallError, match=r"[Vv]ersion 1") as caught:
             lab.begin(lab.open(**more), 1, commit_id)
         assert caught.value.kind == "NotFoundError"
+        assert f"{lab.remote}/remote.json says that this state is in {tmp_path}/elsewhere/" in caught.value.message
+        assert f"stateStore.ckpt.remote to {tmp_path}/elsewhere in" in caught.value.hint
+
+
+@pytest.mark.parametrize("is_apart", [True, False])
+@pytest.mark.parametrize("fmt", [1, 2])
+def test_a_version_that_is_not_there_is_just_that_where_the_place_is_right(
+    fmt: int, *, is_apart: bool, make_lab: MakeLab, tmp_path: Path
+) -> None:
+    lab = started(make_lab, **({"remote": str(tmp_path / "elsewhere")} if is_apart else {}))
+    lab.grow(lab.open(fmt=fmt), 1)
+    with pytest.raises(CallError, match="never committed") as caught:
+        lab.begin(lab.open(fmt=fmt), 7, "ab" * 16 if fmt == 2 else None)
+    assert "remote" not in caught.value.message

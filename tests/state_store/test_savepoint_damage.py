@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
+import msgspec
 import pytest
+import xxhash
 
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.manifest import decode
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoint import Kind, Savepoint
 from tests.saved_query import Query, stored, written
@@ -107,3 +111,47 @@ def test_an_operator_whose_metadata_is_lost_is_not_left_out(
         savepoints.savepoint(query.location, str(quick_path / "taken"))
     with pytest.raises(FormatError, match=f"{lost.removesuffix('/metadata')} does not say"):
         savepoints.rescale(query.location, str(quick_path / "restored"), 2)
+
+
+def stored_damaged(folder: Path) -> Path:
+    """A table file of a snapshot that was damaged before it was stored: its checksums are right."""
+    (path, *_) = sorted(folder.rglob("*.snapshot"))
+    manifest = decode(path.read_bytes(), str(path))
+    (file, *_) = manifest.objects().values()
+    stored = path.parent / str(file.object_name)
+    content = bytearray(stored.read_bytes())
+    content[len(content) // 2] ^= 1
+    stored.write_bytes(content)
+    digests = {"sha256": sha256(content).hexdigest(), "xxh3": xxhash.xxh3_128_hexdigest(bytes(content))}
+    files = tuple(msgspec.structs.replace(each, **digests) if each == file else each for each in manifest.files)
+    path.write_bytes(msgspec.structs.replace(manifest, files=files).encode())
+    return stored
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_savepoint_has_what_was_stored_damaged(kind: Kind, quick_path: Path) -> None:
+    query = written(quick_path / "query", 1, operators=(1,), batches=3)
+    query.plan()
+    for identity in query.identities():
+        query.snapshot(identity)
+    saved, restored = quick_path / "taken", quick_path / "restored"
+    first = savepoints.savepoint(query.location, str(quick_path / "first"), kind="native", digests=True)
+    damaged = stored_damaged(Path(query.location))
+    # Of an older snapshot, and deltas.
+    taken = savepoints.savepoint(query.location, str(saved), kind=kind, digests=True)
+    assert not list(saved.rglob(damaged.name))
+    savepoints.restore(str(saved), str(restored), parallelism=2)
+    assert taken.digests_of(1, "default") == first.digests_of(1, "default")
+
+
+def test_verification_names_the_object_that_was_stored_damaged(quick_path: Path) -> None:
+    query = written(quick_path / "query", 1, operators=(1,), batches=2)
+    query.plan()
+    for identity in query.identities():
+        query.snapshot(identity)
+    saved = quick_path / "taken"
+    savepoints.savepoint(query.location, str(saved), kind="native")
+    damaged = stored_damaged(saved)
+    savepoint = Savepoint(str(saved), parse({}))
+    _, problems, _ = savepoint.verify_stores()
+    assert any(str(damaged) in problem for problem in problems), problems

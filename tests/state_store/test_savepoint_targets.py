@@ -11,12 +11,14 @@ import pytest
 
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.cli import main
-from pyspark_ckpt.state_store.blobs import LocalPlace
-from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.blobs import LocalPlace, place_at
+from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError
+from pyspark_ckpt.state_store.nesting import is_within
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoint import Kind, Savepoint
 from pyspark_ckpt.state_store.savepoint_deletion import delete
-from tests.saved_query import SAVEPOINT_KINDS, files, stored, written
+from tests.lab import QUERY
+from tests.saved_query import SAVEPOINT_KINDS, Query, files, stored, written
 
 
 def test_a_claimed_savepoint_goes_when_the_checkpoint_stands_and_not_before(
@@ -168,3 +170,177 @@ def test_nothing_is_left_below_the_folder_of_a_savepoint_that_was_deleted(kind: 
     (quick_path / "all" / "empty").mkdir()
     assert main(["savepoint", "delete", str(quick_path / "all" / "taken")]) == 0
     assert sorted(path.name for path in (quick_path / "all").rglob("*")) == ["empty", "taken"]
+
+
+def gone_on(saved: Path, query: Query, batches: int) -> None:
+    """Let the query of a savepoint go on in the savepoint's own folder."""
+    on = object.__new__(Query)
+    on.__dict__.update(query.__dict__, location=str(saved), metas=dict(query.metas), rows=dict(query.rows))
+    on.run(batches, snapshots=True)
+
+
+def marks(_query: Query, saved: Path) -> None:
+    (saved / "savepoint.unfinished").touch()
+    (saved / "savepoint.json").unlink()
+
+
+def damages(_query: Query, saved: Path) -> None:
+    (saved / "savepoint.json").write_bytes(b"rubbish")
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+@pytest.mark.parametrize("harm", [None, marks, damages])
+def test_a_savepoint_in_whose_folder_a_query_has_gone_on_is_not_deleted(
+    batches: int, harm: Callable[[Query, Path], None] | None, quick_path: Path
+) -> None:
+    query, saved = written(quick_path / "query", 2, operators=(0,), batches=3), quick_path / "taken"
+    savepoints.savepoint(query.location, str(saved))
+    gone_on(saved, query, batches)
+    if harm is not None:
+        harm(query, saved)
+    before = files(saved)
+    with pytest.raises(InvalidInputError, match="has more than a savepoint") as refused:
+        delete(str(saved), parse({}))
+    assert "a query has gone on here" in refused.value.message
+    assert f"/{query.version}" in refused.value.message
+    assert main(["savepoint", "delete", str(saved)]) == 2
+    assert files(saved) == before
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "offsets/{version}",
+        "commits/{version}",
+        "sources/0/{version}",
+        "sources/1/0",
+        "state/0/_metadata/v2/{version}",
+        "state/0/0/left/{next:020d}-{id}-{parent}.delta",
+        "state/0/0/left/{next:020d}-{id}.snapshot",
+        "state/0/1/right/{version:020d}-0000000001.winner",
+        "state/0/0/remote.json",
+        "_ckpt/runs/0000000001.run",
+        "_ckpt/pins/{version:020d}-001700000000000-{id}.pin",
+    ],
+)
+def test_whatever_a_query_writes_that_was_started_in_a_savepoint_refuses_its_deletion(
+    what: str, quick_path: Path
+) -> None:
+    kind: Kind = "canonical" if what.startswith("state/0/0/left/{next:020d}-{id}.") else "native"
+    query, saved = written(quick_path / "query", 2, operators=(0,), batches=2), quick_path / "taken"
+    savepoints.savepoint(query.location, str(saved), kind=kind)
+    name = what.format(version=query.version, next=query.version + 1, id="1" * 32, parent="2" * 32)
+    LocalPlace(saved).put(name, b"{}")
+    before = files(saved)
+    for act in (
+        lambda: savepoints.restore(str(saved), str(quick_path / "restored"), claim="claim"),
+        lambda: delete(str(saved), parse({})),
+    ):
+        with pytest.raises(InvalidInputError, match=f"has more than a savepoint, {name}"):
+            act()
+    assert files(saved) == before
+
+
+def test_a_savepoint_with_a_planned_batch_is_deleted(quick_path: Path) -> None:
+    query, saved = written(quick_path / "query", 2, operators=(0,), batches=2), quick_path / "taken"
+    query.plan()
+    savepoints.savepoint(query.location, str(saved))
+    assert (saved / "offsets" / str(query.version)).exists()
+    assert delete(str(saved), parse({})) > 0
+    assert files(saved) == {}
+
+
+@pytest.mark.parametrize("after", ["the first look", "the last look"])
+def test_a_query_that_begins_while_its_savepoint_is_deleted_is_told_of(
+    after: str, quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, saved = written(quick_path / "query", 2, operators=(1,), batches=2), quick_path / "taken"
+    savepoints.savepoint(query.location, str(saved))
+    before, put, remove = files(saved), LocalPlace.put, LocalPlace.delete
+    begun = f"offsets/{query.version}"
+
+    def marked(place: LocalPlace, name: str, data: bytes) -> None:
+        put(place, name, data)
+        if name == "savepoint.unfinished" and after == "the first look":
+            put(place, begun, b"planned")
+
+    def removed(place: LocalPlace, name: str) -> None:
+        if name == "savepoint.json" and after == "the last look":
+            put(place, begun, b"planned")
+        remove(place, name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalPlace, "put", marked)
+        patched.setattr(LocalPlace, "delete", removed)
+        kind = InvalidInputError if after == "the first look" else ConflictError
+        with pytest.raises(kind, match=begun):
+            delete(str(saved), parse({}))
+    left = files(saved)
+    assert left.pop(begun) == b"planned"
+    if after == "the first look":
+        assert left == before, "nothing was deleted"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "{}/taken",
+        "{}/state/taken",
+        "{}",
+        "{}/",
+        "file:{}/taken",
+        "file://{}//taken/",
+        "{}/x/../taken",
+        "{}/../link/taken",
+    ],
+)
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_savepoint_inside_of_the_checkpoint_that_it_is_of_is_refused(
+    form: str,
+    apart: bool,  # noqa: FBT001
+    quick_path: Path,
+) -> None:
+    options = {"remote": str(quick_path / "apart")} if apart else {}
+    query = written(quick_path / "query", 2, operators=(1,), batches=1, remote=options.get("remote", ""))
+    outer = quick_path / "apart" / QUERY if apart else Path(query.location)
+    (outer.parent / "link").symlink_to(outer)
+    before = files(quick_path)
+    with pytest.raises(InvalidInputError):
+        savepoints.savepoint(query.location, form.format(outer), options=options)
+    assert files(quick_path) == before
+
+
+def test_a_savepoint_that_would_hold_its_checkpoint_is_refused(quick_path: Path) -> None:
+    query = written(quick_path / "all" / "query", 2, operators=(1,), batches=1)
+    before = files(quick_path)
+    with pytest.raises(InvalidInputError, match="query is inside of"):
+        savepoints.savepoint(query.location, str(quick_path / "all"))
+    assert files(quick_path) == before
+
+
+def test_a_savepoint_is_refused_when_another_name_hides_that_it_is_inside(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as two name services of one HDFS, or a folder that is mounted twice."""
+    query = written(quick_path / "query", 2, operators=(1,), batches=1)
+    before = files(quick_path)
+    monkeypatch.setattr("pyspark_ckpt.state_store.savepoint_creation.refuse_nested", lambda *_: None)
+    with pytest.raises(InvalidInputError, match=r"is inside of .*: it is saved/taken/savepoint.unfinished there"):
+        savepoints.savepoint(query.location, f"{query.location}/saved/taken")
+    assert files(quick_path) == before
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "is_so"),
+    [
+        ("s3a://bucket/ck/taken", "s3://bucket/ck", True),
+        ("s3n://bucket/ck/", "s3a://bucket/ck", True),
+        ("s3://bucket/checkpoint", "s3://bucket/check", False),
+        ("s3://other/ck/taken", "s3://bucket/ck", False),
+        ("file:/tmp/ck/taken", "/tmp/ck", True),
+        ("/tmp/ck/../taken", "/tmp/ck", False),
+        ("/tmp/other/../ck/taken", "file:///tmp/ck/", True),
+    ],
+)
+def test_a_folder_is_inside_of_another_by_any_of_its_names(inner: str, outer: str, is_so: bool) -> None:  # noqa: FBT001
+    assert is_within(place_at(inner), place_at(outer).url) == is_so

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,26 @@ def test_a_pin_that_stays_fails_nothing_that_was_done_while_it_was_held(
     assert stored(str(quick_path / "taken")) == (query.version, 1, query.rows)
     assert stored(str(quick_path / "rescaled")) == (query.version, 2, query.rows)
     assert [each.levelname for each in caplog.records if "ends by itself" in each.getMessage()] == ["WARNING"] * 2
+
+
+def test_a_savepoint_says_that_its_process_stood_still_when_its_version_is_gone(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = written(quick_path / "query", 1, operators=(1,), batches=2)
+    monkeypatch.setattr(savepoint_creation, "PIN_S", 0.2)
+    monkeypatch.setattr(Pins, "renew", lambda *_: (_ for _ in ()).throw(StorageError("suspended")))
+
+    def take() -> None:
+        with savepoint_creation.pinned(Checkpoint(query.location, parse({}))):
+            query.run(3, snapshots=True)
+            time.sleep(0.5)
+            gc = ["checkpoint", "gc", query.location, "--keep", "1", "-o", "retentionGracePeriod=0"]
+            assert main(gc) == 0
+            raise NotFoundError("A delta is missing.")
+
+    with pytest.raises(NotFoundError, match="this process stood still for longer") as failed:
+        take()
+    assert failed.value.message.startswith("A delta is missing. Version 2 was held")
 
 
 def test_a_pin_is_renewed_again_when_that_has_failed(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ import org.apache.spark.unsafe.Platform
   * may be known to have no value. Replacing a value appends the new bytes; the old ones stay readable for whoever still
   * points at them. What a look-up touches lies together: one slot of the table, one record, the key. Not thread-safe.
   *
-  * Every entry carries the stamp of the epoch that used it last, and whether this epoch wrote it.
+  * Every entry carries the stamp of the epoch that used it last, and whether this epoch wrote it. A scan reads values
+  * as of a `Snapshot`: values that are replaced while one is open are remembered in it.
   */
 private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
   import ByteMap._
@@ -23,6 +24,8 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
   private var records = new Array[Long](InitialEntries * RecordWords)
   private var count = 0
   private val indexes = mutable.HashMap.empty[Int, HashIndex]
+  private val replaced = new ReplacedValues
+  private val rooms = mutable.HashMap.empty[Int, Int] // bytes reserved for a value that was extended, by entry
 
   def size: Int = count
 
@@ -74,13 +77,69 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
     point(entry, location, length)
   }
 
+  /** Adds bytes to the end of a value. A value that grows step by step is copied only when its size has doubled: the
+    * bytes that others point at stay as they are.
+    */
+  def extend(entry: Int, bytes: Array[Byte], length: Int): Unit = {
+    val before = math.max(0, valueLength(entry))
+    val after = Math.addExact(before, length)
+    if (roomOf(entry) < after) putWithRoom(entry, after * 2L)
+    val location = records(entry * RecordWords + Value)
+    System.arraycopy(bytes, 0, arena.slab(location), location.toInt + before, length)
+    describe(entry, location, after)
+  }
+
+  /** Moves a value, perhaps none yet, to where it can be extended. */
+  private def putWithRoom(entry: Int, wanted: Long): Unit = {
+    val length = math.max(0, valueLength(entry))
+    val room = math.max(length, math.min(wanted, LargestRoom)).toInt
+    val location = arena.reserve(room)
+    if (length > 0) System.arraycopy(valueSlab(entry), valueOffset(entry), arena.slab(location), location.toInt, length)
+    describe(entry, location, length)
+    rooms(entry) = room
+  }
+
+  private def roomOf(entry: Int): Int = if (rooms.isEmpty) 0 else rooms.getOrElse(entry, 0)
+
   /** From now on `entry` says that its key has no value. */
   def delete(entry: Int): Unit = point(entry, 0, Absent)
 
   private def point(entry: Int, location: Long, length: Int): Unit = {
+    if (rooms.nonEmpty) rooms.remove(entry)
+    describe(entry, location, length)
+  }
+
+  private def describe(entry: Int, location: Long, length: Int): Unit = {
     val record = entry * RecordWords
+    if (replaced.isWatched) replaced.add(entry, records(record + Value), valueLength(entry))
     records(record + Value) = location
     records(record + Lengths) = pack(keyLength(entry), length)
+  }
+
+  /** The values as they are now. The caller closes it. */
+  def snapshot(): Snapshot = new Snapshot(replaced.open())
+
+  /** Values as they were when the snapshot was made, of the entries that were there. `at` chooses one. */
+  final class Snapshot(number: Int) {
+    private var location = 0L
+    private var length = Absent
+    private var isOpen = true
+
+    def at(entry: Int): Unit = {
+      val old = replaced.of(entry, number)
+      location = if (old == null) records(entry * RecordWords + Value) else old.location
+      length = if (old == null) ByteMap.this.valueLength(entry) else old.length
+    }
+
+    def hasValue: Boolean = length >= 0
+    def valueLength: Int = length
+    def valueOffset: Int = location.toInt
+    def valueSlab: Array[Byte] = arena.slab(location)
+
+    def close(): Unit = if (isOpen) {
+      isOpen = false
+      replaced.close()
+    }
   }
 
   def hasValue(entry: Int): Boolean = valueLength(entry) >= 0
@@ -97,7 +156,7 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
   def value(entry: Int): Array[Byte] = copy(valueSlab(entry), valueOffset(entry), valueLength(entry))
 
   /** Bytes that a copy of this entry takes, the free room of table and records aside. */
-  def entryBytes(entry: Int): Int = EntryBytes + keyLength(entry) + math.max(0, valueLength(entry))
+  def entryBytes(entry: Int): Int = EntryBytes + keyLength(entry) + math.max(roomOf(entry), valueLength(entry))
 
   // ---- epochs ---------------------------------------------------------------------------------------------------
 
@@ -127,6 +186,8 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
     val entry = insert(other.keySlab(theirs), other.keyOffset(theirs), other.keyLength(theirs), other.hash(theirs))
     if (other.hasValue(theirs)) {
       put(entry, other.valueSlab(theirs), other.valueOffset(theirs), other.valueLength(theirs))
+      // Without its room a value that grows would be copied whole by its next extension.
+      if (other.roomOf(theirs) > 0 && other.isWritten(theirs)) putWithRoom(entry, other.roomOf(theirs))
     }
     setStamp(entry, other.stampOf(theirs))
     entry
@@ -140,6 +201,20 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
   }
 
   // ---- order ----------------------------------------------------------------------------------------------------
+
+  /** Unsigned order of the key's bytes and `other`. */
+  def compareKey(entry: Int, other: Array[Byte]): Int = {
+    val at = keyOffset(entry)
+    Arrays.compareUnsigned(keySlab(entry), at, at + keyLength(entry), other, 0, other.length)
+  }
+
+  /** How many bytes from `depth` on two keys, which have as many, have in common. */
+  def commonBytes(left: Int, right: Int, depth: Int): Int = {
+    val (l, r) = (keyOffset(left), keyOffset(right))
+    val first = Arrays.mismatch(
+      keySlab(left), l + depth, l + keyLength(left), keySlab(right), r + depth, r + keyLength(right))
+    if (first < 0) keyLength(left) - depth else first
+  }
 
   /** Unsigned order of the keys' bytes. */
   def compareKeys(left: Int, right: Int): Int = {
@@ -172,10 +247,11 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
   // ---- prefixes -------------------------------------------------------------------------------------------------
 
   /** The entries of a hashed state whose keys begin with `prefix`, in key order; without the known-to-be-absent ones
-    * that this epoch has not written. From the first call on the map keeps an index of the state.
+    * that this epoch has not written. Null where that means to look at more than `most` entries. From the first call
+    * on the map keeps an index of the state.
     */
-  def underPrefix(state: Int, prefix: Array[Byte]): Array[Int] =
-    indexes.getOrElseUpdate(state, newIndex(state)).under(prefix)
+  def underPrefix(state: Int, prefix: Array[Byte], most: Int = Int.MaxValue): Array[Int] =
+    indexes.getOrElseUpdate(state, newIndex(state)).under(prefix, most)
 
   /** Takes an entry into the index of its state again, for it is written. */
   def index(entry: Int): Unit = indexes.get(keyState(entry)).foreach(_.add(entry))
@@ -214,6 +290,7 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
 private[ckpt] object ByteMap {
   private final val Absent = -1
   private final val InitialEntries = 32
+  private final val LargestRoom = Int.MaxValue - 64L
 
   // A record: where the key is, where the value is, both lengths, the hash and the stamp.
   private final val RecordWords = 4

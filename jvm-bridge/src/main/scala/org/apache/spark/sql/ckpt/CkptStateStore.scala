@@ -1,7 +1,5 @@
 package org.apache.spark.sql.ckpt
 
-import scala.collection.mutable
-
 import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
@@ -25,10 +23,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   private var upgraded = false
   private var validated = false
   private var closed = false
-  private val families = mutable.HashMap.empty[String, Family]
-  private val dropped = mutable.HashSet.empty[String]
-  private val everDropped = mutable.HashSet.empty[String]
-  private val codecs = provider.families.takeCodecs()
+  private val families = new OpenFamilies(provider.families, txn.begun)
   private var report: StateStoreMetrics = _
 
   Option(TaskContext.get()).foreach(_.addTaskCompletionListener[Unit](_ => end()))
@@ -36,7 +31,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   override def id: StateStoreId = provider.stateStoreId
   override def version: Long = txn.begun.version
   override def hasCommitted: Boolean = status == Committed
-  override def allColumnFamilyNames: Set[String] = provider.families.names(txn.begun) -- dropped
+  override def allColumnFamilyNames: Set[String] = txn.synchronized(families.names)
   override def toString: String = s"CkptStateStore(${provider.label}, version $version)"
 
   private[ckpt] def creator: CkptStateStoreProvider = provider
@@ -53,87 +48,73 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   // ---- reads ----------------------------------------------------------------------------------------------------
 
   override def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = txn.synchronized {
-    val family = readable("get", colFamilyName)
     nonNull(key)
-    if (!find(family, key)) {
-      null
-    } else {
-      val value = family.values.decode(txn.valueBase, txn.valueFrom, txn.valueLength)
-      validate(key, value)
-      value
+    readable("get", colFamilyName) match {
+      case Some(family) if find(family, key) =>
+        val value = family.values.decode(txn.valueBase, txn.valueFrom, txn.valueLength)
+        validate(key, value)
+        value
+      case _ => null
     }
   }
 
-  override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] =
-    keys.iterator.map(get(_, colFamilyName))
+  /** The values of all keys as they are now, null where there is none. */
+  override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] = txn.synchronized {
+    if (keys == null) throw new IllegalStateException(s"Keys cannot be null ($this)")
+    keys.map(get(_, colFamilyName)).iterator
+  }
 
   override def keyExists(key: UnsafeRow, colFamilyName: String): Boolean = txn.synchronized {
-    val family = readable("keyExists", colFamilyName)
     nonNull(key)
-    find(family, key)
+    readable("keyExists", colFamilyName).exists(find(_, key))
   }
 
   override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = txn.synchronized {
-    val family = readable("valuesIterator", colFamilyName)
-    multiple("valuesIterator", family)
     nonNull(key)
-    if (find(family, key)) {
+    val family = described("valuesIterator", colFamilyName)
+    multiple("valuesIterator", family)
+    if (readable("valuesIterator", colFamilyName).isDefined && find(family, key)) {
       family.values.decodeAll(txn.valueBase, txn.valueFrom, txn.valueLength)
     } else {
       Iterator.empty
     }
   }
 
-  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = txn.synchronized {
-    val family = readable("iterator", colFamilyName)
-    rows(family, wholeState(family), all = false)
-  }
+  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    scan("iterator", colFamilyName, all = false)(wholeState)
 
-  override def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = txn.synchronized {
-    val family = readable("iteratorWithMultiValues", colFamilyName)
-    multiple("iteratorWithMultiValues", family)
-    rows(family, wholeState(family), all = true)
-  }
+  override def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    scan("iteratorWithMultiValues", colFamilyName, all = true)(wholeState)
 
   override def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
-    txn.synchronized {
-      val family = readable("prefixScan", colFamilyName)
-      rows(family, prefix("prefixScan", family, prefixKey), all = false)
-    }
+    scan("prefixScan", colFamilyName, all = false)(prefix("prefixScan", _, prefixKey))
 
   override def prefixScanWithMultiValues(
       prefixKey: UnsafeRow,
-      colFamilyName: String): StateStoreIterator[UnsafeRowPair] = txn.synchronized {
-    val family = readable("prefixScanWithMultiValues", colFamilyName)
-    multiple("prefixScanWithMultiValues", family)
-    rows(family, prefix("prefixScanWithMultiValues", family, prefixKey), all = true)
-  }
+      colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    scan("prefixScanWithMultiValues", colFamilyName, all = true)(prefix("prefixScanWithMultiValues", _, prefixKey))
 
   override def rangeScan(
       startKey: Option[UnsafeRow],
       endKey: Option[UnsafeRow],
-      colFamilyName: String): StateStoreIterator[UnsafeRowPair] = txn.synchronized {
-    val family = readable("rangeScan", colFamilyName)
-    rows(family, range("rangeScan", family, startKey, endKey), all = false)
-  }
+      colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    scan("rangeScan", colFamilyName, all = false)(range("rangeScan", _, startKey, endKey))
 
   override def rangeScanWithMultiValues(
       startKey: Option[UnsafeRow],
       endKey: Option[UnsafeRow],
-      colFamilyName: String): StateStoreIterator[UnsafeRowPair] = txn.synchronized {
-    val family = readable("rangeScanWithMultiValues", colFamilyName)
-    multiple("rangeScanWithMultiValues", family)
-    rows(family, range("rangeScanWithMultiValues", family, startKey, endKey), all = true)
-  }
+      colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    scan("rangeScanWithMultiValues", colFamilyName, all = true)(range("rangeScanWithMultiValues", _, startKey, endKey))
 
   // ---- writes ---------------------------------------------------------------------------------------------------
 
   override def put(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = txn.synchronized {
-    val family = writableFamily("put", colFamilyName)
+    requireWritable("put")
     nonNull(key)
-    if (value == null) throw CkptErrors.invalidInput("put: the value is null", "remove the key instead")
+    Predef.require(value != null, s"Cannot put a null value ($this): remove the key instead")
+    val family = families.toWrite("put", colFamilyName)
     if (family.values.multiple) {
-      putBytes(family, key, family.values.append(null, 0, 0, Array(value)))
+      putBytes(family, key, family.values.encode(Array(value)))
     } else {
       val length = family.keys.encode(key)
       txn.put(family.keys.buffer, length, value.getBaseObject, value.getBaseOffset, value.getSizeInBytes)
@@ -141,41 +122,50 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   }
 
   override def putList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = txn.synchronized {
-    val family = writableFamily("putList", colFamilyName)
-    multiple("putList", family)
+    requireWritable("put")
     nonNull(key)
-    nonNull(values)
-    putBytes(family, key, family.values.append(null, 0, 0, values))
+    nonNullValues("put", values)
+    val family = families.toWrite("put", colFamilyName)
+    multiple("put", family)
+    putBytes(family, key, family.values.encode(values))
   }
 
-  override def merge(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit =
+  override def merge(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = {
+    Predef.require(value != null, s"Cannot merge a null value ($this)")
     mergeList(key, Array(value), colFamilyName)
+  }
 
   override def mergeList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = txn.synchronized {
-    val family = writableFamily("merge", colFamilyName)
+    requireWritable("merge")
+    val family = families.toWrite("merge", colFamilyName)
     multiple("merge", family)
     nonNull(key)
-    nonNull(values)
-    val bytes =
-      if (find(family, key)) {
-        family.values.append(txn.valueBase, txn.valueFrom, txn.valueLength, values)
-      } else {
-        family.values.append(null, 0, 0, values)
-      }
-    putBytes(family, key, bytes)
+    nonNullValues("merge", values)
+    val length = family.keys.encode(key)
+    txn.append(family.keys.buffer, length, family.values.encode(values))
   }
 
   override def remove(key: UnsafeRow, colFamilyName: String): Unit = txn.synchronized {
-    val family = writableFamily("remove", colFamilyName)
+    requireWritable("remove")
     nonNull(key)
+    val family = families.toWrite("remove", colFamilyName)
     val length = family.keys.encode(key)
     txn.delete(family.keys.buffer, length)
   }
 
   /** Removes all keys in [beginKey, endKey) by one tombstone each: the SST of a delta can hold no range tombstone. */
   override def deleteRange(beginKey: UnsafeRow, endKey: UnsafeRow, colFamilyName: String): Unit = txn.synchronized {
-    val family = writableFamily("deleteRange", colFamilyName)
-    deleteAll(family.number, range("deleteRange", family, Some(beginKey), Some(endKey)))
+    requireWritable("deleteRange")
+    if (beginKey == null) throw new IllegalStateException(s"Begin key cannot be null ($this)")
+    if (endKey == null) throw new IllegalStateException(s"End key cannot be null ($this)")
+    val family = families.toWrite("deleteRange", colFamilyName)
+    if (!family.spec.encoder.isInstanceOf[RangeKeyScanStateEncoderSpec]) {
+      throw new IllegalStateException(
+        s"deleteRange requires a RangeKeyScanStateEncoderSpec for ordered key encoding, column family " +
+          s"'$colFamilyName' of $this has another one")
+    }
+    val bounds = range("deleteRange", family, Some(beginKey), Some(endKey))
+    txn.deleteRange(family.number, bounds.lower, bounds.upper, bounds.whole)
   }
 
   // ---- column families ------------------------------------------------------------------------------------------
@@ -197,27 +187,20 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
       useMultipleValuesPerKey: Boolean,
       isInternal: Boolean): Unit = {
     require(Open, "createColFamilyIfAbsent")
-    dropped -= colFamilyName
-    provider.families.register(
-      FamilySpec(colFamilyName, keySchema, valueSchema, keyStateEncoderSpec, useMultipleValuesPerKey, isInternal))
+    txn.synchronized(families.create(
+      FamilySpec(colFamilyName, keySchema, valueSchema, keyStateEncoderSpec, useMultipleValuesPerKey, isInternal)))
   }
 
   /** Removes the family's rows and retires its state number; a family stored by an earlier program counts, too. */
   override def removeColFamilyIfExists(colFamilyName: String): Boolean = txn.synchronized {
-    require(Open, "remove_col_family")
     provider.families.checkName("remove_col_family", colFamilyName, internal = false)
-    val number = families.get(colFamilyName).map(_.number)
-      .orElse(provider.families.storedNumber(txn.begun, colFamilyName).filterNot(_ =>
-          everDropped.contains(colFamilyName)))
-    number.foreach { state =>
-      deleteAll(state, Bounds(KeyCodec.stateBound(state), KeyCodec.stateBound(state + 1), whole = true))
-      provider.families.dropState(txn.begun, colFamilyName)
+    requireWritable("remove_col_family")
+    val dropped = families.drop(colFamilyName)
+    dropped.flatten.foreach { state =>
+      txn.deleteRange(state, KeyCodec.stateBound(state), KeyCodec.stateBound(state + 1), whole = true)
       txn.drop(state)
-      dropped += colFamilyName
-      everDropped += colFamilyName
     }
-    families.remove(colFamilyName)
-    provider.families.unregister(colFamilyName) || number.isDefined
+    dropped.isDefined
   }
 
   // ---- the end --------------------------------------------------------------------------------------------------
@@ -226,6 +209,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   override def commit(): Long = txn.synchronized {
     require(Open, "commit")
     if (!canWrite) throw CkptErrors.lifecycle(s"$this was opened for reading and cannot be committed")
+    families.settle()
     val outcome = provider.commit(txn)
     txn.committed()
     status = Committed
@@ -244,13 +228,16 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   /** Ends a store that only read; does nothing when the transaction went on as a write store. */
   override def release(): Unit = if (!upgraded) abort()
 
-  override def metrics: StateStoreMetrics = {
-    if (report == null) throw CkptErrors.lifecycle(s"$this has no metrics before its commit")
-    report
+  /** Those of the commit; before it, how many rows the base version has. */
+  override def metrics: StateStoreMetrics = txn.synchronized {
+    if (report != null) report else CommitReport.beforeCommit(txn)
   }
 
   override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo = {
-    if (status != Committed) throw CkptErrors.lifecycle(s"$this has no checkpoint before its commit")
+    if (status != Committed) {
+      throw StateStoreErrors.stateStoreOperationOutOfOrder(
+        s"Cannot get checkpointInfo without committing the store ($this is $status)")
+    }
     val ids = provider.usesCheckpointIds
     StateStoreCheckpointInfo(
       id.partitionId, version + 1, if (ids) Some(txn.begun.newId) else None, if (ids) txn.begun.id else None)
@@ -265,7 +252,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     if (!closed) {
       closed = true
       txn.close()
-      provider.families.giveBackCodecs(codecs)
+      families.close()
       if (hasCommitted) provider.followBehind()
     }
   }
@@ -276,24 +263,40 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     throw StateStoreErrors.stateStoreOperationOutOfOrder(s"Cannot $operation after $status")
   }
 
-  private def nonNull(key: AnyRef): Unit =
-    if (key == null) throw CkptErrors.invalidInput("the key or the values of a state operation are null", "")
+  private def nonNull(key: UnsafeRow): Unit =
+    if (key == null) throw new IllegalStateException(s"Key cannot be null ($this)")
 
-  private def readable(operation: String, name: String): Family = {
-    if (status == Aborted) require(Open, operation)
-    txn.checkOpen()
-    families.getOrElseUpdate(
-      name, provider.families.family(operation, name, txn.begun, codecs, recreated = everDropped.contains(name)))
+  private def nonNullValues(operation: String, values: Array[UnsafeRow]): Unit = {
+    Predef.require(values != null, s"Cannot $operation a null value ($this)")
+    Predef.require(!values.contains(null), s"Cannot $operation a null value in the array ($this)")
   }
 
-  private def writableFamily(operation: String, name: String): Family = {
+  private def requireReadable(operation: String): Unit = {
+    if (status == Aborted) require(Open, operation)
+    txn.checkOpen()
+  }
+
+  private def requireWritable(operation: String): Unit = {
     require(Open, operation)
     if (!canWrite) throw CkptErrors.lifecycle(s"$operation: $this was opened for reading")
-    readable(operation, name)
+    txn.checkOpen()
+  }
+
+  /** The family if this version has one of this name; none, if it was named but never written. */
+  private def readable(operation: String, name: String): Option[Family] = {
+    requireReadable(operation)
+    families.toRead(operation, name)
+  }
+
+  private def described(operation: String, name: String): Family = {
+    requireReadable(operation)
+    families.described(operation, name)
   }
 
   private def multiple(operation: String, family: Family): Unit = if (!family.values.multiple) {
-    throw CkptErrors.unsupported(operation, s"column family '${family.spec.name}' holds one value a key")
+    throw new IllegalStateException(
+      s"$operation requires an encoder that supports multiple values for a single key: column family " +
+        s"'${family.spec.name}' of $this holds one value a key")
   }
 
   private def find(family: Family, key: UnsafeRow): Boolean = {
@@ -309,9 +312,9 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   private def wholeState(family: Family): Bounds = Bounds(family.keys.stateStart, family.keys.stateEnd, whole = true)
 
   private def prefix(operation: String, family: Family, key: UnsafeRow): Bounds = {
-    if (!family.keys.supportsPrefixScan) {
-      throw CkptErrors.unsupported(operation, s"the key encoder of '${family.spec.name}' has no prefix columns")
-    }
+    Predef.require(
+      family.keys.supportsPrefixScan,
+      s"$operation requires setting prefix key: the key encoder of '${family.spec.name}' of $this has no prefix columns")
     val length = family.keys.encodePrefix(key)
     val lower = java.util.Arrays.copyOf(family.keys.buffer, length)
     Bounds(lower, KeyCodec.behind(lower, length), whole = false)
@@ -319,7 +322,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
 
   private def range(operation: String, family: Family, start: Option[UnsafeRow], end: Option[UnsafeRow]): Bounds =
     family.keys match {
-      case ordered: OrderedKeyCodec if ordered.supportsRangeScan || operation == "deleteRange" =>
+      case ordered: OrderedKeyCodec if ordered.supportsRangeScan =>
         def bound(key: UnsafeRow): Array[Byte] = {
           val length = ordered.encodeBound(key)
           java.util.Arrays.copyOf(ordered.buffer, length)
@@ -328,34 +331,31 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
           start.map(bound).getOrElse(ordered.stateStart), end.map(bound).getOrElse(ordered.stateEnd),
           whole = start.isEmpty && end.isEmpty)
       case _ =>
-        throw CkptErrors.unsupported(operation, s"the key encoder of '${family.spec.name}' keeps no order")
+        throw new IllegalArgumentException(
+          s"$operation requires an encoder that supports range scanning: the key encoder of '${family.spec.name}' of " +
+            s"$this keeps no order")
     }
 
-  private def deleteAll(state: Int, bounds: Bounds): Unit = {
-    val cursor = txn.scan(state, bounds.lower, bounds.upper, bounds.whole)
-    try {
-      while (cursor.valid) {
-        if (!cursor.deleted) {
-          txn.remember(cursor.key)
-          txn.delete(cursor.key, cursor.key.length)
-        }
-        cursor.advance()
-      }
-    } finally {
-      cursor.close()
+  /** Rows of a range as they are now, whatever is written meanwhile; `all`: one pair for each of the values of a key.
+    * The pair is reused, its rows are not.
+    */
+  private def scan(operation: String, name: String, all: Boolean)(
+      boundsOf: Family => Bounds): StateStoreIterator[UnsafeRowPair] = txn.synchronized {
+    val family = described(operation, name)
+    if (all) multiple(operation, family)
+    val bounds = boundsOf(family)
+    if (readable(operation, name).isEmpty) {
+      new StateStoreIterator[UnsafeRowPair](Iterator.empty, () => ())
+    } else {
+      val cursor = txn.scan(family.number, bounds.lower, bounds.upper, bounds.whole)
+      val iterator = new RowIterator(cursor, family, txn, all)
+      new StateStoreIterator[UnsafeRowPair](
+        iterator.map { pair =>
+          validate(pair.key, pair.value)
+          pair
+        },
+        () => txn.synchronized(cursor.close()))
     }
-  }
-
-  /** Rows of a range; `all`: one pair for each of the values of a key. The pair is reused, its rows are not. */
-  private def rows(family: Family, bounds: Bounds, all: Boolean): StateStoreIterator[UnsafeRowPair] = {
-    val cursor = txn.scan(family.number, bounds.lower, bounds.upper, bounds.whole)
-    val iterator = new RowIterator(cursor, family, txn, all)
-    new StateStoreIterator[UnsafeRowPair](
-      iterator.map { pair =>
-        validate(pair.key, pair.value)
-        pair
-      },
-      () => txn.synchronized(cursor.close()))
   }
 
   private def validate(key: UnsafeRow, value: UnsafeRow): Unit = if (!validated) {

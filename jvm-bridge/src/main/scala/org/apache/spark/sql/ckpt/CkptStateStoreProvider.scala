@@ -13,6 +13,7 @@ import org.rocksdb.RocksDBException
 import org.apache.spark.{SparkEnv, TaskContext}
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
@@ -82,11 +83,25 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
       loadEmpty: Boolean): StateStore = {
     if (loadEmpty) throw CkptErrors.unsupported("a load of an empty store", "it rewrites state offline")
     askForSnapshot(forceSnapshotOnCommit)
-    new CkptStateStore(this, begin(version, beginCall(version, stateStoreCkptId, writes = true)), writable = true)
+    val txn = loading(version, stateStoreCkptId) {
+      begin(version, beginCall(version, stateStoreCkptId, writes = true))
+    }
+    new CkptStateStore(this, txn, writable = true)
   }
 
   override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore =
-    new CkptStateStore(this, begin(version, stateStoreCkptId), writable = false)
+    new CkptStateStore(this, loading(version, stateStoreCkptId)(begin(version, stateStoreCkptId)), writable = false)
+
+  /** Says by Spark's own conditions that there is no such version. */
+  private[ckpt] def loading(version: Long, id: Option[String])(load: => Transaction): Transaction = {
+    if (version < 0) throw QueryExecutionErrors.unexpectedStateStoreVersion(version)
+    try {
+      load
+    } catch {
+      case failure: CkptException if failure.isMissing =>
+        throw CkptErrors.missing(s"version $version${id.fold("")(" with id " + _)} of the $label", failure)
+    }
+  }
 
   override def upgradeReadStoreToWriteStore(
       readStore: ReadStateStore,
@@ -168,13 +183,15 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
       attempt += 1
       try {
         val begun = call
-        openReaderOrAbort(begun) match {
+        openReaderOrAbort(begun, attempt) match {
           case Some(reader) =>
-            val txn = new Transaction(begun, reader, engine.readers, cache, engine.budget, isCurrent)
+            val txn = new Transaction(
+              begun, reader, engine.readers, cache, engine.budget, isCurrent, reportDamage(begun, _))
             txn.loadMs = (System.nanoTime - started) / 1000000
             return txn
           case None =>
-            // Another attempt's commit moved the live database on in between: the next answer names a checkpoint.
+            // Another attempt's commit moved the live database on in between: the next answer names a checkpoint. Or
+            // the copy is damaged: it was reported, and the next answer names one that was restored.
             abort(begun)
             if (attempt >= MostBegins) {
               throw CkptErrors.lifecycle(
@@ -213,16 +230,16 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
 
   private def isCurrent(reader: Reader): Boolean = synchronized(!closed) && reader.path == lastLivePath
 
-  private def openReaderOrAbort(begun: Begun): Option[Reader] =
+  private def openReaderOrAbort(begun: Begun, attempt: Int): Option[Reader] =
     try {
-      openReader(begun)
+      openReader(begun, attempt)
     } catch {
       case failure: Throwable =>
         abort(begun)
         throw failure
     }
 
-  private def openReader(begun: Begun): Option[Reader] = {
+  private def openReader(begun: Begun, attempt: Int): Option[Reader] = {
     if (begun.live && lastLivePath != begun.path) {
       if (lastLivePath != null) engine.readers.forget(lastLivePath)
       lastLivePath = begun.path
@@ -239,12 +256,32 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
       } finally {
         if (!shown) reader.close()
       }
-      if (shown) Some(reader) else None
+      if (shown) {
+        Some(reader)
+      } else {
+        if (attempt >= MostMoves) reportDamage(begun, s"${begun.path} does not show its version marker")
+        None
+      }
     } catch {
       // A database that is being compacted may drop a file between its listing and its opening.
-      case failure: RocksDBException if begun.live =>
+      case failure: RocksDBException if begun.live && attempt == 1 =>
         logWarning(s"$label: ${begun.path} could not be opened as it was being changed: ${failure.getMessage}")
         None
+      case failure: RocksDBException =>
+        reportDamage(begun, failure)
+        None
+    }
+  }
+
+  /** Has the state server discard a local copy that cannot be read: the next begin gets one that was restored. */
+  private def reportDamage(begun: Begun, failure: RocksDBException): Unit = reportDamage(begun, failure.getMessage)
+
+  private def reportDamage(begun: Begun, failure: String): Unit = {
+    logWarning(s"$label: the local copy in ${begun.path} cannot be read: $failure")
+    if (begun.server.alive) {
+      tolerant(s"report of damage of $label") {
+        begun.server.call("report_damage", Json.obj().put("txn", begun.number).put("failure", failure))
+      }
     }
   }
 
@@ -293,6 +330,8 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
     val rows = request.putObject("rows")
     delta.foreach { sealedDelta =>
       files.add(DeltaFile)
+      request.putObject("seals").putObject(DeltaFile)
+        .put("bytes", sealedDelta.seal.bytes).put("xxh64", sealedDelta.seal.xxh64)
       sealedDelta.rowChanges.foreach { case (state, change) =>
         if (txn.counts(state)) rows.put(state.toString, change)
       }
@@ -407,5 +446,8 @@ private[ckpt] object CkptStateStoreProvider {
   /** The first column of the state of an operator with a function for each group (FlatMapGroupsWithStateExecHelper). */
   private val GroupState = "groupState"
   private val MostBegins = 5
+
+  /** So often at most a live database has moved on while a transaction on it began. */
+  private val MostMoves = 3
   private val StatefulPartitions = "spark.sql.streaming.internal.stateStore.partitions"
 }

@@ -26,6 +26,7 @@ private[ckpt] object CommitReport {
       Metrics.CatchUpTime -> txn.reader.takeCatchUpMs(),
       Metrics.Restores -> begun.path("restored").asLong,
       Metrics.ReplayedDeltas -> begun.path("replayed_deltas").asLong,
+      Metrics.DamagedCopies -> served.path("damaged_copies").asLong,
       Metrics.CacheHits -> txn.cacheHits,
       Metrics.CacheMisses -> txn.cacheMisses,
       Metrics.ExistenceReads -> txn.existenceReads,
@@ -48,6 +49,9 @@ private[ckpt] object CommitReport {
       Metrics.PlaceWait -> served.path("place_wait_ms").asLong,
       Metrics.SnapshotLag -> served.path("deltas_since_snapshot").asLong,
       Metrics.SnapshotLagBytes -> served.path("delta_bytes_since_snapshot").asLong,
+      Metrics.ScrubbedObjects -> served.path("scrubbed_objects").asLong,
+      Metrics.HealedObjects -> served.path("healed_objects").asLong,
+      Metrics.DamagedObjects -> served.path("damaged_objects").asLong,
       Metrics.Tables -> served.path("tables").asLong,
       Metrics.TableBytes -> served.path("table_bytes").asLong,
       Metrics.InternalRows -> internal.map(_.path("rows").asLong).sum,
@@ -58,6 +62,12 @@ private[ckpt] object CommitReport {
       external.map(_.path("rows").asLong).sum, cacheBytes + txn.writeSetBytes + blockCacheBytes,
       values ++ counters.map(counter => counter -> served.path(counter.name).asLong),
       forecast(id, served))
+  }
+
+  /** What there is to say before a commit: the rows of the base version, and the memory in use. */
+  def beforeCommit(txn: Transaction): StateStoreMetrics = {
+    val states = txn.begun.states.elements.asScala.filterNot(_.path("descriptor").path("internal").asBoolean)
+    StateStoreMetrics(states.map(_.path("rows").asLong).sum, txn.cacheBytes + txn.writeSetBytes, Map.empty, Map.empty)
   }
 
   /** A server that goes on with local copies does not know it before it has looked for snapshots. */

@@ -2,7 +2,7 @@ package org.apache.spark.sql.ckpt
 
 import java.util.Arrays
 
-import org.rocksdb.{AbstractRocksIterator, RocksIteratorInterface}
+import org.rocksdb.{AbstractRocksIterator, RocksDBException, RocksIteratorInterface}
 
 /** A position in one sorted source of rows: the database, a spilled run, or the write set in memory. */
 private[ckpt] trait Cursor {
@@ -33,27 +33,64 @@ private[ckpt] trait ForwardingCursor extends Cursor {
   override def valueLength: Int = row.valueLength
 }
 
-/** Written entries of a map, sorted by key when the scan began. */
-private[ckpt] final class MapCursor(map: ByteMap, entries: Array[Int]) extends Cursor {
-  private var at = 0
+/** Written entries of a map, with the values that they have when the scan begins, whatever is written meanwhile. */
+private[ckpt] final class MapCursor(map: ByteMap, ranges: Array[SortedEntries.Range]) extends Cursor {
+  private val snapshot = map.snapshot()
+  private val at = ranges.map(_.from)
+  private val order = ranges.indices.toArray // of the ranges that are not at their ends, by the keys they stand at
+  private var left = 0
   private var currentKey: Array[Byte] = _
+  ranges.indices.foreach { range =>
+    left += 1
+    settle(left - 1, -1)
+  }
   load()
 
-  override def valid: Boolean = at < entries.length
+  override def valid: Boolean = left > 0
   override def key: Array[Byte] = currentKey
-  override def deleted: Boolean = !map.hasValue(entries(at))
-  override def valueBase: Array[Byte] = map.valueSlab(entries(at))
-  override def valueFrom: Int = map.valueOffset(entries(at))
-  override def valueLength: Int = map.valueLength(entries(at))
-  override def close(): Unit = ()
-  override def wasThere: Boolean = map.wasThere(entries(at))
+  override def deleted: Boolean = !snapshot.hasValue
+  override def valueBase: Array[Byte] = snapshot.valueSlab
+  override def valueFrom: Int = snapshot.valueOffset
+  override def valueLength: Int = snapshot.valueLength
+  override def close(): Unit = snapshot.close()
+  override def wasThere: Boolean = map.wasThere(entry)
 
   override def advance(): Unit = {
-    at += 1
+    step()
     load()
   }
 
-  private def load(): Unit = currentKey = if (valid) map.key(entries(at)) else null
+  private def word(range: Int): Long = ranges(range).run(at(range))
+  private def entry: Int = word(order(0)).toInt
+
+  private def load(): Unit = {
+    if (left > 0) snapshot.at(entry)
+    currentKey = if (left > 0) map.key(entry) else null
+  }
+
+  private def step(): Unit = {
+    val range = order(0)
+    at(range) += 1
+    if (at(range) == ranges(range).until) {
+      left -= 1
+      System.arraycopy(order, 1, order, 0, left)
+    } else {
+      settle(0, 1)
+    }
+  }
+
+  /** Moves the range at `start` of the order in the given direction to where it belongs. */
+  private def settle(start: Int, direction: Int): Unit = {
+    val range = order(start)
+    var place = start
+    var next = place + direction
+    while (next >= 0 && next < left && SortedEntries.compare(map, word(order(next)), word(range)) * direction < 0) {
+      order(place) = order(next)
+      place = next
+      next += direction
+    }
+    order(place) = range
+  }
 }
 
 /** Rows of a map as they are when the scan begins. */
@@ -91,10 +128,12 @@ private[ckpt] final class MemoryCursor(map: ByteMap, entries: Array[Int]) extend
   private def load(): Unit = currentKey = if (valid) map.key(entries(at)) else null
 }
 
-/** Rows of a RocksDB iterator below `upper` (exclusive; null: to the end). `release` gets the iterator back. */
+/** Rows of a RocksDB iterator below `upper` (exclusive; null: to the end). `release` gets the iterator back; `onDamage`
+  * is told of a failure to read, which is raised.
+  */
 private[ckpt] class RocksCursor[I <: AbstractRocksIterator[_]](
     iterator: I, keyOf: I => Array[Byte], valueOf: I => Array[Byte], lower: Array[Byte], upper: Array[Byte],
-    release: I => Unit) extends Cursor {
+    release: I => Unit, onDamage: RocksDBException => Unit = _ => ()) extends Cursor {
   private var currentKey: Array[Byte] = _
   private var currentValue: Array[Byte] = _
   private var closed = false
@@ -126,8 +165,13 @@ private[ckpt] class RocksCursor[I <: AbstractRocksIterator[_]](
       if (upper != null && Arrays.compareUnsigned(currentKey, upper) >= 0) currentKey = null
       else currentValue = valueOf(iterator)
     } else {
-      iterator.status()
       currentKey = null
+      try iterator.status()
+      catch {
+        case failure: RocksDBException =>
+          onDamage(failure)
+          throw failure
+      }
     }
   }
 }

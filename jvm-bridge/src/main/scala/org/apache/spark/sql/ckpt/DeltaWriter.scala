@@ -7,8 +7,10 @@ import scala.collection.mutable
 
 import org.rocksdb.{Options => RocksOptions, _}
 
-/** What a sealed delta holds: changes of the row counts by state, rows written, bytes of the file. */
-private[ckpt] final case class SealedDelta(rowChanges: Map[Int, Long], rows: Long, bytes: Long)
+/** What a sealed delta holds: changes of the row counts by state, rows written, and the seal of the file. */
+private[ckpt] final case class SealedDelta(rowChanges: Map[Int, Long], rows: Long, seal: Seal) {
+  def bytes: Long = seal.bytes
+}
 
 /** Writes a write set as one sorted SST, the version marker first.
   *
@@ -34,7 +36,7 @@ private[ckpt] final class DeltaWriter(table: BlockBasedTableConfig, compression:
       if (writes.runs == 0) writes.states.foreach(state => writeState(writer, state, writes, counts))
       else writeMerged(writer, writes.sealing(), counts)
       writer.finish()
-      SealedDelta(counts.changes, counts.rows, path.toFile.length)
+      SealedDelta(counts.changes, counts.rows, Seal.of(path))
     } finally {
       writer.close()
       environment.close()

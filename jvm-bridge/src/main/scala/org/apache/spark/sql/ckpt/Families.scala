@@ -38,52 +38,50 @@ private[ckpt] final class Family(val spec: FamilySpec, val number: Int, storeNam
   val values = new ValueCodec(spec.valueSchema.length, spec.multipleValues)
 }
 
-/** The column families of one store: what Spark has registered, and what each transaction's base version holds.
+/** The column families that Spark has named to one store, whatever version or attempt it was for: how their rows are to
+  * be read. Which families there are is known by each transaction alone.
   *
   * `areSeveral`: whether Spark may register others beside `default`.
   */
-private[ckpt] final class Families(val areSeveral: Boolean, storeName: String, default: FamilySpec) {
+private[ckpt] final class Families(val areSeveral: Boolean, storeName: String, val default: FamilySpec) {
   import Families._
 
   private val specs = new ConcurrentHashMap[String, FamilySpec]
   private val idleCodecs = new ConcurrentLinkedQueue[Codecs]
   specs.put(default.name, default)
 
-  def names(begun: Begun): Set[String] =
-    specs.keySet.asScala.toSet ++ begun.states.elements.asScala.map(_.get("name").asText)
+  def remember(spec: FamilySpec): Unit = specs.put(spec.name, spec)
 
-  def register(spec: FamilySpec): Unit = {
-    checkName("create_col_family", spec.name, spec.internal)
-    specs.putIfAbsent(spec.name, spec)
-  }
-
-  /** Whether the family had been registered. */
-  def unregister(name: String): Boolean = specs.remove(name) != null
-
-  def checkName(operation: String, name: String, internal: Boolean): Unit = {
-    if (!areSeveral) throw StateStoreErrors.unsupportedOperationException(operation, "column families are disabled")
-    if (name == null || name.isEmpty || name.trim != name || name == StateStore.DEFAULT_COL_FAMILY_NAME) {
-      throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name)
-    }
-    if (!internal && name.startsWith("_")) {
-      throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name)
-    }
-  }
-
-  /** The number of a state that the base version holds. */
-  def storedNumber(begun: Begun, name: String): Option[Int] = stateOf(begun, name).map(_.get("number").asInt)
-
-  private def stateOf(begun: Begun, name: String): Option[JsonNode] = stateIn(begun.states, name)
-
-  private def stateIn(states: JsonNode, name: String): Option[JsonNode] =
-    states.elements.asScala.find(_.get("name").asText == name)
+  /** What Spark has said of `name` last, or null. */
+  def known(name: String): FamilySpec = specs.get(name)
 
   /** What Spark has registered under `name`. */
   def spec(operation: String, name: String): FamilySpec = {
-    val found = specs.get(name)
+    val found = known(name)
     if (found == null) throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name)
     found
   }
+
+  /** Refuses the name of a family to create or to remove, as Spark's own store does. */
+  def checkName(operation: String, name: String, internal: Boolean): Unit = {
+    checkSeveral(operation)
+    if (isInvalid(name) || name == StateStore.DEFAULT_COL_FAMILY_NAME && !internal) {
+      throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name)
+    }
+    if (!internal && name.startsWith("$")) throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name)
+  }
+
+  /** Refuses the name of a family to work with, as Spark's own store does. */
+  def checkUse(operation: String, name: String): Unit = if (name != StateStore.DEFAULT_COL_FAMILY_NAME) {
+    checkSeveral(operation)
+    if (isInvalid(name)) throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name)
+  }
+
+  private def checkSeveral(operation: String): Unit = if (!areSeveral) {
+    throw StateStoreErrors.unsupportedOperationException(operation, "multiple column families is disabled")
+  }
+
+  private def isInvalid(name: String): Boolean = name == null || name.isEmpty || name.trim != name
 
   /** The number that rows of `spec` have in a version with these states, if it has any; refuses another layout of them. */
   def numberIn(states: JsonNode, spec: FamilySpec): Option[Int] = stateIn(states, spec.name).map { state =>
@@ -100,24 +98,6 @@ private[ckpt] final class Families(val areSeveral: Boolean, storeName: String, d
   /** A family whose rows have `number`, to decode them. */
   def numbered(spec: FamilySpec, number: Int): Family = new Family(spec, number, storeName)
 
-  /** The column family for one transaction, its state number asked of the server when this version has none, has
-    * another descriptor of it, or the transaction has dropped the one it had (`recreated`).
-    */
-  def family(operation: String, name: String, begun: Begun, codecs: Codecs, recreated: Boolean): Family = {
-    val spec = this.spec(operation, name)
-    val descriptor = spec.descriptor
-    val stored = stateOf(begun, name).filter(state => !recreated && state.get("descriptor") == descriptor)
-    val number = stored.map(_.get("number").asInt).getOrElse {
-      val request = Json.obj().put("txn", begun.number).put("name", name)
-      request.set[ObjectNode]("descriptor", descriptor)
-      begun.server.call("create_state", request).get("number").asInt
-    }
-    codecs.getOrElseUpdate((name, number), new Family(spec, number, storeName))
-  }
-
-  def dropState(begun: Begun, name: String): Unit =
-    begun.server.call("drop_state", Json.obj().put("txn", begun.number).put("name", name))
-
   def takeCodecs(): Codecs = Option(idleCodecs.poll()).getOrElse(mutable.HashMap.empty)
   def giveBackCodecs(codecs: Codecs): Unit = idleCodecs.add(codecs)
 }
@@ -125,5 +105,8 @@ private[ckpt] final class Families(val areSeveral: Boolean, storeName: String, d
 private[ckpt] object Families {
 
   /** What one transaction at a time has of families that it has worked with. */
-  type Codecs = mutable.HashMap[(String, Int), Family]
+  type Codecs = mutable.HashMap[(FamilySpec, Int), Family]
+
+  def stateIn(states: JsonNode, name: String): Option[JsonNode] =
+    states.elements.asScala.find(_.get("name").asText == name)
 }

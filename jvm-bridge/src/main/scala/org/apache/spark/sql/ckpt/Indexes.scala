@@ -1,26 +1,8 @@
 package org.apache.spark.sql.ckpt
 
-import java.util.{Arrays, TreeMap}
+import java.util.Arrays
 
 import scala.collection.mutable
-
-/** The written entries of one state in key order, by range. */
-private[ckpt] final class OrderedIndex(map: ByteMap) {
-  private val entries = new TreeMap[Array[Byte], Integer]((left, right) => Arrays.compareUnsigned(left, right))
-
-  def add(entry: Int): Unit = entries.put(map.key(entry), entry)
-
-  /** Entries of [lower, upper) in key order; upper null: to the end of the state. */
-  def range(lower: Array[Byte], upper: Array[Byte]): Array[Int] = {
-    val found = mutable.ArrayBuilder.make[Int]
-    if (upper == null) {
-      entries.tailMap(lower, true).values.forEach(entry => found += entry.intValue)
-    } else if (Arrays.compareUnsigned(lower, upper) < 0) { // Spark asks for ranges that end before they begin
-      entries.subMap(lower, true, upper, false).values.forEach(entry => found += entry.intValue)
-    }
-    found.result()
-  }
-}
 
 /** The entries of one hashed state by prefix: chains by hash, which every prefix has.
   *
@@ -46,14 +28,17 @@ private[ckpt] final class HashIndex(map: ByteMap) {
     }
   }
 
-  /** Entries whose keys begin with `prefix`, in key order. */
-  def under(prefix: Array[Byte]): Array[Int] = {
+  /** Entries whose keys begin with `prefix`, in key order; null if more than `most` have its hash. */
+  def under(prefix: Array[Byte], most: Int): Array[Int] = {
     val hash = hashIn(prefix)
     val slot = slotOf(heads, hash)
     val found = mutable.ArrayBuilder.make[Long]
     var before = -1
+    var seen = 0
     var link = if (heads(slot) == 0) End else heads(slot).toInt
     while (link != End) {
+      seen += 1
+      if (seen > most) return null
       val entry = link - 1
       val next = links(entry)
       if (!map.hasValue(entry) && !map.isWritten(entry)) {

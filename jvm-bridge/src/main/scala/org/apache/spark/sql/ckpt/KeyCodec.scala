@@ -14,6 +14,8 @@ private[ckpt] abstract class KeyCodec(val number: Int) {
 
   def encode(key: UnsafeRow): Int
   def encodePrefix(prefix: UnsafeRow): Int
+
+  /** A row of its own: Spark's encoders use one for all that they decode, also for scans that are read in turns. */
   def decode(stored: Array[Byte]): UnsafeRow
 
   def supportsPrefixScan: Boolean
@@ -141,7 +143,7 @@ private[ckpt] final class PrefixKeyCodec(number: Int, encoder: RocksDBKeyStateEn
   override def encodePrefix(prefix: UnsafeRow): Int = frameHashed(hash(prefix), encoder.encodePrefixKey(prefix))
 
   override def decode(stored: Array[Byte]): UnsafeRow =
-    encoder.decodeKey(java.util.Arrays.copyOfRange(stored, KeyCodec.HashedHead, stored.length))
+    encoder.decodeKey(java.util.Arrays.copyOfRange(stored, KeyCodec.HashedHead, stored.length)).copy()
 }
 
 /** `state · Spark's order-preserving encoding · hash`: the hash must not disturb the order. */
@@ -159,5 +161,5 @@ private[ckpt] final class OrderedKeyCodec(number: Int, encoder: RocksDBKeyStateE
   def encodeBound(key: UnsafeRow): Int = frameOrdered(encoder.encodeKey(key))
 
   override def decode(stored: Array[Byte]): UnsafeRow = encoder.decodeKey(
-    java.util.Arrays.copyOfRange(stored, KeyCodec.StateBytes, stored.length - KeyCodec.HashBytes))
+    java.util.Arrays.copyOfRange(stored, KeyCodec.StateBytes, stored.length - KeyCodec.HashBytes)).copy()
 }

@@ -16,15 +16,16 @@ private[ckpt] final class KnownPrefixes(writes: WriteSet) {
   private var recentIn = writes.map
 
   /** Rows of `prefix` as the transaction sees them now, if all of them are in memory; else null. */
-  def rows(state: Int, prefix: Array[Byte]): Cursor =
-    if (isOn && isMarked(prefix)) {
+  def rows(state: Int, prefix: Array[Byte]): Cursor = {
+    val found = if (isOn && isMarked(prefix)) writes.map.underPrefix(state, prefix, MostInMemory) else null
+    if (found == null) {
+      null
+    } else {
       remember(prefix)
-      val found = writes.map.underPrefix(state, prefix)
       found.foreach(writes.map.used)
       new MemoryCursor(writes.map, found)
-    } else {
-      null
     }
+  }
 
   /** A cursor that passes `rows` of the base version on, all of `prefix`, and keeps them in memory if they are few. */
   def recording(prefix: Array[Byte], rows: Cursor): Cursor = if (isOn) new Recorder(prefix, rows) else rows
@@ -100,6 +101,9 @@ private[ckpt] object KnownPrefixes {
   private final val Slots = 256
   private final val MostRows = 64
   private final val MostBytes = 4 << 10
+
+  /** Rows that were written since may be many: from here on a scan of the database costs less than to sort them. */
+  private final val MostInMemory = 512
 
   /** No state has this number. */
   final val MarkState = 0xffff

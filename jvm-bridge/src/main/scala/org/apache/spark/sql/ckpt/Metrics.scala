@@ -18,6 +18,7 @@ private[ckpt] object Metrics {
   val CatchUpTime = time("ckptCatchUpTimeMs", "time in which views of local databases caught up")
   val Restores = sum("ckptRestores", "stores restored from the remote place")
   val ReplayedDeltas = sum("ckptReplayedDeltas", "deltas applied while restoring")
+  val DamagedCopies = sum("ckptDamagedCopies", "local copies that were discarded as damaged")
   val CacheHits = sum("ckptCacheHits", "reads answered by the near cache")
   val CacheMisses = sum("ckptCacheMisses", "reads answered by the database")
   val ExistenceReads = sum("ckptExistenceReads", "writes of keys that were not read before")
@@ -39,6 +40,9 @@ private[ckpt] object Metrics {
   val PlaceWait = time("ckptPlaceWaitTimeMs", "time of requests that had to be repeated as a place did not answer")
   val SnapshotLag = sum("ckptDeltasSinceSnapshot", "deltas since the newest snapshots")
   val SnapshotLagBytes = size("ckptDeltaBytesSinceSnapshot", "bytes of deltas since the newest snapshots")
+  val ScrubbedObjects = sum("ckptScrubbedObjects", "stored objects that were read again")
+  val HealedObjects = sum("ckptHealedObjects", "damaged stored objects that were written again from a local copy")
+  val DamagedObjects = sum("ckptDamagedObjects", "stored objects that are damaged and could not be written again")
   val Tables = sum("ckptTableFiles", "table files of the local databases")
   val TableBytes = size("ckptTableBytes", "bytes of table files of the local databases")
   val DeltaBytes = size("ckptDeltaBytes", "bytes of the delta object")
@@ -57,11 +61,10 @@ private[ckpt] object Metrics {
   def isCounter(name: String): Boolean = name.contains("/")
 
   val all: Seq[StateStoreCustomMetric] = Seq(
-    LoadTime, CatchUpTime, Restores, ReplayedDeltas, CacheHits, CacheMisses, ExistenceReads, WrittenRows, ExpiredRows,
-    FiredTimers,
-    LateRows, SpilledRuns, SealTime, ServerTime, UploadTime, IngestTime, DeltaBytes, WriteRequests, ReadRequests,
-    ListRequests, DeleteRequests, UploadedBytes, DownloadedBytes, PlaceWait, SnapshotLag, SnapshotLagBytes, Tables,
-    TableBytes, InternalRows, CacheBytes, WriteSetBytes)
+    LoadTime, CatchUpTime, Restores, ReplayedDeltas, DamagedCopies, CacheHits, CacheMisses, ExistenceReads, WrittenRows,
+    ExpiredRows, FiredTimers, LateRows, SpilledRuns, SealTime, ServerTime, UploadTime, IngestTime, DeltaBytes, WriteRequests, ReadRequests,
+    ListRequests, DeleteRequests, UploadedBytes, DownloadedBytes, PlaceWait, SnapshotLag, SnapshotLagBytes,
+    ScrubbedObjects, HealedObjects, DamagedObjects, Tables, TableBytes, InternalRows, CacheBytes, WriteSetBytes)
 
   /** Of one store: Spark shows the largest ones, as `ckptRestoreForecastMs.partition_<number>_<store>`. */
   final case class RestoreForecast(

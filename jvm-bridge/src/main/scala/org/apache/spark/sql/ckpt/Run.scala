@@ -1,17 +1,20 @@
 package org.apache.spark.sql.ckpt
 
-import java.nio.file.Path
+import java.nio.file.{Files, Path}
 
 import org.rocksdb.{Options => RocksOptions, _}
 
 /** A sorted run of a write set that outgrew its memory: an SST in the staging folder, read by this transaction alone.
   *
   * A record is one byte (bit 0: deleted; bit 1: the base version has the key) and the value: a tombstone has no room for
-  * the second. A filter of one bit per hash keeps most look-ups of other keys away from the file.
+  * the second. A filter of one bit per hash keeps most look-ups of other keys away from the file. `level`: how many
+  * times its rows were merged.
   */
-private[ckpt] final class Run(reader: SstFileReader, filter: Array[Long]) {
+private[ckpt] final class Run(path: Path, reader: SstFileReader, filter: Array[Long], val rows: Int, val level: Int) {
   private val options = new ReadOptions
   private lazy val lookups = reader.newIterator(options)
+  private var cursors = 0
+  private var retired = false
 
   /** The record of `key`, or null. */
   def find(key: Array[Byte], length: Int, hash: Int): Array[Byte] = {
@@ -26,11 +29,32 @@ private[ckpt] final class Run(reader: SstFileReader, filter: Array[Long]) {
     }
   }
 
-  def cursor(lower: Array[Byte], upper: Array[Byte]): RunCursor = new RunCursor(
-    new RocksCursor[SstFileReaderIterator](reader.newIterator(options), _.key, _.value, lower, upper, _.close()))
+  def cursor(lower: Array[Byte], upper: Array[Byte]): RunCursor = {
+    cursors += 1
+    new RunCursor(
+      new RocksCursor[SstFileReaderIterator](
+        reader.newIterator(options), _.key, _.value, lower, upper,
+        iterator => {
+          iterator.close()
+          cursors -= 1
+          if (retired && cursors == 0) closeReader()
+        }))
+  }
 
+  /** Ends the run and removes its file; the cursors that are open go on. */
+  def retire(): Unit = {
+    Files.delete(path)
+    close()
+  }
+
+  /** The file stays. */
   def close(): Unit = {
     lookups.close()
+    retired = true
+    if (cursors == 0) closeReader()
+  }
+
+  private def closeReader(): Unit = {
     options.close()
     reader.close()
   }
@@ -54,19 +78,46 @@ private[ckpt] object Run {
   def deleted(record: Array[Byte]): Boolean = (record(0) & 1) != 0
   def wasThere(record: Array[Byte]): Boolean = (record(0) & 2) != 0
 
-  def write(path: Path, options: RocksOptions, map: ByteMap, sorted: Array[Int]): Run = {
-    val filter = new Array[Long](math.max(1, Integer.highestOneBit(sorted.length) * 2 * 8 / 64))
-    val environment = new EnvOptions
-    val writer = new SstFileWriter(environment, options)
-    try {
-      writer.open(path.toString)
+  /** Writes entries of a map that are in key order. */
+  def write(path: Path, options: RocksOptions, map: ByteMap, sorted: Array[Int]): Run =
+    make(path, options, sorted.length, level = 0) { add =>
       sorted.foreach { entry =>
         val length = math.max(0, map.valueLength(entry))
         val record = new Array[Byte](HeadBytes + length)
         record(0) = ((if (map.wasThere(entry)) 2 else 0) | (if (map.hasValue(entry)) 0 else 1)).toByte
         if (length > 0) System.arraycopy(map.valueSlab(entry), map.valueOffset(entry), record, HeadBytes, length)
-        writer.put(map.key(entry), record)
-        add(filter, map.hash(entry))
+        add(map.key(entry), map.hash(entry), record)
+      }
+    }
+
+  /** Writes what `runs`, the oldest first, have together. */
+  def merge(path: Path, options: RocksOptions, runs: Seq[Run]): Run =
+    make(path, options, runs.map(_.rows).sum, runs.map(_.level).max + 1) { add =>
+      val newestFirst = runs.reverseIterator.map(_.cursor(Array.emptyByteArray, null): Cursor).toArray
+      val rows = new MergedCursor(newestFirst, _ => ())
+      try {
+        while (rows.valid) {
+          add(rows.key, ByteMap.hash(rows.key, rows.key.length), rows.valueBase) // of a run that is the whole record
+          rows.advance()
+        }
+      } finally {
+        rows.close()
+      }
+    }
+
+  /** Makes a run of the records that `fill` adds, no more than `most`. */
+  private def make(path: Path, options: RocksOptions, most: Int, level: Int)(
+      fill: ((Array[Byte], Int, Array[Byte]) => Unit) => Unit): Run = {
+    val filter = new Array[Long](math.max(1, Integer.highestOneBit(math.min(most, MostFiltered)) * 2 * 8 / 64))
+    val environment = new EnvOptions
+    val writer = new SstFileWriter(environment, options)
+    var rows = 0
+    try {
+      writer.open(path.toString)
+      fill { (key, hash, record) =>
+        writer.put(key, record)
+        add(filter, hash)
+        rows += 1
       }
       writer.finish()
     } finally {
@@ -75,8 +126,11 @@ private[ckpt] object Run {
     }
     val reader = new SstFileReader(options)
     reader.open(path.toString)
-    new Run(reader, filter)
+    new Run(path, reader, filter, rows, level)
   }
+
+  /** A filter has no more bits than an Int counts. */
+  private final val MostFiltered = 1 << 26
 
   private def add(filter: Array[Long], hash: Int): Unit = {
     val bit = spread(hash) & (filter.length * 64 - 1)

@@ -1,6 +1,6 @@
 package org.apache.spark.sql.ckpt
 
-import java.io.{BufferedReader, InputStreamReader, OutputStreamWriter}
+import java.io.OutputStreamWriter
 import java.net.InetAddress
 import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.Path
@@ -36,7 +36,8 @@ trait StateServerRpc {
   */
 private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gateway: ClientServer) extends Logging {
   private val callers = StateServer.callers()
-  private val entrusted = scala.collection.mutable.HashMap.empty[Map[String, String], Int]
+  private val entrusted = scala.collection.mutable.LinkedHashMap.empty[Map[String, String], Int]
+  private var entrustedEver = 0
 
   def alive: Boolean = process.isAlive
 
@@ -61,9 +62,12 @@ private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gat
   def entrust(secrets: Map[String, String]): Int = entrusted.synchronized {
     entrusted.getOrElse(
       secrets, {
-        val number = entrusted.size
+        val number = entrustedEver
         write(Json.obj().put("number", number).set[ObjectNode]("secrets", Json.strings(secrets)))
+        entrustedEver += 1
         entrusted.put(secrets, number)
+        // Keys may change for ever. Those that are asked for again are given again, under another number.
+        if (entrusted.size > StateServer.SecretsKept) entrusted.remove(entrusted.head._1)
         number
       })
   }
@@ -102,9 +106,15 @@ private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gat
 private[ckpt] object StateServer extends Logging {
   private val Callers = 32
   private val StopSeconds = 5L
+  private val SecretsKept = 64
 
-  /** As `-m` does, but for the working folder, whose files are the user's: none may stand for a module of Python. */
-  private val Program = "import sys; sys.path[:1] = [path for path in sys.path[:1] if path]; import runpy; " +
+  /** As `-m` does, but for the working folder, whose files are the user's: none may stand for a module of Python. What
+    * was written to stdout before, by whatever the interpreter loads first, ends with its line.
+    */
+  private val Program = "import sys; sys.stdout.write(chr(10)); sys.stdout.flush(); " +
+    "sys.version_info >= (3, 10) or " +
+    "sys.exit('pyspark-ckpt needs Python 3.10 or newer, this is ' + sys.version.split()[0]); " +
+    "sys.path[:1] = [path for path in sys.path[:1] if path]; import runpy; " +
     "runpy.run_module(sys.argv[1], run_name='__main__', alter_sys=True)"
   private val Module = "pyspark_ckpt.state_store"
 
@@ -133,10 +143,12 @@ private[ckpt] object StateServer extends Logging {
             s"set ${Settings.Prefix}python to a Python in which pyspark-ckpt is installed", false, failure)
       }
     val token = newToken()
-    val log = new ServerLog(process.getErrorStream)
+    val log = new ServerLog(new BoundedLines(process.getErrorStream, BoundedLines.MostBytes), "ckpt-state-server-log")
     log.start()
     try {
-      val hello = greet(process, settings, token, home, log)
+      val stdout = new BoundedLines(process.getInputStream, BoundedLines.MostBytes)
+      val hello = greet(process, settings, token, home, log, stdout)
+      new ServerLog(stdout, "ckpt-state-server-stdout").start() // a pipe that nobody reads would stop who writes to it
       val gateway = new ClientServer.ClientServerBuilder()
         .javaPort(0).javaAddress(Loopback).autoStartJavaServer(false)
         .pythonPort(hello.get("port").asInt).pythonAddress(Loopback)
@@ -152,37 +164,27 @@ private[ckpt] object StateServer extends Logging {
     }
   }
 
-  private def greet(process: Process, settings: Settings, token: String, home: Path, log: ServerLog): JsonNode = {
+  private def greet(
+      process: Process,
+      settings: Settings,
+      token: String,
+      home: Path,
+      log: ServerLog,
+      stdout: BoundedLines): JsonNode = {
     val request = Json.obj()
     request.put("protocol", 1).put("token", token).put("local_dir", home.toString)
       .put("memory_bytes", settings.budget.serverBytes)
     request.set[ObjectNode]("options", Json.strings(settings.options))
     val in = new OutputStreamWriter(process.getOutputStream, UTF_8)
-    val out = new BufferedReader(new InputStreamReader(process.getInputStream, UTF_8))
-    val line =
-      try {
-        in.write(Json.mapper.writeValueAsString(request) + "\n")
-        in.flush() // The stream stays open: its end tells the server that this JVM is gone.
-        Deadline.read(out, settings.startTimeoutSeconds)
-      } catch {
-        case _: java.io.IOException => null
-      }
-    if (line == null) {
-      process.destroyForcibly()
-      process.waitFor(5, TimeUnit.SECONDS)
-      val last = log.last
-      val hint =
-        if (last.contains("No module named")) {
-          s"install pyspark-ckpt into that Python on every executor, or set ${Settings.Prefix}python to one that has it"
-        } else {
-          s"see the executor's log; ${Settings.Prefix}python chooses the Python"
-        }
-      throw new CkptException(
-        "LifecycleError",
-        s"the state server did not start with the Python '${settings.python}'" + (if (last.isEmpty) "" else s": $last"),
-        hint, false, null)
+    try {
+      in.write(Json.mapper.writeValueAsString(request) + "\n")
+      in.flush() // The stream stays open: its end tells the server that this JVM is gone.
+    } catch {
+      case _: java.io.IOException => () // it has ended, and its output says why
     }
-    val hello = Json.mapper.readTree(line)
+    val greeting = new Greeting(stdout)
+    val hello = greeting.await(settings.startTimeoutSeconds)
+      .getOrElse(throw notStarted(process, settings, log, greeting))
     if (hello.has("error")) throw Json.error(hello.get("error"))
     if (hello.path("protocol").asInt != 1) {
       throw CkptErrors.lifecycle(
@@ -192,46 +194,40 @@ private[ckpt] object StateServer extends Logging {
     hello
   }
 
+  /** Ends a server that has not said hello, and says why it has not, as far as can be seen. */
+  private def notStarted(
+      process: Process,
+      settings: Settings,
+      log: ServerLog,
+      greeting: Greeting): CkptException = {
+    val ended = process.waitFor(1, TimeUnit.SECONDS)
+    process.destroyForcibly()
+    process.waitFor(5, TimeUnit.SECONDS)
+    log.join(1000)
+    val how =
+      if (ended) s"ended with status ${process.exitValue} before it said where it listens"
+      else s"did not say within ${settings.startTimeoutSeconds} s where it listens"
+    val written = Seq("stderr" -> log.last, "stdout" -> greeting.others).collect {
+      case (name, lines) if lines.nonEmpty => s"; its $name: ${lines.mkString("\n")}"
+    }.mkString
+    val option = s"${Settings.Prefix}python"
+    val hint =
+      if (log.last.exists(_.contains("No module named"))) {
+        s"install pyspark-ckpt into that Python on every executor, or set $option to one that has it"
+      } else if (!ended) {
+        s"see whether that Python starts by itself, set $option to another one, or raise ${Settings.Prefix}startTimeout"
+      } else {
+        s"see whether '${settings.python} -m pyspark_ckpt --help' works on that machine, or set $option to another one"
+      }
+    new CkptException(
+      "LifecycleError", s"the state server did not start with the Python '${settings.python}': it $how$written",
+      hint, false, null)
+  }
+
   private def newToken(): String = {
     val bytes = new Array[Byte](32)
     new SecureRandom().nextBytes(bytes)
     Base64.getUrlEncoder.withoutPadding.encodeToString(bytes)
-  }
-}
-
-/** Carries the server's log lines (JSON, one a line) into this JVM's log, with their level and store. */
-private[ckpt] final class ServerLog(stream: java.io.InputStream) extends Thread("ckpt-state-server-log") with Logging {
-  @volatile var last: String = ""
-  setDaemon(true)
-
-  override def run(): Unit = {
-    val lines = new BufferedReader(new InputStreamReader(stream, UTF_8))
-    var line = lines.readLine()
-    while (line != null) {
-      carry(line)
-      line = lines.readLine()
-    }
-  }
-
-  private def carry(line: String): Unit = {
-    val entry = if (line.startsWith("{")) Json.tryParse(line) else None
-    entry match {
-      case Some(json) =>
-        val text = json.path("store").asText("") match {
-          case "" => json.path("message").asText
-          case store => s"[$store] ${json.path("message").asText}"
-        }
-        last = text
-        json.path("level").asText match {
-          case "ERROR" | "CRITICAL" => logError(text)
-          case "WARNING" => logWarning(text)
-          case "DEBUG" => logDebug(text)
-          case _ => logInfo(text)
-        }
-      case None =>
-        last = line
-        logWarning(line)
-    }
   }
 }
 
@@ -266,23 +262,6 @@ private[ckpt] object Uninterrupted {
     } finally {
       if (interrupted) Thread.currentThread().interrupt()
     }
-  }
-}
-
-/** Reads one line, but not for ever. */
-private[ckpt] object Deadline {
-  def read(reader: BufferedReader, seconds: Long): String = {
-    @volatile var line: String = null
-    val thread = new Thread(
-      () =>
-        line =
-          try reader.readLine()
-          catch { case _: java.io.IOException => null },
-      "ckpt-state-server-hello")
-    thread.setDaemon(true)
-    thread.start()
-    thread.join(seconds * 1000)
-    line
   }
 }
 

@@ -6,7 +6,7 @@ import java.util.Arrays
 import scala.collection.mutable
 
 import com.fasterxml.jackson.databind.JsonNode
-import org.rocksdb.RocksIterator
+import org.rocksdb.{RocksDBException, RocksIterator}
 
 /** What the state server answered to `begin`; the transaction lives in that `server` and nowhere else. */
 private[ckpt] final class Begun(val server: StateServer, answer: JsonNode) {
@@ -33,6 +33,7 @@ private[ckpt] final class Begun(val server: StateServer, answer: JsonNode) {
 /** One transaction's rows: reads of one version through a reader under the write set, and the sealed delta.
   *
   * A look-up leaves its value in `valueBase`, from `valueFrom`, `valueLength` long; those bytes never change.
+  * `onDamage` is told when the database cannot be read, which is raised, too.
   * Not thread-safe: callers hold its lock.
   */
 private[ckpt] final class Transaction(
@@ -41,7 +42,8 @@ private[ckpt] final class Transaction(
     readers: Readers,
     cache: NearCache,
     budget: MemoryBudget,
-    keepReader: Reader => Boolean) {
+    keepReader: Reader => Boolean,
+    onDamage: RocksDBException => Unit) {
 
   private val lent = cache.lend(begun.tag)
   private val writes = new WriteSet(lent, begun.staging, readers.runOptions, budget)
@@ -77,8 +79,7 @@ private[ckpt] final class Transaction(
     val entry =
       if (known < 0) {
         cacheMisses += 1
-        val size = readDatabase(key, length)
-        writes.remember(key, length, hash, if (size < 0) null else scratch, size)
+        load(key, length, hash)
       } else {
         if (!writes.map.isWritten(known)) cacheHits += 1
         known
@@ -97,7 +98,31 @@ private[ckpt] final class Transaction(
   def put(key: Array[Byte], length: Int, base: AnyRef, offset: Long, size: Int): Unit =
     writes.put(entryForWrite(key, length), base, offset, size)
 
+  /** Adds bytes to the end of a row's value, or makes the row of them. */
+  def append(key: Array[Byte], length: Int, bytes: Array[Byte]): Unit = {
+    val hash = ByteMap.hash(key, length)
+    val known = writes.find(key, length, hash)
+    val entry = if (known >= 0) known else load(key, length, hash)
+    writes.extend(entry, bytes, bytes.length)
+  }
+
   def delete(key: Array[Byte], length: Int): Unit = writes.delete(entryForWrite(key, length))
+
+  /** Deletes all rows of [lower, upper). */
+  def deleteRange(state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean): Unit = {
+    checkOpen()
+    writes.deleteWritten(state, lower, upper)
+    val below = writes.spilledCursors(lower, upper) :+ rangeScan(lower, upper, whole)
+    val rows = new MergedCursor(below.toArray, _ => ())
+    try {
+      while (rows.valid) {
+        if (!rows.deleted) writes.deleteBelow(rows.key, rows.wasThere)
+        rows.advance()
+      }
+    } finally {
+      rows.close()
+    }
+  }
 
   /** Rows of [lower, upper) as this transaction sees them now, in key order. The caller closes it. */
   def scan(state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean): Cursor = {
@@ -128,7 +153,7 @@ private[ckpt] final class Transaction(
 
   private def rowsOf(
       iterator: RocksIterator, lower: Array[Byte], upper: Array[Byte], release: RocksIterator => Unit): Cursor =
-    new RocksCursor[RocksIterator](iterator, _.key, _.value, lower, upper, release)
+    new RocksCursor[RocksIterator](iterator, _.key, _.value, lower, upper, release, onDamage)
 
   /** Tells that a scan has just shown `key` from the base or the write set: a removal need not look again. */
   def remember(key: Array[Byte]): Unit = scanned(ByteMap.hash(key, key.length) & (scanned.length - 1)) = key
@@ -189,16 +214,27 @@ private[ckpt] final class Transaction(
     }
   }
 
-  /** Reads a row of the base version into `scratch`. Its size, or -1. */
-  private def readDatabase(key: Array[Byte], length: Int): Int = {
-    val size = reader.db.get(reader.family, reader.readOptions, key, 0, length, scratch, 0, scratch.length)
-    if (size > scratch.length) {
-      scratch = new Array[Byte](size)
-      reader.db.get(reader.family, reader.readOptions, key, 0, length, scratch, 0, size)
-    } else {
-      size
-    }
+  /** Takes a row of the base version into memory, or that it has none. */
+  private def load(key: Array[Byte], length: Int, hash: Int): Int = {
+    val size = readDatabase(key, length)
+    writes.remember(key, length, hash, if (size < 0) null else scratch, size)
   }
+
+  /** Reads a row of the base version into `scratch`. Its size, or -1. */
+  private def readDatabase(key: Array[Byte], length: Int): Int =
+    try {
+      val size = reader.db.get(reader.family, reader.readOptions, key, 0, length, scratch, 0, scratch.length)
+      if (size > scratch.length) {
+        scratch = new Array[Byte](size)
+        reader.db.get(reader.family, reader.readOptions, key, 0, length, scratch, 0, size)
+      } else {
+        size
+      }
+    } catch {
+      case failure: RocksDBException =>
+        onDamage(failure)
+        throw failure
+    }
 }
 
 private[ckpt] object Transaction {

@@ -32,11 +32,10 @@ private[ckpt] final class ValueCodec(columns: Int, val multiple: Boolean) {
     }
   }
 
-  /** The stored form of `values`, behind the `existing` bytes. */
-  def append(existing: Array[Byte], from: Int, length: Int, values: Array[UnsafeRow]): Array[Byte] = {
-    val result = new Array[Byte](length + values.iterator.map(_.getSizeInBytes + 4).sum)
-    if (length > 0) System.arraycopy(existing, from, result, 0, length)
-    var at = length
+  /** The stored form of `values`: that of several lists is theirs, one after the other. */
+  def encode(values: Array[UnsafeRow]): Array[Byte] = {
+    val result = new Array[Byte](values.iterator.map(_.getSizeInBytes + 4).sum)
+    var at = 0
     values.foreach { value =>
       val size = value.getSizeInBytes
       Platform.putInt(result, Platform.BYTE_ARRAY_OFFSET + at, Integer.reverseBytes(size))

@@ -1,7 +1,6 @@
 package org.apache.spark.sql.ckpt
 
-import java.nio.file.{Files, Path}
-import java.util.Arrays
+import java.nio.file.Path
 
 import scala.collection.mutable
 
@@ -11,8 +10,8 @@ import org.rocksdb.{Options => RocksOptions}
   *
   * An entry that was written says whether the base version had its key, so that row counts are exact with no read per
   * write. When all of it outgrows the budgets of near cache and write set, entries that were not used lately are
-  * forgotten; when the writes alone do, they are spilled as one sorted run. Both make entry numbers void. Not
-  * thread-safe.
+  * forgotten; when the present values of what was written alone do, they are spilled as one sorted run. Both make entry
+  * numbers void. A scan shows what was there when it began. Not thread-safe.
   *
   * `lent`: the rows of the near cache, or null, in which case little of what is read is kept.
   */
@@ -20,12 +19,12 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
   import WriteSet._
 
   private var entries = if (lent == null) new ByteMap else lent
-  private val byState = mutable.TreeMap.empty[Int, Entries]
+  private val byState = mutable.TreeMap.empty[Int, SortedEntries]
   private var lastState = NoState
-  private var lastEntries: Entries = _
-  private val spilled = mutable.ArrayBuffer.empty[Run]
-  private val indexes = mutable.HashMap.empty[Int, OrderedIndex]
+  private var lastEntries: SortedEntries = _
+  private val spilled = new Runs(staging, runOptions)
   private var written = 0L
+  private var largest = 0L
   private var roof = 0L
   private var shrunkTo = 0L
   private var nextLook = 0L
@@ -35,7 +34,12 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
   entries.beginEpoch()
 
   def map: ByteMap = entries
-  def runs: Int = spilled.length
+
+  /** How many runs were spilled. */
+  def runs: Int = spilled.spilled
+
+  /** How many files of them are open. */
+  def openRuns: Int = spilled.length
   def isEmpty: Boolean = spilled.isEmpty && byState.isEmpty
 
   /** Whether what is read stays in memory for the next transaction. */
@@ -76,22 +80,58 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
 
   def put(entry: Int, base: AnyRef, offset: Long, length: Int): Unit = {
     touch(entry)
+    val before = entries.entryBytes(entry)
     entries.put(entry, base, offset, length)
-    written += length
+    count(entry, before)
+    keepToBudget()
+  }
+
+  /** Adds `length` bytes to the end of the value, or to none. */
+  def extend(entry: Int, bytes: Array[Byte], length: Int): Unit = {
+    touch(entry)
+    val before = entries.entryBytes(entry)
+    entries.extend(entry, bytes, length)
+    count(entry, before)
     keepToBudget()
   }
 
   def delete(entry: Int): Unit = {
     touch(entry)
+    val before = entries.entryBytes(entry)
     entries.delete(entry)
+    count(entry, before)
     keepToBudget()
   }
 
-  /** Spills or forgets what is too much; entry numbers are void behind it. */
+  /** Deletes the written rows in [lower, upper) that are in memory. */
+  def deleteWritten(state: Int, lower: Array[Byte], upper: Array[Byte]): Unit =
+    byState.get(state).foreach(_.ranges(lower, upper).foreach { range =>
+      var i = range.from
+      while (i < range.until) {
+        val entry = range.run(i).toInt
+        if (entries.hasValue(entry)) {
+          val before = entries.entryBytes(entry)
+          entries.delete(entry)
+          count(entry, before)
+        }
+        i += 1
+      }
+    })
+
+  /** Deletes the row of a key that the base version, or a spilled run, has; nothing, if memory has it as written. */
+  def deleteBelow(key: Array[Byte], wasThere: Boolean): Unit = {
+    val hash = ByteMap.hash(key, key.length)
+    val known = entries.find(key, key.length, hash)
+    if (known < 0) delete(insert(key, key.length, hash, wasThere))
+    else if (!entries.isWritten(known)) delete(known)
+  }
+
+  /** Spills or forgets what is too much; entry numbers are void after it. */
   def keepToBudget(): Unit = if (written > nextLook || entries.bytes > roof) {
     val room = cacheBytes + budget.bytesPerWriteSet
-    // Forgetting what was read is cheaper than spilling what was written. A quarter is for the free room of tables.
-    if (!sealedForGood && written > room - room / 4) {
+    // Forgetting what was read is cheaper than spilling what was written. A quarter is for the free room of tables. A
+    // value that has outgrown all this is in memory whenever it is used: to spill it each time would help nobody.
+    if (!sealedForGood && written > math.max(room - room / 4, 2 * largest)) {
       spill()
     } else if (roof > 0 && entries.bytes > roof) {
       shrink(cacheBytes / 2)
@@ -106,17 +146,29 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
   def seal(): Unit = sealedForGood = true
 
   /** Cursors over the written rows in [lower, upper), newest first. `whole`: the range is one state. */
-  def cursors(state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean): Seq[Cursor] = {
-    val inMemory = if (whole) writtenOf(state) else indexed(state, lower, upper)
-    new MapCursor(entries, inMemory) +: spilled.reverseIterator.map(_.cursor(lower, upper)).toSeq
-  }
+  def cursors(state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean): Seq[Cursor] =
+    inMemory(state, lower, upper, whole).toSeq ++ spilled.cursors(lower, upper)
+
+  /** Cursors over what was spilled of [lower, upper), newest first. */
+  def spilledCursors(lower: Array[Byte], upper: Array[Byte]): Seq[Cursor] = spilled.cursors(lower, upper)
+
+  private def inMemory(state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean): Option[Cursor] =
+    byState.get(state).flatMap { sorted =>
+      val few = if (whole || KeyCodec.isOrdered(state)) null else entries.underPrefix(state, lower, MostByHash)
+      if (few != null) {
+        val found = few.filter(entries.isWritten)
+        Option.when(found.nonEmpty)(new MemoryCursor(entries, found))
+      } else {
+        val ranges = sorted.ranges(lower, upper)
+        Option.when(ranges.nonEmpty)(new MapCursor(entries, ranges))
+      }
+    }
 
   /** Everything written, in key order, each key once, newest first. */
   def sealing(): MergedCursor = {
-    val inMemory = states.flatMap(writtenOf).toArray
-    val sources = new MapCursor(entries, inMemory) +:
-      spilled.reverseIterator.map(_.cursor(Array.emptyByteArray, null)).toSeq
-    new MergedCursor(sources.toArray, _ => ())
+    val words = states.map(byState(_).all).toArray.flatten
+    val inMemory = new MapCursor(entries, Array(new SortedEntries.Range(words, 0, words.length)))
+    new MergedCursor((inMemory +: spilled.cursors(Array.emptyByteArray, null)).toArray, _ => ())
   }
 
   /** The states that have written entries, in their order. */
@@ -124,14 +176,13 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
 
   /** The written entries of a state, in key order. */
   def writtenOf(state: Int): Array[Int] =
-    byState.get(state).fold(Array.emptyIntArray)(list => EntrySort.sort(entries, list.words, KeyCodec.StateBytes))
+    byState.get(state).fold(Array.emptyIntArray)(sorted => EntrySort.entries(sorted.all))
 
   /** Ends the transaction. The rows in memory, no more than a near cache may hold. */
   def close(): ByteMap = {
     entries.beginEpoch()
     if (entries.bytes > cacheBytes) shrink(cacheBytes / 2)
-    spilled.foreach(_.close())
-    spilled.clear()
+    spilled.close()
     budget.writeSetClosed()
     entries
   }
@@ -147,44 +198,40 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
     written += entries.entryBytes(entry)
   }
 
+  /** Counts what a write has changed: replaced values take no room that a spill or a copy would keep. */
+  private def count(entry: Int, before: Int): Unit = {
+    val after = entries.entryBytes(entry)
+    written += after - before
+    if (after > largest) largest = after
+  }
+
   private def list(entry: Int): Unit = {
     val state = entries.keyState(entry)
     if (state != lastState) {
       lastState = state
-      lastEntries = byState.getOrElseUpdate(state, new Entries)
+      lastEntries = byState.getOrElseUpdate(state, new SortedEntries(entries))
     }
-    lastEntries.add(EntrySort.word(entries, entry, KeyCodec.StateBytes))
-    if (KeyCodec.isOrdered(state)) indexes.get(state).foreach(_.add(entry)) else entries.index(entry)
-  }
-
-  private def indexed(state: Int, lower: Array[Byte], upper: Array[Byte]): Array[Int] =
-    if (KeyCodec.isOrdered(state)) indexes.getOrElseUpdate(state, buildIndex(state)).range(lower, upper)
-    else entries.underPrefix(state, lower).filter(entries.isWritten)
-
-  private def buildIndex(state: Int): OrderedIndex = {
-    val index = new OrderedIndex(entries)
-    byState.get(state).foreach(_.words.foreach(word => index.add(word.toInt)))
-    index
+    lastEntries.add(entry)
+    if (!KeyCodec.isOrdered(state)) entries.index(entry)
   }
 
   private def recall(key: Array[Byte], length: Int, hash: Int): Int = {
-    val record = spilled.reverseIterator.map(_.find(key, length, hash)).find(_ != null)
-    record match {
-      case None => -1
-      case Some(bytes) =>
-        val entry = insert(key, length, hash, Run.wasThere(bytes))
-        if (!Run.deleted(bytes)) {
-          entries.put(entry, bytes, Run.HeadBytes, bytes.length - Run.HeadBytes)
-          written += bytes.length
-        }
-        entry
+    val record = spilled.find(key, length, hash)
+    if (record == null) {
+      -1
+    } else {
+      val entry = insert(key, length, hash, Run.wasThere(record))
+      if (!Run.deleted(record)) {
+        val before = entries.entryBytes(entry)
+        entries.put(entry, record, Run.HeadBytes, record.length - Run.HeadBytes)
+        count(entry, before)
+      }
+      entry
     }
   }
 
   private def spill(): Unit = {
-    Files.createDirectories(staging)
-    spilled += Run.write(staging.resolve(s"run-${spilled.length}"), runOptions, entries,
-      states.flatMap(writtenOf).toArray)
+    spilled.spill(entries, states.flatMap(writtenOf).toArray)
     // Scans that have begun keep the former map; everybody else starts anew.
     startOver(new ByteMap(entries.epoch))
     written = 0
@@ -228,7 +275,6 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
     entries = fresh
     byState.clear()
     lastState = NoState
-    indexes.clear()
   }
 }
 
@@ -238,17 +284,6 @@ private[ckpt] object WriteSet {
   private final val Step = 64L << 10
   private final val SmallestCache = 1L << 20
 
-  /** Entries of one state as `EntrySort` wants them, in the order in which they were written. */
-  private final class Entries {
-    private var all = new Array[Long](16)
-    private var count = 0
-
-    def add(word: Long): Unit = {
-      if (count == all.length) all = Arrays.copyOf(all, count * 2)
-      all(count) = word
-      count += 1
-    }
-
-    def words: Array[Long] = Arrays.copyOf(all, count)
-  }
+  /** A prefix with more rows than this is found by their order. */
+  private final val MostByHash = 128
 }

@@ -1,9 +1,11 @@
 package org.apache.spark.sql.ckpt
 
-import java.nio.file.{Files, Path}
+import java.io.RandomAccessFile
+import java.nio.file.{Files, Path, Paths}
 import java.util.UUID
 
 import scala.jdk.CollectionConverters._
+import scala.util.{Failure, Success, Try}
 
 import org.apache.hadoop.conf.Configuration
 import org.scalatest.{BeforeAndAfterAll, BeforeAndAfterEach}
@@ -291,6 +293,76 @@ class ProviderSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAf
         server.onExit.get
       }
     transaction(one, first)(store => assert(store.get(key("a", 1)).getLong(0) == 1))
+  }
+
+  /** As Spark does: a task that failed is tried again, four times in all. Returns the attempts it took. */
+  private def attempts(version: Long, id: Option[String])(work: StateStore => Unit): Int = {
+    def attempt(number: Int): Int = {
+      val store = provider.getStore(version, id)
+      val outcome = Try(work(store))
+      store.abort()
+      outcome match {
+        case Success(_) => number
+        case Failure(failure) if number == 4 => throw failure
+        case Failure(_) => attempt(number + 1)
+      }
+    }
+    attempt(1)
+  }
+
+  private def tables(database: Path): Seq[Path] =
+    Files.list(database).iterator.asScala.filter(_.toString.endsWith(".sst")).toSeq
+
+  /** Changes one bit in the middle of each table file. */
+  private def flip(database: Path): Unit = tables(database).foreach { table =>
+    val file = new RandomAccessFile(table.toFile, "rw")
+    file.seek(file.length / 2)
+    val byte = file.read()
+    file.seek(file.length / 2)
+    file.write(byte ^ 4)
+    file.close()
+  }
+
+  private val damages = Seq[(String, Path => Unit)](
+    "a bit of each table file has changed" -> flip,
+    "table files are cut" -> (database => tables(database).foreach(Files.write(_, Array[Byte](1, 2, 3)))),
+    "table files are gone" -> (database => tables(database).foreach(Files.delete)),
+    "CURRENT is gone" -> (database => Files.delete(database.resolve("CURRENT"))),
+    "the database is gone" -> (database => Readers.deleteFolder(database)),
+    "the server's folder is gone" -> (database => Readers.deleteFolder(parent(database, 4))),
+    "the whole local folder is gone" -> (database => Readers.deleteFolder(parent(database, 5))))
+
+  private def parent(path: Path, times: Int): Path = if (times == 0) path else parent(path.getParent, times - 1)
+
+  damages.foreach { case (what, spoil) =>
+    for (isLive <- Seq(true, false)) {
+      test(s"an attempt gets what was committed from the remote place when $what (live: $isLive)") {
+        start()
+        val rows = 20000
+        val (one, first) = transaction(0, None) { store =>
+          (1 to rows).foreach(i => store.put(key(s"name $i", i * 7919L), value(i * 104729L)))
+        }
+        val (two, second) = transaction(one, first)(_.put(key("other", 1), value(1)))
+        val (version, id, count) = if (isLive) (two, second, rows + 1) else (one, first, rows)
+        val holder = if (isLive) None else Some(provider.getReadStore(two, second))
+        val before = provider.begin(version, id)
+        assert(before.begun.live == isLive)
+        spoil(Paths.get(before.begun.path))
+        provider.end(before)
+        attempts(version, id)(store => assert(pairs(store.iterator()).size == count))
+        attempts(version, id) { store =>
+          (1 to rows by 97).foreach(i => assert(store.get(key(s"name $i", i * 7919L)).getLong(0) == i * 104729L))
+        }
+        holder.foreach(_.release())
+        provider.doMaintenance()
+        val (_, last) = transaction(two, second)(_.put(key("last", 1), value(1)))
+        provider.close()
+        start()
+        val store = provider.getReadStore(two + 1, last)
+        assert(pairs(store.iterator()).size == rows + 2)
+        store.release()
+      }
+    }
   }
 
   test("a failed maintenance leaves the store in use") {

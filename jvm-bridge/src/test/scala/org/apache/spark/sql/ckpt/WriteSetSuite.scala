@@ -54,8 +54,8 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
     }
   }
 
-  private def randomValue(random: Random): Array[Byte] = {
-    val value = new Array[Byte](random.nextInt(300))
+  private def randomValue(random: Random, most: Int): Array[Byte] = {
+    val value = new Array[Byte](random.nextInt(most))
     random.nextBytes(value)
     value
   }
@@ -67,13 +67,14 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
   private def play(seed: Int, limit: Long, lent: Boolean = true, rounds: Int = 1): Unit = {
     val random = new Random(seed)
     val budget = new MemoryBudget(limit)
+    val most = if (limit < (10 << 20)) 1500 else 300 // so that what is there at one time is too much for little memory
     val base = mutable.HashMap.empty[Seq[Byte], Seq[Byte]]
-    (0 until 4000 by 3).foreach(number => base(keyOf(number).toSeq) = randomValue(random).toSeq)
+    (0 until 4000 by 3).foreach(number => base(keyOf(number).toSeq) = randomValue(random, most).toSeq)
     var rows = if (lent) new ByteMap else null
     (1 to rounds).foreach { round =>
       val writes = new WriteSet(rows, folder.resolve(s"staging-$seed-$round"), new Options, budget)
       val model = mutable.HashMap.empty[Seq[Byte], Option[Seq[Byte]]]
-      (1 to 30000).foreach(_ => step(writes, base, model, random))
+      (1 to 30000).foreach(_ => step(writes, base, model, random, most))
       if (limit < (10 << 20)) assert(writes.runs > 0, "the write set was meant to spill")
       if (round == rounds) check(writes, model, base, s"seed $seed")
       model.foreach {
@@ -92,7 +93,8 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
       writes: WriteSet,
       base: mutable.Map[Seq[Byte], Seq[Byte]],
       model: mutable.Map[Seq[Byte], Option[Seq[Byte]]],
-      random: Random): Unit = {
+      random: Random,
+      most: Int): Unit = {
     val key = keyOf(random.nextInt(4000))
     random.nextInt(4) match {
       case 0 =>
@@ -107,7 +109,7 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
         put(writes, key, None, base.contains(key.toSeq))
         model(key.toSeq) = None
       case _ =>
-        val value = randomValue(random)
+        val value = randomValue(random, most)
         put(writes, key, Some(value), base.contains(key.toSeq))
         model(key.toSeq) = Some(value.toSeq)
     }

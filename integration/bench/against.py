@@ -1,0 +1,36 @@
+"""This checkout against another one of this project, that of the commit before for instance, batch by batch in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from integration.bench.bars import Ratio, execution_ms
+from integration.bench.measure import Bench, variants_of
+from integration.bench.variants import VECTORISED_BY_DEFAULT, WITHOUT_STATE, Variant
+from integration.bench.workloads import Workload
+
+NOT_COMPARED = (VECTORISED_BY_DEFAULT, WITHOUT_STATE)
+"""Variants that are there to be compared with others."""
+
+
+def compare(bench: Bench, workloads: Iterable[Workload], rounds: int, checkout: Path) -> Iterator[str]:
+    """A line for each of our variants of each workload, as soon as it is known: our time over that of ``checkout``."""
+    for workload in workloads:
+        ours = [each for each in variants_of(workload) if _is_compared(each)]
+        measured = bench.measure(workload, rounds, [one for each in ours for one in (each, _in(checkout, each))])
+        for variant in ours:
+            mine = [execution_ms(sample) for sample in measured.warm[variant.name]]
+            theirs = [execution_ms(sample) for sample in measured.warm[_in(checkout, variant).name]]
+            ratio = Ratio.of(mine, theirs)
+            yield f"{workload.name:<22}{variant.name:<34}{median(mine):>7.0f} ms{median(theirs):>7.0f} ms  {ratio}"
+
+
+def _is_compared(variant: Variant) -> bool:
+    return variant.ours and variant.turns is None and variant.part_of_keys == 1 and variant not in NOT_COMPARED
+
+
+def _in(checkout: Path, variant: Variant) -> Variant:
+    return replace(variant, name=f"{variant.name}, other", checkout=checkout)

@@ -1,0 +1,94 @@
+"""Plays a course on real Spark, with so little memory that everything spills, beside the dicts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from integration.conftest import SHUFFLE_PARTITIONS
+from integration.operators.providers import OURS
+from integration.operators.sources import Source
+from pyspark_ckpt import operators as ckpt
+from pyspark_ckpt import savepoints
+from tests.life.course import DELAY, Course, Run
+from tests.life.program import INPUT, OUTPUT
+from tests.life.truth import Line, Truth
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+WORKER_MEMORY = "spark.sql.streaming.stateStore.ckpt.workerMemory"
+_SHOWN = 8
+
+
+class Difference(AssertionError):  # noqa: N818 - what was found
+    """Spark has told something else than the dicts."""
+
+
+def play(spark: SparkSession, course: Course, folder: Path) -> int:
+    """Play all runs below ``folder``; how many lines were told. Raises Difference, and whatever stops a query."""
+    truth, told = Truth(), 0
+    for number, run in enumerate(course.runs):
+        checkpoint = folder / f"checkpoint{number}"
+        _move(run, folder, folder / f"checkpoint{number - 1}", checkpoint)
+        for batch, mark_ms, rows, lines in _run(spark, course, run, folder, checkpoint):
+            _compare(course, run, batch, truth.process(batch, mark_ms, rows), lines)
+            told += len(lines)
+    return told
+
+
+def _move(run: Run, folder: Path, before: Path, checkpoint: Path) -> None:
+    """Make the checkpoint of the run out of that of the run before."""
+    if run.action == "restart":
+        before.rename(checkpoint)
+    elif run.action == "rescale":
+        savepoints.rescale(str(before), str(checkpoint), run.partitions)
+    elif run.action != "start":
+        saved = folder / f"savepoint of {before.name}"
+        savepoints.savepoint(str(before), str(saved), kind="canonical" if run.action == "canonical" else "native")
+        savepoints.restore(str(saved), str(checkpoint), parallelism=run.partitions)
+
+
+def _run(
+    spark: SparkSession, course: Course, run: Run, folder: Path, checkpoint: Path
+) -> list[tuple[int, int, Any, list[Line]]]:
+    """What each batch of a run was given and has told: its number, the watermark, the rows, the lines."""
+    source = Source(INPUT, course.batches)
+    source.write(folder / "input", run.first, run.last)
+    settings = {SHUFFLE_PARTITIONS: str(run.partitions), WORKER_MEMORY: "1m"}
+    session = OURS.session(spark, **settings)
+    recorded: dict[int, list[Line]] = {}
+
+    def collect(frame: DataFrame, batch: int) -> None:
+        recorded[batch] = [tuple(row) for row in frame.collect()]
+
+    rows = source.stream(session, folder / "input").withWatermark("at", f"{DELAY.seconds} seconds")
+    lines = ckpt.keyed(rows, ["k", "w"], uid="life", order_by="seq").process(course.program(), OUTPUT)
+    writer = lines.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint)).foreachBatch(collect)
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    files = iter(course.batches[run.first : run.last])
+    found: list[tuple[int, int, Any, list[Line]]] = []
+    for progress in query.recentProgress:
+        given = next(files) if progress["numInputRows"] else ()
+        mark = datetime.fromisoformat(progress["eventTime"]["watermark"].replace("Z", "+00:00"))
+        batch = progress["batchId"]
+        found.append((batch, int(mark.timestamp() * 1000), given, recorded[batch]))
+    if len(found) != len(recorded) or next(files, None) is not None:
+        raise Difference(f"{course}: {run} has {len(found)} batches, {len(recorded)} of which have told something")
+    return found
+
+
+def _compare(course: Course, run: Run, batch: int, expected: list[Line], lines: list[Line]) -> None:
+    lacks, has = Counter(expected), Counter(lines)
+    if lacks != has:
+        missing, wrong = sorted((lacks - has).elements()), sorted((has - lacks).elements())
+        raise Difference(
+            f"{course}: batch {batch} of {run} differs in {len(missing)} and {len(wrong)} lines\n"
+            + "".join(f"  expected {line}\n" for line in missing[:_SHOWN])
+            + "".join(f"  found    {line}\n" for line in wrong[:_SHOWN])
+            + f"again: python -m integration.life --seed {course.seed} --seeds 1"
+        )

@@ -1,0 +1,481 @@
+package org.apache.spark.sql.ckpt
+
+import java.nio.file.{Files, Path}
+
+import scala.util.control.NonFatal
+
+import org.scalatest.{BeforeAndAfterAll, BeforeAndAfterEach}
+import org.scalatest.funsuite.AnyFunSuite
+
+import org.apache.spark.SparkThrowable
+import org.apache.spark.sql.execution.streaming.state._
+
+/** What Spark's operators rely on, and which errors they get: the same assertions on our store and on Spark's two. Where
+  * a store answers otherwise, `exceptions` says how.
+  */
+class ContractSuite extends AnyFunSuite with BeforeAndAfterEach with BeforeAndAfterAll {
+  import ContractSuite._
+  import Stores._
+
+  private var folder: Path = _
+
+  override def beforeEach(): Unit = folder = Files.createTempDirectory("contract")
+  override def afterEach(): Unit = Readers.deleteFolder(folder)
+  override def afterAll(): Unit = Engine.stop()
+
+  /** What a call answers, or its error: the condition, else the class. */
+  private def outcome(call: => Any): String =
+    try String.valueOf(call)
+    catch {
+      case failure: Throwable if NonFatal(failure) || failure.isInstanceOf[AssertionError] =>
+        val condition = failure match {
+          case known: SparkThrowable => Option(known.getCondition)
+          case _ => None
+        }
+        condition.getOrElse(failure.getClass.getSimpleName)
+    }
+
+  for (kind <- Kinds; probe <- Probes if kind != Hdfs || probe.isForHdfs) {
+    test(s"${kind.name}: ${probe.name}") {
+      val provider = start(kind, folder, probe.encoder, probe.families, probe.multiple)
+      try {
+        val expected = Exceptions.getOrElse((kind, probe.name), probe.expected)
+        assert(outcome(probe.run(provider)) == expected)
+      } finally {
+        provider.close()
+      }
+    }
+  }
+}
+
+object ContractSuite {
+  import Stores._
+
+  private val Kinds = Seq(Ours, RocksDB, Hdfs)
+
+  /** One question to a new provider, and the answer of all stores that are not excepted. */
+  private final case class Probe(
+      name: String,
+      expected: String,
+      encoder: KeyStateEncoderSpec = noPrefix,
+      families: Boolean = false,
+      multiple: Boolean = false)(val run: StateStoreProvider => Any) {
+
+    /** That store has no column families and keeps no order. */
+    def isForHdfs: Boolean = !families && (encoder == noPrefix || encoder == prefix)
+  }
+
+  /** On the store of version 0, which is dropped at the end. */
+  private def onStore(work: StateStore => Any): StateStoreProvider => Any = provider => {
+    val store = provider.getStore(0, None)
+    try work(store)
+    finally if (!store.hasCommitted) scala.util.Try(store.abort())
+  }
+
+  private def next(provider: StateStoreProvider, base: Version)(work: StateStore => Unit): Version = {
+    val store = provider.getStore(base.number, base.id)
+    work(store)
+    commit(store)
+  }
+
+  private def read[T](provider: StateStoreProvider, version: Version)(work: StateStore => T): T = {
+    val store = provider.getStore(version.number, version.id)
+    try work(store)
+    finally store.abort()
+  }
+
+  private def numbers(encoder: KeyStateEncoderSpec, found: StateStoreIterator[UnsafeRowPair]): String =
+    rows(encoder, found).map(row => s"${row._2}=${row._3}").mkString(" ")
+
+  private val OutOfOrder = "STATE_STORE_OPERATION_OUT_OF_ORDER"
+  private val Missing = "STATE_STORE_UNSUPPORTED_OPERATION_ON_MISSING_COLUMN_FAMILY"
+  private val BadName = "STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME"
+  private val NoFile = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE"
+
+  private val Values: Seq[Probe] = Seq(
+    Probe("a row that was put is read, and one that was removed is not", "10 null true false")(onStore { store =>
+      store.put(key("a", 1), value(10))
+      store.put(key("b", 1), value(20))
+      store.remove(key("b", 1))
+      val (a, b) = (store.get(key("a", 1)), store.get(key("b", 1)))
+      s"${a.getLong(0)} $b ${store.keyExists(key("a", 1))} ${store.keyExists(key("b", 1))}"
+    }),
+    Probe("a removal of what is not there is no error", "null")(onStore { store =>
+      store.remove(key("a", 1))
+      store.get(key("a", 1))
+    }),
+    Probe("the next version has what was committed", "1=1") { provider =>
+      val one = next(provider, Empty)(_.put(key("a", 1), value(1)))
+      read(provider, one)(store => numbers(noPrefix, store.iterator()))
+    },
+    Probe("what was aborted is gone", "1=1") { provider =>
+      val one = next(provider, Empty)(_.put(key("a", 1), value(1)))
+      val lost = provider.getStore(one.number, one.id)
+      lost.put(key("a", 1), value(2))
+      lost.put(key("b", 2), value(2))
+      lost.abort()
+      read(provider, one)(store => numbers(noPrefix, store.iterator()))
+    },
+    Probe("multiGet answers in order, null where there is no row", "1 null 2")(onStore { store =>
+      store.put(key("a", 1), value(1))
+      store.put(key("c", 1), value(2))
+      val found = store.multiGet(Array(key("a", 1), key("b", 1), key("c", 1)), "default")
+      found.map(row => if (row == null) "null" else row.getLong(0).toString).mkString(" ")
+    }),
+    Probe("multiGet answers what was there when it was called", "1")(onStore { store =>
+      store.put(key("a", 1), value(1))
+      val found = store.multiGet(Array(key("a", 1)), "default")
+      store.put(key("a", 1), value(2))
+      found.map(_.getLong(0)).mkString(" ")
+    }),
+    Probe("a row that was read is as it was after a write", "1")(onStore { store =>
+      store.put(key("a", 1), value(1))
+      val found = store.get(key("a", 1))
+      store.put(key("a", 1), value(2))
+      found.getLong(0)
+    }))
+
+  private val Nulls: Seq[Probe] = Seq(
+    Probe("put of a null value", "IllegalArgumentException")(onStore(_.put(key("a", 1), null))),
+    Probe("put of a null key", "IllegalStateException")(onStore(_.put(null, value(1)))),
+    Probe("get of a null key", "IllegalStateException")(onStore(_.get(null))),
+    Probe("keyExists of a null key", "IllegalStateException")(onStore(_.keyExists(null))),
+    Probe("remove of a null key", "IllegalStateException")(onStore(_.remove(null))),
+    Probe("merge of a null value", "IllegalArgumentException", families = true, multiple = true)(
+      onStore(_.merge(key("a", 1), null))),
+    Probe("merge of a null key", "IllegalStateException", families = true, multiple = true)(
+      onStore(_.merge(null, value(1)))),
+    Probe("mergeList with a null value", "IllegalArgumentException", families = true, multiple = true)(
+      onStore(_.mergeList(key("a", 1), Array(value(1), null)))),
+    Probe("putList of null", "IllegalArgumentException", families = true, multiple = true)(
+      onStore(_.putList(key("a", 1), null))),
+    Probe("putList with a null value", "IllegalArgumentException", families = true, multiple = true)(
+      onStore(_.putList(key("a", 1), Array(value(1), null)))),
+    Probe("valuesIterator of a null key", "IllegalStateException", families = true, multiple = true)(
+      onStore(_.valuesIterator(null))),
+    Probe("deleteRange from a null key", "IllegalStateException", range)(
+      onStore(_.deleteRange(null, key(range, "", 1), "default"))),
+    Probe("deleteRange to a null key", "IllegalStateException", range)(
+      onStore(_.deleteRange(key(range, "", 1), null, "default"))))
+
+  private val Lifecycle: Seq[Probe] = Seq(
+    Probe("a version below 0", "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION")(_.getStore(-1, None)),
+    Probe("a version below 0 to read", "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION")(_.getReadStore(-1, None)),
+    Probe("a version that was never made", NoFile)(_.getStore(3, Some("0123456789abcdef0123456789abcdef"))),
+    Probe("a version that was never made, to read", NoFile)(
+      _.getReadStore(3, Some("0123456789abcdef0123456789abcdef"))),
+    Probe("another id than that of the version", NoFile) { provider =>
+      val one = next(provider, Empty)(_.put(key("a", 1), value(1)))
+      provider.getStore(one.number, Some("0123456789abcdef0123456789abcdef"))
+    },
+    Probe("the error of a missing version says that it does not exist", "true") { provider =>
+      val failure = scala.util.Try(provider.getStore(3, Some("0123456789abcdef0123456789abcdef"))).failed.get
+      failure.getMessage.contains("does not exist")
+    },
+    Probe("metrics before a commit are no error", "true")(onStore { store =>
+      store.put(key("a", 1), value(1))
+      store.metrics.numKeys >= 0
+    }),
+    Probe("metrics after a commit have the number of keys", "1") { provider =>
+      val store = provider.getStore(0, None)
+      store.put(key("a", 1), value(1))
+      store.commit()
+      store.metrics.numKeys
+    },
+    Probe("put after a commit", OutOfOrder)(onStore { store =>
+      store.commit()
+      store.put(key("a", 1), value(1))
+    }),
+    Probe("remove after a commit", OutOfOrder)(onStore { store =>
+      store.commit()
+      store.remove(key("a", 1))
+    }),
+    Probe("a second commit", OutOfOrder)(onStore { store =>
+      store.commit()
+      store.commit()
+    }),
+    Probe("put after an abort", OutOfOrder)(onStore { store =>
+      store.abort()
+      store.put(key("a", 1), value(1))
+    }),
+    Probe("get after an abort", OutOfOrder)(onStore { store =>
+      store.abort()
+      store.get(key("a", 1))
+    }),
+    Probe("iterator after an abort", OutOfOrder)(onStore { store =>
+      store.abort()
+      store.iterator()
+    }),
+    Probe("a second abort is no error", "false")(onStore { store =>
+      store.abort()
+      store.abort()
+      store.hasCommitted
+    }),
+    Probe("the checkpoint info before a commit", OutOfOrder)(onStore(_.getStateStoreCheckpointInfo())))
+
+  private val Scans: Seq[Probe] = Seq(
+    Probe("a whole scan shows what was there when it was made", "1=1 2=2 3=3 | 1=1 2=20 4=4")(onStore { store =>
+      (1 to 3).foreach(i => store.put(key("a", i), value(i)))
+      val scan = store.iterator()
+      store.put(key("a", 2), value(20))
+      store.remove(key("a", 3))
+      store.put(key("a", 4), value(4))
+      s"${sorted(numbers(noPrefix, scan))} | ${sorted(numbers(noPrefix, store.iterator()))}"
+    }),
+    Probe("a scan of a prefix shows what was there when it was made", "1=1 2=2 3=3", prefix)(onStore { store =>
+      (1 to 3).foreach(i => store.put(key("a", i), value(i)))
+      val scan = store.prefixScan(row(nameSchema, "a"))
+      store.put(key("a", 2), value(20))
+      store.remove(key("a", 3))
+      store.put(key("a", 4), value(4))
+      numbers(prefix, scan)
+    }),
+    Probe("a scan of a range shows what was there when it was made", "1=1 2=2 3=3", range, families = true)(onStore { store =>
+      (1 to 9).foreach(i => store.put(key(range, "a", i), value(i)))
+      val scan = store.rangeScan(Some(key(range, "", 1)), Some(key(range, "", 4)))
+      store.deleteRange(key(range, "", 3), key(range, "", 9), "default")
+      store.put(key(range, "a", 2), value(20))
+      store.put(key(range, "b", 2), value(4))
+      numbers(range, scan)
+    }),
+    Probe("a scan of committed rows shows what was there when it was made", "1=1 2=2 3=3", range) { provider =>
+      val one = next(provider, Empty)(store => (1 to 3).foreach(i => store.put(key(range, "a", i), value(i))))
+      read(provider, one) { store =>
+        val scan = store.iterator()
+        (1 to 3).foreach(i => store.put(key(range, "a", i), value(10 * i)))
+        (2 to 9).foreach(i => store.put(key(range, "b", i), value(i)))
+        store.remove(key(range, "a", 3))
+        numbers(range, scan)
+      }
+    },
+    Probe("a range that ends before it begins has no rows", "", range)(onStore { store =>
+      (1 to 3).foreach(i => store.put(key(range, "a", i), value(i)))
+      numbers(range, store.rangeScan(Some(key(range, "", 3)), Some(key(range, "", 1))))
+    }),
+    Probe("a scan in order of time, negative times first", "-5=1 0=2 7=3", timeFirst)(onStore { store =>
+      store.put(key("b", 7), value(3))
+      store.put(key("a", -5), value(1))
+      store.put(key("c", 0), value(2))
+      numbers(timeFirst, store.iterator())
+    }),
+    Probe("a scan of the times of one key", "-5=1 7=3", timeLast)(onStore { store =>
+      store.put(key("b", 7), value(3))
+      store.put(key("b", -5), value(1))
+      store.put(key("c", 0), value(2))
+      numbers(timeLast, store.prefixScan(row(nameSchema, "b")))
+    }),
+    Probe("prefixScan without prefix columns", "IllegalArgumentException")(
+      onStore(_.prefixScan(row(nameSchema, "a")))),
+    Probe("rangeScan without order", "IllegalArgumentException")(
+      onStore(_.rangeScan(Some(key("a", 1)), Some(key("a", 2))))),
+    Probe("rangeScan of a prefix encoder", "IllegalArgumentException", prefix)(
+      onStore(_.rangeScan(Some(key("a", 1)), Some(key("a", 2))))),
+    Probe("deleteRange without order", "IllegalStateException")(
+      onStore(_.deleteRange(key("a", 1), key("a", 2), "default"))),
+    Probe("deleteRange of a prefix encoder", "IllegalStateException", prefix)(
+      onStore(_.deleteRange(key("a", 1), key("a", 2), "default"))),
+    Probe("deleteRange leaves the end out", "1=1 4=4", range, families = true)(onStore { store =>
+      (1 to 4).foreach(i => store.put(key(range, "a", i), value(i)))
+      store.deleteRange(key(range, "", 2), key(range, "", 4), "default")
+      numbers(range, store.iterator())
+    }),
+    Probe("deleteRange in order of time", "IllegalStateException", timeFirst)(
+      onStore(_.deleteRange(key("", 0), key("", 4), "default"))),
+    Probe("deleteRange of the times of keys", "IllegalStateException", timeLast)(
+      onStore(_.deleteRange(key("a", 0), key("a", 4), "default"))))
+
+  private def sorted(pairs: String): String = pairs.split(" ").sorted.mkString(" ")
+
+  private val Lists: Seq[Probe] = Seq(
+    Probe("values of a key in the order of their merges", "1 2 3", families = true, multiple = true)(onStore { store =>
+      store.merge(key("a", 1), value(1))
+      store.mergeList(key("a", 1), Array(value(2), value(3)))
+      store.valuesIterator(key("a", 1)).map(_.getLong(0)).mkString(" ")
+    }),
+    Probe("values are those of the call", "1 2", families = true, multiple = true)(onStore { store =>
+      store.putList(key("a", 1), Array(value(1), value(2)))
+      val found = store.valuesIterator(key("a", 1))
+      store.merge(key("a", 1), value(3))
+      found.map(_.getLong(0)).mkString(" ")
+    }),
+    Probe("a scan of values shows what was there when it was made", "1=1 1=2", families = true, multiple = true)(
+      onStore { store =>
+        store.putList(key("a", 1), Array(value(1), value(2)))
+        val scan = store.iteratorWithMultiValues()
+        store.merge(key("a", 1), value(3))
+        numbers(noPrefix, scan)
+      }),
+    Probe("merge after a removal begins anew", "2", families = true, multiple = true)(onStore { store =>
+      store.merge(key("a", 1), value(1))
+      store.remove(key("a", 1))
+      store.merge(key("a", 1), value(2))
+      store.valuesIterator(key("a", 1)).map(_.getLong(0)).mkString(" ")
+    }),
+    Probe("values of a key that is not there", "", families = true, multiple = true)(
+      onStore(_.valuesIterator(key("a", 1)).map(_.getLong(0)).mkString(" "))),
+    Probe("merge where a key has one value", "IllegalStateException", families = true)(
+      onStore(_.merge(key("a", 1), value(1)))),
+    Probe("putList where a key has one value", "IllegalStateException", families = true)(
+      onStore(_.putList(key("a", 1), Array(value(1))))),
+    Probe("valuesIterator where a key has one value", "IllegalStateException", families = true)(
+      onStore(_.valuesIterator(key("a", 1)))),
+    Probe("iteratorWithMultiValues where a key has one value", "IllegalStateException", families = true)(
+      onStore(_.iteratorWithMultiValues())))
+
+  private def create(store: StateStore, name: String, multiple: Boolean = false, internal: Boolean = false): Unit =
+    store.createColFamilyIfAbsent(name, keySchema, valueSchema, noPrefix, multiple, internal)
+
+  private def names(store: StateStore): String = (store.allColumnFamilyNames - "default").toSeq.sorted.mkString(" ")
+
+  private val ColumnFamilies: Seq[Probe] = Seq(
+    Probe("a family of an empty name", BadName, families = true)(onStore(create(_, ""))),
+    Probe("a family of a name that begins with a space", BadName, families = true)(onStore(create(_, " a"))),
+    Probe("a family of a name that ends with a space", BadName, families = true)(onStore(create(_, "a "))),
+    Probe("a family of the name default", BadName, families = true)(onStore(create(_, "default"))),
+    Probe("a user's family of a reserved name", "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS",
+      families = true)(onStore(create(_, "$a"))),
+    Probe("a user's family of a name that begins with _", "_a", families = true)(onStore { store =>
+      create(store, "_a")
+      names(store)
+    }),
+    Probe("an internal family of a reserved name", "$a", families = true)(onStore { store =>
+      create(store, "$a", internal = true)
+      names(store)
+    }),
+    Probe("a family where there are none", "STATE_STORE_UNSUPPORTED_OPERATION")(onStore(create(_, "a"))),
+    Probe("get of a family where there are none", "STATE_STORE_UNSUPPORTED_OPERATION")(
+      onStore(_.get(key("a", 1), "a"))),
+    Probe("removal of a family where there are none", "STATE_STORE_UNSUPPORTED_OPERATION")(
+      onStore(_.removeColFamilyIfExists("a"))),
+    Probe("get of a family of a bad name", BadName, families = true)(onStore(_.get(key("a", 1), " a"))),
+    Probe("get of a missing family", Missing, families = true)(onStore(_.get(key("a", 1), "a"))),
+    Probe("put into a missing family", Missing, families = true)(onStore(_.put(key("a", 1), value(1), "a"))),
+    Probe("scan of a missing family", Missing, families = true)(onStore(_.iterator("a"))),
+    Probe("removal of a missing family", "false", families = true)(onStore(_.removeColFamilyIfExists("a"))),
+    Probe("removal of the family default", BadName, families = true)(onStore(_.removeColFamilyIfExists("default"))),
+    Probe("families are apart", "1 2", families = true)(onStore { store =>
+      create(store, "a")
+      create(store, "b")
+      store.put(key("k", 1), value(1), "a")
+      store.put(key("k", 1), value(2), "b")
+      s"${store.get(key("k", 1), "a").getLong(0)} ${store.get(key("k", 1), "b").getLong(0)}"
+    }),
+    Probe("a family that was created and never written is there in the next version", "a null", families = true) {
+      provider =>
+        val one = next(provider, Empty)(create(_, "a"))
+        read(provider, one)(store => s"${names(store)} ${store.get(key("k", 1), "a")}")
+    },
+    Probe("create, drop, create, drop leaves no name", " a   ", families = true) { provider =>
+      val one = next(provider, Empty)(create(_, "a"))
+      read(provider, one) { store =>
+        val seen = new StringBuilder
+        (1 to 2).foreach { _ =>
+          store.removeColFamilyIfExists("a")
+          seen ++= names(store) + " "
+          if (seen.length < 3) {
+            create(store, "a")
+            seen ++= names(store) + " "
+          }
+        }
+        seen.toString + " "
+      }
+    },
+    Probe("create and drop in one transaction leaves no name", "true  | ", families = true) { provider =>
+      var seen = ""
+      val one = next(provider, Empty) { store =>
+        create(store, "a")
+        store.put(key("k", 1), value(1), "a")
+        seen = s"${store.removeColFamilyIfExists("a")} ${names(store)}"
+      }
+      s"$seen | ${read(provider, one)(names)}"
+    },
+    Probe("a family that was dropped and created again has no rows", "null 2", families = true) { provider =>
+      val one = next(provider, Empty) { store =>
+        create(store, "a")
+        store.put(key("k", 1), value(1), "a")
+      }
+      val two = next(provider, one) { store =>
+        store.removeColFamilyIfExists("a")
+        create(store, "a")
+        store.put(key("k", 2), value(2), "a")
+      }
+      read(provider, two)(store => s"${store.get(key("k", 1), "a")} ${store.get(key("k", 2), "a").getLong(0)}")
+    },
+    Probe("a family that an aborted transaction has created is gone", " " + Missing, families = true) { provider =>
+      val one = next(provider, Empty)(_.put(key("k", 1), value(1)))
+      val lost = provider.getStore(one.number, one.id)
+      create(lost, "a")
+      lost.put(key("k", 1), value(1), "a")
+      lost.abort()
+      read(provider, one) { store =>
+        val found =
+          try String.valueOf(store.get(key("k", 1), "a"))
+          catch { case failure: StateStoreUnsupportedOperationOnMissingColumnFamily => failure.getCondition }
+        s"${names(store)} $found"
+      }
+    },
+    Probe("a family that an aborted transaction has dropped is there", "a 1", families = true) { provider =>
+      val one = next(provider, Empty) { store =>
+        create(store, "a")
+        store.put(key("k", 1), value(1), "a")
+      }
+      val lost = provider.getStore(one.number, one.id)
+      lost.removeColFamilyIfExists("a")
+      lost.abort()
+      read(provider, one)(store => s"${names(store)} ${store.get(key("k", 1), "a").getLong(0)}")
+    },
+    Probe("get of a family that was dropped", Missing, families = true)(onStore { store =>
+      create(store, "a")
+      store.put(key("k", 1), value(1), "a")
+      store.removeColFamilyIfExists("a")
+      store.get(key("k", 1), "a")
+    }),
+    Probe("merge into a family of one value a key", "IllegalStateException", families = true)(onStore { store =>
+      create(store, "a")
+      store.merge(key("k", 1), value(1), "a")
+    }))
+
+  private val Probes: Seq[Probe] = Values ++ Nulls ++ Lifecycle ++ Scans ++ Lists ++ ColumnFamilies
+
+  private val BadStamp = "STATE_STORE_INVALID_STAMP"
+  private val NoIds = "STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED"
+
+  /** Where a store of Spark's answers otherwise. Ours has no exception. */
+  private val Exceptions: Map[(Kind, String), String] = Map(
+    // Its view of the database is given up with the transaction, whatever is asked next.
+    (RocksDB, "put after a commit") -> BadStamp,
+    (RocksDB, "remove after a commit") -> BadStamp,
+    (RocksDB, "put after an abort") -> BadStamp,
+    (RocksDB, "get after an abort") -> BadStamp,
+    (RocksDB, "iterator after an abort") -> BadStamp,
+    (RocksDB, "metrics before a commit are no error") -> OutOfOrder,
+    // A load that fails leaves it locked; it does forget how the rows of a family are encoded that is dropped.
+    (RocksDB, "a family that an aborted transaction has dropped is there") -> "NullPointerException",
+    // A map of the JVM, with the checks that Spark had before it had conditions.
+    (Hdfs, "multiGet answers what was there when it was called") -> "2",
+    (Hdfs, "put of a null key") -> "NullPointerException",
+    (Hdfs, "get of a null key") -> "NullPointerException",
+    (Hdfs, "keyExists of a null key") -> "NullPointerException",
+    (Hdfs, "remove of a null key") -> "NullPointerException",
+    (Hdfs, "a version that was never made") -> NoIds,
+    (Hdfs, "a version that was never made, to read") -> "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS",
+    (Hdfs, "another id than that of the version") -> NoIds,
+    (Hdfs, "the error of a missing version says that it does not exist") -> "false",
+    (Hdfs, "put after a commit") -> "IllegalStateException",
+    (Hdfs, "remove after a commit") -> "IllegalStateException",
+    (Hdfs, "a second commit") -> "CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT",
+    (Hdfs, "put after an abort") -> "IllegalStateException",
+    (Hdfs, "get after an abort") -> "null",
+    (Hdfs, "iterator after an abort") -> "<iterator>",
+    (Hdfs, "the checkpoint info before a commit") -> "StateStoreCheckpointInfo(0,1,None,None)",
+    (Hdfs, "a whole scan shows what was there when it was made") -> "1=1 2=20 4=4 | 1=1 2=20 4=4",
+    (Hdfs, "a scan of a prefix shows what was there when it was made") -> "1=1 2=20 4=4",
+    (Hdfs, "a family where there are none") -> "UNSUPPORTED_FEATURE.STATE_STORE_MULTIPLE_COLUMN_FAMILIES",
+    (Hdfs, "get of a family where there are none") -> "UNSUPPORTED_FEATURE.STATE_STORE_MULTIPLE_COLUMN_FAMILIES",
+    (Hdfs, "removal of a family where there are none") -> "UNSUPPORTED_FEATURE.STATE_STORE_REMOVING_COLUMN_FAMILIES",
+    (Hdfs, "prefixScan without prefix columns") -> "UNSUPPORTED_CALL.WITHOUT_SUGGESTION",
+    (Hdfs, "rangeScan without order") -> "STATE_STORE_UNSUPPORTED_OPERATION",
+    (Hdfs, "rangeScan of a prefix encoder") -> "STATE_STORE_UNSUPPORTED_OPERATION",
+    (Hdfs, "deleteRange without order") -> "UnsupportedOperationException",
+    (Hdfs, "deleteRange of a prefix encoder") -> "UnsupportedOperationException")
+}

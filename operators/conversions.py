@@ -1,0 +1,288 @@
+"""Which values a type takes: one table for states, keys and output, one value at a time or as columns.
+
+| type | takes | as a column |
+|---|---|---|
+| boolean | bool | boolean |
+| integers, intervals of months | int that fits | integers that fit |
+| float, double | float; int that it holds exactly. No finite number becomes infinite | floats; such integers |
+| decimal | Decimal and int that fit, with no more digits | decimals and integers that do |
+| string | str that is Unicode | text |
+| binary | bytes, bytearray, memoryview | binary |
+| date | date, not datetime | dates |
+| timestamp | datetime; without a zone it is UTC | timestamps |
+| timestamp_ntz | datetime without a zone | timestamps without a zone |
+| time | time without a zone | times |
+| interval of days | timedelta | durations |
+
+NumPy's and pandas' scalars are what they are: ``np.int64(1)`` is an int, ``pd.Timestamp`` a datetime. Nothing is
+rounded (a float alone is, to what a ``float`` holds), cut off or parsed, and NaN, NaT and ``pd.NA`` are not null.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Context, Decimal
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+Convert: TypeAlias = Callable[[Any], Any]
+
+WRONG_VALUE = (TypeError, ValueError, AttributeError, struct.error, ArithmeticError, pa.ArrowException)
+"""What conversions, and codecs, raise for a value that a type does not take."""
+CONVERT = "Convert it to what the type takes: nothing is rounded, cut off or parsed. The documentation has the table."
+EXACT = Context(prec=76)
+"""Holds what is done with decimals of 38 digits; Python's own context rounds to 28."""
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a timestamp_ntz has no zone
+EPOCH_DAY = date(1970, 1, 1).toordinal()
+MICROSECOND = timedelta(microseconds=1)
+MICROSECOND_NS = 1000
+_SINGLE = struct.Struct("<f")
+_NOTHING = type(None)
+
+
+def plain_writer(kind: pa.DataType) -> Convert:
+    """What makes the number, text or bytes that is stored of a value that is not None, of a type that is not nested.
+
+    Dates are days, instants and intervals microseconds, times of day nanoseconds, decimals Decimals of the type's
+    scale. It raises TypeError, ValueError or OverflowError for a value that the type does not take.
+    """
+    if pa.types.is_decimal(kind):
+        return _decimal_writer(kind)
+    if pa.types.is_timestamp(kind):
+        return microseconds_at if kind.tz else _naive_microseconds
+    if pa.types.is_signed_integer(kind):
+        return _integer_writer(kind.bit_width)
+    for matches, convert in _WRITERS:
+        if matches(kind):
+            return convert
+    raise InvalidInputError(f"Values of type {kind} cannot be kept as state.")
+
+
+def stored_as_they_are(kind: pa.DataType) -> type | None:
+    """The Python type whose values ``plain_writer`` leaves as they are, whatever they are."""
+    kept = ((pa.types.is_string, str), (pa.types.is_binary, bytes), (pa.types.is_float64, float))
+    return next((same for matches, same in kept if matches(kind)), None)
+
+
+def plain_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Values as a column of a type that is not nested. Raises what ``plain_writer`` and pyarrow raise."""
+    if set(map(type, values)) <= _same(kind) and not _has_zones(values, kind):
+        column = pa.array(values, kind)
+        if pa.types.is_float32(kind):
+            _require_finite(values, column)
+        return column
+    write = _nothing if pa.types.is_null(kind) else plain_writer(kind)
+    return _stored_column([None if value is None else write(value) for value in values], kind)
+
+
+def whole_number(value: Any) -> int:
+    """An integer, of Python or NumPy. Raises TypeError."""
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        return int(value)
+    raise TypeError(f"{_shown(value)} is no integer")
+
+
+def microseconds_at(value: Any) -> int:
+    """A datetime in microseconds since 1970; a naive one counts as UTC. Raises TypeError, ValueError."""
+    if type(value) is not datetime:
+        if isinstance(value, np.datetime64) and not _is_day(value):
+            return _exact(value, "datetime64[us]")
+        if not isinstance(value, datetime) or _is_not_a_time(value):
+            raise TypeError(f"{_shown(value)} is no instant")
+        _require_microseconds(value, "nanosecond")
+    return int((value - (NAIVE_EPOCH if value.tzinfo is None else EPOCH)) // MICROSECOND)
+
+
+def _naive_microseconds(value: Any) -> int:
+    if getattr(value, "tzinfo", None) is not None:
+        raise TypeError(f"{_shown(value)} has a zone, of which a timestamp_ntz has none")
+    return microseconds_at(value)
+
+
+def _day(value: Any) -> int:
+    if isinstance(value, np.datetime64) and _is_day(value):
+        return _exact(value, "datetime64[D]")
+    if not isinstance(value, date) or isinstance(value, datetime):
+        raise TypeError(f"{_shown(value)} is no date")
+    return value.toordinal() - EPOCH_DAY
+
+
+def _is_day(value: np.datetime64) -> bool:
+    """Whether this is a date, and not an instant."""
+    return np.datetime_data(value.dtype)[0] in {"Y", "M", "W", "D"}
+
+
+def _interval(value: Any) -> int:
+    if isinstance(value, np.timedelta64):
+        return _exact(value, "timedelta64[us]")
+    if not isinstance(value, timedelta) or _is_not_a_time(value):
+        raise TypeError(f"{_shown(value)} is no interval")
+    if type(value) is not timedelta:
+        _require_microseconds(value, "nanoseconds")
+    micros = value // MICROSECOND
+    _require_bits(micros, 64)
+    return micros
+
+
+def _nanoseconds(value: Any) -> int:
+    if not isinstance(value, time) or value.tzinfo is not None:
+        raise TypeError(f"{_shown(value)} is no time of day without a zone")
+    at = datetime.combine(NAIVE_EPOCH, value)
+    return ((at - NAIVE_EPOCH) // MICROSECOND) * MICROSECOND_NS
+
+
+def _is_not_a_time(value: Any) -> bool:
+    """Whether this is pandas' NaT, which is an instance of datetime, and not itself."""
+    return bool(value != value)  # noqa: PLR0124
+
+
+def _require_microseconds(value: Any, nanoseconds: str) -> None:
+    if getattr(value, nanoseconds, 0):
+        raise ValueError(f"{_shown(value)} has nanoseconds, of which Spark has none")
+
+
+def _exact(value: Any, numpy_type: str) -> int:
+    """A time of NumPy's as a number of another unit. Raises ValueError if that is not the same."""
+    converted = value.astype(numpy_type)
+    if np.isnat(value) or converted != value:
+        raise ValueError(f"{_shown(value)} is none in whole units of {numpy_type}")
+    return int(converted.astype(np.int64))
+
+
+def _integer_writer(bits: int) -> Convert:
+    most = 1 << (bits - 1)
+
+    def write(value: Any) -> int:
+        number = value if type(value) is int else whole_number(value)
+        if not -most <= number < most:
+            raise ValueError(f"{number} does not fit into {bits} bits")
+        return number
+
+    return write
+
+
+def _require_bits(number: int, bits: int) -> None:
+    if not -1 << (bits - 1) <= number < 1 << (bits - 1):
+        raise ValueError(f"{number} does not fit into {bits} bits")
+
+
+def _double(value: Any) -> float:
+    if type(value) is float:
+        return value
+    if isinstance(value, (float, np.floating)):
+        number = float(value)
+        if number != value and number == number:  # noqa: PLR0124 - NaN alone is not itself
+            raise ValueError(f"{_shown(value)} has more digits than a double")
+        return number
+    whole = whole_number(value)
+    number = float(whole)
+    if int(number) != whole:
+        raise ValueError(f"{whole} has more digits than a double")
+    return number
+
+
+def _single(value: Any) -> float:
+    number = _double(value)
+    single: float = _SINGLE.unpack(_SINGLE.pack(number))[0]  # raises OverflowError where it would become infinite
+    if single != number and not isinstance(value, (float, np.floating)):
+        raise ValueError(f"{_shown(value)} has more digits than a float")
+    return single
+
+
+def _decimal_writer(kind: pa.DataType) -> Convert:
+    step, most = Decimal(1).scaleb(-kind.scale), Decimal(10) ** (kind.precision - kind.scale)
+
+    def write(value: Any) -> Decimal:
+        number = value if isinstance(value, Decimal) else Decimal(whole_number(value))
+        if not number.is_finite() or number.copy_abs() >= most:
+            raise ValueError(f"{value} does not fit into decimal({kind.precision},{kind.scale})")
+        exact = number.quantize(step, context=EXACT)
+        if exact != number:
+            raise ValueError(f"{value} does not fit into decimal({kind.precision},{kind.scale})")
+        return exact
+
+    return write
+
+
+def _text(value: Any) -> str:
+    if type(value) is str:
+        return value
+    if not isinstance(value, str):
+        raise TypeError(f"{_shown(value)} is no text")
+    return str.__str__(value)
+
+
+def _binary(value: Any) -> bytes:
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError(f"{_shown(value)} is no bytes")
+    return bytes(value)
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{_shown(value)} is no truth value")
+    return bool(value)
+
+
+def _nothing(value: Any) -> None:
+    raise TypeError(f"{_shown(value)} is given, and there is no value of type void")
+
+
+_WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
+    (pa.types.is_string, _text),
+    (pa.types.is_binary, _binary),
+    (pa.types.is_boolean, _truth),
+    (pa.types.is_float32, _single),
+    (pa.types.is_floating, _double),
+    (pa.types.is_date, _day),
+    (pa.types.is_time, _nanoseconds),
+    (pa.types.is_duration, _interval),
+)
+_SAME: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
+    (pa.types.is_string, str),
+    (pa.types.is_binary, bytes),
+    (pa.types.is_boolean, bool),
+    (pa.types.is_signed_integer, int),
+    (pa.types.is_floating, float),
+    (pa.types.is_date, date),
+    (pa.types.is_timestamp, datetime),
+    (pa.types.is_duration, timedelta),
+)
+"""The Python type whose values pyarrow takes exactly as they are taken here."""
+
+
+def _same(kind: pa.DataType) -> set[type]:
+    return {_NOTHING, *(same for matches, same in _SAME if matches(kind))}
+
+
+def _has_zones(values: Sequence[Any], kind: pa.DataType) -> bool:
+    """Whether instants have zones but UTC, of which pyarrow loses parts of minutes, or any if there are to be none."""
+    if not pa.types.is_timestamp(kind):
+        return False
+    zones = {None if value is None else value.tzinfo for value in values} - {None}
+    return bool(zones - {timezone.utc} if kind.tz else zones)
+
+
+def _require_finite(values: Sequence[Any], column: pa.Array) -> None:
+    """Raise OverflowError if a finite number has become infinite."""
+    infinite = np.flatnonzero(np.isinf(column.to_numpy(zero_copy_only=False)))
+    for position in infinite.tolist():
+        _single(values[position])
+
+
+def _stored_column(stored: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """The column of what ``plain_writer`` makes."""
+    if pa.types.is_date(kind):
+        return pa.array(stored, pa.int32()).view(kind)
+    return pa.array(stored, pa.int64()).view(kind) if pa.types.is_temporal(kind) else pa.array(stored, kind)
+
+
+def _shown(value: Any) -> str:
+    return f"{repr(value)[:200]} of type {type(value).__name__}"

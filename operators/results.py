@@ -1,0 +1,81 @@
+"""What a call for one key gives back: rows, or what is explained by name because it is none."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Callable, Generator, Iterator, Mapping
+from datetime import date, time, timedelta
+from decimal import Decimal
+from types import CodeType, GeneratorType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+_PLAIN = (type(None), str, bytes, bytearray, int, float, complex, Decimal, timedelta, np.generic)
+_YIELD = "Yield each row, or return a list of rows. A row is a sequence, a mapping or an object with the fields"
+
+
+class Results:
+    """Takes what calls of one method give back, which ``who`` names."""
+
+    def __init__(self, who: Callable[[], str], names: list[str]) -> None:
+        """``names``: of the fields of a row."""
+        self._who = who
+        self._names = names
+        self._code: CodeType | None = None
+        """Of generators that return nothing: of them nothing is asked."""
+
+    def rows(self, result: Any) -> Iterator[Any]:
+        """The rows of a result that is not None. Raises InvalidInputError for what is no iterable of rows."""
+        if type(result) is GeneratorType:
+            code = result.gi_code
+            if code is not self._code and _returns_values(code):
+                return self._without_return(result)
+            self._code = code
+            return result
+        return self._of_other(result)
+
+    def check_row(self, row: Any) -> None:
+        """Raise InvalidInputError if what was given in place of a row is a plain value."""
+        if isinstance(row, (*_PLAIN, date, time)):
+            one = f"({self._names[0]},)" if len(self._names) == 1 else "a tuple of its fields"
+            raise self._refused(f"gave {_shown(row)} in place of a row", f"{_YIELD} {self._names}: {one}.")
+
+    def _of_other(self, result: Any) -> Iterator[Any]:
+        hint = f"{_YIELD} {self._names}."
+        if isinstance(result, (pa.Table, pa.RecordBatch)) or hasattr(type(result), "itertuples"):
+            hint = "Yield its rows one by one, such as those of itertuples(index=False), or write a VectorProcessor."
+            raise self._refused(f"returned a {type(result).__name__} in place of rows", hint)
+        if isinstance(result, (str, bytes, bytearray, Mapping)) or not hasattr(type(result), "__iter__"):
+            raise self._refused(f"returned {_shown(result)} in place of rows", hint)
+        if isinstance(result, (tuple, list)) and len(result) and isinstance(result[0], _PLAIN):
+            raise self._refused(f"returned {_shown(result)}, which is no list of rows but the values of one", hint)
+        return iter(result)
+
+    def _without_return(self, rows: Generator[Any, None, Any]) -> Iterator[Any]:
+        given = yield from rows
+        if given is not None:
+            raise self._refused(f"yields rows, and returned {_shown(given)}, which nobody takes", f"{_YIELD}.")
+
+    def _refused(self, what: str, hint: str) -> InvalidInputError:
+        return InvalidInputError(f"{self._who()} {what}.", hint=hint)
+
+
+def _returns_values(code: CodeType) -> bool:
+    """Whether a generator may end with a value."""
+    before = None
+    for instruction in dis.get_instructions(code):
+        is_nothing = before is not None and before.opname == "LOAD_CONST" and before.argval is None
+        if instruction.opname == "RETURN_VALUE" and not is_nothing:
+            return True
+        if instruction.opname == "RETURN_CONST" and instruction.argval is not None:
+            return True
+        before = instruction
+    return False
+
+
+def _shown(value: Any) -> str:
+    return f"{repr(value)[:200]} ({type(value).__name__})"

@@ -1,0 +1,57 @@
+"""Clients of S3: one for each way to reach it, as long as somebody uses it, so that keys may change for ever.
+
+A client that a place holds stays what it is. Of those that nobody holds, the last few are kept: places come and go, and
+a client takes its time. What all have in common, above all the description of the service, is in memory once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakValueDictionary
+
+import boto3
+from botocore.session import Session
+
+from pyspark_ckpt.state_store.blobs.settings import S3Settings
+
+CLIENTS_KEPT = 4
+"""Clients that are kept although no place holds them."""
+
+_loading = threading.Lock()
+_loader: list[Any] = []
+
+
+class Clients:
+    """Clients by settings. Safe to use from many threads."""
+
+    def __init__(self, make: Callable[[S3Settings], Any]) -> None:
+        """``make`` a client where there is none."""
+        self._make = make
+        self._lock = threading.Lock()
+        self._held: WeakValueDictionary[S3Settings, Any] = WeakValueDictionary()
+        self._last: OrderedDict[S3Settings, Any] = OrderedDict()
+
+    def get(self, settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
+        """The client for these settings, the same for all that hold it at one time."""
+        with self._lock:
+            client = self._held.get(settings)
+            if client is None:
+                client = self._held[settings] = self._make(settings)
+            self._last[settings] = client
+            self._last.move_to_end(settings)
+            while len(self._last) > CLIENTS_KEPT:
+                self._last.popitem(last=False)
+            return client
+
+
+def new_session() -> boto3.session.Session:
+    """A session of its own, with its own credentials, that reads the description of the service from what is loaded."""
+    session = Session()
+    with _loading:
+        if not _loader:
+            _loader.append(session.get_component("data_loader"))
+    session.register_component("data_loader", _loader[0])
+    return boto3.session.Session(botocore_session=session)

@@ -1,0 +1,90 @@
+"""The time of a place, which stamps its objects: no other clock says how old an object is.
+
+The clock of a host may be minutes or hours off. So the place is asked, rarely, and a clock that nobody sets carries
+its answer on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from pyspark_ckpt.state_store.blobs.place import BlobPlace
+from pyspark_ckpt.state_store.errors import StorageError
+
+KEPT_S = 3600.0
+"""So long an answer of a place is carried on."""
+SLOWEST_S = 10.0
+"""An answer that took longer may be as old as that, and does not count."""
+STEP_S = 1.0
+"""By more than that two clocks of a host differ only if one of them was set."""
+TICK_S = 0.02
+"""File systems stamp with a clock that ticks a hundred times a second or faster: two ticks."""
+ATTEMPTS = 3
+
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+@runtime_checkable
+class TellsTime(Protocol):
+    """A place that can be asked for its time without a write of an object."""
+
+    def now_s(self) -> float:
+        """The time with which the place would stamp an object now, to a second (Unix time). Raises StorageError."""
+        ...
+
+
+def boot_s() -> float:
+    """Seconds since this machine was started, also those in which it slept. Nobody sets this clock."""
+    return time.clock_gettime(_BOOT_CLOCK)
+
+
+def time_of(place: BlobPlace) -> float:
+    """The time with which ``place`` stamps what is written now (Unix time). Raises StorageError."""
+    if isinstance(place, TellsTime):
+        return place.now_s()
+    for _ in range(ATTEMPTS):
+        name = f"clock-{uuid.uuid4().hex}"
+        place.put(name, b"")
+        found = [blob for blob in place.list(prefix=name) if blob.name == name]
+        place.delete(name)
+        if found:
+            return found[0].modified_s
+    raise StorageError(f"{place.url} does not list what was just written to it: its time is not known.")
+
+
+class PlaceClock:
+    """The time of one place. Never more than ``SLOWEST_S`` ahead of it; safe to use from many threads."""
+
+    def __init__(self, place: BlobPlace, clock: Callable[[], float] = boot_s) -> None:
+        """Carry the time of ``place`` on by ``clock``; if that was set or stood still, the place is asked again."""
+        self._place = place
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._asked: tuple[float, float] | None = None
+        self._ahead_s = 0.0
+
+    def now_s(self) -> float:
+        """The time of the place (Unix time). Raises StorageError."""
+        with self._lock:
+            if not self._is_current():
+                self._ask()
+            return self._clock() + self._ahead_s
+
+    def _is_current(self) -> bool:
+        if self._asked is None:
+            return False
+        by_clock, by_boot = self._clock() - self._asked[0], boot_s() - self._asked[1]
+        return 0 <= by_boot <= KEPT_S and abs(by_clock - by_boot) <= STEP_S
+
+    def _ask(self) -> None:
+        for _ in range(ATTEMPTS):
+            asked = self._clock(), boot_s()
+            told_s = time_of(self._place)
+            if boot_s() - asked[1] <= SLOWEST_S:
+                self._asked, self._ahead_s = asked, told_s + TICK_S - asked[0]
+                return
+        raise StorageError(f"{self._place.url} took more than {SLOWEST_S:.0f} s to tell its time, {ATTEMPTS} times.")

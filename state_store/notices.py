@@ -1,0 +1,77 @@
+"""Notices of deletion: whoever is about to delete table files says so first, in the folder of the store.
+
+::
+
+    <store>/notices/<32 hex digits>.notice    {"format": 1, "tables": ["sst/...", ...], "xxh3": "..."}
+
+``retention`` has the rule that they are for. Every clean-up posts notices of its own, under names that nobody uses
+again, and none is ever changed.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable
+
+import msgspec
+
+from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
+from pyspark_ckpt.state_store.errors import NotFoundError
+from pyspark_ckpt.state_store.json_objects import read_sealed, seal
+
+FOLDER = "notices"
+NOTICE_FORMAT = 1
+MAX_BYTES = 64 << 20
+
+_NAME = re.compile(rf"{FOLDER}/[0-9a-f]{{32}}\.notice")
+
+
+class Notice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Content of a notice: the table files that its writer may delete."""
+
+    format: int
+    tables: tuple[str, ...]
+
+
+class Notices:
+    """The notices of one store."""
+
+    def __init__(self, place: BlobPlace) -> None:
+        """Keep them in ``place``."""
+        self._place = place
+        self._known: dict[Blob, frozenset[str]] = {}
+
+    def post(self, tables: Iterable[str]) -> str:
+        """Say that ``tables`` may be deleted from now on; returns the name of the notice. Raises StorageError.
+
+        After return everybody who reads the notices sees it. After an error it may be there or not.
+        """
+        name = f"{FOLDER}/{uuid.uuid4().hex}.notice"
+        self._place.put(name, seal(Notice(NOTICE_FORMAT, tuple(tables))))
+        return name
+
+    def withdraw(self, name: str) -> None:
+        """Take a notice back: its writer will delete nothing on account of it any more. Raises StorageError."""
+        self._place.delete(name)
+
+    def read(self) -> dict[Blob, frozenset[str]]:
+        """The tables of each notice that is posted. Each is read once. Raises FormatError, StorageError."""
+        found = {}
+        for blob in self._place.list(FOLDER):
+            if _NAME.fullmatch(blob.name) is not None:
+                try:
+                    found[blob] = self._tables_of(blob)
+                except NotFoundError:  # withdrawn since the listing
+                    continue
+        self._known = found
+        return found
+
+    def tables(self) -> set[str]:
+        """Every table file that somebody may be about to delete. Raises FormatError, StorageError."""
+        return set().union(*self.read().values())
+
+    def _tables_of(self, blob: Blob) -> frozenset[str]:
+        if blob not in self._known:
+            return frozenset(read_sealed(self._place, blob.name, Notice, MAX_BYTES, known=NOTICE_FORMAT).tables)
+        return self._known[blob]

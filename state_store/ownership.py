@@ -1,0 +1,128 @@
+"""Which checkpoint owns the folder of a query below ``remote``: one, however many copies of it there are.
+
+Checkpoints that were copied have the query's id in common, and so the folder. Two that write there would count each
+other's commits and delete each other's versions. So the folder has one object more, which is created only if absent::
+
+    <remote>/<query id>/owner.json    {"format": 1, "checkpoint": <URL>, "real": <path without links>, "xxh3": ...}
+
+The first checkpoint that writes owns the folder for good, and every other one is refused. A folder that an earlier
+release has filled has no owner yet: the first one that comes is it. A checkpoint that was moved looks like a copy, for
+nobody can tell from here whether the original is gone, or is only out of sight: whoever knows deletes the object.
+
+One checkpoint may be spelled in several ways: see ``Owner.is_same``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from shlex import quote
+
+import msgspec
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.json_objects import check_format, read_sealed, seal
+
+OWNER_NAME = "owner.json"
+OWNER_FORMAT = 1
+
+_S3 = re.compile(r"\As3[an]?://")
+_HDFS_DEFAULT_PORT = ":8020"
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Content of the object. ``real``: of a checkpoint in a file system, its path without links; else empty."""
+
+    format: int
+    checkpoint: str
+    real: str = ""
+
+    def is_same(self, other: Owner) -> bool:
+        """Whether both name one checkpoint, seen from this machine; ``other`` is one that can be seen from here.
+
+        Links in a path may lead elsewhere on another machine. So the same path is the same checkpoint unless what the
+        owner's has led to is here, too: then a link was set to a copy.
+        """
+        if self.real and other.real:
+            if self.real == other.real:
+                return True
+            return self.checkpoint == other.checkpoint and not Path(self.real, "metadata").exists()
+        return _without_default(self.checkpoint, other.checkpoint) == _without_default(
+            other.checkpoint, self.checkpoint
+        )
+
+
+def describe(checkpoint: BlobPlace) -> Owner:
+    """The ``checkpoint`` as an owner."""
+    url = checkpoint.url
+    if url.startswith("/"):
+        return Owner(OWNER_FORMAT, os.path.normpath(url), os.path.realpath(url))
+    scheme, _, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    if _S3.match(url):
+        return Owner(OWNER_FORMAT, f"s3://{rest.rstrip('/')}")
+    authority = authority.lower().removesuffix(_HDFS_DEFAULT_PORT)
+    return Owner(OWNER_FORMAT, f"{scheme}://{authority}{slash}{path.rstrip('/')}")
+
+
+def claim(folder: BlobPlace, checkpoint: BlobPlace, remote: str) -> None:
+    """Make ``checkpoint`` the owner of the folder of its query below ``remote``, unless there is one; durable.
+
+    Raises InvalidInputError, which says what to do, if it is another's; FormatError, StorageError.
+    """
+    own = describe(checkpoint)
+    owner = _read(folder)
+    if owner is None:
+        folder.put_if_absent(OWNER_NAME, seal(own))
+        owner = _read(folder)
+    if owner is None:
+        raise InvalidInputError(
+            f"{folder.url}/{OWNER_NAME} was deleted while {checkpoint.url} made itself the owner of that folder.",
+            hint="Start the query again.",
+        )
+    _require(owner, own, folder, checkpoint, remote)
+
+
+def other_owner(folder: BlobPlace, checkpoint: BlobPlace) -> str:
+    """The checkpoint that owns the folder, if there is one that is not ``checkpoint``; else an empty text.
+
+    Raises FormatError, StorageError.
+    """
+    owner = _read(folder)
+    return "" if owner is None or owner.is_same(describe(checkpoint)) else owner.checkpoint
+
+
+def _read(folder: BlobPlace) -> Owner | None:
+    try:
+        owner = read_sealed(folder, OWNER_NAME, Owner, known=OWNER_FORMAT)
+    except NotFoundError:
+        return None
+    except FormatError as problem:
+        raise FormatError(
+            problem.message,
+            hint=problem.hint or "It says whose the folder is. Delete it if no other checkpoint has state there.",
+        ) from problem
+    check_format(owner.format, OWNER_FORMAT, f"{folder.url}/{OWNER_NAME}")
+    return owner
+
+
+def _require(owner: Owner, own: Owner, folder: BlobPlace, checkpoint: BlobPlace, remote: str) -> None:
+    if owner.is_same(own):
+        return
+    raise InvalidInputError(
+        f"The state in {folder.url} belongs to the checkpoint {owner.checkpoint}. {checkpoint.url} has the same query "
+        "id, so it is a copy of that checkpoint, or that checkpoint under another path.",
+        hint="To go on from a copy, make a checkpoint with an id and state of its own: pyspark-ckpt rescale "
+        f"{quote(checkpoint.url)} NEW_CHECKPOINT -n PARTITIONS --query-id new -o {quote(f'remote={remote}')} "
+        "(PARTITIONS may be the number it has). If the checkpoint was moved, and nothing will ever run on "
+        f"{owner.checkpoint} again, delete {folder.url}/{OWNER_NAME} and start the query again.",
+    )
+
+
+def _without_default(url: str, other: str) -> str:
+    """``url`` without its authority if one of both leaves that to the configuration of Hadoop."""
+    if "hdfs:///" not in (url[:8], other[:8]):
+        return url
+    return re.sub(r"\Ahdfs://[^/]*/", "hdfs:///", url)

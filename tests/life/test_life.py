@@ -1,0 +1,135 @@
+"""Random lives of a keyed program in one partition, without Spark: many in the time that Spark takes for one."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pyspark_ckpt.operators.declared_states import with_types
+from pyspark_ckpt.operators.group_times import GroupTimes
+from pyspark_ckpt.operators.partition_task import PartitionTask
+from pyspark_ckpt.operators.plan import Operator
+from pyspark_ckpt.operators.processors import Context, states_of
+from pyspark_ckpt.operators.spark_hash import SparkHash
+from pyspark_ckpt.state_store.ticket import read_ticket
+from tests.lab import Lab
+from tests.life.course import DELAY, Course
+from tests.life.truth import Line, Truth
+
+INPUT = pa.schema(
+    [
+        ("k", pa.string()),
+        ("w", pa.int64()),
+        ("seq", pa.int64()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("acts", pa.string()),
+        ("load", pa.string()),
+    ]
+)
+OUTPUT = pa.schema([("k", pa.string()), ("w", pa.int64()), ("what", pa.string()), ("shown", pa.string())])
+KEY = SparkHash([pa.string(), pa.int64()])
+SEEDS = [int(seed) for seed in os.environ.get("CKPT_LIVES", "4,5,6,7").split(",")]
+"""One of each program, or others: those of a failure, say."""
+START_MS = 1_800_000_000_000
+BATCH_MS = 10_000
+
+
+class Group:
+    """What Spark keeps of a partition's one group, and tells it."""
+
+    def __init__(self) -> None:
+        self.row: tuple[int, int] | None = None
+        self.processing_ms = self.mark_ms = 0
+
+    @property
+    def getOption(self) -> tuple[int, int] | None:  # noqa: N802 - Spark's name
+        return self.row
+
+    def update(self, row: tuple[int, int]) -> None:
+        self.row = row
+
+    def getCurrentProcessingTimeMs(self) -> int:  # noqa: N802 - Spark's name
+        return self.processing_ms
+
+    def getCurrentWatermarkMs(self) -> int:  # noqa: N802 - Spark's name
+        return self.mark_ms
+
+    def setTimeoutTimestamp(self, at_ms: int) -> None:  # noqa: N802 - Spark's name
+        assert at_ms > 0
+
+    def setTimeoutDuration(self, duration_ms: int) -> None:  # noqa: N802 - Spark's name
+        assert duration_ms > 0
+
+
+class Task(PartitionTask):
+    """Takes rows as they are, not as Spark's bytes."""
+
+    def _fill(self, buffer: Any, chunks: Any, late_ms: int | None) -> int:  # noqa: ANN401, ARG002
+        for row in chunks:
+            hashed = KEY(row[:2])
+            columns = [
+                pa.array([value], field.type)
+                for value, field in zip((*row, hashed - (hashed >> 31 << 32)), self.operator.rows, strict=True)
+            ]
+            buffer.add(pa.RecordBatch.from_arrays(columns, schema=self.operator.rows))
+        return 0
+
+
+class Partition:
+    """The only partition of the program."""
+
+    def __init__(self, course: Course, folder: Path, memory_bytes: int) -> None:
+        processor = course.program()
+        states = with_types(states_of(processor), "life")
+        operator = Operator(
+            "life", ("k", "w"), INPUT, OUTPUT, states, 1, 32768, "", has_watermark=True, memory_bytes=memory_bytes,
+            order_by=("seq",),
+        )  # fmt: skip
+        self.lab = Lab(folder)
+        self._task = Task(operator, processor)
+        self._group = Group()
+        self._attempts = count(1)
+        self._version, self._id = 0, None
+        self._handle = self.lab.open()
+
+    def restart(self, *, lose_local: bool) -> None:
+        self.lab.restart(lose_local=lose_local)
+        self._handle = self.lab.open()
+
+    def process(self, batch: int, mark_ms: int, rows: Any) -> list[Line]:  # noqa: ANN401
+        """What a batch tells."""
+        attempt, call = next(self._attempts), self.lab.server.call
+        begun = call("begin", handle=self._handle, version=self._version, id=self._id, attempt=attempt)
+        (path,) = (self.lab.local_dir / "tickets").glob(f"{attempt}-*.json")
+        self._group.processing_ms, self._group.mark_ms = START_MS + batch * BATCH_MS, mark_ms
+        times: Any = GroupTimes(self._task.operator, self._group)  # type: ignore[arg-type]  # what Spark has
+        context = Context(batch, 0, times.processing_ms, times.watermark_ms)
+        told: list[Line] = []
+        for some in self._task._run(rows, read_ticket(path), times, context):
+            told += [tuple(row.values()) for row in some.to_pylist()]
+        done = call("commit", txn=begun["txn"], files=[], rows={}, num_partitions=1)
+        self._version, self._id = done["version"], done["id"]
+        return told
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_keyed_program_tells_what_dicts_tell(seed: int, tmp_path: Path) -> None:
+    course, draw = Course.of(seed, batches=10), Random(seed)
+    partition = Partition(course, tmp_path, draw.choice((1 << 14, 1 << 20)))
+    truth, mark_ms = Truth(), 0
+    for batch, rows in enumerate(course.batches):
+        expected = Counter(truth.process(batch, mark_ms, rows))
+        found = Counter(partition.process(batch, mark_ms, rows))
+        assert (expected - found, found - expected) == (Counter(), Counter()), (str(course), batch)
+        newest = max(row[3] for row in rows) - DELAY
+        mark_ms = max(mark_ms, int(newest.timestamp() * 1000))
+        if draw.random() < 0.3:
+            partition.restart(lose_local=draw.random() < 0.5)
+    partition.lab.server.stores.shut_down()

@@ -1,0 +1,173 @@
+"""What the program must tell, by plain dicts."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.life.program import AGAIN_MS, acts_of_timer, bounds_of, fires_again, is_read, map_keys_of
+from tests.life.states import PLANS, Plan, added_value, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.life.program import Act
+
+Key = tuple[str, int]
+Line = tuple[str, int, str, str]
+
+_BATCH_MS = 10_000
+"""Between the batches of the processor's clock: what it says does not matter, only that it goes on."""
+
+
+@dataclass
+class _Row:
+    """A value, and when its life began: None if the clock did not run then."""
+
+    value: Any
+    stamp: int | None
+
+
+@dataclass
+class Truth:
+    """All states and timers of all keys."""
+
+    lists: dict[tuple[str, Key], list[_Row]] = field(default_factory=lambda: defaultdict(list))
+    """Of a list state its elements; of others one row or none."""
+    maps: dict[tuple[str, Key], dict[Any, _Row]] = field(default_factory=lambda: defaultdict(dict))
+    timers: dict[str, set[tuple[int, Key, str]]] = field(default_factory=lambda: {"due": set(), "wall": set()})
+    mark_ms: int = 0
+    batch: int = 0
+
+    def process(self, batch: int, mark_ms: int, rows: Sequence[Sequence[Any]]) -> list[Line]:
+        """What a batch of these rows tells when the watermark is ``mark_ms``."""
+        self.batch, self.mark_ms = batch, mark_ms
+        told: list[Line] = []
+        if mark_ms:
+            self._begin_lives()
+        for k, w, seq, _, acts, load in sorted(rows, key=lambda row: row[2]):
+            for place, act in enumerate(json.loads(acts)):
+                if act[0] in ("due", "wall"):
+                    self._set_timer((k, w), *act)
+                else:
+                    told += self._told((k, w), f"{seq}.{place}", act)
+            told.append((k, w, f"{seq} load", shown(load)))
+        for clock, now_ms in (("due", mark_ms), ("wall", batch * _BATCH_MS)):
+            told += self._fire(clock, now_ms)
+        return told
+
+    def _fire(self, clock: str, now_ms: int) -> list[Line]:
+        told: list[Line] = []
+        for timer in sorted(each for each in self.timers[clock] if each[0] <= now_ms):
+            self.timers[clock].discard(timer)
+            at_ms, key, namespace = timer
+            what = f"{clock} {namespace}"
+            told.append((*key, what, str(at_ms) if clock == "due" else "True"))
+            for place, act in enumerate(acts_of_timer(namespace)):
+                told += self._told(key, f"{what}.{place}", act)
+            again = fires_again(namespace)
+            if again and clock == "due":
+                self.timers[clock].add((at_ms + AGAIN_MS, key, again))
+        return told
+
+    def _set_timer(self, key: Key, clock: str, verb: str, at_ms: int, namespace: str) -> None:
+        timer = (at_ms + (self.batch * _BATCH_MS if clock == "wall" else 0), key, namespace)
+        if verb != "delete":
+            self.timers[clock].add(timer)
+        if verb != "register":
+            self.timers[clock].discard(timer)
+
+    def _begin_lives(self) -> None:
+        """Rows that were written before there was a watermark live from now on."""
+        rows = [row for each in self.lists.values() for row in each]
+        rows += [row for each in self.maps.values() for row in each.values()]
+        for row in rows:
+            row.stamp = self.mark_ms if row.stamp is None else row.stamp
+
+    def _now(self, plan: Plan) -> int | None:
+        if plan.ttl is not None and plan.ttl.clock == "event":
+            return self.mark_ms or None
+        return self.batch * _BATCH_MS
+
+    def _new(self, plan: Plan, value: Any) -> _Row:  # noqa: ANN401
+        return _Row(value, self._now(plan))
+
+    def _lives(self, plan: Plan, row: _Row) -> bool:
+        now = self._now(plan)
+        if plan.ttl is None or row.stamp is None or now is None:
+            return True
+        return now - row.stamp < plan.ttl.duration_ms
+
+    def _read(self, plan: Plan, row: _Row) -> Any:  # noqa: ANN401
+        """The value of a row, whose life a read may begin anew."""
+        if plan.ttl is not None and plan.ttl.refresh == "on_read_and_write":
+            row.stamp = self._now(plan)
+        return row.value
+
+    def _told(self, key: Key, what: str, act: Act) -> list[Line]:
+        name, verb, number, more = act
+        plan = PLANS[name]
+        do = self._do_map if plan.kind == "map" else self._do_list if plan.kind == "list" else self._do_one
+        found = do(plan, (name, key), verb, number, more)
+        return [(*key, f"{what} {name} {verb}", shown(found))] if is_read(verb) else []
+
+    def _alive(self, plan: Plan, place: tuple[str, Key]) -> list[_Row]:
+        rows = self.lists[place] = [row for row in self.lists[place] if self._lives(plan, row)]
+        return rows
+
+    def _do_one(self, plan: Plan, place: tuple[str, Key], verb: str, number: int, _more: int) -> Any:  # noqa: ANN401
+        rows = self._alive(plan, place)
+        if verb == "exists":
+            return bool(rows)
+        if verb == "get":
+            found = self._read(plan, rows[0]) if rows else None
+            return plan.how[2](found) if plan.kind == "aggregating" and rows else found
+        if verb == "clear":
+            rows.clear()
+            return None
+        value = added_value(plan, number)
+        if plan.kind == "reducing" and rows:
+            value = rows[0].value + value if plan.how == "sum" else plan.how(rows[0].value, value)
+        if plan.kind == "aggregating":
+            create, add, _ = plan.how
+            value = add(rows[0].value if rows else create(), value)
+        self.lists[place] = [self._new(plan, value)]
+        return None
+
+    def _do_list(self, plan: Plan, place: tuple[str, Key], verb: str, number: int, more: int) -> Any:  # noqa: ANN401
+        rows = self._alive(plan, place)
+        if verb == "exists":
+            return bool(rows)
+        if verb == "get":
+            return [self._read(plan, row) for row in rows]
+        if verb in ("clear", "put"):
+            rows.clear()
+        if verb != "clear":
+            rows += [self._new(plan, plan.type.value(number + n)) for n in range(1 if verb == "add" else more)]
+        return None
+
+    def _do_map(self, plan: Plan, place: tuple[str, Key], verb: str, number: int, more: int) -> Any:  # noqa: ANN401
+        entries = {key: row for key, row in sorted(self.maps[place].items()) if self._lives(plan, row)}
+        self.maps[place] = entries
+        keys = map_keys_of(plan, number, more if verb == "put_all" else 1)
+        if verb == "exists":
+            return bool(entries)
+        if verb == "contains":
+            return keys[0] in entries and self._read(plan, entries[keys[0]]) is not None
+        if verb == "get":
+            return self._read(plan, entries[keys[0]]) if keys[0] in entries else None
+        if verb == "keys":
+            return list(entries)
+        if verb in ("items", "range"):
+            begin, end = bounds_of(plan, number, more) if verb == "range" else (None, None)
+            inside = [key for key in entries if (begin is None or key >= begin) and (end is None or key < end)]
+            return [(key, self._read(plan, entries[key])) for key in inside]
+        if verb == "clear":
+            entries.clear()
+        elif verb == "remove":
+            entries.pop(keys[0], None)
+        else:
+            entries.update((key, self._new(plan, plan.type.value(number + n))) for n, key in enumerate(keys))
+        return None

@@ -1,0 +1,136 @@
+"""Tasks of a keyed operator as Spark calls them, on a real store, without Spark: all is built as a query builds it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql.streaming.state import GroupState
+from pyspark.sql.types import StructType
+
+from pyspark_ckpt.operators.declared_states import with_types
+from pyspark_ckpt.operators.group_times import TIME_OUTS, GroupTimes
+from pyspark_ckpt.operators.partition_task import PartitionTask
+from pyspark_ckpt.operators.plan import HASH, ROW, TIME, Operator
+from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorProcessor, states_of
+from pyspark_ckpt.operators.spark_hash import SparkHash
+from pyspark_ckpt.operators.value_types import EPOCH, microseconds_at
+from pyspark_ckpt.state_store.ticket import read_ticket
+from tests.lab import Lab
+
+INPUT = pa.schema([("user", pa.string()), ("n", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("text", pa.string())])
+"""The columns of a row."""
+_HASH = SparkHash([pa.string()])
+_AT_ONCE = 7
+"""So many rows come in one frame."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What has come of a batch: its rows, when Spark is to call again, and how many are stored."""
+
+    rows: list[tuple[Any, ...]]
+    time_out_ms: int | None
+    stored: dict[str, int]
+
+
+class TaskLab:
+    """A query with one partition."""
+
+    def __init__(self, folder: Path, processor: KeyedProcessor | VectorProcessor, output: pa.Schema) -> None:
+        """States must be declared by Spark's objects for types: there is no JVM to read text."""
+        self._lab = Lab(folder)
+        self._handle = self._lab.open()
+        self._version, self._id = 0, None
+        self._attempts = count(1)
+        self._row: tuple[int, int] | None = None
+        self._processor = processor
+        self._operator = Operator(
+            uid="it",
+            by=("user",),
+            input=INPUT,
+            output=output,
+            states=with_types(states_of(processor), "the operator"),
+            partitions=1,
+            max_parallelism=8,
+            local_dir="",
+            has_watermark=True,
+            memory_bytes=1 << 30,
+            order_by=("n",),
+        )
+
+    def run(
+        self, rows: Sequence[tuple[str, int, datetime, str]], *, watermark_ms: int, now_ms: int, memory_bytes: int
+    ) -> Batch:
+        """Process and commit a batch."""
+        attempt = next(self._attempts)
+        begun = self._lab.server.call("begin", handle=self._handle, version=self._version, id=self._id, attempt=attempt)
+        (path,) = (self._lab.local_dir / "tickets").glob(f"{attempt}-*.json")
+        operator = replace(self._operator, memory_bytes=memory_bytes)
+        group = _group(TIME_OUTS[operator.time_out_clock], self._row, watermark_ms, now_ms)
+        times = GroupTimes(operator, group)
+        context = Context(attempt, 0, times.processing_ms, times.watermark_ms)
+        task = PartitionTask(operator, self._processor)
+        batches = task._run(_chunks(rows), read_ticket(path), times, context)
+        found = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+        answer = self._lab.server.call("commit", txn=begun["txn"], files=[], rows={}, num_partitions=1)
+        self._version, self._id = answer["version"], answer["id"]
+        self._row = tuple(group.get) if group.exists else None
+        stored = {state["name"]: state["rows"] for state in answer["states"]}
+        set_ms = group._timeout_timestamp
+        return Batch(found, None if set_ms == GroupState.NO_TIMESTAMP else set_ms, stored)
+
+    def close(self) -> None:
+        """End the server."""
+        self._lab.server.stores.shut_down()
+
+
+def _group(conf: str, row: tuple[int, int] | None, watermark_ms: int, now_ms: int) -> GroupState:
+    value: Any = row
+    return GroupState(
+        optionalValue=value,
+        batchProcessingTimeMs=now_ms,
+        eventTimeWatermarkMs=watermark_ms,
+        timeoutConf=conf,
+        hasTimedOut=False,
+        watermarkPresent=True,
+        defined=row is not None,
+        updated=False,
+        removed=False,
+        timeoutTimestamp=GroupState.NO_TIMESTAMP,
+        keyAsUnsafe=b"",
+        valueSchema=StructType(),
+    )
+
+
+def _chunks(rows: Sequence[tuple[str, int, datetime, str]]) -> Iterator[pd.DataFrame]:
+    for begin in range(0, len(rows), _AT_ONCE):
+        some = rows[begin : begin + _AT_ONCE]
+        hashes = [struct.unpack("<i", struct.pack("<I", _HASH((user,))))[0] for user, *_ in some]
+        yield pd.DataFrame({HASH: hashes, ROW: list(map(_unsafe, some)), TIME: [_micros(row[2]) for row in some]})
+
+
+def _unsafe(row: tuple[str, int, datetime, str]) -> bytes:
+    """A row as Spark has it in memory."""
+    user, number, at, text = row
+    first, second = user.encode(), text.encode()
+    begin = 8 + 8 * len(INPUT)
+    behind = begin + len(first) + -len(first) % 8
+    words = struct.pack("<5q", 0, begin << 32 | len(first), number, _micros(at), behind << 32 | len(second))
+    return words + first.ljust(behind - begin, b"\0") + second + bytes(-len(second) % 8)
+
+
+def _micros(at: datetime) -> int:
+    return microseconds_at(at)
+
+
+def at_us(micros: int) -> datetime:
+    """An instant so many microseconds after 1970."""
+    return EPOCH + timedelta(microseconds=micros)

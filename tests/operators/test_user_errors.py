@@ -1,0 +1,136 @@
+"""What a user's own code raises says of which operator, key, partition and batch it was, and stays what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pyspark_ckpt.operators import Context, KeyedProcessor, VectorContext, VectorProcessor
+from pyspark_ckpt.operators.firing import Due
+from pyspark_ckpt.operators.keys import Keys
+from pyspark_ckpt.operators.plan import Operator
+from pyspark_ckpt.operators.runs import Work
+from pyspark_ckpt.operators.state_rows import Position
+from pyspark_ckpt.operators.suffixes import Suffixes
+from pyspark_ckpt.operators.timers import Timer
+from pyspark_ckpt.operators.user_errors import CallError, ProcessorError, located, shown
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+ROWS = pa.schema([("user", pa.string()), ("n", pa.int64())])
+OUTPUT = pa.schema([("n", pa.int64())])
+WHERE = Context(batch_id=17, partition=3, processing_time_ms=0, watermark_ms=-1)
+USERS = ["anna", "bert", "carl"]
+
+
+class OddError(Exception):
+    """One of the user's own, whose arguments are its own as well."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(one, two)
+
+    def __str__(self) -> str:
+        raise RuntimeError("it cannot even be shown")
+
+
+def divided(ctx: Context, rows: Sequence[Any]) -> Iterator[tuple[int]]:
+    for row in rows:
+        yield (ctx.batch_id // row.n,)
+
+
+class Lazy(KeyedProcessor):
+    """Raises while its rows are taken."""
+
+    def process(self, ctx: Context, _key: Any, rows: Sequence[Any]) -> Iterable[Sequence[Any]]:  # noqa: ANN401
+        return divided(ctx, rows)
+
+    def on_timer(self, _ctx: Context, key: Any, timer: Timer) -> None:  # noqa: ANN401
+        raise LookupError(f"{timer.name} of {key.user}")
+
+
+class Eager(KeyedProcessor):
+    """Raises when it is called."""
+
+    def process(self, ctx: Context, _key: Any, rows: Sequence[Any]) -> Iterable[Sequence[Any]]:  # noqa: ANN401
+        return list(divided(ctx, rows))
+
+
+class AtOnce(VectorProcessor):
+    """Raises for all keys."""
+
+    def process_batch(self, _ctx: VectorContext, batch: pa.Table) -> pa.Table | None:
+        raise KeyError(batch.num_rows)
+
+
+def work(processor: KeyedProcessor | VectorProcessor) -> Work:
+    operator = Operator("visits", ("user",), ROWS, OUTPUT, (), 1, 1, "", False, 1 << 20, ())
+    return Work(operator, processor, WHERE, Position())
+
+
+def processed(processor: KeyedProcessor | VectorProcessor, numbers: Sequence[int]) -> list[int]:
+    suffixes = Suffixes([user.encode() for user in USERS])
+    keys = Keys(pa.table({"user": USERS}), suffixes)
+    rows = pa.table([USERS, list(numbers)], schema=ROWS)
+    batches = work(processor).process(keys, np.arange(len(USERS)), rows)
+    return [n for batch in batches for n in batch["n"].to_pylist()]
+
+
+@pytest.mark.parametrize("kind", [Lazy, Eager])
+@pytest.mark.parametrize("failing", range(len(USERS)))
+def test_an_error_names_operator_key_partition_and_batch(kind: type[KeyedProcessor], failing: int) -> None:
+    assert processed(kind(), [1, 17, 2]) == [17, 1, 8]
+    with pytest.raises(ProcessorError) as caught:
+        processed(kind(), [int(number != failing) for number in range(len(USERS))])
+    text = str(caught.value)
+    assert text.startswith(
+        f"{kind.__name__}.process() of keyed operator 'visits' failed for key (user={USERS[failing]!r}), partition 3, "
+        "batch 17: ZeroDivisionError: "
+    )
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert caught.value.hint in text
+
+
+def test_an_error_of_a_timer_names_its_key() -> None:
+    processor, due = Lazy(), Due(b"bert", ("bert",), Timer("wake", "", 5))
+    its = work(processor)
+    said = r"on_timer\(\) of .*\(user='bert'\), .*: LookupError: wake of bert"
+    with pytest.raises(ProcessorError, match=said) as caught:
+        list(its._packed("on_timer", its._fired(processor, iter([due]))))
+    assert isinstance(caught.value.__cause__, LookupError)
+
+
+def test_an_error_of_many_keys_names_the_rest() -> None:
+    said = r"AtOnce\.process_batch\(\) of .* failed for partition 3, batch 17: KeyError"
+    with pytest.raises(ProcessorError, match=said):
+        processed(AtOnce(), [1, 2, 3])
+
+
+def test_a_call_for_one_of_many_keys_names_it() -> None:
+    said = r"it failed for key \(\('anna', 3\)\), .*: ValueError: no"
+    with pytest.raises(ProcessorError, match=said) as caught, located("it", WHERE):
+        raise CallError(("anna", 3)) from ValueError("no")
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_errors_of_this_package_stay_what_they_are() -> None:
+    problem = InvalidInputError("a value of a wrong type", hint="Give another.")
+    with pytest.raises(InvalidInputError) as caught, located("it", WHERE):
+        raise problem
+    assert caught.value is problem
+
+
+def test_an_error_that_cannot_be_shown_does_not_hide_where_it_was() -> None:
+    said = r"partition 3, batch 17: OddError: its text cannot be shown"
+    with pytest.raises(ProcessorError, match=said), located("it", WHERE):
+        raise OddError(1, 2)
+
+
+HIDDEN = type("Hidden", (), {"__repr__": lambda _: 1 / 0})()
+
+
+@pytest.mark.parametrize("key", ["x" * 5000, ("x" * 5000, 1), HIDDEN, None, b"\0"])
+def test_a_key_is_shown_shortened(key: object) -> None:
+    assert len(shown(key)) < 250

@@ -1,0 +1,71 @@
+"""What the command line refuses: checkpoints of others, folders that are not there, services without credentials."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pyspark_ckpt import cli
+from tests.s3_server import S3Service, hide_credentials
+from tests.saved_query import Query
+
+HDFS_PROVIDER = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+
+
+@pytest.mark.parametrize("provider", [HDFS_PROVIDER, "com.example.Another"])
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("command", ["list", "inspect", "verify", "gc"])
+def test_a_checkpoint_of_another_provider_is_named_as_such(
+    command: str, provider: str, *, committed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = Query(str(tmp_path / "query"), 2, operators=(0,))
+    conf = {"spark.sql.streaming.stateStore.providerClass": provider, "spark.sql.shuffle.partitions": "2"}
+    entry = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": conf})
+    query.place.put("offsets/0", f"v1\n{entry}\n{{}}".encode())
+    if committed:
+        query.place.put("commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
+    for more in ([], ["--json"]):
+        assert cli.main(["checkpoint", command, query.location, *more]) == 2
+        told = capsys.readouterr()
+        assert f"the query keeps its state in {provider}, not in pyspark-ckpt" in told.err
+        assert told.out == ""
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_savepoints_of_a_folder_that_is_not_there_are_not_listed(
+    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing, empty = tmp_path / "missing", tmp_path / "empty"
+    empty.mkdir()
+    for spelled in (str(missing), f"file:{missing}", f"{missing}/"):
+        assert cli.main(["savepoint", "list", spelled, *more]) == 2
+        assert f"{missing} does not exist" in capsys.readouterr().err
+    assert cli.main(["savepoint", "list", str(empty), *more]) == 0
+    a_file = tmp_path / "file"
+    a_file.write_text("")
+    assert cli.main(["savepoint", "list", str(a_file), *more]) != 0
+
+
+def test_savepoints_of_a_prefix_that_is_not_there_are_not_listed(
+    s3: S3Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [word for key, value in s3.options.items() for word in ("-o", f"{key}={value}")]
+    assert cli.main(["savepoint", "list", s3.new_folder(), *options]) == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_missing_credentials_do_not_speak_of_executors(
+    s3: S3Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide_credentials(monkeypatch, tmp_path)
+    options = [word for key, value in s3.options.items() for word in ("-o", f"{key}={value}")]
+    for command in (["checkpoint", "list"], ["savepoint", "list"]):
+        call = [sys.executable, "-m", "pyspark_ckpt", *command, s3.new_folder(), *options]
+        done = subprocess.run(call, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert "Give this process, on " in done.stderr
+        assert "executor" not in done.stderr
