@@ -51,7 +51,7 @@ from dataclasses import dataclass
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
 from pyspark_ckpt.state_store.blobs.place_clock import PlaceClock, boot_s
 from pyspark_ckpt.state_store.confirmation import Confirmations
-from pyspark_ckpt.state_store.errors import CkptError, FormatError
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, StorageError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.lineage import Lineage
@@ -315,7 +315,15 @@ class Retention:
         """Delete objects; returns those that are gone. No delete begins after ``until``, by this machine's clock."""
         if names:
             self._failpoints.hit("cleanup.before_delete")
-        outcomes = dict(zip(names, self._pool.map(lambda name: self._try_delete(name, until), names), strict=True))
+        away: list[CkptError] = []
+
+        def delete(name: str) -> bool | CkptError:
+            outcome = away[0] if away else self._try_delete(name, until)
+            if isinstance(outcome, StorageError) and outcome.waited_s:  # the others need not wait as long, in turn
+                away.append(outcome)
+            return outcome
+
+        outcomes = dict(zip(names, self._pool.map(delete, names), strict=True))
         problems = {name: problem for name, problem in outcomes.items() if isinstance(problem, CkptError)}
         for name, problem in problems.items():
             self._log.warning("could not delete %s: %s", name, problem)

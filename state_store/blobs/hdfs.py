@@ -374,22 +374,22 @@ class _Upload:
         with suppress(*CLIENT_ERRORS), limited(TIDY_S):  # discard_unfinished finds what is left
             self._call(lambda client: client.delete(self._temporary))
 
-    def _begin(self) -> None:
+    def _begin(self) -> RawFileWriter:
         """Begin a file that has nothing yet. A try before may have left one, for discard_unfinished."""
         folder, _, name = self._path.rpartition("/")
         self._temporary = temporary = f"{folder}/.{name}.{uuid.uuid4().hex}{_TEMPORARY}"
         self._sent = 0
         # Not by the class for files of Python: as one of them is forgotten it is closed, which may take a minute.
-        self._writer = self._call(lambda client: client.inner.create(temporary, WriteOptions()))
+        self._writer = writer = self._call(lambda client: client.inner.create(temporary, WriteOptions()))
+        return writer
 
-    def _send(self) -> None:
-        """Write what the file has not yet."""
-        if self._writer is None:
-            self._begin()
-        writer = self._writer
+    def _send(self) -> RawFileWriter:
+        """Write what the file has not yet, and return its writer."""
+        writer = self._writer or self._begin()
         for piece in self._spool.pieces(self._sent):
             self._place.call_data_node(partial(writer.write, piece))
             self._sent += len(piece)
+        return writer
 
     def _touch(self) -> None:
         now_ms = self._place.stamp_ms(self._path.rpartition("/")[0])
@@ -410,8 +410,8 @@ class _Upload:
     def _publish(self, *, replace: bool) -> bool:
         if not self._is_closed:
             try:
-                self._send()
-                self._place.call_data_node(self._sync)
+                writer = self._send()
+                self._place.call_data_node(lambda: self._sync(writer))
             except CLIENT_ERRORS:
                 self._writer = None
                 raise
@@ -426,7 +426,7 @@ class _Upload:
             return self._require_landed()
         return True
 
-    def _sync(self) -> None:
+    def _sync(self, writer: RawFileWriter) -> None:
         """Close the file: after return all its blocks are complete, and the name node says so also after a restart.
 
         The client asks for that as soon as the data nodes have the last byte. The name node refuses until one of them
@@ -434,7 +434,7 @@ class _Upload:
         does the asking, and this one sees from the length when all blocks are complete: closing the file is then
         all that a recovery of its lease does. The other thread finds the file closed, and is content.
         """
-        client, writer = self._place.client, self._writer
+        client = self._place.client
         writer.hsync()
         closing = _closers().submit(writer.close)
         pause_s = FIRST_LOOK_S

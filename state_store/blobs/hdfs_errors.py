@@ -50,6 +50,10 @@ _TICKET = (
     "(KRB5_CLIENT_KTNAME). Look with klist."
 )
 _CONF_DIR = "Set HADOOP_CONF_DIR, for the driver and every executor, to the folder of core-site.xml and hdfs-site.xml."
+_AWAY = (
+    "Look whether the name node and the data nodes run and are reached from this host; the option placeTimeout "
+    "says how long they are waited for."
+)
 _HINTS: Mapping[str, str] = {
     # The first that is found in a failure counts.
     "a data node": "Start the data nodes, or let this host reach them: `hdfs dfsadmin -report` has their addresses.",
@@ -73,8 +77,7 @@ _HINTS: Mapping[str, str] = {
     "failed to lookup address": f"Correct the host in the URI. A name service is written without a port. {_CONF_DIR}",
     "Connection refused": "Start the name node that the URI or HADOOP_CONF_DIR names, or correct the port: that of its "
     "RPC, as in fs.defaultFS, not of its web page.",
-    "no answer within": "Look whether the name node and the data nodes run and are reached from this host; the option "
-    "placeTimeout says how long they are waited for.",
+    "no answer within": _AWAY,
     "RPC listener disconnected": "Look whether the name node asks for Kerberos, and hadoop.security.authentication in "
     "HADOOP_CONF_DIR does not, and whether the port is that of its RPC.",
     "Connection reset by peer": "Look whether the data nodes ask for SASL, and dfs.data.transfer.protection in "
@@ -125,7 +128,7 @@ def fail(verb: str, where: str, problem: Exception, outcome: Outcome = "not_appl
         raise StorageError(
             f"Could not {verb} {where}: {_reason(last)}. It was tried for {problem.after_s:.0f} s ({problem.why}).",
             outcome=outcome,
-            hint=_hint(last),
+            hint=_hint(last) or _AWAY,
             waited_s=problem.after_s,
         ) from problem
     raise StorageError(

@@ -344,10 +344,11 @@ class LocalUpload:
             with suppress(OSError):  # what is durable was fsynced, and the rest does not count
                 file.close()
 
-    def _begin(self) -> None:
+    def _begin(self) -> io.FileIO:
         self._place.make_folder(self._path.parent)
         self._temporary = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}{_TEMPORARY}")
-        self._file = io.FileIO(self._temporary, "xb")
+        self._file = file = io.FileIO(self._temporary, "xb")
+        return file
 
     def _publish(self, *, replace: bool) -> None:
         if not self._is_synced:
@@ -361,11 +362,12 @@ class LocalUpload:
     def _sync(self) -> None:
         """All that was written is on the disk after return; after a failure nobody knows what is, and it goes."""
         try:
-            if self._file is None:
-                self._begin()
+            file = self._file
+            if file is None:
+                file = self._begin()
                 for piece in self._kept:
-                    _write_all(self._file, piece)
-            _sync_file(self._file.fileno())
+                    _write_all(file, piece)
+            _sync_file(file.fileno())
         except OSError as problem:
             self.discard()
             if self._kept_bytes != self._size:
@@ -374,7 +376,7 @@ class LocalUpload:
                     outcome="not_applied",
                 ) from problem
             raise
-        self._identity = os.fstat(self._file.fileno())
+        self._identity = os.fstat(file.fileno())
 
     def _name(self, *, replace: bool) -> None:
         """Give the file its name, unless a try without an answer has done so."""

@@ -51,12 +51,17 @@ class _Outages:
         self._since: dict[str, float] = {}
         self._ended: dict[str, float] = {}
         self._waiting: Counter[str] = Counter()
+        self._failing: dict[str, tuple[float, float]] = {}
+        """Since when a place has not answered, and when that was last seen; also while nobody waits."""
 
     def failed(self, place: str, began: float, timeout_s: float, problem: Exception, *, is_first: bool) -> None:
         """A try that ``began`` then has failed. One from before the place answered again says nothing new."""
         with self._lock:
             self._waiting[place] += is_first
-            if place in self._since or began <= self._ended.get(place, 0.0):
+            if began <= self._ended.get(place, 0.0):
+                return
+            self._failing[place] = self._failing.get(place, (began, began))[0], time.monotonic()
+            if place in self._since:
                 return
             self._since[place] = began
         _log.warning(
@@ -69,15 +74,20 @@ class _Outages:
 
     def begin_of_wait(self, place: str, asked: float | None) -> float:
         """Now; for what was asked for earlier, since when it has waited for a place that is away."""
-        now, since = time.monotonic(), self._since.get(place)
+        now = time.monotonic()
+        since, seen = self._failing.get(place, (None, 0.0))
         asked = getattr(_trying, "asked", None) if asked is None else asked
-        return now if since is None or asked is None else min(now, max(since, asked))
+        if since is None or asked is None or now - seen > LONGEST_TRY_S:
+            return now
+        return min(now, max(since, asked))
 
     def answered(self, place: str, began: float) -> None:
         """A try that ``began`` then has succeeded. Costs nothing where nobody waits."""
-        if place not in self._since:
+        if place not in self._failing:
             return
         with self._lock:
+            if began > self._failing.get(place, (began, began))[0]:
+                self._failing.pop(place, None)
             since = self._since.get(place)
             if since is None or began <= since:
                 return

@@ -8,15 +8,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, S3Settings, Traffic, place_at
+from pyspark_ckpt.state_store.blobs.s3 import S3Place
 from pyspark_ckpt.state_store.errors import StorageError
 from tests.conftest import MakeLab
-from tests.lab import expected
+from tests.lab import CallError, expected
 from tests.outages import KINDS, Wire, outage_soon, wire
 from tests.s3_server import S3Service
 from tests.state_store.test_remote import started
@@ -148,7 +150,7 @@ def test_the_log_says_once_that_a_place_is_waited_for_and_once_that_it_answers(
         assert len(said) == 1
         assert s3.bucket in said[0]
         assert "has not answered since" in said[0]
-        assert "Could not connect" in said[0]
+        assert f"127.0.0.1:{cut.port}" in said[0]
         caplog.clear()
     for each in waiting:
         each.result()
@@ -164,6 +166,65 @@ def test_waiting_ends_when_the_process_is_asked_to_stop(s3: S3Service, cut: Wire
         threading.Timer(0.5, stopping.set).start()
         with pytest.raises(StorageError, match="asked to stop"):
             place.list()
+
+
+def test_tasks_that_wait_for_each_other_fail_together_when_the_service_stays_away(
+    make_lab: MakeLab, s3: S3Service, cut: Wire
+) -> None:
+    """One of them numbers the run of format 1, and the others wait for it."""
+    lab, root = (
+        make_lab(s3Endpoint=f"http://127.0.0.1:{cut.port}", s3Addressing="path", placeTimeout="2s"),
+        s3.new_folder(),
+    )
+    handles = [
+        lab.open(fmt=1, partition=number, checkpoint_root=root, state_dir=f"{root}/state/0/{number}")
+        for number in range(16)
+    ]
+    lab.grow(lab.open("run-0", fmt=1, checkpoint_root=root, state_dir=f"{root}/state/0/99"), 1)
+
+    def fail(handle: int) -> None:
+        with pytest.raises(CallError, match="placeTimeout is 2 s"):
+            lab.begin(handle, 0)
+
+    with cut.outage("refused"), ThreadPoolExecutor(16) as pool:
+        began = time.monotonic()
+        list(pool.map(fail, handles))
+        assert time.monotonic() - began < 15
+
+
+def test_many_deletes_do_not_wait_one_after_the_other_when_the_service_stays_away(
+    make_lab: MakeLab, s3: S3Service, cut: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = started(
+        make_lab,
+        remote=s3.new_folder(),
+        s3Endpoint=f"http://127.0.0.1:{cut.port}",
+        s3Addressing="path",
+        placeTimeout="2s",
+    )
+    handle, ids = lab.open(keep=1), list[str]()
+    for version in range(40):
+        ids += lab.grow(handle, 1, version, ids[-1] if ids else None)
+    lab.begin(handle, 40, ids[-1]).abort()
+    lab.server.call("snapshot", handle=handle, force=True)
+    lab.begin(handle, 40, ids[-1]).abort()
+    ids += lab.grow(handle, 2, 40, ids[-1])
+    lab.begin(handle, 42, ids[-1]).abort()
+    with ExitStack() as stack:
+        stop = threading.Event()
+        original = S3Place.delete
+
+        def delete(place: S3Place, name: str) -> None:
+            if not stop.is_set():
+                stop.set()
+                stack.enter_context(cut.outage("refused"))
+            original(place, name)
+
+        monkeypatch.setattr(S3Place, "delete", delete)
+        began = time.monotonic()
+        with pytest.raises(CallError, match="placeTimeout is 2 s"):
+            lab.server.call("cleanup", handle=handle)
+        assert time.monotonic() - began < 9
 
 
 @pytest.mark.parametrize("kind", KINDS)
