@@ -62,9 +62,12 @@ endif
 bench: compiled $(JAR) $(S3_READY) ## ours against Spark's own providers: a table, and a plot in bench/out
 	@$(PY) -m integration.bench $(ARGS)
 
-soak: compiled $(JAR) $(S3_READY) $(HDFS_READY) .tools/spark.jsa ## random kills and faults on real Spark; ARGS="--minutes 60 --seed 1"
+soak: compiled $(JAR) $(S3_READY) $(HDFS_READY) $(SBT_READY) .tools/spark.jsa ## random kills and faults on real Spark; ARGS="--minutes 60 --seed 1"
 	@$(PY) -m integration.soak $(ARGS)
 	@CKPT_MATRIX=all $(PY) -m pytest integration/savepoints
+ifdef SBT
+	@CKPT_FUZZ="$(ARGS)" $(SBT) "testOnly *StateStoreFuzzSuite"
+endif
 
 # As pip does where it installs a package. Else each Python worker compiles it anew if Python may write no bytecode.
 compiled: $(VENV)/.ready
