@@ -83,18 +83,19 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
   def extend(entry: Int, bytes: Array[Byte], length: Int): Unit = {
     val before = math.max(0, valueLength(entry))
     val after = Math.addExact(before, length)
-    if (roomOf(entry) < after) putWithRoom(entry, after * 2L)
+    if (roomOf(entry) < after) {
+      putWithRoom(entry, after * 2L, if (before > 0) valueSlab(entry) else null, valueOffset(entry), before)
+    }
     val location = records(entry * RecordWords + Value)
     System.arraycopy(bytes, 0, arena.slab(location), location.toInt + before, length)
     describe(entry, location, after)
   }
 
-  /** Moves a value, perhaps none yet, to where it can be extended. */
-  private def putWithRoom(entry: Int, wanted: Long): Unit = {
-    val length = math.max(0, valueLength(entry))
+  /** Puts a value where it can be extended. */
+  private def putWithRoom(entry: Int, wanted: Long, value: Array[Byte], from: Int, length: Int): Unit = {
     val room = math.max(length, math.min(wanted, LargestRoom)).toInt
     val location = arena.reserve(room)
-    if (length > 0) System.arraycopy(valueSlab(entry), valueOffset(entry), arena.slab(location), location.toInt, length)
+    if (length > 0) System.arraycopy(value, from, arena.slab(location), location.toInt, length)
     describe(entry, location, length)
     rooms(entry) = room
   }
@@ -117,7 +118,7 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
   }
 
   /** The values as they are now. The caller closes it. */
-  def snapshot(): Snapshot = new Snapshot(replaced.open())
+  def snapshot(): Snapshot = new Snapshot(replaced.open(count))
 
   /** Values as they were when the snapshot was made, of the entries that were there. `at` chooses one. */
   final class Snapshot(number: Int) {
@@ -185,9 +186,10 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
   def copyFrom(other: ByteMap, theirs: Int): Int = {
     val entry = insert(other.keySlab(theirs), other.keyOffset(theirs), other.keyLength(theirs), other.hash(theirs))
     if (other.hasValue(theirs)) {
-      put(entry, other.valueSlab(theirs), other.valueOffset(theirs), other.valueLength(theirs))
+      val (value, from, length) = (other.valueSlab(theirs), other.valueOffset(theirs), other.valueLength(theirs))
       // Without its room a value that grows would be copied whole by its next extension.
-      if (other.roomOf(theirs) > 0 && other.isWritten(theirs)) putWithRoom(entry, other.roomOf(theirs))
+      val room = if (other.isWritten(theirs)) other.roomOf(theirs) else 0
+      if (room > 0) putWithRoom(entry, room, value, from, length) else put(entry, value, from, length)
     }
     setStamp(entry, other.stampOf(theirs))
     entry
@@ -290,7 +292,7 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
 private[ckpt] object ByteMap {
   private final val Absent = -1
   private final val InitialEntries = 32
-  private final val LargestRoom = Int.MaxValue - 64L
+  private final val LargestRoom = 1L << 30
 
   // A record: where the key is, where the value is, both lengths, the hash and the stamp.
   private final val RecordWords = 4

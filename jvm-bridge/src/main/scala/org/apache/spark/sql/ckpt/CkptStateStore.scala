@@ -188,7 +188,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
       isInternal: Boolean): Unit = {
     require(Open, "createColFamilyIfAbsent")
     txn.synchronized(families.create(
-      FamilySpec(colFamilyName, keySchema, valueSchema, keyStateEncoderSpec, useMultipleValuesPerKey, isInternal)))
+        FamilySpec(colFamilyName, keySchema, valueSchema, keyStateEncoderSpec, useMultipleValuesPerKey, isInternal)))
   }
 
   /** Removes the family's rows and retires its state number; a family stored by an earlier program counts, too. */

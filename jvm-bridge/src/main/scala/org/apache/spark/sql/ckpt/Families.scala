@@ -50,7 +50,16 @@ private[ckpt] final class Families(val areSeveral: Boolean, storeName: String, v
   private val idleCodecs = new ConcurrentLinkedQueue[Codecs]
   specs.put(default.name, default)
 
-  def remember(spec: FamilySpec): Unit = specs.put(spec.name, spec)
+  /** Remembers a family; the same one as before, if it is equal, with what was made of it. */
+  def remember(spec: FamilySpec): FamilySpec = {
+    val before = specs.get(spec.name)
+    if (before == spec) {
+      before
+    } else {
+      specs.put(spec.name, spec)
+      spec
+    }
+  }
 
   /** What Spark has said of `name` last, or null. */
   def known(name: String): FamilySpec = specs.get(name)

@@ -25,8 +25,7 @@ private[ckpt] final class OpenFamilies(families: Families, begun: Begun) {
   def create(spec: FamilySpec): Unit = {
     families.checkName("create_col_family", spec.name, spec.internal)
     if (spec.name != StateStore.DEFAULT_COL_FAMILY_NAME && !created.contains(spec.name)) {
-      families.remember(spec)
-      created(spec.name) = spec
+      created(spec.name) = families.remember(spec)
       forget(spec.name)
     }
   }

@@ -11,12 +11,14 @@ private[ckpt] final class ReplacedValues {
   private val newest = mutable.LongMap.empty[Replaced]
   private var watchers = 0
   private var last = 0
+  private var seen = 0
 
   def isWatched: Boolean = watchers > 0
 
-  /** Begins a scan; returns its number. */
-  def open(): Int = {
+  /** Begins a scan of the first `entries` entries; returns its number. */
+  def open(entries: Int): Int = {
     watchers += 1
+    seen = entries
     last += 1
     last
   }
@@ -24,11 +26,14 @@ private[ckpt] final class ReplacedValues {
   /** Ends a scan. */
   def close(): Unit = {
     watchers -= 1
-    if (watchers == 0) newest.clear()
+    if (watchers == 0) {
+      newest.clear()
+      last = 0
+    }
   }
 
   /** Keeps the value that `entry` has until now: scans that are open see it. */
-  def add(entry: Int, location: Long, length: Int): Unit = {
+  def add(entry: Int, location: Long, length: Int): Unit = if (entry < seen) {
     val before = newest.getOrNull(entry)
     if (before == null || before.lastScan < last) newest(entry) = new Replaced(last, location, length, before)
   }

@@ -111,4 +111,69 @@ class ByteMapSuite extends AnyFunSuite {
       assert(keys.map(_.toSeq).toSeq == expected.map(_.toSeq).toSeq, s"seed $seed")
     }
   }
+
+  /** Sorts all entries, and checks their order. */
+  private def checkSorted(keys: Seq[Array[Byte]], clue: String): Unit = {
+    val map = new ByteMap
+    keys.foreach(findOrInsert(map, _))
+    val words = new Random(7).shuffle((0 until map.size).toList).map(EntrySort.word(map, _, 0)).toArray
+    val sorted = EntrySort.sort(map, words, 0).map(map.key)
+    val expected = sorted.clone
+    java.util.Arrays.sort(expected, java.util.Arrays.compareUnsigned(_: Array[Byte], _: Array[Byte]))
+    assert(sorted.length == map.size && sorted.map(_.toSeq).toSeq == expected.map(_.toSeq).toSeq, clue)
+  }
+
+  test("sorts keys that share a beginning of any length") {
+    for (length <- Seq(1, 3, 4, 5, 999, 40000); count <- Seq(17, 200)) {
+      val beginning = Array.fill[Byte](length)(120)
+      checkSorted((0 until count).map(i => beginning ++ Array((i >> 8).toByte, i.toByte, 9.toByte)), s"$length bytes")
+    }
+    // Half of the keys part early, half of those later, and so on.
+    checkSorted((0 until 2000).map(i => Array.fill[Byte](5000 >> (i % 12))(1) ++ Array((i >> 8).toByte, i.toByte)),
+      "many lengths")
+  }
+
+  test("sorts keys of which each is the beginning of the next") {
+    checkSorted((0 until 3000).map(new Array[Byte](_)), "zeros")
+    checkSorted((0 until 1000).map(Array.fill[Byte](_)(-1)), "ones")
+    checkSorted((0 until 500).flatMap(i => Seq(new Array[Byte](i), new Array[Byte](i) :+ 1.toByte)), "zeros and a one")
+  }
+
+  test("a snapshot shows the values of when it was made, and the next one those of then") {
+    (1 to 20).foreach { seed =>
+      val random = new Random(seed)
+      val map = new ByteMap
+      val present = mutable.HashMap.empty[Int, Option[Seq[Byte]]]
+      val open = mutable.ArrayBuffer.empty[(map.Snapshot, Map[Int, Option[Seq[Byte]]])]
+      (1 to 3000).foreach { _ =>
+        val key = Array(random.nextInt(40).toByte)
+        val entry = findOrInsert(map, key)
+        val bytes = new Array[Byte](random.nextInt(30))
+        random.nextBytes(bytes)
+        random.nextInt(8) match {
+          case 0 =>
+            map.delete(entry)
+            present(entry) = None
+          case 1 | 2 =>
+            map.put(entry, bytes, 0, bytes.length)
+            present(entry) = Some(bytes.toSeq)
+          case 3 | 4 =>
+            map.extend(entry, bytes, bytes.length)
+            present(entry) = Some(present.get(entry).flatten.getOrElse(Nil) ++ bytes)
+          case 5 => open += map.snapshot() -> present.toMap
+          case 6 if open.nonEmpty => open.remove(random.nextInt(open.length))._1.close()
+          case _ =>
+            open.foreach { case (snapshot, expected) =>
+              expected.foreach { case (at, value) =>
+                snapshot.at(at)
+                val found = if (!snapshot.hasValue) None
+                else Some(snapshot.valueSlab.slice(snapshot.valueOffset,
+                    snapshot.valueOffset + snapshot.valueLength).toSeq)
+                assert(found == value, s"seed $seed")
+              }
+            }
+        }
+      }
+    }
+  }
 }

@@ -230,13 +230,14 @@ object ContractSuite {
       store.put(key("a", 4), value(4))
       numbers(prefix, scan)
     }),
-    Probe("a scan of a range shows what was there when it was made", "1=1 2=2 3=3", range, families = true)(onStore { store =>
-      (1 to 9).foreach(i => store.put(key(range, "a", i), value(i)))
-      val scan = store.rangeScan(Some(key(range, "", 1)), Some(key(range, "", 4)))
-      store.deleteRange(key(range, "", 3), key(range, "", 9), "default")
-      store.put(key(range, "a", 2), value(20))
-      store.put(key(range, "b", 2), value(4))
-      numbers(range, scan)
+    Probe("a scan of a range shows what was there when it was made", "1=1 2=2 3=3", range, families = true)(onStore {
+      store =>
+        (1 to 9).foreach(i => store.put(key(range, "a", i), value(i)))
+        val scan = store.rangeScan(Some(key(range, "", 1)), Some(key(range, "", 4)))
+        store.deleteRange(key(range, "", 3), key(range, "", 9), "default")
+        store.put(key(range, "a", 2), value(20))
+        store.put(key(range, "b", 2), value(4))
+        numbers(range, scan)
     }),
     Probe("a scan of committed rows shows what was there when it was made", "1=1 2=2 3=3", range) { provider =>
       val one = next(provider, Empty)(store => (1 to 3).foreach(i => store.put(key(range, "a", i), value(i))))

@@ -32,7 +32,8 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
 
   /** As many bytes as one likes, none of them the end of a line. */
   private final class Endless(var left: Long) extends InputStream {
-    override def read(): Int = if (left > 0) { left -= 1; 'x' } else -1
+    override def read(): Int = if (left > 0) { left -= 1; 'x' }
+    else -1
     override def read(into: Array[Byte], at: Int, length: Int): Int =
       if (left <= 0) -1
       else {

@@ -103,7 +103,8 @@ private final class StoreLife(seed: Long, folder: Path, memory: String, isSmall:
   /** The newest version, read by a store of its own. */
   private def check(): Unit = {
     val (version, model) = history.last
-    val reading = new Attempt(version, model, provider.getReadStore(version.number, version.id).asInstanceOf[StateStore])
+    val reading =
+      new Attempt(version, model, provider.getReadStore(version.number, version.id).asInstanceOf[StateStore])
     model.keys.foreach(reading.scanAll)
     reading.store.release()
   }
@@ -254,10 +255,12 @@ private final class StoreLife(seed: Long, folder: Path, memory: String, isSmall:
         val (first, last) = bounds()
         val (lower, upper) = (Option.when(random.nextInt(4) > 0)(first), Option.when(random.nextInt(4) > 0)(last))
         val (from, to) = (lower.map(key(kind.encoder, "", _)), upper.map(key(kind.encoder, "", _)))
-        val found = if (kind.multiple) store.rangeScanWithMultiValues(from, to, name) else store.rangeScan(from, to, name)
+        val found =
+          if (kind.multiple) store.rangeScanWithMultiValues(from, to, name) else store.rangeScan(from, to, name)
         new Scan(found, rows, at => lower.forall(_ <= at._2) && upper.forall(_ > at._2), s"$what from $lower to $upper")
       } else {
-        new Scan(if (kind.multiple) store.iteratorWithMultiValues(name) else store.iterator(name), rows, _ => true, what)
+        new Scan(if (kind.multiple) store.iteratorWithMultiValues(name) else store.iterator(name), rows, _ => true,
+          what)
       }
     }
 
@@ -306,7 +309,9 @@ private final class StoreLife(seed: Long, folder: Path, memory: String, isSmall:
       val expected = for ((at, values) <- rows.of.toVector if isIn(at); value <- values) yield at -> value
       val (missing, extra) = (expected.diff(seen), seen.toVector.diff(expected))
       if (missing.nonEmpty || extra.nonEmpty) {
-        def few(rows: Vector[(Key, Long)]) = rows.take(5).map { case ((name, at), value) => s"${name.take(8)} $at = $value" }
+        def few(rows: Vector[(Key, Long)]) = rows.take(5).map { case ((name, at), value) =>
+          s"${name.take(8)} $at = $value"
+        }
         throw new AssertionError(
           s"$what: of ${expected.length} rows ${missing.length} are missing, ${few(missing)}, and ${extra.length} are " +
             s"wrong, ${few(extra)}")
@@ -317,7 +322,8 @@ private final class StoreLife(seed: Long, folder: Path, memory: String, isSmall:
   }
 
   private def same(found: Any, expected: Any, what: => String): Unit =
-    if (found != expected) throw new AssertionError(s"$what: ${found.toString.take(500)}, not ${expected.toString.take(500)}")
+    if (found != expected)
+      throw new AssertionError(s"$what: ${found.toString.take(500)}, not ${expected.toString.take(500)}")
 }
 
 private object StoreLife {

@@ -9,7 +9,7 @@ import org.scalatest.concurrent.Eventually
 import org.scalatest.funsuite.AnyFunSuite
 import org.scalatest.time.SpanSugar._
 
-import org.apache.spark.sql.{DataFrame, Encoder, Encoders, SparkSession}
+import org.apache.spark.sql.{DataFrame, Dataset, Encoder, Encoders, SparkSession}
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.TransformWithStateExec
 import org.apache.spark.sql.execution.streaming.runtime.MemoryStream
@@ -99,6 +99,42 @@ class StateVariablesSuite extends AnyFunSuite with BeforeAndAfterAll with Eventu
     }
   }
 
+  /** What a processor of words puts out, batch by batch, with times as its numbers in seconds. */
+  private def outputs(provider: String, processor: StatefulProcessor[String, Word, String]): Seq[String] = {
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
+    val session = spark
+    import session.implicits._
+    val source = MemoryStream[Word](implicitly[Encoder[Word]], spark)
+    val checkpoint = Files.createTempDirectory(folder, "checkpoint")
+    val found = scala.collection.mutable.ArrayBuffer.empty[String]
+    val collect: (Dataset[String], Long) => Unit = (batch, _) => {
+      found += batch.collect().sorted.mkString(" ")
+      ()
+    }
+    val query = source.toDS().withColumn("at", $"number".cast("timestamp")).withWatermark("at", "0 seconds").as[Word]
+      .groupByKey(_.word).transformWithState(processor, TimeMode.EventTime(), OutputMode.Append())
+      .writeStream.foreachBatch(collect).outputMode("append").option("checkpointLocation", checkpoint.toString).start()
+    try {
+      Seq(1L, 2L, 5L, 20L, 40L, 41L, 80L).foreach { number =>
+        source.addData((0 until 5).map(i => Word(s"word-$i", number + i % 2)))
+        query.processAllAvailable()
+      }
+    } finally {
+      query.stop()
+    }
+    found.toSeq
+  }
+
+  for ((name, processor) <- Seq(
+      "a map variable that is written while it is read" -> (() => new Rewrite),
+      "timers that are set and removed while timers fire" -> (() => new Reschedule))) {
+    test(s"$name gives what it gives on Spark's own store") {
+      val expected = outputs("org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider", processor())
+      assert(expected.exists(_.nonEmpty))
+      assert(outputs(classOf[CkptStateStoreProvider].getName, processor()) == expected)
+    }
+  }
+
   /** Versions of which partition 0 has a snapshot. */
   private def snapshotsOf(checkpoint: Path): Seq[Long] = {
     val files = Files.list(checkpoint.resolve("state").resolve("0").resolve("0"))
@@ -138,6 +174,46 @@ class Remember extends StatefulProcessor[String, Word, String] {
         numbers.groupBy(_ % 10).foreach { case (digit, some) => lengths.updateValue(digit, some.length.toLong) }
     }
     Iterator(word)
+  }
+}
+
+/** Changes all entries of a map, removes some and adds others, while it reads them. */
+class Rewrite extends StatefulProcessor[String, Word, String] {
+  @transient private var entries: MapState[Long, Long] = _
+
+  override def init(mode: OutputMode, time: TimeMode): Unit =
+    entries = getHandle.getMapState[Long, Long]("entries", Encoders.scalaLong, Encoders.scalaLong, TTLConfig.NONE)
+
+  override def handleInputRows(word: String, rows: Iterator[Word], timers: TimerValues): Iterator[String] = {
+    val first = rows.map(_.number).sum
+    (1L to 5L).foreach(i => entries.updateValue(first + i, 10 * i))
+    val seen = entries.iterator().map { case (number, value) =>
+      entries.iterator().map(_._1).filter(_ > number).toSeq.headOption.foreach(entries.removeKey)
+      (number - 3 to number + 3).foreach(entries.updateValue(_, value + 1))
+      s"$number=$value"
+    }
+    Iterator(s"$word: ${seen.toSeq.mkString(",")}")
+  }
+}
+
+/** Sets timers, and moves some of them while others fire. */
+class Reschedule extends StatefulProcessor[String, Word, String] {
+  override def init(mode: OutputMode, time: TimeMode): Unit = ()
+
+  override def handleInputRows(word: String, rows: Iterator[Word], timers: TimerValues): Iterator[String] = {
+    val last = rows.map(_.number).max * 1000
+    Seq(3000L, 4000L, 30000L).foreach(wait => getHandle.registerTimer(last + wait))
+    Iterator.empty
+  }
+
+  override def handleExpiredTimer(word: String, timers: TimerValues, fired: ExpiredTimerInfo): Iterator[String] = {
+    val at = fired.getExpiryTimeInMs()
+    getHandle.listTimers().toSeq.filter(_ > at).foreach { other =>
+      getHandle.deleteTimer(other)
+      getHandle.registerTimer(other)
+    }
+    if (at % 2000 == 0) getHandle.registerTimer(at + 1)
+    Iterator(s"$word:$at")
   }
 }
 

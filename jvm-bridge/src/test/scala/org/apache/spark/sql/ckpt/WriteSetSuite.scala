@@ -238,4 +238,69 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
     }
     assert(kept(12) == 10000 && kept(1) == 0)
   }
+
+  private def extend(writes: WriteSet, key: Array[Byte], bytes: Array[Byte]): Unit = {
+    val known = writes.find(key, key.length, hash(key))
+    val entry = if (known >= 0) known else writes.insert(key, key.length, hash(key), inBase = false)
+    writes.extend(entry, bytes, bytes.length)
+  }
+
+  private def valueOf(writes: WriteSet, key: Array[Byte]): Array[Byte] =
+    writes.map.value(writes.find(key, key.length, hash(key)))
+
+  test("a value that grows or is replaced counts once: nothing is spilled while what is there is small") {
+    val writes = new WriteSet(null, folder.resolve("staging"), new Options, new MemoryBudget(1L << 20))
+    val (list, other) = (keyOf(2), keyOf(3))
+    (0 until 15000).foreach { i =>
+      extend(writes, list, java.nio.ByteBuffer.allocate(20).putInt(i).array)
+      put(writes, other, Some(new Array[Byte](10000)), inBase = false)
+    }
+    assert(writes.runs == 0 && writes.heapBytes < (8L << 20))
+    val found = java.nio.ByteBuffer.wrap(valueOf(writes, list))
+    assert(found.capacity == 15000 * 20 && (0 until 15000).forall(i => found.getInt(i * 20) == i))
+    writes.close()
+  }
+
+  test("a list that has outgrown the memory is spilled a few times only, however often it grows") {
+    val writes = new WriteSet(new ByteMap, folder.resolve("staging"), new Options, new MemoryBudget(1L << 20))
+    (0 until 15000).foreach(i => extend(writes, keyOf(2), java.nio.ByteBuffer.allocate(1000).putInt(i).array))
+    assert(writes.runs <= 8)
+    val found = java.nio.ByteBuffer.wrap(valueOf(writes, keyOf(2)))
+    assert(found.capacity == 15000 * 1000 && (0 until 15000).forall(i => found.getInt(i * 1000) == i))
+    writes.close()
+  }
+
+  test("many runs are merged: few files are open, and scans that began before show what was there then") {
+    val writes = new WriteSet(null, folder.resolve("staging"), new Options, new MemoryBudget(1L << 20))
+    val model = mutable.HashMap.empty[Seq[Byte], Option[Seq[Byte]]]
+    val scans = mutable.ArrayBuffer.empty[(MergedCursor, Map[Seq[Byte], Option[Seq[Byte]]])]
+    val random = new Random(5)
+    (0 until 300000).foreach { i =>
+      val key = keyOf(random.nextInt(30000))
+      val value = if (random.nextInt(5) == 0) None else Some(randomValue(random, 200))
+      put(writes, key, value, inBase = false)
+      model(key.toSeq) = value.map(_.toSeq)
+      if (i % 100000 == 50000) {
+        val cursors = writes.cursors(0x8002, KeyCodec.stateBound(0x8002), KeyCodec.stateBound(0x8003), whole = true)
+        scans += new MergedCursor(cursors.toArray, _ => ()) -> model.filter(_._1.head == -128).toMap
+      }
+    }
+    assert(writes.runs >= 20 && writes.openRuns < 16)
+    val files = Files.list(folder.resolve("staging")).iterator.asScala.size
+    assert(files == writes.openRuns, "merged runs leave no files")
+    scans.foreach { case (scan, expected) =>
+      val found = Iterator.continually(scan).takeWhile(_.valid).map { at =>
+        val value = if (at.deleted) None
+        else Some(Arrays.copyOfRange(at.valueBase, at.valueFrom, at.valueFrom + at.valueLength).toSeq)
+        val row = at.key.toSeq -> value
+        at.advance()
+        row
+      }.toMap
+      scan.close()
+      assert(found == expected)
+    }
+    checkLookups(writes, model, "after many spills")
+    checkScans(writes, model, "after many spills")
+    writes.close()
+  }
 }
