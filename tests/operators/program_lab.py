@@ -101,7 +101,9 @@ class ProgramLab:
         self.metrics = made["metrics"]
         return found
 
-    def look(self, program: Iterable[Declared], work: Callable[[Bound], Any], now_ms: int = 0) -> Any:  # noqa: ANN401
+    def look(
+        self, program: Iterable[Declared], work: Callable[[Bound], Any], now_ms: int | Mapping[Clock, int] = 0
+    ) -> Any:  # noqa: ANN401
         """What ``work`` has; nothing is committed."""
         return self.run(program, work, now_ms, commits=False)
 

@@ -15,13 +15,13 @@ import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import StructType
 
+from pyspark_ckpt.operators.conversions import EPOCH, microseconds_at
 from pyspark_ckpt.operators.declared_states import with_types
 from pyspark_ckpt.operators.group_times import TIME_OUTS, GroupTimes
 from pyspark_ckpt.operators.partition_task import PartitionTask
 from pyspark_ckpt.operators.plan import HASH, ROW, TIME, Operator
 from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorProcessor, states_of
 from pyspark_ckpt.operators.spark_hash import SparkHash
-from pyspark_ckpt.operators.value_types import EPOCH, microseconds_at
 from pyspark_ckpt.state_store.ticket import read_ticket
 from tests.lab import Lab
 

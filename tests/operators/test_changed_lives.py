@@ -64,7 +64,7 @@ def has(*values: int) -> list[Any]:
     return [values[-1], list(values), dict.fromkeys(map(str, values), "x"), min(values), str(sum(values))]
 
 
-NOTHING = [None, [], {}, None, None]
+NOTHING: list[Any] = [None, [], {}, None, None]
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def lab(tmp_path: Path) -> Iterator[ProgramLab]:
 @pytest.mark.parametrize("clock", ["event", "processing"])
 def test_another_clock_is_refused_before_anything_is_freed(clock: Clock, lab: ProgramLab) -> None:
     other: Clock = "event" if clock == "processing" else "processing"
-    times = {"event": OLD_YEAR, "processing": NOW}
+    times: dict[Clock, int] = {"event": OLD_YEAR, "processing": NOW}
     lab.run(program(Ttl("30 days", clock=clock)), write("a", 1), times)
     for ttl in (Ttl("30 days", clock=other), Ttl("9999 days", clock=other)):
         with pytest.raises(InvalidInputError, match=f"by clock='{clock}', and the program declares clock='{other}'"):
@@ -86,7 +86,7 @@ def test_another_clock_is_refused_before_anything_is_freed(clock: Clock, lab: Pr
 
 
 def test_another_clock_is_refused_when_there_was_a_program_without_a_time_to_live_meanwhile(lab: ProgramLab) -> None:
-    times = {"event": OLD_YEAR, "processing": NOW}
+    times: dict[Clock, int] = {"event": OLD_YEAR, "processing": NOW}
     lab.run(program(Ttl("30 days", clock="event")), write("a", 1), times)
     lab.run(program(None), write("b", 2), times)
     with pytest.raises(InvalidInputError, match="by clock='event', and the program declares clock='processing'"):
@@ -147,7 +147,7 @@ def test_stamps_go_in_portions_and_values_are_shown_meanwhile(lab: ProgramLab, m
     monkeypatch.setattr("pyspark_ckpt.operators.staging.LEAST_SWEPT", 10)
     users = [f"user {n}" for n in range(25)]
     lab.run(program("1 hour"), lambda bound: [write(user, 5)(bound) for user in users], NOW)
-    left = []
+    left: list[list[int]] = []
     while not left or left[-1] != [0, 0, 0]:
         assert lab.run(program(None), lambda bound: [shown(user)(bound) for user in users], NOW) == [has(5)] * 25
         left.append([len(lab.stored(f"{name}#expiry")) for name in ("value", "list", "map")])

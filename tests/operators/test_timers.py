@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from pyspark_ckpt.operators import KeyedProcessor, Timer, Timers, VectorProcessor
 from pyspark_ckpt.operators.bound_timers import BoundTimers
+from pyspark_ckpt.operators.conversions import EPOCH
 from pyspark_ckpt.operators.firing import Due, Firing
 from pyspark_ckpt.operators.keys import Keys
 from pyspark_ckpt.operators.processors import states_of
@@ -25,7 +26,6 @@ from pyspark_ckpt.operators.suffixes import Suffixes
 from pyspark_ckpt.operators.timer_rows import EXACT, ROUNDED
 from pyspark_ckpt.operators.timers import microseconds_of, rounded_up_ms
 from pyspark_ckpt.operators.ttl import Clock
-from pyspark_ckpt.operators.value_types import EPOCH
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from tests.operators.session_lab import Batch, Kinds, SessionLab, suffix_of
 

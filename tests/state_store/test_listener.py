@@ -164,7 +164,8 @@ def test_who_has_named_the_token_stays_for_as_long_as_it_likes(monkeypatch: pyte
     strangers = [connect(listener.port) for _ in range(2 * STRANGERS)]
     time.sleep(1)
     assert friend.call("stats") == {"method": "stats"}
-    for each in (friend, *strangers):
+    friend.close()
+    for each in strangers:
         each.close()
 
 
