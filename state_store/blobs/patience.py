@@ -23,8 +23,9 @@ from pyspark_ckpt.state_store.log import LOGGER
 
 TIMEOUT_S = 60.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 4.0
-FIRST_TRY_SHARE = 1 / 6
-"""Of the timeout: what the first try may take. Each further one may take twice as long."""
+FIRST_TRY_SHARE, LONGEST_TRY_SHARE = 1 / 6, 1 / 4
+"""Of the timeout: what the first try may take, and any other. One that begins as an outage ends may learn nothing, and
+there must be time for another after it."""
 SHORTEST_TRY_S, LONGEST_TRY_S = 1.0, 60.0
 
 T = TypeVar("T")
@@ -168,7 +169,7 @@ class Patience:
     def _limit_s(self, tries: int, left_s: float, work_s: float) -> float:
         if self.timeout_s <= 0:
             return LONGEST_TRY_S + work_s
-        share_s = min(LONGEST_TRY_S, self.timeout_s * FIRST_TRY_SHARE * 2.0 ** min(tries, 16)) + work_s
+        share_s = min(LONGEST_TRY_S, self.timeout_s * (LONGEST_TRY_SHARE if tries else FIRST_TRY_SHARE)) + work_s
         return max(SHORTEST_TRY_S, min(share_s, left_s))
 
     def _pause(self, problem: Exception, tries: int, started: float, deadline: float) -> None:

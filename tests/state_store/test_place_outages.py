@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, S3Settings, Traffic, place_at
+from pyspark_ckpt.state_store.blobs.patience import left_of_try_s
 from pyspark_ckpt.state_store.blobs.s3 import S3Place
 from pyspark_ckpt.state_store.errors import StorageError
 from tests.conftest import MakeLab
@@ -156,6 +157,21 @@ def test_the_log_says_once_that_a_place_is_waited_for_and_once_that_it_answers(
         each.result()
     said = [record.getMessage() for record in caplog.records if record.name.endswith("places")]
     assert [f"s3://{s3.bucket} answers again, after" in each for each in said] == [True]
+
+
+def test_a_try_that_began_as_the_outage_ended_leaves_time_for_another() -> None:
+    """Whoever asks while a place is silent learns nothing until his try is over."""
+    began, asked = time.monotonic(), list[float]()
+
+    def request() -> str:
+        asked.append(time.monotonic() - began)
+        if asked[-1] < 5:
+            time.sleep(left_of_try_s(60))
+            raise TimeoutError("silent")
+        return "answered"
+
+    assert Patience(8).repeat("place", request, lambda _: True) == "answered"
+    assert asked[-1] < 8
 
 
 def test_waiting_ends_when_the_process_is_asked_to_stop(s3: S3Service, cut: Wire) -> None:
