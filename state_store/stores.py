@@ -165,9 +165,9 @@ class Stores:
         checkpoint = with_patience(self._places(checkpoint_root, options.s3, s3a), patience)
         if options.remote:  # the checkpoint is another place than that of the state, whose requests are counted
             query_folder = remote.query_folder(options.remote, checkpoint)
-            if caller.run_id:
+            if caller.run_id:  # requests of the query, not of this store: they are not counted
                 owned = with_patience(self._places(query_folder, options.s3, s3a), patience)
-                ownership.claim(MeteredPlace(owned, traffic), checkpoint, options.remote)
+                ownership.claim(owned, checkpoint, options.remote)
             state_dir = f"{query_folder}/{remote.store_folder(identity)}"
         else:
             checkpoint = MeteredPlace(checkpoint, traffic)
