@@ -167,8 +167,10 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
   /** Everything written, in key order, each key once, newest first. */
   def sealing(): MergedCursor = {
     val words = states.map(byState(_).all).toArray.flatten
-    val inMemory = new MapCursor(entries, Array(new SortedEntries.Range(words, 0, words.length)))
-    new MergedCursor((inMemory +: spilled.cursors(Array.emptyByteArray, null)).toArray, _ => ())
+    // None is in memory if the last write was the one that made all spill.
+    val inMemory =
+      Option.when(words.nonEmpty)(new MapCursor(entries, Array(new SortedEntries.Range(words, 0, words.length))))
+    new MergedCursor((inMemory ++ spilled.cursors(Array.emptyByteArray, null)).toArray, _ => ())
   }
 
   /** The states that have written entries, in their order. */

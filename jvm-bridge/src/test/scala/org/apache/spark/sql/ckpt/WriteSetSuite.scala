@@ -214,6 +214,29 @@ class WriteSetSuite extends AnyFunSuite with BeforeAndAfterEach {
     assert(names == Set("staging-21-1", "delta.sst"))
   }
 
+  test("seals what was spilled by the last write, when nothing is in memory") {
+    Seq(true, false).foreach { lent =>
+      val writes =
+        new WriteSet(if (lent) new ByteMap else null, folder.resolve(s"last-$lent"), new Options,
+          new MemoryBudget(1L << 20))
+      var number = 0
+      while (writes.runs == 0) {
+        put(writes, keyOf(number), Some(new Array[Byte](1000)), inBase = false)
+        number += 1
+      }
+      assert(writes.states.isEmpty)
+      val sealing = writes.sealing()
+      var found = 0
+      while (sealing.valid) {
+        found += 1
+        sealing.advance()
+      }
+      sealing.close()
+      assert(found == number)
+      writes.close()
+    }
+  }
+
   test("forgets what was read first when it is too much, and never what was written") {
     val budget = new MemoryBudget(16L << 20)
     budget.cacheOpened()
