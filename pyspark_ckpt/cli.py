@@ -180,7 +180,7 @@ def collect(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
     """Delete what nobody can ask for any more, or print what would go."""
     grace_s, deleted = options(given).retention_grace_period_s, 0
     stores = [identity for _, identity in checkpoint.stores()] if checkpoint.newest_version else []
-    with closing(Collector(checkpoint, given.keep, grace_s)) as collector:
+    with closing(Collector(checkpoint, given.keep, grace_s, only_finds=given.dry_run)) as collector:
         garbage = {identity: collector.find(identity) for identity in with_progress(stores, str)}
         if not given.dry_run:
             deleted += sum(collector.clean(each) for each in with_progress(stores, str))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs.place_clock import PlaceTimes, ShownTimes
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
@@ -21,13 +22,17 @@ from pyspark_ckpt.state_store.store_version import THREADS
 class Collector:
     """Retention of all stores of a checkpoint. It may run beside the query, and beside its own kind."""
 
-    def __init__(self, checkpoint: Checkpoint, keep_versions: int, grace_s: float) -> None:
-        """Keep ``keep_versions`` versions below the newest committed one, and what is younger than the grace period."""
+    def __init__(self, checkpoint: Checkpoint, keep_versions: int, grace_s: float, *, only_finds: bool = False) -> None:
+        """Keep ``keep_versions`` versions below the newest committed one, and what is younger than the grace period.
+
+        One that ``only_finds`` writes nothing, not even to learn the time of a place.
+        """
         self._checkpoint = checkpoint
         self._keep_versions = keep_versions
         self._grace_s = grace_s
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="gc")
-        self._pins = Pins(checkpoint.place)
+        self._times = ShownTimes() if only_finds else PlaceTimes()
+        self._pins = Pins(checkpoint.place, self._times.clock_of(checkpoint.place))
         self._retentions: dict[Identity, Retention] = {}
 
     def find(self, identity: Identity) -> Garbage:
@@ -63,7 +68,9 @@ class Collector:
     def _retention(self, identity: Identity) -> Retention:
         if identity not in self._retentions:
             place, log = self._owned(identity), StoreLog("gc", identity.short)
-            self._retentions[identity] = Retention(place, self._pins, self._grace_s, self._pool, FailPoints(""), log)
+            self._retentions[identity] = Retention(
+                place, self._pins, self._grace_s, self._pool, FailPoints(""), log, times=self._times
+            )
         return self._retentions[identity]
 
     def _owned(self, identity: Identity) -> BlobPlace:

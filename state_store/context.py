@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyspark_ckpt.state_store.blobs.place_clock import PlaceTimes
 from pyspark_ckpt.state_store.column_files import ColumnFiles
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.failpoints import FailPoints
@@ -28,6 +29,7 @@ class Shared:
     forecast: RestoreForecast
     transaction_numbers: itertools.count[int]
     clock: Callable[[], float]
+    times: PlaceTimes
 
 
 @dataclass(frozen=True)

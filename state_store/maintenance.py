@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyspark_ckpt.state_store.blobs.place_clock import PlaceClock
 from pyspark_ckpt.state_store.confirmation import Confirmations
 from pyspark_ckpt.state_store.context import Shared
 from pyspark_ckpt.state_store.copies import LocalCopy
@@ -48,13 +47,14 @@ class Maintenance:
         self._writer.damaged = confirmations.damaged.keys()
         self._retention = Retention(
             store.place,
-            Pins(store.checkpoint, PlaceClock(store.checkpoint, shared.clock).now_s),
+            Pins(store.checkpoint, shared.times.clock_of(store.checkpoint)),
             store.options.retention_grace_period_s,
             shared.pool,
             failpoints,
             store.log,
             shared.clock,
             confirmations,
+            shared.times,
         )
         scratch = shared.local_dir / "staging" / f"scrub-{uuid.uuid4().hex[:16]}"
         self._scrub = Scrub(
@@ -64,7 +64,7 @@ class Maintenance:
             scratch,
             store.scrub_counts,
             store.log,
-            shared.clock,
+            shared.times.clock_of(store.place),
         )
         self._found_damage = False
 

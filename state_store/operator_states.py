@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from pyspark_ckpt.state_store.blobs import BlobPlace, MeteredPlace, Patience, Traffic, with_patience
+from pyspark_ckpt.state_store.blobs import BlobPlace, MeteredPlace, Traffic
 from pyspark_ckpt.state_store.commit_log import ids_of
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import InternalError
@@ -32,19 +32,26 @@ RUNS_KEPT = 64
 States: TypeAlias = tuple[State, ...]
 
 
+class KnownStates:
+    """What a process has read of the operators of one query, by run, operator and store; for all of its stores."""
+
+    def __init__(self) -> None:
+        """Know none."""
+        self.lock = threading.Lock()
+        self.of: OrderedDict[tuple[str, int, str], tuple[States, ...]] = OrderedDict()
+
+
 class OperatorStates:
     """Those of the operators of one query, read once for each run. Safe to call from many threads."""
 
     def __init__(
-        self, checkpoint: BlobPlace, places: Callable[[str], BlobPlace], pool: Executor, patience: Patience
+        self, checkpoint: BlobPlace, places: Callable[[str], BlobPlace], pool: Executor, known: KnownStates
     ) -> None:
-        """Find stores by ``places``, which are waited for with ``patience``; ``pool`` reads several at once."""
+        """Find stores by ``places``; ``pool`` reads several at once; what is ``known`` others share."""
         self._checkpoint = checkpoint
-        self._patience = patience
         self._places = places
         self._pool = pool
-        self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[str, int, str], tuple[States, ...]] = OrderedDict()
+        self._known = known
 
     def of(
         self, run_id: str, identity: Identity, own: StoreMeta, place: BlobPlace, traffic: Traffic
@@ -56,26 +63,26 @@ class OperatorStates:
         Raises InvalidInputError, ConflictError, FormatError, StorageError.
         """
         key = (run_id, identity.operator, identity.name)
-        with self._lock:
-            if key not in self._known:
-                self._known[key] = tuple(self._read(identity, own, place, traffic))
-                while len(self._known) > RUNS_KEPT:
-                    self._known.popitem(last=False)
-            return self._known[key]
+        known = self._known.of
+        with self._known.lock:
+            if key not in known:
+                known[key] = tuple(self._read(identity, own, place, traffic))
+                while len(known) > RUNS_KEPT:
+                    known.popitem(last=False)
+            return known[key]
 
     def _read(self, identity: Identity, own: StoreMeta, place: BlobPlace, traffic: Traffic) -> Sequence[States]:
-        patience = replace(self._patience, waited=traffic.waited)
         root = place.url.removesuffix(store_folder(identity))
         if root == place.url:
             raise InternalError(f"{identity}: its state is in {place.url}, and not in a folder of its number.")
-        checkpoint = with_patience(self._checkpoint, patience)
+        checkpoint = self._checkpoint
         if root == f"{checkpoint.url}/":  # else it is not the place of state, whose requests are counted
             checkpoint = MeteredPlace(checkpoint, traffic)
         named = ids_of(checkpoint, own.version).get(str(identity.operator), [])
 
         def read(partition: int) -> States:
             other = replace(identity, partition=partition)
-            there = MeteredPlace(with_patience(self._places(f"{root}{store_folder(other)}"), patience), traffic)
+            there = MeteredPlace(self._places(f"{root}{store_folder(other)}"), traffic)
             ids = named[partition] if partition < len(named) else []
             return _keyed(_meta_of(there, checkpoint, other, own.version, ids))
 

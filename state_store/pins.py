@@ -72,8 +72,8 @@ class Pins:
         """Give the version free. No error if the pin has ended. Raises StorageError."""
         self._place.delete(pin.name)
 
-    def held(self) -> list[Pin]:
-        """All pins that have not ended, by version; one that ended a day ago is deleted. One listing.
+    def held(self, *, tidies: bool = True) -> list[Pin]:
+        """All pins that have not ended, by version; who ``tidies`` deletes those that ended a day ago. One listing.
 
         Raises StorageError.
         """
@@ -83,10 +83,10 @@ class Pins:
             return []
         now_s = self._clock()
         for pin in pins:
-            if pin.until_s <= now_s - LEFT_S:
+            if tidies and pin.until_s <= now_s - LEFT_S:
                 self._place.delete(pin.name)
         return [pin for pin in pins if pin.until_s > now_s]
 
-    def oldest(self) -> int | None:
+    def oldest(self, *, tidies: bool = True) -> int | None:
         """The oldest version that is held; None if none is. One listing. Raises StorageError."""
-        return min((pin.version for pin in self.held()), default=None)
+        return min((pin.version for pin in self.held(tidies=tidies)), default=None)

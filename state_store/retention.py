@@ -49,7 +49,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
-from pyspark_ckpt.state_store.blobs.place_clock import PlaceClock, boot_s
+from pyspark_ckpt.state_store.blobs.place_clock import PlaceTimes, boot_s
 from pyspark_ckpt.state_store.confirmation import Confirmations
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, StorageError
 from pyspark_ckpt.state_store.failpoints import FailPoints
@@ -138,8 +138,12 @@ class Retention:
         log: StoreLog,
         clock: Callable[[], float] = boot_s,
         confirmations: Confirmations | None = None,
+        times: PlaceTimes | None = None,
     ) -> None:
-        """Delete in ``place`` with the threads of ``pool``; ``clock`` carries the time of the place on."""
+        """Delete in ``place`` with the threads of ``pool``; ``clock`` carries the time of the place on.
+
+        ``times``: those that the process knows already.
+        """
         self._place = place
         self._pins = pins
         self._grace_s = grace_s
@@ -147,7 +151,7 @@ class Retention:
         self._failpoints = failpoints
         self._log = log
         self._ticks = clock
-        self._clock = PlaceClock(place, clock).now_s
+        self._clock = (times or PlaceTimes(clock)).clock_of(place)
         self._notices = Notices(place)
         self._own_notice: tuple[str, frozenset[str]] | None = None
         self._confirmations = confirmations or Confirmations(place, log)
@@ -177,11 +181,11 @@ class Retention:
     def find(self, newest: Marker, min_versions: int) -> Garbage:
         """What ``clean`` would delete, table files after two looks a grace period apart. Raises StorageError.
 
-        Nothing is deleted, but pins that ended a day ago.
+        Nothing is deleted or written.
         """
         look = self._look(tidies=False)
         lineage = look.lineage
-        gone = self._retired(look, newest, min_versions)
+        gone = self._retired(look, newest, min_versions, tidies=False)
         blobs = {blob.name: blob for _, blob in lineage.deltas.values()}
         blobs |= {blob.name: blob for blob in (*lineage.snapshots.values(), *lineage.winners.values())}
         kept = [blob for blob in lineage.snapshots.values() if blob.name not in gone.manifests]
@@ -221,8 +225,8 @@ class Retention:
     def _tables(self) -> dict[str, Blob]:
         return {blob.name: blob for blob in self._place.list(TABLE_FOLDER) if is_table_object(blob.name)}
 
-    def _retired(self, look: _Look, newest: Marker, min_versions: int) -> Retired:
-        pinned = self._pins.oldest()
+    def _retired(self, look: _Look, newest: Marker, min_versions: int, *, tidies: bool = True) -> Retired:
+        pinned = self._pins.oldest(tidies=tidies)
         oldest = newest.version - min_versions
         return retired(
             look.lineage,

@@ -35,8 +35,10 @@ Version = Annotated[int, msgspec.Meta(ge=0, lt=MAX_LONG)]
 """One that another can follow."""
 
 
-class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of all requests."""
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of all requests. ``again``: of a task that was tried before, and has failed."""
+
+    again: bool = False
 
 
 class Open(Request, frozen=True):
@@ -179,8 +181,7 @@ class Dispatcher:
     def call(self, method: str, request: str) -> str:
         """Answer one request; every failure is an answer, too."""
         try:
-            with asked_now():
-                answer: dict[str, Any] = {"ok": self._dispatch(method, request)}
+            answer: dict[str, Any] = {"ok": self._dispatch(method, request)}
         except Exception as problem:  # noqa: BLE001 - the boundary of the process: nothing may escape as it is
             answer = {"error": error_answer(problem)}
         return self._encoder.encode(answer).decode()
@@ -193,7 +194,8 @@ class Dispatcher:
             decoded = decoder.decode(request)
         except DAMAGE as problem:
             raise InvalidInputError(f"The request of {method!r} is not valid: {problem}.") from problem
-        return answer(decoded)
+        with asked_now(again=decoded.again):
+            return answer(decoded)
 
     def _open(self, request: Open) -> dict[str, Any]:
         if request.format not in (1, 2):

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
-from pyspark_ckpt.state_store.blobs.place_clock import PlaceClock
 from pyspark_ckpt.state_store.confirmation import RESTORE_IT, Confirmations
 from pyspark_ckpt.state_store.delta import download_delta
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, NotFoundError
@@ -88,7 +87,10 @@ class Scrub:
         log: StoreLog,
         clock: Callable[[], float],
     ) -> None:
-        """Read all of ``place`` once in ``interval_s`` (0: never); ``scratch`` is a file name for large deltas."""
+        """Read all of ``place`` once in ``interval_s`` (0: never); ``scratch`` is a file name for large deltas.
+
+        ``clock`` tells the time of the place.
+        """
         self._place = place
         self._confirmations = confirmations
         self._interval_s = interval_s
@@ -96,7 +98,7 @@ class Scrub:
         self._counts = counts
         self._log = log
         self._notices = Notices(place)
-        self._clock = PlaceClock(place, clock).now_s
+        self._clock = clock
         self._last_s: float | None = None
         self._todo: list[str] = []
         self._damaged: set[str] = set()

@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import IO, TypeAlias
 from weakref import WeakValueDictionary
@@ -31,6 +30,7 @@ from pyspark_ckpt.state_store.blobs import (
     place_at,
     with_patience,
 )
+from pyspark_ckpt.state_store.blobs.place_clock import PlaceTimes
 from pyspark_ckpt.state_store.boot import boot_id
 from pyspark_ckpt.state_store.changes import ChangeFeed, steps_to
 from pyspark_ckpt.state_store.column_files import ColumnFiles
@@ -41,12 +41,12 @@ from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.local_files import make_private
 from pyspark_ckpt.state_store.maintenance import Maintenance
-from pyspark_ckpt.state_store.operator_states import OperatorStates
+from pyspark_ckpt.state_store.operator_states import KnownStates, OperatorStates
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
 from pyspark_ckpt.state_store.store import Store
 from pyspark_ckpt.state_store.transaction import Transaction
-from pyspark_ckpt.state_store.winners import Epochs
+from pyspark_ckpt.state_store.winners import Epochs, KnownRuns
 
 TRANSFER_THREADS = 8
 MOVER_THREADS = 2
@@ -56,8 +56,8 @@ TAKEOVER_S = 3.0
 ADOPTION_S = 3600.0
 """Local copies of an earlier process that nobody has asked for by then are deleted."""
 
-_Query: TypeAlias = tuple[str, S3Settings, S3aSettings, float]
-"""The URL of a checkpoint, how it is reached, and how long it is waited for."""
+_Query: TypeAlias = tuple[str, S3Settings, S3aSettings]
+"""The URL of a checkpoint, and how it is reached."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
 
@@ -126,6 +126,7 @@ class Stores:
             # From a random start: a transaction of a server that died is never taken for one of this server.
             transaction_numbers=itertools.count(secrets.randbits(48)),
             clock=clock,
+            times=PlaceTimes(clock),
         )
         self._lock = threading.Lock()
         self._handle_numbers = itertools.count(1)
@@ -137,8 +138,8 @@ class Stores:
         self._adopted: set[Path] = set()
         self._left_over = set((local_dir / "stores").iterdir())
         self._started = time.monotonic()
-        self._epochs: WeakValueDictionary[_Query, Epochs] = WeakValueDictionary()
-        self._operators: WeakValueDictionary[_Query, OperatorStates] = WeakValueDictionary()
+        self._runs: WeakValueDictionary[_Query, KnownRuns] = WeakValueDictionary()
+        self._operators: WeakValueDictionary[_Query, KnownStates] = WeakValueDictionary()
         self._stopping = threading.Event()
         self._transactions: OrderedDict[int, tuple[Store, Transaction]] = OrderedDict()
 
@@ -162,26 +163,27 @@ class Stores:
         """
         traffic = Traffic()
         patience = Patience(options.place_timeout_s, traffic.waited, self._stopping)
-        checkpoint = with_patience(self._places(checkpoint_root, options.s3, s3a), patience)
+
+        def place_of(url: str) -> BlobPlace:
+            return with_patience(self._places(url, options.s3, s3a), patience)
+
+        checkpoint = unmetered = place_of(checkpoint_root)
         if options.remote:  # the checkpoint is another place than that of the state, whose requests are counted
             query_folder = remote.query_folder(options.remote, checkpoint)
             if caller.run_id:  # requests of the query, not of this store: they are not counted
-                owned = with_patience(self._places(query_folder, options.s3, s3a), patience)
-                ownership.claim(owned, checkpoint, options.remote)
+                ownership.claim(place_of(query_folder), checkpoint, options.remote)
             state_dir = f"{query_folder}/{remote.store_folder(identity)}"
         else:
             checkpoint = MeteredPlace(checkpoint, traffic)
-        place = MeteredPlace(with_patience(self._places(state_dir, options.s3, s3a), patience), traffic)
+        place = MeteredPlace(place_of(state_dir), traffic)
         access = Access(place.url, checkpoint.url, options, s3a)
         with self._lock:
             shelf = self._shelves.get(access)
             if shelf is None:
-                query = (checkpoint.url, options.s3, s3a, options.place_timeout_s)
-                epochs = self._epochs.setdefault(query, Epochs(checkpoint))
-                operators = self._operators.get(query)
-                if operators is None:
-                    operators = self._operator_states(checkpoint_root, options.s3, s3a, patience)
-                    self._operators[query] = operators
+                query = (checkpoint.url, options.s3, s3a)
+                epochs = Epochs(checkpoint, self._runs.setdefault(query, KnownRuns()))
+                known = self._operators.setdefault(query, KnownStates())
+                operators = OperatorStates(unmetered, place_of, self._shared.pool, known)
                 folder = self._free_folder(_folder_name(identity, place.url))
                 store = Store(identity, place, checkpoint, traffic, epochs, operators, folder, options, self._shared)
                 if folder not in self._adopted:
@@ -194,15 +196,6 @@ class Stores:
             handle = Handle(next(self._handle_numbers), access, shelf.store, shelf.maintenance, caller)
             self._handles[handle.number] = handle
             return handle
-
-    def _operator_states(
-        self, checkpoint_root: str, s3: S3Settings, s3a: S3aSettings, patience: Patience
-    ) -> OperatorStates:
-        places = partial(self._places_of, s3, s3a)
-        return OperatorStates(places(checkpoint_root), places, self._shared.pool, patience)
-
-    def _places_of(self, s3: S3Settings, s3a: S3aSettings, url: str) -> BlobPlace:
-        return self._places(url, s3, s3a)
 
     def _free_folder(self, name: str) -> Path:
         """A local folder that no open store has: the last used of those left over of the store, else a new one."""

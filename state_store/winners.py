@@ -60,25 +60,34 @@ class Run(msgspec.Struct, frozen=True):
     run_id: str
 
 
+class KnownRuns:
+    """What a process knows of the runs of one query, for all of its stores."""
+
+    def __init__(self) -> None:
+        """Know none."""
+        self.lock = threading.Lock()
+        self.epochs: dict[str, int] = {"": NO_RUN_EPOCH}
+        self.committing: set[str] = set()
+
+
 class Epochs:
     """Epochs of the runs this process has seen of one query."""
 
-    def __init__(self, checkpoint: BlobPlace) -> None:
-        """Use the ``_ckpt/runs`` folder of the query's checkpoint."""
+    def __init__(self, checkpoint: BlobPlace, known: KnownRuns | None = None) -> None:
+        """Use the ``_ckpt/runs`` folder of the query's checkpoint; others may share what is ``known``."""
         self._place = checkpoint
-        self._lock = threading.Lock()
-        self._known: dict[str, int] = {"": NO_RUN_EPOCH}
-        self._committing: set[str] = set()
+        self._known = known or KnownRuns()
 
     def of(self, run_id: str) -> int:
         """Epoch of a run; the first call of a run anywhere gives it the next number. Raises StorageError.
 
         A run without an id (a batch reader) has epoch 0, below every run of a query.
         """
-        with self._lock:
-            if run_id not in self._known:
-                self._known[run_id] = self._find(run_id)
-            return self._known[run_id]
+        known = self._known
+        with known.lock:
+            if run_id not in known.epochs:
+                known.epochs[run_id] = self._find(run_id)
+            return known.epochs[run_id]
 
     def is_over(self, run_id: str, version: int) -> bool:
         """Whether the first commit of a run that this process sees is of a ``version`` that Spark has committed.
@@ -86,13 +95,13 @@ class Epochs:
         A run that is over, and does its first work of all only now, has a higher epoch than the run that came after
         it: what it makes must not count. One request for a run. Raises StorageError.
         """
-        with self._lock:
-            if run_id in self._committing:
+        with self._known.lock:
+            if run_id in self._known.committing:
                 return False
         if is_committed(self._place, version):
             return True
-        with self._lock:
-            self._committing.add(run_id)
+        with self._known.lock:
+            self._known.committing.add(run_id)
         return False
 
     def _find(self, run_id: str) -> int:

@@ -16,7 +16,8 @@ import boto3
 from botocore.config import Config
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
-KINDS = ("slow_down", "no_answer", "cut", "refused", "late")
+PAGE = b"<html><body>Nothing here yet</body></html>"
+KINDS = ("slow_down", "no_answer", "cut", "refused", "late", "page_200", "page_404", "empty_200")
 
 
 @dataclass
@@ -26,7 +27,9 @@ class Faults:
     ``slow_down``: 503, nothing happens. ``refused``: the connection ends before the service hears of it.
     ``no_answer``: it happens, and the connection ends without an answer. ``cut``: the answer's body ends in the middle.
     ``late``: it happens twice, as if the network had delivered a copy. ``ignored``: the condition of the request is not
-    looked at, as if its service did not know conditions: what is there is deleted before.
+    looked at, as if its service did not know conditions: what is there is deleted before. ``page_200``, ``page_404``,
+    ``empty_200``: nothing happens, and something before the service answers in its place, as a load balancer that has
+    just begun.
     """
 
     next: Callable[[str, int], str | None] = lambda _method, _number: None
@@ -57,6 +60,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         elif fault == "slow_down":
             self.answer(503, [], SLOW_DOWN)
+        elif fault == "empty_200":
+            self.answer(200, [], b"")
+        elif fault in ("page_200", "page_404"):
+            self.answer(int(fault[-3:]), [("content-type", "text/html")], PAGE)
         else:
             if fault == "ignored" and self.headers.get("If-None-Match"):
                 self.forget(self.path)

@@ -42,6 +42,7 @@ from pyspark_ckpt.state_store.blobs.hdfs_errors import (
 )
 from pyspark_ckpt.state_store.blobs.patience import OutlastedError, Patience, limited
 from pyspark_ckpt.state_store.blobs.place import Blob, Sink, checked_name
+from pyspark_ckpt.state_store.blobs.place_clock import shown_time_of
 from pyspark_ckpt.state_store.blobs.silent_calls import DaemonThreads, within_try
 from pyspark_ckpt.state_store.blobs.spool import PIECE_BYTES, Spool
 from pyspark_ckpt.state_store.errors import ConflictError
@@ -120,6 +121,8 @@ class HdfsPlace:
         try:
             return self.call(request)
         except OSError as problem:
+            if not may_pass(problem):
+                raise
             client = self.client
             try:
                 self.call(lambda: client.get_file_info("/"))
@@ -240,6 +243,9 @@ class HdfsPlace:
 
     def unfinished(self, older_than_s: float) -> builtins.list[Blob]:
         """Temporary files of writers that died; see the protocol."""
+        return self._unfinished(older_than_s, lambda: shown_time_of(self))
+
+    def _unfinished(self, older_than_s: float, now_s: Callable[[], float]) -> builtins.list[Blob]:
         found: builtins.list[Blob] = []
         folders = [""]
         for here in folders:  # which grows meanwhile
@@ -252,16 +258,21 @@ class HdfsPlace:
                     found.append(Blob(where, entry.length, entry.modification_time / 1000))
         if not found:
             return []
-        limit = self.now_s() - older_than_s
+        limit = now_s() - older_than_s
         return sorted((blob for blob in found if blob.modified_s <= limit), key=lambda blob: blob.name)
 
     def discard_unfinished(self, older_than_s: float) -> int:
         """Remove temporary files of writers that died; see the protocol."""
         count = 0
-        for blob in self.unfinished(older_than_s):
+        for blob in self._unfinished(older_than_s, self.now_s):
             with failures("delete", self._where(blob.name)):
                 count += self._delete(self._path(blob.name))
         return count
+
+    @property
+    def service(self) -> str:
+        """The name node, or a name service."""
+        return self._service
 
     def now_s(self) -> float:
         """The time of the name node, which stamps a new file with it. Raises StorageError."""

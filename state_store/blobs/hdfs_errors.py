@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NoReturn
 
-from pyspark_ckpt.state_store.blobs.patience import OutlastedError
+from pyspark_ckpt.state_store.blobs.patience import OutlastedError, fail_outlasted
 from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError, Outcome, StorageError
 
 CLIENT_ERRORS = (OSError, RuntimeError, OutlastedError)
@@ -125,12 +125,7 @@ def fail(verb: str, where: str, problem: Exception, outcome: Outcome = "not_appl
     """Raise StorageError for a failure of the client."""
     if isinstance(problem, OutlastedError):
         last = problem.problem
-        raise StorageError(
-            f"Could not {verb} {where}: {_reason(last)}. It was tried for {problem.after_s:.0f} s ({problem.why}).",
-            outcome=outcome,
-            hint=_hint(last) or _AWAY,
-            waited_s=problem.after_s,
-        ) from problem
+        fail_outlasted(verb, where, problem, _reason(last), outcome, _hint(last) or _AWAY)
     raise StorageError(
         f"Could not {verb} {where}: {_reason(problem)}", outcome=outcome, hint=_hint(problem)
     ) from problem

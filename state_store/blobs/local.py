@@ -25,8 +25,9 @@ from itertools import count
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from pyspark_ckpt.state_store.blobs.patience import OutlastedError, Patience
+from pyspark_ckpt.state_store.blobs.patience import OutlastedError, Patience, fail_outlasted
 from pyspark_ckpt.state_store.blobs.place import Blob, Sink, checked_name
+from pyspark_ckpt.state_store.blobs.place_clock import shown_time_of
 from pyspark_ckpt.state_store.errors import (
     ConflictError,
     NotFoundError,
@@ -48,6 +49,7 @@ _MAY_PASS = frozenset(
     }
 )
 """What a shared file system says while its server is away. A full disk, a missing right and the like do not pass."""
+_AWAY = "Look at the file system and at what serves it; the option placeTimeout says how long it is waited for."
 
 T = TypeVar("T")
 
@@ -60,6 +62,7 @@ class LocalPlace:
         self._root = root
         self.patience = patience
         self._known_folders: set[Path] = set()
+        self._undurable_folders: set[Path] = set()
         self._unsynced: set[Path] | None = None
 
     @property
@@ -210,20 +213,24 @@ class LocalPlace:
 
     def unfinished(self, older_than_s: float) -> builtins.list[Blob]:
         """Temporary files of writers that died; see the protocol."""
+        return self._unfinished(older_than_s, lambda: shown_time_of(self))
+
+    def _unfinished(self, older_than_s: float, now_s: Callable[[], float]) -> builtins.list[Blob]:
         try:
             found = self.ask(lambda: [blob for path in self._temporaries() for blob in self._described(path)])
         except _FAILURES as problem:
             _fail("list", self._root, problem)
         if not found:
             return []
-        limit = self.now_s() - older_than_s
+        limit = now_s() - older_than_s
         return sorted((blob for blob in found if blob.modified_s <= limit), key=lambda blob: blob.name)
 
     def discard_unfinished(self, older_than_s: float) -> int:
         """Remove temporary files of writers that died; see the protocol."""
         try:
             return sum(
-                self.ask(partial(_discard_temporary, self._path(blob.name))) for blob in self.unfinished(older_than_s)
+                self.ask(partial(_discard_temporary, self._path(blob.name)))
+                for blob in self._unfinished(older_than_s, self.now_s)
             )
         except _FAILURES as problem:
             _fail("tidy up", self._root, problem)
@@ -277,12 +284,14 @@ class LocalPlace:
         if folder in self._known_folders and folder.is_dir():
             return
         missing = []
-        while not folder.is_dir():
+        while not folder.is_dir() or folder in self._undurable_folders:
             missing.append(folder)
             folder = folder.parent
         for made in reversed(missing):
+            self._undurable_folders.add(made)  # a try that fails here leaves one for the next
             made.mkdir(exist_ok=True)
             _sync_folder(made.parent)  # at once: who finds a folder takes it for durable
+            self._undurable_folders.discard(made)
         self._known_folders.update(missing or [folder])
 
     def sync_folder(self, folder: Path) -> None:
@@ -485,11 +494,5 @@ def _fail(verb: str, path: Path, problem: Exception, outcome: Outcome = "not_app
     if isinstance(problem, FileNotFoundError):
         raise NotFoundError(f"{path} does not exist.") from problem
     if isinstance(problem, OutlastedError):
-        raise StorageError(
-            f"Could not {verb} {path}: {problem}. It was tried for {problem.after_s:.0f} s ({problem.why}).",
-            outcome=outcome,
-            hint="Look at the file system and at what serves it; the option placeTimeout says how long it is waited "
-            "for.",
-            waited_s=problem.after_s,
-        ) from problem
+        fail_outlasted(verb, path, problem, str(problem), outcome, _AWAY)
     raise StorageError(f"Could not {verb} {path}: {problem}.", outcome=outcome) from problem

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
 from pyspark_ckpt.state_store.blobs.place import Blob, BlobPlace, Sink
-from pyspark_ckpt.state_store.blobs.place_clock import time_of
+from pyspark_ckpt.state_store.blobs.place_clock import service_of, time_of
 
 WRITES, READS, LISTS, DELETES = "write_requests", "read_requests", "list_requests", "delete_requests"
 UP, DOWN = "uploaded_bytes", "downloaded_bytes"
@@ -65,6 +65,11 @@ class MeteredPlace:
     def url(self) -> str:
         """Where the place is; see the protocol."""
         return self._place.url
+
+    @property
+    def service(self) -> str:
+        """What stamps the objects; see ``place_clock``."""
+        return service_of(self._place)
 
     @contextmanager
     def create(self, name: str) -> Iterator[Sink]:

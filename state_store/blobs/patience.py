@@ -9,6 +9,7 @@ first try, not the request. The log says once that a place is waited for, and on
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -16,9 +17,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import NoReturn, Protocol, TypeVar, runtime_checkable
 
 from pyspark_ckpt.state_store.blobs.place import BlobPlace
+from pyspark_ckpt.state_store.errors import Outcome, StorageError
 from pyspark_ckpt.state_store.log import LOGGER
 
 TIMEOUT_S = 60.0
@@ -42,6 +44,18 @@ class OutlastedError(Exception):
         self.problem = problem
         self.after_s = after_s
         self.why = why
+
+
+def fail_outlasted(
+    verb: str, where: object, outlasted: OutlastedError, last: str, outcome: Outcome, hint: str
+) -> NoReturn:
+    """Raise StorageError for what has outlasted the patience; ``last`` says what was wrong with the last try."""
+    raise StorageError(
+        f"Could not {verb} {where}: {last}. It was tried for {outlasted.after_s:.0f} s ({outlasted.why}).",
+        outcome=outcome,
+        hint=hint,
+        waited_s=outlasted.after_s,
+    ) from outlasted
 
 
 class _Outages:
@@ -144,8 +158,9 @@ class Patience:
         try:
             while True:
                 began = time.monotonic()
+                is_first_again = tries == 0 and getattr(_trying, "again", False)
                 try:
-                    with limited(self._limit_s(tries, deadline - began, work_s)):
+                    with limited(self._limit_s(tries, math.inf if is_first_again else deadline - began, work_s)):
                         result = request()
                 except Exception as problem:
                     if not may_pass(problem):
@@ -194,13 +209,17 @@ def limited(limit_s: float) -> Iterator[None]:
 
 
 @contextmanager
-def asked_now() -> Iterator[None]:
-    """What the block asks of places is asked for now, also what has to wait for others of its process first."""
-    _trying.asked = time.monotonic()
+def asked_now(*, again: bool = False) -> Iterator[None]:
+    """What the block asks of places is asked for now, also what has to wait for others of its process first.
+
+    ``again``: it was asked for before, and has failed. Then a place that has been away since is not given all of the
+    time once more: it is tried, and what is left of the time is waited for.
+    """
+    _trying.asked, _trying.again = 0.0 if again else time.monotonic(), again
     try:
         yield
     finally:
-        _trying.asked = None
+        _trying.asked, _trying.again = None, False
 
 
 def left_of_try_s(most_s: float) -> float:

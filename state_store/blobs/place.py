@@ -101,12 +101,12 @@ class BlobPlace(Protocol):
         ...
 
     def unfinished(self, older_than_s: float) -> builtins.list[Blob]:
-        """What writers that died ``older_than_s`` ago, by the time of the place, left half-written here and below.
+        """What writers that died ``older_than_s`` ago left half-written here and below. Writes nothing.
 
-        Raises StorageError.
+        By the time of the place, where it can be read without a write, else by that of this host. Raises StorageError.
         """
         ...
 
     def discard_unfinished(self, older_than_s: float) -> int:
-        """Remove what ``unfinished`` finds; returns how many. Raises StorageError."""
+        """Remove what ``unfinished`` finds by the time of the place; returns how many. Raises StorageError."""
         ...

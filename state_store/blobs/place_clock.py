@@ -37,6 +37,25 @@ class TellsTime(Protocol):
         ...
 
 
+@runtime_checkable
+class ShowsTime(Protocol):
+    """A place whose answers say what time it is, so that nothing is written to learn it."""
+
+    def shown_s(self) -> float:
+        """The time of the place, to a second (Unix time). Raises StorageError."""
+        ...
+
+
+@runtime_checkable
+class IsOfService(Protocol):
+    """A place that shares its clock with others."""
+
+    @property
+    def service(self) -> str:
+        """What stamps the objects of the place: a bucket at an endpoint, a name node."""
+        ...
+
+
 def boot_s() -> float:
     """Seconds since this machine was started, also those in which it slept. Nobody sets this clock."""
     return time.clock_gettime(_BOOT_CLOCK)
@@ -56,28 +75,71 @@ def time_of(place: BlobPlace) -> float:
     raise StorageError(f"{place.url} does not list what was just written to it: its time is not known.")
 
 
+def service_of(place: BlobPlace) -> str:
+    """What stamps the objects of ``place``: places of one service share its clock."""
+    return place.service if isinstance(place, IsOfService) else place.url
+
+
+def shown_time_of(place: BlobPlace) -> float:
+    """The time of ``place``, of which nothing is written: where its answers do not say it, the time of this host."""
+    return place.shown_s() if isinstance(place, ShowsTime) else time.time()
+
+
+class PlaceTimes:
+    """The times of all places of a process: of places of one service one is asked. Safe to use from many threads."""
+
+    def __init__(self, clock: Callable[[], float] = boot_s) -> None:
+        """Carry times on by ``clock``."""
+        self._clock = clock
+        self._told: dict[str, _Told] = {}
+
+    def clock_of(self, place: BlobPlace) -> Callable[[], float]:
+        """What tells the time of ``place``. Makes no request."""
+        return PlaceClock(place, self._clock, self._told.setdefault(service_of(place), _Told())).now_s
+
+
+class ShownTimes(PlaceTimes):
+    """Times of places to which nothing may be written."""
+
+    def clock_of(self, place: BlobPlace) -> Callable[[], float]:
+        """What tells the time of ``place``, in which nothing is written."""
+        return lambda: shown_time_of(place)
+
+
+class _Told:
+    """When a place was asked for its time, by two clocks, and how far it is ahead of the first."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.asked: tuple[float, float] | None = None
+        self.ahead_s = 0.0
+
+
 class PlaceClock:
     """The time of one place. Never more than ``SLOWEST_S`` ahead of it; safe to use from many threads."""
 
-    def __init__(self, place: BlobPlace, clock: Callable[[], float] = boot_s) -> None:
-        """Carry the time of ``place`` on by ``clock``; if that was set or stood still, the place is asked again."""
+    def __init__(self, place: BlobPlace, clock: Callable[[], float] = boot_s, told: _Told | None = None) -> None:
+        """Carry the time of ``place`` on by ``clock``; if that was set or stood still, the place is asked again.
+
+        ``told``: what is known of the time of its service, and is shared with other clocks.
+        """
         self._place = place
         self._clock = clock
-        self._lock = threading.Lock()
-        self._asked: tuple[float, float] | None = None
-        self._ahead_s = 0.0
+        self._told = told or _Told()
 
     def now_s(self) -> float:
         """The time of the place (Unix time). Raises StorageError."""
-        with self._lock:
+        told = self._told
+        with told.lock:
             if not self._is_current():
                 self._ask()
-            return self._clock() + self._ahead_s
+            return self._clock() + told.ahead_s
 
     def _is_current(self) -> bool:
-        if self._asked is None:
+        asked = self._told.asked
+        if asked is None:
             return False
-        by_clock, by_boot = self._clock() - self._asked[0], boot_s() - self._asked[1]
+        by_clock, by_boot = self._clock() - asked[0], boot_s() - asked[1]
         return 0 <= by_boot <= KEPT_S and abs(by_clock - by_boot) <= STEP_S
 
     def _ask(self) -> None:
@@ -85,6 +147,6 @@ class PlaceClock:
             asked = self._clock(), boot_s()
             told_s = time_of(self._place)
             if boot_s() - asked[1] <= SLOWEST_S:
-                self._asked, self._ahead_s = asked, told_s + TICK_S - asked[0]
+                self._told.asked, self._told.ahead_s = asked, told_s + TICK_S - asked[0]
                 return
         raise StorageError(f"{self._place.url} took more than {SLOWEST_S:.0f} s to tell its time, {ATTEMPTS} times.")

@@ -40,6 +40,9 @@ from pyspark_ckpt.state_store.blobs.s3_errors import (
     code_of,
     fail,
     may_pass,
+    require_all,
+    require_etag,
+    status_of,
 )
 from pyspark_ckpt.state_store.blobs.settings import S3Settings
 from pyspark_ckpt.state_store.errors import ConflictError, Outcome, StorageError
@@ -56,6 +59,8 @@ COPIED_BYTES_PER_S = 20 << 20
 CONNECT_S, READ_S = 10, 60
 """What a connection and a silence may take at most; the patience of the place says how much less."""
 ABORT_S = 5.0
+DELETED = 204
+"""The status of the answer to a delete. What answers otherwise may not be the service."""
 WRITER = "ckpt-writer"
 """The key of the metadata that names the write."""
 
@@ -128,8 +133,10 @@ class S3Place:
         key, writer = self.key(name), uuid.uuid4().hex
 
         def write() -> None:
-            self.client.put_object(
-                Bucket=self.bucket, Key=key, Body=data, IfNoneMatch="*", Metadata={WRITER: writer}, **self.writes
+            require_etag(
+                self.client.put_object(
+                    Bucket=self.bucket, Key=key, Body=data, IfNoneMatch="*", Metadata={WRITER: writer}, **self.writes
+                )
             )
 
         return self.write_once(name, writer, write)
@@ -137,8 +144,12 @@ class S3Place:
     def put(self, name: str, data: bytes) -> None:
         """Write ``data``, replacing what was there; see the protocol."""
         key = self.key(name)
+
+        def write() -> None:
+            require_etag(self.client.put_object(Bucket=self.bucket, Key=key, Body=data, **self.writes))
+
         with self.failures("write", name, "unknown"):
-            self.ask(lambda: self.client.put_object(Bucket=self.bucket, Key=key, Body=data, **self.writes))
+            self.ask(write)
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Bytes ``start`` to ``end`` of the object; see the protocol."""
@@ -248,8 +259,16 @@ class S3Place:
     def delete(self, name: str) -> None:
         """Remove the object; see the protocol."""
         key = self.key(name)
+
+        looks = cycle((False, True))
+
+        def delete() -> None:
+            answer = self.client.delete_object(Bucket=self.bucket, Key=key)
+            if status_of(answer) != DELETED and not (next(looks) and self._writer_of(name) is None):
+                raise CutAnswerError(f"the answer to a delete has the status {status_of(answer)}, not {DELETED}")
+
         with self.failures("delete", name, "unknown"):
-            self.ask(lambda: self.client.delete_object(Bucket=self.bucket, Key=key))
+            self.ask(delete)
 
     def remove_empty_folders(self) -> None:
         """Nothing: there are no folders; see the protocol."""
@@ -265,6 +284,15 @@ class S3Place:
             with self.failures("clear the unfinished upload of", blob.name):
                 count += self._abort(self._root + blob.name, upload_id)
         return count
+
+    @property
+    def service(self) -> str:
+        """The bucket, and where it is."""
+        return f"{self._settings.endpoint}/{self.bucket}"
+
+    def shown_s(self) -> float:
+        """The time of the service; see ``now_s``, which writes nothing."""
+        return self.now_s()
 
     def now_s(self) -> float:
         """The time of the service, by its answer to a listing of one object. Raises StorageError."""
@@ -335,7 +363,10 @@ class S3Place:
                 write()
             except ClientError as problem:
                 if code_of(problem) in EXISTS:
-                    return self._writer_of(name) == writer
+                    found = self._writer_of(name)
+                    if found is None:
+                        raise CutAnswerError("an object is there for a write, and is not for a look") from problem
+                    return found == writer
                 if code_of(problem) != "NoSuchUpload" or self._writer_of(name) != writer:
                     raise
             return True
@@ -354,6 +385,7 @@ class S3Place:
             if code_of(problem) in MISSING:
                 return None
             raise
+        require_etag(found)
         return str(found.get("Metadata", {}).get(WRITER, ""))
 
     def _fetched(
@@ -365,8 +397,11 @@ class S3Place:
         def fetch() -> tuple[bytes, Mapping[str, Any]]:
             try:
                 answer = self.client.get_object(Bucket=self.bucket, Key=key, **ranged, **more)
+                require_etag(answer)
                 with answer["Body"] as stream:
-                    return stream.read(), answer  # fewer bytes than were announced raise
+                    data: bytes = stream.read()  # fewer bytes than were announced raise
+                require_all(answer, wanted, len(data))
+                return data, answer
             except ClientError as problem:
                 if code_of(problem) != "InvalidRange":
                     raise
@@ -478,8 +513,7 @@ class _Upload:
 
     def _send_part(self, number: int, data: bytes, asked: float) -> dict[str, Any]:
         def send() -> str:
-            sent = self._place.client.upload_part(**self._target(), PartNumber=number, Body=data)
-            return str(sent["ETag"])
+            return require_etag(self._place.client.upload_part(**self._target(), PartNumber=number, Body=data))
 
         return {"PartNumber": number, "ETag": self._place.ask(send, asked=asked)}
 
@@ -487,8 +521,7 @@ class _Upload:
         answer = self._place.client.complete_multipart_upload(
             **self._target(), MultipartUpload={"Parts": parts}, IfNoneMatch="*"
         )
-        if "ETag" not in answer:
-            raise CutAnswerError("the end of the answer to a finished upload was lost")
+        require_etag(answer)
 
     def _target(self) -> dict[str, str]:
         return {"Bucket": self._place.bucket, "Key": self._key, "UploadId": self._upload_id}

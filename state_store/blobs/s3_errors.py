@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import re
 from collections.abc import Mapping
 from socket import gethostname
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from botocore.exceptions import (
     BotoCoreError,
@@ -22,12 +23,40 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
-from pyspark_ckpt.state_store.blobs.patience import OutlastedError
+from pyspark_ckpt.state_store.blobs.patience import OutlastedError, fail_outlasted
 from pyspark_ckpt.state_store.errors import NotFoundError, Outcome, StorageError
 
 
 class CutAnswerError(Exception):
     """An answer lacks what every whole one has: its end was lost on the way."""
+
+
+def status_of(answer: Mapping[str, Any]) -> int:
+    """The status of an answer."""
+    return int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def require_etag(answer: Mapping[str, Any]) -> str:
+    """The tag of an object. Raises CutAnswerError if there is none: then it is not the service that has answered."""
+    if not answer.get("ETag"):
+        raise CutAnswerError(f"the answer (status {status_of(answer)}) has no ETag, which every answer of S3 has")
+    return str(answer["ETag"])
+
+
+def require_all(answer: Mapping[str, Any], wanted: str | None, size_bytes: int) -> None:
+    """Raise CutAnswerError unless ``answer``, of so many bytes, is that of the range that was ``wanted`` (None: all)."""
+    if wanted is None:
+        headers = answer["ResponseMetadata"]["HTTPHeaders"]
+        if "content-length" not in headers and "transfer-encoding" not in headers:
+            raise CutAnswerError(f"nothing says whether {size_bytes} bytes are all of the object")
+        return
+    first, _, last = wanted.removeprefix("bytes=").partition("-")
+    found = _CONTENT_RANGE.fullmatch(str(answer.get("ContentRange", "")))
+    if found is not None and found[1] == first:
+        end = int(found[3]) - 1
+        if int(found[2]) == (min(int(last), end) if last else end) and size_bytes == int(found[2]) - int(first) + 1:
+            return
+    raise CutAnswerError(f"{wanted} was asked for, and {answer.get('ContentRange')} answered, of {size_bytes} bytes")
 
 
 CLIENT_ERRORS = (ClientError, BotoCoreError, ResponseParserError, HTTPError, CutAnswerError, OutlastedError, OSError)
@@ -36,6 +65,7 @@ CLIENT_ERRORS = (ClientError, BotoCoreError, ResponseParserError, HTTPError, Cut
 MISSING = frozenset({"NoSuchKey", "404", "NotFound"})
 EXISTS = frozenset({"PreconditionFailed", "412"})
 
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]+)-([0-9]+)/([0-9]+)")
 _RACING = frozenset({"ConditionalRequestConflict", "OperationAborted", "409"})
 _BUSY = frozenset(
     {
@@ -49,6 +79,8 @@ _BUSY = frozenset(
 )
 """What the service calls it when it cannot do now what it can do later."""
 _PASSING_STATUSES = frozenset({408, 429, 500, 502, 503, 504, 507, 509, 520, 521, 522, 523, 524})
+_SPEAKING_STATUSES = frozenset({301, 307, 401, 403})
+"""What these mean is known, whoever has answered: another region, or no rights."""
 _WILL_NOT_PASS = frozenset({"NotImplemented", "XMinioStorageFull", "InsufficientStorage", "QuotaExceeded"})
 _BAD_TLS = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "NO_PROTOCOLS_AVAILABLE")
 
@@ -117,7 +149,8 @@ def may_pass(problem: Exception) -> bool:
         code = code_of(problem)
         if code in _WILL_NOT_PASS:
             return False
-        return code in _BUSY or code in _RACING or _status(problem) in _PASSING_STATUSES
+        status = status_of(problem.response)
+        return code in _BUSY or code in _RACING or status in _PASSING_STATUSES or _is_strangers(problem, code, status)
     if isinstance(problem, SSLError):
         return not any(sign in str(problem) for sign in _BAD_TLS)
     if isinstance(problem, HTTPClientError):  # botocore wraps what it does not know into one of these
@@ -139,16 +172,19 @@ def may_pass(problem: Exception) -> bool:
     )
 
 
+def _is_strangers(problem: ClientError, code: str, status: int) -> bool:
+    """Whether something before the service has answered in its place: S3 says in the body of an error what it is.
+
+    It is no news of an object, and may pass. An answer to HEAD has no body, whoever gives it.
+    """
+    return code in ("", str(status)) and status not in _SPEAKING_STATUSES and problem.operation_name != "HeadObject"
+
+
 def fail(verb: str, where: str, problem: Exception, outcome: Outcome) -> NoReturn:
     """Raise what a request has raised as an error of the tree."""
     if isinstance(problem, OutlastedError):
         last = problem.problem
-        raise StorageError(
-            f"Could not {verb} {where}: {last}. It was tried for {problem.after_s:.0f} s ({problem.why}).",
-            outcome=outcome,
-            hint=hint_of(last) or _AWAY,
-            waited_s=problem.after_s,
-        ) from problem
+        fail_outlasted(verb, where, problem, str(last), outcome, hint_of(last) or _AWAY)
     if code_of(problem) in MISSING:
         raise NotFoundError(f"{where} does not exist.") from problem
     raise StorageError(f"Could not {verb} {where}: {problem}", outcome=outcome, hint=hint_of(problem)) from problem
@@ -159,7 +195,7 @@ def hint_of(problem: Exception) -> str | None:
     code = code_of(problem)
     if code.startswith("KMS.") or (code == "AccessDenied" and "kms:" in str(problem)):
         return _KMS
-    by_status = _HINTS.get(str(_status(problem))) if isinstance(problem, ClientError) else None
+    by_status = _HINTS.get(str(status_of(problem.response))) if isinstance(problem, ClientError) else None
     return _HINTS.get(code, by_status)
 
 
@@ -168,7 +204,3 @@ def code_of(problem: Exception) -> str:
     if isinstance(problem, ClientError):
         return str(problem.response.get("Error", {}).get("Code", ""))
     return type(problem).__name__
-
-
-def _status(problem: ClientError) -> int:
-    return int(problem.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

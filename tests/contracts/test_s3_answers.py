@@ -44,15 +44,22 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def answering(*answers: Answer) -> Iterator[tuple[S3Settings, list[str]]]:
     """How to reach a service that gives these answers, and what it was asked."""
-    use_credentials()
     asked: list[str] = []
     handler = type("Handler", (_Handler,), {"answers": list(answers), "asked": asked})
+    with serving(handler) as settings:
+        yield settings, asked
+
+
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[S3Settings]:
+    """How to reach a service whose requests ``handler`` answers."""
+    use_credentials()
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield S3Settings(f"http://127.0.0.1:{server.server_address[1]}", "us-east-1", "path"), asked
+        yield S3Settings(f"http://127.0.0.1:{server.server_address[1]}", "us-east-1", "path")
     finally:
         server.shutdown()
         server.server_close()
@@ -132,3 +139,35 @@ def test_what_passes_is_waited_for(passing: Answer) -> None:
     with answering(passing, passing, passing, (200, whole)) as (settings, asked):
         assert place_at("s3://bucket/x", settings).list() == []
         assert asked == ["GET"] * 4
+
+
+@pytest.mark.parametrize("ignored", ["Range", "Content-Length"])
+def test_bytes_that_were_not_asked_for_are_not_taken_for_an_object(ignored: str) -> None:
+    """A cache answers with all of an object, or with another part of it."""
+    whole = bytes(range(100))
+
+    class Cache(BaseHTTPRequestHandler):
+        asked = 0
+
+        def do_GET(self) -> None:
+            first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
+            part = whole[int(first) : int(last) + 1]
+            type(self).asked += 1
+            is_wrong = self.asked < 3
+            if is_wrong:
+                part = whole if ignored == "Range" else part[:-1]
+            self.send_response(200 if is_wrong and ignored == "Range" else 206)
+            if not (is_wrong and ignored == "Range"):
+                self.send_header("Content-Range", f"bytes {first}-{last}/100")
+            self.send_header("ETag", '"x"')
+            if not is_wrong or ignored == "Range":
+                self.send_header("Content-Length", str(len(part)))
+            self.end_headers()
+            self.wfile.write(part)
+
+        def log_message(self, *_: Any) -> None:  # noqa: ANN401
+            """Say nothing."""
+
+    with serving(Cache) as settings:
+        assert place_at("s3://bucket/x", settings).get("a", 10, 20) == whole[10:20]
+        assert Cache.asked == 3

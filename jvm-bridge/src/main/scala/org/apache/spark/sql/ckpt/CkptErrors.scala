@@ -43,8 +43,8 @@ private[ckpt] object CkptErrors {
     said.under("CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE", Map("fileToRead" -> what))
   }
 
-  def lifecycle(message: String): CkptException =
-    new CkptException("LifecycleError", message, "", false, null)
+  def lifecycle(message: String, cause: Throwable = null): CkptException =
+    new CkptException("LifecycleError", message, "", false, cause)
 
   def unsupported(operation: String, why: String): CkptException =
     new CkptException("InvalidInputError", s"the ckpt state store cannot do $operation: $why", "", false, null)

@@ -163,10 +163,12 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
     following.settle()
     if (first && cache != null) cache.close()
     Iterator.continually(idleWriters.poll()).takeWhile(_ != null).foreach(_.close())
-    if (last != null && last.server.alive) {
-      tolerant(s"close of $label")(last.server.call("close", Json.obj().put("handle", last.handle)))
-    }
+    if (last != null) closeHandle(last.server, last.handle)
     if (lastLivePath != null) engine.readers.forget(lastLivePath)
+  }
+
+  private def closeHandle(server: StateServer, handle: Long): Unit = if (server.alive) {
+    tolerant(s"close of $label")(server.call("close", Json.obj().put("handle", handle)))
   }
 
   // ---- transactions ---------------------------------------------------------------------------------------------
@@ -219,7 +221,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
       case None => request.putNull("attempt")
     }
     if (writes) request.put("num_partitions", partitions) else request.putNull("num_partitions")
-    new Begun(open.server, open.server.call("begin", request))
+    new Begun(open.server, open.server.call("begin", request, left => abort(new Begun(open.server, left))))
   }
 
   /** The name of this executor's folder for blocks, the first of those that its Python workers have in
@@ -395,7 +397,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
     val s3a = S3aSettings.of(hadoopConf, Seq(root, settings.remote))
     request.set[ObjectNode]("s3a", Json.strings(s3a.plain))
     if (s3a.secret.nonEmpty) request.put("secrets", server.entrust(s3a.secret))
-    server.call("open", request).get("handle").asLong
+    server.call("open", request, left => closeHandle(server, left.get("handle").asLong)).get("handle").asLong
   }
 
   /** The run of the query; none for a task outside a query, which reads state and must not write a thing. */

@@ -45,6 +45,6 @@ private[ckpt] trait SingleVersions extends SupportsFineGrainedReplay { provider:
     val request = Json.obj().put("handle", open.handle).put("version", version).put("start", start)
     id.foreach(request.put("id", _))
     startId.foreach(request.put("start_id", _))
-    new Begun(open.server, open.server.call("replay", request))
+    new Begun(open.server, open.server.call("replay", request, left => provider.abort(new Begun(open.server, left))))
   }
 }

@@ -13,8 +13,10 @@ import java.util.concurrent.{
   RejectedExecutionException,
   SynchronousQueue,
   ThreadPoolExecutor,
+  TimeoutException,
   TimeUnit
 }
+import java.util.concurrent.atomic.AtomicBoolean
 
 import scala.util.control.NonFatal
 
@@ -22,6 +24,7 @@ import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
 import com.fasterxml.jackson.databind.node.ObjectNode
 import py4j.ClientServer
 
+import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 
 /** What the Python side offers; requests and answers are JSON (docs/stored-format.md names the fields). */
@@ -41,13 +44,27 @@ private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gat
 
   def alive: Boolean = process.isAlive
 
-  /** Calls `method`; errors of the engine come back as CkptException, a lost server as StateServerLostException. */
-  def call(method: String, request: ObjectNode): JsonNode = {
+  /** Calls `method`; errors of the engine come back as CkptException, a lost server as StateServerLostException.
+    *
+    * The thread of a task that is killed leaves a call that goes on for long, as one does for a place that is away; what
+    * is answered then goes to `leftBehind`.
+    */
+  def call(method: String, request: ObjectNode, leftBehind: JsonNode => Unit = _ => ()): JsonNode = {
+    if (Option(TaskContext.get()).exists(_.attemptNumber() > 0)) request.put("again", true)
     val text = Json.mapper.writeValueAsString(request)
+    val settled = new AtomicBoolean
     val answer =
       try {
-        Json.mapper.readTree(Uninterrupted.get(callers.submit(() => rpc.call(method, text))))
+        Uninterrupted.get(
+          callers.submit { () =>
+            val answered = Json.mapper.readTree(rpc.call(method, text))
+            if (!settled.compareAndSet(false, true)) Option(answered.get("ok")).foreach(leftBehind)
+            answered
+          },
+          settled.compareAndSet(false, true))
       } catch {
+        case left: LeftCallException =>
+          throw CkptErrors.lifecycle(s"the task was killed while the state server was busy with '$method'", left)
         case NonFatal(failure) =>
           throw new StateServerLostException(
             s"the state server (pid ${process.pid}) did not answer '$method'${ending()}", failure)
@@ -231,34 +248,57 @@ private[ckpt] object StateServer extends Logging {
   }
 }
 
-/** Waits for an answer although the task is being killed: what was asked of the server is not undone by leaving. */
+/** A thread that was interrupted has not waited for the answer to its call. */
+private[ckpt] final class LeftCallException extends RuntimeException
+
+/** Waits for an answer although the task is being killed: what was asked of the server is not undone by leaving.
+  * But not for long: the thread of a task holds a core, and a place that is away may be waited for for minutes.
+  */
 private[ckpt] object Uninterrupted {
+  private val LeaveNanos = TimeUnit.SECONDS.toNanos(2)
 
   /** Hands a call to a pool whose threads are all busy. */
-  def hand(call: Runnable, pool: ThreadPoolExecutor): Unit = {
-    var interrupted = false
-    var taken = false
-    while (!taken) {
+  def hand(call: Runnable, pool: ThreadPoolExecutor): Unit =
+    insist { nanos =>
       if (pool.isShutdown) throw new RejectedExecutionException("the state server has ended")
-      try taken = pool.getQueue.offer(call, 1, TimeUnit.SECONDS)
-      catch { case _: InterruptedException => interrupted = true }
+      pool.getQueue.offer(call, math.min(nanos, TimeUnit.SECONDS.toNanos(1)), TimeUnit.NANOSECONDS)
     }
-    if (interrupted) Thread.currentThread().interrupt()
-  }
 
-  def get[T](answer: Future[T]): T = {
-    var interrupted = false
+  /** The answer; LeftCallException for a thread that was interrupted a while ago, if it `mayLeave`. */
+  def get[T](answer: Future[T], mayLeave: => Boolean): T =
     try {
-      while (!answer.isDone) {
-        try answer.get()
-        catch {
-          case _: InterruptedException => interrupted = true
-          case _: ExecutionException => ()
+      try insist { nanos =>
+          try answer.get(nanos, TimeUnit.NANOSECONDS)
+          catch {
+            case _: TimeoutException | _: ExecutionException => ()
+          }
+          answer.isDone
         }
+      catch {
+        case left: LeftCallException => if (mayLeave) throw left
       }
       answer.get()
     } catch {
       case failure: ExecutionException => throw failure.getCause
+    }
+
+  /** Repeats a wait for at most so many nanoseconds until it says that it is over, or it is time to leave. */
+  private def insist(isOver: Long => Boolean): Unit = {
+    var interrupted = false
+    var until = 0L
+    try {
+      var over = false
+      while (!over) {
+        val left = if (interrupted) until - System.nanoTime else LeaveNanos
+        if (left <= 0) throw new LeftCallException
+        try over = isOver(left)
+        catch {
+          case _: InterruptedException if !interrupted =>
+            interrupted = true
+            until = System.nanoTime + LeaveNanos
+          case _: InterruptedException => ()
+        }
+      }
     } finally {
       if (interrupted) Thread.currentThread().interrupt()
     }

@@ -2,7 +2,16 @@ package org.apache.spark.sql.ckpt
 
 import java.nio.file.{Files, Path}
 import java.nio.file.attribute.PosixFilePermissions
-import java.util.concurrent.{CountDownLatch, SynchronousQueue, ThreadPoolExecutor, TimeUnit}
+import java.util.concurrent.{
+  CompletableFuture,
+  CountDownLatch,
+  LinkedBlockingQueue,
+  SynchronousQueue,
+  ThreadPoolExecutor,
+  TimeUnit
+}
+
+import scala.util.Try
 
 import org.scalatest.BeforeAndAfterEach
 import org.scalatest.funsuite.AnyFunSuite
@@ -93,5 +102,30 @@ class EngineSuite extends AnyFunSuite with BeforeAndAfterEach {
     task.join(10000)
     assert(stillInterrupted)
     pool.shutdown()
+  }
+
+  test("a thread that was interrupted leaves a call that goes on, unless its answer is there") {
+    val outcomes = new LinkedBlockingQueue[Either[Throwable, String]]
+    def ask(answer: CompletableFuture[String], mayLeave: Boolean): Unit = {
+      val task = new Thread(() => {
+        Thread.currentThread().interrupt()
+        outcomes.put(Try(Uninterrupted.get(answer, mayLeave)).toEither)
+        outcomes.put(Right(Thread.currentThread().isInterrupted.toString))
+      })
+      task.start()
+    }
+    def next() = outcomes.poll(30, TimeUnit.SECONDS)
+    ask(new CompletableFuture[String], mayLeave = true)
+    assert(next().left.exists(_.isInstanceOf[LeftCallException]))
+    assert(next() == Right("true"))
+    ask(CompletableFuture.completedFuture("answer"), mayLeave = true)
+    assert(next() == Right("answer"))
+    assert(next() == Right("true"))
+    val late = new CompletableFuture[String]
+    ask(late, mayLeave = false)
+    assert(outcomes.poll(3, TimeUnit.SECONDS) == null)
+    late.complete("late")
+    assert(next() == Right("late"))
+    assert(next() == Right("true"))
   }
 }
