@@ -24,6 +24,7 @@ from pyspark_ckpt.state_store.collector import Collector
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.pins import LEFT_S, Pin
 from tests.conftest import MakeLab
 from tests.lab import QUERY, Lab, damage, row_key
 from tests.s3_server import S3Service
@@ -373,10 +374,16 @@ def test_a_dry_run_names_the_unfinished_uploads_that_gc_deletes(lab: Lab, capsys
 
 
 def check_dry_run(lab: Lab, capsys: pytest.CaptureFixture[str], name: str, *more: str) -> None:
-    """A dry run names the unfinished upload, gc deletes it, and then there is none."""
+    """A dry run names the unfinished upload and writes nothing, gc deletes it, and then there is none."""
+    pin = Pin(1, time.time() - 2 * LEFT_S, "0" * 32)  # one that gc deletes
+    (lab.checkpoint / pin.name).parent.mkdir(parents=True, exist_ok=True)
+    (lab.checkpoint / pin.name).touch()
+    before = {path: path.stat().st_mtime_ns for path in (lab.checkpoint, *lab.checkpoint.rglob("*"))}
     (planned,) = collected(lab, capsys, "--dry-run", *more)[1]["stores"]
     assert [blob["name"] for blob in planned["objects"]] == [name]
+    assert {path: path.stat().st_mtime_ns for path in (lab.checkpoint, *lab.checkpoint.rglob("*"))} == before
     assert collected(lab, capsys, *more)[1]["deleted"] == 1
+    assert not (lab.checkpoint / pin.name).exists()
     assert collected(lab, capsys, "--dry-run", *more)[1]["stores"][0]["objects"] == []
 
 

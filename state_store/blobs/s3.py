@@ -397,15 +397,15 @@ class S3Place:
         def fetch() -> tuple[bytes, Mapping[str, Any]]:
             try:
                 answer = self.client.get_object(Bucket=self.bucket, Key=key, **ranged, **more)
-                require_etag(answer)
-                with answer["Body"] as stream:
-                    data: bytes = stream.read()  # fewer bytes than were announced raise
-                require_all(answer, wanted, len(data))
-                return data, answer
             except ClientError as problem:
                 if code_of(problem) != "InvalidRange":
                     raise
                 return b"", {}
+            require_etag(answer)
+            with answer["Body"] as stream:
+                data: bytes = stream.read()  # fewer bytes than were announced raise
+            require_all(answer, wanted, len(data))
+            return data, answer
 
         return self.ask(fetch, asked=asked)
 

@@ -44,7 +44,7 @@ def require_etag(answer: Mapping[str, Any]) -> str:
 
 
 def require_all(answer: Mapping[str, Any], wanted: str | None, size_bytes: int) -> None:
-    """Raise CutAnswerError unless ``answer``, of so many bytes, is that of the range that was ``wanted`` (None: all)."""
+    """Raise CutAnswerError unless an answer of so many bytes is that of the range that was ``wanted`` (None: all)."""
     if wanted is None:
         headers = answer["ResponseMetadata"]["HTTPHeaders"]
         if "content-length" not in headers and "transfer-encoding" not in headers:

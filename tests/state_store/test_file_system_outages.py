@@ -96,6 +96,24 @@ def test_a_write_is_whole_when_a_step_of_it_fails(
     assert [path.name for path in (tmp_path / "place").rglob(".*")] == []
 
 
+def test_a_new_folder_is_durable_though_its_first_fsync_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a folder that is there already nobody asks whether its name has reached the disk."""
+    place, synced, original = place_at(str(tmp_path / "place")), list[str](), os.fsync
+    left = {str(tmp_path): 1, str(tmp_path / "place"): 2}
+
+    def sync(descriptor: int) -> None:
+        path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        left[path] = left.get(path, 0) - 1
+        if left[path] >= 0:
+            raise OSError(errno.EIO, "away")
+        original(descriptor)
+        synced.append(path)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    place.put("sst/a", b"x")
+    assert {str(tmp_path), str(tmp_path / "place"), str(tmp_path / "place" / "sst")} <= set(synced)
+
+
 def test_a_write_goes_on_when_the_file_system_was_away_in_its_middle(tmp_path: Path) -> None:
     place = LocalPlace(tmp_path / "place")
     with place.create("a") as sink:

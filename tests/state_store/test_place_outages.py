@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, S3Settings, Traffic, place_at
-from pyspark_ckpt.state_store.blobs.patience import left_of_try_s
+from pyspark_ckpt.state_store.blobs.patience import OutlastedError, asked_now, left_of_try_s
 from pyspark_ckpt.state_store.blobs.s3 import S3Place
 from pyspark_ckpt.state_store.errors import StorageError
 from tests.conftest import MakeLab
@@ -172,6 +172,36 @@ def test_a_try_that_began_as_the_outage_ended_leaves_time_for_another() -> None:
 
     assert Patience(8).repeat("place", request, lambda _: True) == "answered"
     assert asked[-1] < 8
+
+
+def test_what_is_asked_again_is_not_waited_for_as_long_again() -> None:
+    """As by the second attempt of a task, of which Spark makes four: of a place that has been away all the time."""
+    tries, is_away = list[float](), [True]
+
+    def request() -> str:
+        tries.append(left_of_try_s(60))
+        if is_away[0]:
+            raise TimeoutError("silent")
+        return "answered"
+
+    def ask(*, again: bool) -> str:
+        tries.clear()
+        with asked_now(again=again):
+            return Patience(1.5).repeat("another place", request, lambda _: True)
+
+    with pytest.raises(OutlastedError):
+        ask(again=False)
+    assert len(tries) > 2
+    with pytest.raises(OutlastedError) as caught:
+        ask(again=True)
+    assert len(tries) == 1
+    assert caught.value.after_s >= 1.5
+    is_away[0] = False
+    assert ask(again=True) == "answered"
+    is_away[0] = True
+    with pytest.raises(OutlastedError):
+        ask(again=True)
+    assert len(tries) > 2, "another outage has all of the time"
 
 
 def test_waiting_ends_when_the_process_is_asked_to_stop(s3: S3Service, cut: Wire) -> None:
