@@ -35,7 +35,9 @@ The rest is distance, against what is not to happen: a listing that lags behind,
   are made again).
 - 3 is repeated for every table file whose delete has not begun ``BOUND_S`` after it.
 - A snapshot replaces nothing before it has stood for ``SETTLED_S`` (or the grace period, if shorter).
-- A notice of a process that died stays until a day after it was posted, and all its table files are gone.
+- A notice of a process that died stays until a day after it was posted, and all its table files are gone. So does
+  that of a clean-up of which a delete has failed: what was asked of a place that did not answer may be carried out
+  later, and after 5 nobody would know.
 
 All ages are by the time of the place. What a snapshot is to replace goes only after its table files were read, see
 ``confirmation``.
@@ -262,7 +264,11 @@ class Retention:
             looked = self._ticks()
             reachable = self._reachable(Lineage.read(self._place).snapshots.values())
             wanted = due if reachable is None else due & reachable
-            deleted = self._delete(sorted(due - wanted), looked + BOUND_S)
+            try:
+                deleted = self._delete(sorted(due - wanted), looked + BOUND_S)
+            except CkptError:
+                self._own_notice = None
+                raise
             self._notices.withdraw(notice)
             self._own_notice = None
             for name in deleted | wanted:

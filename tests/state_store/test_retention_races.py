@@ -10,7 +10,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -19,13 +19,15 @@ import xxhash
 
 from pyspark_ckpt.state_store.blobs import Blob, Sink
 from pyspark_ckpt.state_store.database import Tuning
+from pyspark_ckpt.state_store.errors import StorageError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.manifest import Manifest, ManifestFile, inline_file
+from pyspark_ckpt.state_store.manifest import Manifest, ManifestFile, decode, inline_file
 from pyspark_ckpt.state_store.meta import EMPTY_META, FORMAT_VERSION
-from pyspark_ckpt.state_store.names import DeltaName, new_commit_id, table_object_name
+from pyspark_ckpt.state_store.names import DeltaName, new_commit_id, snapshot_name, table_object_name
+from pyspark_ckpt.state_store.notices import Notices
 from pyspark_ckpt.state_store.pins import Pins
 from pyspark_ckpt.state_store.retention import Retention
 from pyspark_ckpt.state_store.snapshot import SnapshotWriter
@@ -55,6 +57,8 @@ class SlowPlace(MemoryPlace):
     """A place in which somebody else may have a turn, or several, before and after every request."""
 
     pass_turn: Callable[[], None]
+    late: list[str]
+    loses: Callable[[str], bool] = staticmethod(lambda _name: False)
 
     def _slow(self, request: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - of any request
         self.pass_turn()
@@ -89,7 +93,10 @@ class SlowPlace(MemoryPlace):
         return found
 
     def delete(self, name: str) -> None:
-        """Remove an object."""
+        """Remove an object; perhaps some time after whoever asked for it has given up."""
+        if self.loses(name):
+            self.late.append(name)
+            raise StorageError(f"{name}: no answer", outcome="unknown", waited_s=60.0)
         self._slow(super().delete, name)
 
     def now_s(self) -> float:
@@ -109,6 +116,7 @@ class World:
         self.commits = [EMPTY]
         self.first_kept = 0
         self.turns = Turns(draw, self.time_passes)
+        self.late: list[str] = []
 
     def time_passes(self) -> None:
         """Somebody else's turn: a moment, or as long as it takes to resume a suspended machine."""
@@ -151,14 +159,28 @@ class World:
         retention = Retention(
             place, Pins(place), self.grace_s, Inline(), FailPoints(""), LOG, lambda: self.now_s + skew_s
         )
+        is_away_at_times = self.draw.random() < 0.5
+        place.late, place.loses = self.late, lambda _name: is_away_at_times and self.draw.random() < 0.1
         for _ in range(self.draw.randint(2, 6)):
             newest = self.commits[-1]
             if newest != EMPTY:
                 self.first_kept = max(self.first_kept, newest.version - KEEP)
                 retention.look_again()
-                retention.clean(newest, KEEP)
+                with suppress(StorageError):
+                    retention.clean(newest, KEEP)
                 self.check()
             self.turns.hand_over()
+
+    def deliver(self) -> None:
+        """A network that carries out a delete after nobody waits for it any more."""
+        place = self.service.place("memory:/store")
+        for _ in range(200):
+            self.pass_turn()
+            if self.late and self.draw.random() < 0.2:
+                place.delete(self.late.pop(self.draw.randrange(len(self.late))))
+                self.check()
+        for name in self.late:
+            place.delete(name)
 
 
 def publish(writer: SnapshotWriter, place: MemoryPlace, commit: Marker, contents: list[bytes]) -> None:
@@ -180,10 +202,36 @@ def publish(writer: SnapshotWriter, place: MemoryPlace, commit: Marker, contents
         writer._put(manifest)
 
 
+def test_a_notice_outlives_a_delete_that_nobody_waits_for_any_more() -> None:
+    """It may be carried out when a snapshot that was slow needs the table file again."""
+    world = World(random.Random(0))
+    world.grace_s, place = 0.0, world.place()
+    place.pass_turn, place.late, place.loses = (lambda: None), [], lambda name: name.startswith("sst/")
+    writer = SnapshotWriter(place, 0, TUNING, FailPoints(""), LOG, full=False)
+    for content in CONTENTS[:3]:
+        world.commit(place)
+        publish(writer, place, world.commits[-1], [content])
+    manifests = [decode(place.get(snapshot_name(commit)), "slow") for commit in world.commits[1:3]]
+    world.commit(place)
+    retention = Retention(place, Pins(place), 0.0, Inline(), FailPoints(""), LOG, lambda: world.now_s)
+    with pytest.raises(StorageError):
+        retention.clean(world.commits[-1], KEEP)
+    (late,) = place.late
+    (slow,) = (each for each in manifests if late in each.objects())
+    newest = world.commits[-1]
+    store = msgspec.structs.replace(slow.store, version=newest.version, id=newest.id)
+    slow = msgspec.structs.replace(slow, store=store)
+    place.put(snapshot_name(newest), slow.encode())
+    place.loses = lambda _name: False
+    retention.look_again()
+    assert retention.clean(newest, KEEP) > 0
+    assert late in Notices(place).tables()
+
+
 def race(seed: int) -> None:
     """Two owners, of which one is a zombie, and three collectors, all at once."""
     world = World(random.Random(seed))
-    world.turns.take([world.own, world.own, world.collect, world.collect, world.collect])
+    world.turns.take([world.own, world.own, world.collect, world.collect, world.collect, world.deliver])
     world.check()
 
 
