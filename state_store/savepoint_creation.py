@@ -10,8 +10,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import Event, Thread
 
-from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, with_patience
 from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
+from pyspark_ckpt.state_store.blobs.patience import asked_now
 from pyspark_ckpt.state_store.canonical import SavedRows, export
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.digests import Digest, Digests, combined, require_equal
@@ -209,7 +210,9 @@ def pinned(checkpoint: Checkpoint) -> Iterator[int]:
     pins = Pins(checkpoint.place)
     held = [pins.add(version, PIN_S)]
     ended, lapsed = Event(), Event()
-    renewing = Thread(target=_renew, args=(pins, held, ended, lapsed), daemon=True)
+    patience = Patience(checkpoint.workplace.options.place_timeout_s, stopping=ended)
+    renewed = Pins(with_patience(checkpoint.place, patience))  # nobody waits for it after the end
+    renewing = Thread(target=_renew, args=(renewed, held, ended, lapsed), daemon=True)
     renewing.start()
     try:
         yield version
@@ -224,7 +227,8 @@ def pinned(checkpoint: Checkpoint) -> Iterator[int]:
     finally:
         ended.set()
         renewing.join()
-        _unpin(pins, held[0])
+        with asked_now(again=True):  # a place that was waited for, and stays away, is not waited for once more
+            _unpin(pins, held[0])
 
 
 def _renew(pins: Pins, held: list[Pin], ended: Event, lapsed: Event) -> None:

@@ -7,8 +7,10 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+
+from tests.lab import Lab, expected
 
 KINDS = ("refused", "reset", "silent")
 """No service listens there; every connection is reset; all bytes of the outage are lost and nothing is answered."""
@@ -147,3 +149,43 @@ def outage_soon(cut: Wire, kind: str, after_s: float, seconds: float) -> Iterato
         yield over
     finally:
         thread.join()
+
+
+@contextmanager
+def coming_and_going(
+    away: Callable[[], AbstractContextManager[object]], away_s: float, back_s: float
+) -> Iterator[None]:
+    """Let something be ``away`` again and again, beside the block."""
+    ended = threading.Event()
+
+    def come_and_go() -> None:
+        while not ended.wait(back_s):
+            with away():
+                ended.wait(away_s)
+
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def live(lab: Lab, versions: int, during: Callable[[int], AbstractContextManager[object]]) -> None:
+    """Commit, make snapshots, clean up and restore ``during`` an outage in each version; then all versions are right.
+
+    Nothing is tried again by the caller.
+    """
+    ids = list[str]()
+    for version in range(versions):
+        with during(version):
+            ids += lab.grow(lab.open(), 1, version, ids[-1] if ids else None)
+            handle = lab.open()
+            lab.server.call("snapshot", handle=handle, force=True)
+            lab.server.call("cleanup", handle=handle)
+            lab.restart(lose_local=True)
+            assert lab.begin(lab.open(), version + 1, ids[version]).rows == expected(version + 1)
+    for version in range(1, versions + 1):
+        lab.restart(lose_local=True)
+        assert lab.begin(lab.open(), version, ids[version - 1]).rows == expected(version)

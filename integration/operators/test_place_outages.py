@@ -79,6 +79,38 @@ def test_a_query_waits_when_its_place_is_away_between_and_during_batches(
     assert sum(each["ckptPlaceWaitTimeMs"] for each in metrics) > 0
 
 
+def test_a_query_that_is_stopped_while_it_waits_leaves_its_cores_to_others(
+    spark: SparkSession, s3: S3Service, tmp_path: Path
+) -> None:
+    there = urlsplit(s3.endpoint)
+    with wire((str(there.hostname), int(there.port or 0))) as cut:
+        session = OURS.session(
+            spark,
+            **{
+                CHECKPOINT_FORMAT: "2",
+                f"{_PREFIX}remote": s3.new_folder(),
+                f"{_PREFIX}s3Endpoint": f"http://127.0.0.1:{cut.port}",
+                f"{_PREFIX}s3Addressing": "path",
+                f"{_PREFIX}placeTimeout": "10m",
+            },
+        )
+        counts = session.readStream.format("rate").option("rowsPerSecond", 50).load().groupBy("value").count()
+        writer = counts.writeStream.outputMode("update").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.format("noop").start()
+        while query.lastProgress is None:
+            query.awaitTermination(0.1)
+        with cut.outage("silent"):
+            query.awaitTermination(3)  # its tasks wait by now
+            query.stop()
+            group = "after the query"
+            spark.sparkContext.setJobGroup(group, group, interruptOnCancel=True)
+            give_up = threading.Timer(60, spark.sparkContext.cancelJobGroup, [group])
+            give_up.start()
+            assert spark.range(0, 100, 1, 2).selectExpr("sum(id)").first() == (4950,)
+            give_up.cancel()
+        assert query.exception() is None
+
+
 def test_progress_shows_no_requests_to_the_checkpoint_when_state_is_elsewhere(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ import pytest
 from pyspark_ckpt.state_store.blobs import BlobPlace, LocalPlace, Patience, place_at
 from pyspark_ckpt.state_store.errors import ConflictError, StorageError
 from tests.conftest import MakeLab
-from tests.lab import expected
 from tests.outage_disk import away
+from tests.outages import coming_and_going, live
 from tests.state_store.test_remote import started
 
 PASSING = [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN]
@@ -177,23 +178,5 @@ def test_a_query_goes_on_when_its_file_system_is_away_in_the_middle_of_anything(
 ) -> None:
     shared = tmp_path / "shared"
     lab = started(make_lab, remote=str(shared))
-    ids, ended = list[str](), threading.Event()
-
-    def come_and_go() -> None:
-        while not ended.wait(0.2):
-            with away(shared, code):
-                time.sleep(0.1)
-
-    thread = threading.Thread(target=come_and_go)
-    thread.start()
-    try:
-        for version in range(3):
-            ids += lab.grow(lab.open(), 1, version, ids[-1] if ids else None)
-            handle = lab.open()
-            lab.server.call("snapshot", handle=handle, force=True)
-            lab.server.call("cleanup", handle=handle)
-            lab.restart(lose_local=True)
-            assert lab.begin(lab.open(), version + 1, ids[version]).rows == expected(version + 1)
-    finally:
-        ended.set()
-        thread.join()
+    with coming_and_going(lambda: away(shared, code), 0.1, 0.2):
+        live(lab, 3, lambda _version: nullcontext())

@@ -7,17 +7,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 
+from pyspark_ckpt import savepoints
 from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, place_at
 from pyspark_ckpt.state_store.errors import StorageError
+from pyspark_ckpt.state_store.savepoint import Kind
 from tests.conftest import MakeLab
 from tests.hdfs_service import HdfsService
-from tests.lab import expected
-from tests.outages import KINDS, Wire, wire
+from tests.outages import KINDS, Wire, coming_and_going, live, wire
+from tests.saved_query import SAVEPOINT_KINDS, stored, written
 from tests.state_store.test_remote import started
 
 BIG = os.urandom(5 << 20)
@@ -164,26 +167,25 @@ def test_a_query_goes_on_when_hdfs_is_away_in_the_middle_of_anything(
 ) -> None:
     folder = f"hdfs://127.0.0.1:{cut.port}{hdfs.path(hdfs.new_folder())}"
     lab = started(make_lab, remote=folder, placeTimeout="30s")
-    ids, ended = list[str](), threading.Event()
+    kinds = cycle(("refused", "reset"))
 
-    def come_and_go() -> None:
-        while not ended.wait(0.5):
-            for kind in ("refused", "reset"):
-                with wire_cut(cut, kind, 0.3):
-                    pass
+    def with_new_name_node(version: int) -> AbstractContextManager[None]:
+        if version == 2:
+            hdfs.restart_name_node()
+        return nullcontext()
 
-    thread = threading.Thread(target=come_and_go)
-    thread.start()
-    try:
-        for version in range(4):
-            ids += lab.grow(lab.open(), 1, version, ids[-1] if ids else None)
-            handle = lab.open()
-            lab.server.call("snapshot", handle=handle, force=True)
-            lab.server.call("cleanup", handle=handle)
-            if version == 2:
-                hdfs.restart_name_node()
-            lab.restart(lose_local=True)
-            assert lab.begin(lab.open(), version + 1, ids[version]).rows == expected(version + 1)
-    finally:
-        ended.set()
-        thread.join()
+    with coming_and_going(lambda: cut.outage(next(kinds)), 0.3, 0.3):
+        live(lab, 4, with_new_name_node)
+
+
+@pytest.mark.parametrize("kind", SAVEPOINT_KINDS)
+def test_a_savepoint_is_taken_and_restored_while_hdfs_comes_and_goes(
+    kind: Kind, hdfs: HdfsService, cut: Wire, quick_path: Path
+) -> None:
+    far_folder = f"hdfs://127.0.0.1:{cut.port}{hdfs.path(hdfs.new_folder())}"
+    query = written(quick_path / "query", 2, operators=(2,), batches=2)
+    outages = cycle(("refused", "reset"))
+    with coming_and_going(lambda: cut.outage(next(outages)), 0.1, 1):
+        savepoints.savepoint(query.location, f"{far_folder}/taken", kind=kind)
+        savepoints.restore(f"{far_folder}/taken", f"{far_folder}/there", parallelism=3)
+    assert stored(f"{far_folder}/there") == (query.version, 3, query.rows)

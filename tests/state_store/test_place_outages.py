@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from pyspark_ckpt import savepoints
+from pyspark_ckpt.state_store import savepoint_creation
 from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, S3Settings, Traffic, place_at
 from pyspark_ckpt.state_store.blobs.patience import OutlastedError, asked_now, left_of_try_s
 from pyspark_ckpt.state_store.blobs.s3 import S3Place
 from pyspark_ckpt.state_store.errors import StorageError
+from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.savepoint import Kind
 from tests.conftest import MakeLab
-from tests.lab import CallError, expected
-from tests.outages import KINDS, Wire, outage_soon, wire
+from tests.lab import CallError
+from tests.outages import KINDS, Wire, coming_and_going, live, outage_soon, wire
 from tests.s3_server import S3Service
+from tests.saved_query import SAVEPOINT_KINDS, Query, stored
 from tests.state_store.test_remote import started
 
 BIG = os.urandom(20 << 20)
@@ -287,17 +294,52 @@ def test_a_query_goes_on_when_its_place_is_away_in_the_middle_of_anything(
         s3Addressing="path",
         placeTimeout="12s" if seconds < 5 else "60s",
     )
-    ids: list[str] = []
     draw = random.Random(kind)
-    for version in range(4):
-        with outage_soon(cut, kind, draw.random() * 0.1, seconds / 3 if version % 2 else seconds):
-            ids += lab.grow(lab.open(), 1, version, ids[-1] if ids else None)
-            handle = lab.open()
-            lab.server.call("snapshot", handle=handle, force=True)
-            lab.server.call("cleanup", handle=handle)
-            if version % 2:
-                lab.restart(lose_local=True)
-                assert lab.begin(lab.open(), version + 1, ids[version]).rows == expected(version + 1)
-    for version in range(1, 5):
-        lab.restart(lose_local=True)
-        assert lab.begin(lab.open(), version, ids[version - 1]).rows == expected(version)
+    live(
+        lab,
+        4,
+        lambda version: outage_soon(cut, kind, draw.random() * 0.1, seconds / 3 if version % 2 else seconds),
+    )
+
+
+@pytest.mark.parametrize("kind", SAVEPOINT_KINDS)
+@pytest.mark.parametrize(
+    ("outage", "seconds"),
+    [("reset", 0.1), *(pytest.param(outage, seconds, marks=LONG) for outage in KINDS for seconds in (5, 30))],
+)
+def test_a_savepoint_is_taken_and_restored_while_its_place_comes_and_goes(
+    outage: str, seconds: float, kind: Kind, s3: S3Service, cut: Wire, quick_path: Path
+) -> None:
+    near, far_away = s3.options, {**s3.options, "s3Endpoint": f"http://127.0.0.1:{cut.port}"}
+    query = Query(str(quick_path / "query"), 2, options=parse({"remote": s3.new_folder(), **near}), operators=(2,))
+    query.run(snapshots=True)
+    taken, there = s3.new_folder(), s3.new_folder()
+    with coming_and_going(lambda: cut.outage(outage), seconds, 1):
+        savepoints.savepoint(query.location, taken, kind=kind, options=far_away)
+        savepoints.restore(taken, there, parallelism=3, options=far_away)
+    assert stored(there, parse(near)) == (query.version, 3, query.rows)
+
+
+@pytest.mark.parametrize("kind", SAVEPOINT_KINDS)
+def test_a_savepoint_fails_once_when_its_place_stays_away(
+    kind: Kind, s3: S3Service, cut: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All of the checkpoint is there, too: what is tidied up after the failure is not waited for once more."""
+    far_away = {**s3.options, "s3Endpoint": f"http://127.0.0.1:{cut.port}", "placeTimeout": "3s"}
+    folder = s3.new_folder()
+    query = Query(folder, 2, options=parse(s3.options), operators=(0,))
+    query.run(2, snapshots=True)
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        original = savepoint_creation.inventory
+
+        def cut_soon(*given: Any) -> object:  # noqa: ANN401
+            found = original(*given)
+            stack.enter_context(cut.outage("refused"))
+            return found
+
+        patch.setattr(savepoint_creation, "inventory", cut_soon)
+        with pytest.raises(StorageError, match="placeTimeout is 3 s"):
+            savepoints.savepoint(folder, s3.new_folder(), kind=kind, options=far_away)
+    (left,) = (record.getMessage() for record in caplog.records if "could not remove" in record.getMessage())
+    assert "_ckpt/pins" in left
+    assert not re.search(r"It was tried for [0-2] s", left), "of that only the last try was for the pin"
