@@ -23,6 +23,8 @@ class DataNodeError(OSError):
 
 
 _ANSWER = re.compile(r'(?:Fatal)?RPCError\("(?P<java_class>[\w.$]+)", "(?P<text>.*?)(?:\\n|"\)$)', re.DOTALL)
+_PATH = re.compile(r"""/[^\s"',;:()\[\]\\]*""")
+"""The path of a file or folder, whose name may be any sign of something."""
 _PACKAGES = ("fs", "hdfs.protocol", "hdfs.server.namenode", "security")
 _REFUSALS = tuple(f"org.apache.hadoop.{package}." for package in _PACKAGES)
 """What a name node raises before it does anything. A router raises others where it had no answer itself."""
@@ -112,12 +114,14 @@ def reading(where: str) -> Iterator[None]:
 
 def may_pass(problem: Exception) -> bool:
     """Whether the same request may succeed later without anybody doing something."""
-    text = str(problem)
+    answer = _ANSWER.match(str(problem))
+    said = str(problem) if answer is None else f"{answer['java_class']}: {answer['text']}"
+    text = _PATH.sub("", said)
     if any(sign in text for sign in _WILL_NOT_PASS):
         return False
     if isinstance(problem, OSError):
         return not isinstance(problem, FileExistsError | FileNotFoundError | PermissionError | IsADirectoryError)
-    signs = _PASSING_ANSWERS if _ANSWER.match(text) else _PASSING_FAILURES
+    signs = _PASSING_ANSWERS if answer else _PASSING_FAILURES
     return isinstance(problem, RuntimeError) and any(sign in text for sign in signs)
 
 
@@ -154,5 +158,5 @@ def _reason(problem: Exception) -> str:
 
 
 def _hint(problem: Exception) -> str | None:
-    reason = _reason(problem)
+    reason = _PATH.sub("", _reason(problem))
     return next((hint for sign, hint in _HINTS.items() if sign in reason), None)
