@@ -79,6 +79,9 @@ _looking = threading.Lock()
 _exclusive: dict[tuple[str, str], bool] = {}
 """By endpoint and bucket: whether the service honours the condition of a write."""
 
+_answered: set[str] = set()
+"""Services that have answered this process: how they are reached is right."""
+
 T = TypeVar("T")
 
 
@@ -411,7 +414,13 @@ class S3Place:
 
     def ask(self, request: Callable[[], T], *, work_s: float = 0.0, asked: float | None = None) -> T:
         """The answer to a request, which is repeated while its failures may pass."""
-        return self.patience.repeat(f"s3://{self.bucket}", request, may_pass, work_s=work_s, asked=asked)
+
+        def passes(problem: Exception) -> bool:
+            return may_pass(problem, has_answered=self.service in _answered)
+
+        answer = self.patience.repeat(f"s3://{self.bucket}", request, passes, work_s=work_s, asked=asked)
+        _answered.add(self.service)
+        return answer
 
     def key(self, name: str) -> str:
         """The key of an object of the place."""

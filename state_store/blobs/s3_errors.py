@@ -143,8 +143,12 @@ _AWAY = (
 )
 
 
-def may_pass(problem: Exception) -> bool:
-    """Whether the same request may succeed later without anybody doing something."""
+def may_pass(problem: Exception, *, has_answered: bool = False) -> bool:
+    """Whether the same request may succeed later without anybody doing something.
+
+    ``has_answered``: the service did so before. Then TLS that it does not speak, or another certificate, is that of
+    something in its place, as of a load balancer that has just begun, and no mistake of the settings.
+    """
     if isinstance(problem, ClientError):
         code = code_of(problem)
         if code in _WILL_NOT_PASS:
@@ -152,7 +156,7 @@ def may_pass(problem: Exception) -> bool:
         status = status_of(problem.response)
         return code in _BUSY or code in _RACING or status in _PASSING_STATUSES or _is_strangers(problem, code, status)
     if isinstance(problem, SSLError):
-        return not any(sign in str(problem) for sign in _BAD_TLS)
+        return has_answered or not any(sign in str(problem) for sign in _BAD_TLS)
     if isinstance(problem, HTTPClientError):  # botocore wraps what it does not know into one of these
         wrapped = problem.kwargs.get("error")
         return not isinstance(wrapped, Exception) or isinstance(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,6 +144,52 @@ def test_what_passes_is_waited_for(passing: Answer) -> None:
     with answering(passing, passing, passing, (200, whole)) as (settings, asked):
         assert place_at("s3://bucket/x", settings).list() == []
         assert asked == ["GET"] * 4
+
+
+def test_a_service_that_speaks_no_tls_for_a_while_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a load balancer that has just begun; one that never spoke it has wrong settings, and fails at once."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("NOT RUN: needs openssl.")
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", *names, *files], check=True)
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    whole = b"<ListBucketResult><Name>bucket</Name><IsTruncated>false</IsTruncated></ListBucketResult>"
+    garbage = list[bytes]()
+
+    def serve(listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            if garbage:
+                client.sendall(garbage.pop())
+                client.close()
+                continue
+            with suppress(OSError), context.wrap_socket(client, server_side=True) as spoken:
+                spoken.recv(1 << 16)
+                lines = f"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {len(whole)}\r\n\r\n"
+                spoken.sendall(lines.encode() + whole)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        settings = S3Settings(f"https://127.0.0.1:{listener.getsockname()[1]}", "us-east-1", "path")
+        place = place_at("s3://bucket/x", settings)
+        garbage += [b"HTTP/1.1 503 Service Unavailable\r\n\r\n"]
+        with pytest.raises(StorageError, match="SSL") as caught:
+            place.list()
+        assert caught.value.waited_s == 0
+        assert place.list() == []
+        garbage += [b"HTTP/1.1 503 Service Unavailable\r\n\r\n", b"\0\1\2garbage", b""]
+        assert place.list() == []
+        assert garbage == []
 
 
 @pytest.mark.parametrize("ignored", ["Range", "Content-Length"])

@@ -13,8 +13,8 @@ import java.util.concurrent.{
   RejectedExecutionException,
   SynchronousQueue,
   ThreadPoolExecutor,
-  TimeoutException,
-  TimeUnit
+  TimeUnit,
+  TimeoutException
 }
 import java.util.concurrent.atomic.AtomicBoolean
 
