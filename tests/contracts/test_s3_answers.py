@@ -157,6 +157,7 @@ def test_a_service_that_speaks_no_tls_for_a_while_is_waited_for(
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     files = ["-keyout", str(key), "-out", str(certificate)]
     subprocess.run([openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", *names, *files], check=True)
+    use_credentials()
     monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
