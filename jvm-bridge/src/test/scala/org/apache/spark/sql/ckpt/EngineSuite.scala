@@ -109,8 +109,8 @@ class EngineSuite extends AnyFunSuite with BeforeAndAfterEach {
     def ask(answer: CompletableFuture[String], mayLeave: Boolean): Unit = {
       val task = new Thread(() => {
         Thread.currentThread().interrupt()
-        outcomes.put(Try(Uninterrupted.get(answer, mayLeave)).toEither)
-        outcomes.put(Right(Thread.currentThread().isInterrupted.toString))
+        outcomes.add(Try(Uninterrupted.get(answer, mayLeave)).toEither)
+        outcomes.add(Right(Thread.currentThread().isInterrupted.toString))
       })
       task.start()
     }
