@@ -98,7 +98,7 @@ def test_a_query_that_is_stopped_while_it_waits_leaves_its_cores_to_others(
         writer = counts.writeStream.outputMode("update").option("checkpointLocation", str(tmp_path / "checkpoint"))
         query = writer.format("noop").start()
         while query.lastProgress is None:
-            query.awaitTermination(0.1)
+            query.awaitTermination(1)
         with cut.outage("silent"):
             query.awaitTermination(3)  # its tasks wait by now
             query.stop()

@@ -22,6 +22,7 @@ from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, S3Settings, Traf
 from pyspark_ckpt.state_store.blobs.patience import OutlastedError, asked_now, left_of_try_s
 from pyspark_ckpt.state_store.blobs.s3 import S3Place
 from pyspark_ckpt.state_store.errors import StorageError
+from pyspark_ckpt.state_store.inventory import inventory
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoint import Kind
 from tests.conftest import MakeLab
@@ -243,6 +244,9 @@ def test_tasks_that_wait_for_each_other_fail_together_when_the_service_stays_awa
         began = time.monotonic()
         list(pool.map(fail, handles))
         assert time.monotonic() - began < 15
+        with pytest.raises(CallError, match="placeTimeout is 2 s"):
+            lab.server.call("begin", handle=handles[0], version=0, again=True)
+    lab.server.call("begin", handle=handles[0], version=0, again=True)
 
 
 def test_many_deletes_do_not_wait_one_after_the_other_when_the_service_stays_away(
@@ -330,10 +334,9 @@ def test_a_savepoint_fails_once_when_its_place_stays_away(
     query = Query(folder, 2, options=parse(s3.options), operators=(0,))
     query.run(2, snapshots=True)
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        original = savepoint_creation.inventory
 
         def cut_soon(*given: Any) -> object:  # noqa: ANN401
-            found = original(*given)
+            found = inventory(*given)
             stack.enter_context(cut.outage("refused"))
             return found
 
