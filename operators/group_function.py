@@ -146,7 +146,7 @@ class _Calls:
             self._take(self._processor.function(key, frames, state))
         except CkptError:
             raise
-        except Exception as problem:
+        except BaseException as problem:
             raise CallError(key) from problem
         if state.is_touched:
             self._states[position] = state.getOption

@@ -52,7 +52,9 @@ def located(who: str, where: Context, key_of: Callable[[], object] = _no_key) ->
     except CallError as problem:
         cause = problem.__cause__ or problem
         raise ProcessorError(_text(who, _place(where, problem.key), cause)) from cause
-    except Exception as problem:
+    except GeneratorExit:  # whoever takes the output has ended: nobody has raised a thing
+        raise
+    except BaseException as problem:  # sys.exit() as well: it would end the worker, and the batch without a word
         raise ProcessorError(_text(who, _place(where, key_of()), problem)) from problem
 
 
@@ -62,7 +64,7 @@ def shown(key: object) -> str:
     columns: Mapping[str, Any] | None = named() if named is not None else None
     try:
         text = repr(key) if columns is None else ", ".join(f"{name}={value!r}" for name, value in columns.items())
-    except Exception:  # noqa: BLE001 - of the user's own: it must not hide the first error
+    except BaseException:  # noqa: BLE001 - of the user's own: it must not hide the first error
         text = f"a {type(key).__name__} that cannot be shown"
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
@@ -75,6 +77,6 @@ def _place(where: Context, key: object) -> str:
 def _text(who: str, place: str, cause: BaseException) -> str:
     try:
         message = str(cause)
-    except Exception:  # noqa: BLE001 - as above
+    except BaseException:  # noqa: BLE001 - as above
         message = "its text cannot be shown"
     return f"{who} failed for {place}: {type(cause).__name__}{f': {message}' if message else ''}"

@@ -128,6 +128,57 @@ def test_an_error_that_cannot_be_shown_does_not_hide_where_it_was() -> None:
         raise OddError(1, 2)
 
 
+class RudeError(Exception):
+    """Ends the process when it is shown."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (SystemExit(3), "SystemExit: 3"),
+        (SystemExit(), "SystemExit"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (MemoryError("no room"), "MemoryError: no room"),
+        (StopIteration(7), "StopIteration: 7"),
+        (BaseException("bare"), "BaseException: bare"),
+        (RudeError(), "RudeError: its text cannot be shown"),
+    ],
+    ids=repr,
+)
+def test_whatever_ends_the_users_code_is_an_error_that_says_where(problem: BaseException, said: str) -> None:
+    with pytest.raises(ProcessorError, match=f"partition 3, batch 17: {said}") as caught, located("it", WHERE):
+        raise problem
+    assert caught.value.__cause__ is problem
+
+
+class Quits(KeyedProcessor):
+    """Ends the process in the middle of its rows."""
+
+    def process(self, _ctx: Context, key: Any, _rows: Sequence[Any]) -> Iterator[tuple[int]]:  # noqa: ANN401
+        yield (1,)
+        if key.user == "bert":
+            raise SystemExit
+
+
+def test_a_processor_that_ends_the_process_is_named_with_its_key() -> None:
+    with pytest.raises(ProcessorError, match=r"Quits\.process\(\) .* \(user='bert'\), .*: SystemExit"):
+        processed(Quits(), [1, 2, 3])
+
+
+def test_whoever_takes_no_more_rows_gets_no_error() -> None:
+    def rows() -> Iterator[int]:
+        with located("it", WHERE):
+            yield from range(9)
+
+    taken = rows()
+    assert next(taken) == 0
+    taken.close()
+    assert list(taken) == []
+
+
 HIDDEN = type("Hidden", (), {"__repr__": lambda _: 1 / 0})()
 
 

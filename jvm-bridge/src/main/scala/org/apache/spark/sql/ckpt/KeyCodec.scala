@@ -15,7 +15,9 @@ private[ckpt] abstract class KeyCodec(val number: Int) {
   def encode(key: UnsafeRow): Int
   def encodePrefix(prefix: UnsafeRow): Int
 
-  /** A row of its own: Spark's encoders use one for all that they decode, also for scans that are read in turns. */
+  /** A row of its own, which the caller may change: Spark's encoders use one for all that they decode, also for scans
+    * that are read in turns.
+    */
   def decode(stored: Array[Byte]): UnsafeRow
 
   def supportsPrefixScan: Boolean
@@ -125,8 +127,9 @@ private[ckpt] final class WholeRowKeyCodec(number: Int, columns: Int, hash: Unsa
     throw CkptErrors.unsupported("prefixScan", "the store's key encoder has no prefix columns")
 
   override def decode(stored: Array[Byte]): UnsafeRow = {
+    val own = java.util.Arrays.copyOfRange(stored, KeyCodec.HashedHead, stored.length)
     val row = new UnsafeRow(columns)
-    row.pointTo(stored, Platform.BYTE_ARRAY_OFFSET + KeyCodec.HashedHead, stored.length - KeyCodec.HashedHead)
+    row.pointTo(own, own.length)
     row
   }
 }

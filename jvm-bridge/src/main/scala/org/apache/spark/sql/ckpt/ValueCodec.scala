@@ -1,22 +1,29 @@
 package org.apache.spark.sql.ckpt
 
+import java.util.Arrays
+
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.unsafe.Platform
 
 /** Values of one state: the bytes of an UnsafeRow, or, where a key has several values, each of them behind its length
   * (u32, big-endian).
+  *
+  * A decoded row is the caller's own: what the caller writes into it changes nothing that is stored or kept in memory.
   */
 private[ckpt] final class ValueCodec(columns: Int, val multiple: Boolean) {
 
-  /** A row over the bytes where they are. */
   def decode(base: Array[Byte], from: Int, length: Int): UnsafeRow =
     if (multiple) {
       first(base, from, length)
     } else {
-      val row = new UnsafeRow(columns)
-      row.pointTo(base, Platform.BYTE_ARRAY_OFFSET + from, length)
-      row
+      copied(base, from, length)
     }
+
+  private def copied(base: Array[Byte], from: Int, length: Int): UnsafeRow = {
+    val row = new UnsafeRow(columns)
+    row.pointTo(Arrays.copyOfRange(base, from, from + length), length)
+    row
+  }
 
   /** All values of a key, in the order in which they were added; each is a row of its own. */
   def decodeAll(base: Array[Byte], from: Int, bytes: Int): Iterator[UnsafeRow] = new Iterator[UnsafeRow] {
@@ -25,8 +32,7 @@ private[ckpt] final class ValueCodec(columns: Int, val multiple: Boolean) {
     override def next(): UnsafeRow = {
       if (!hasNext) throw new NoSuchElementException("no more values of this key")
       val size = ValueCodec.readLength(base, at)
-      val value = new UnsafeRow(columns)
-      value.pointTo(base, Platform.BYTE_ARRAY_OFFSET + at + 4, size)
+      val value = copied(base, at + 4, size)
       at += 4 + size
       value
     }

@@ -128,12 +128,51 @@ object ContractSuite {
       store.put(key("a", 1), value(2))
       found.map(_.getLong(0)).mkString(" ")
     }),
+    Probe("a change of a row that was read changes nothing that is stored", "1 1 1")(provider => {
+      val one = next(provider, Empty) { store =>
+        store.put(key("a", 1), value(1))
+        store.get(key("a", 1)).setLong(0, 99)
+      }
+      // The second one may find what the first has kept in memory.
+      val read = Seq.fill(2) {
+        this.read(provider, one) { store =>
+          store.get(key("a", 1)).setLong(0, 99)
+          store.get(key("a", 1)).getLong(0)
+        }
+      }
+      val two = next(provider, one)(_.get(key("a", 1)).setLong(0, 99))
+      s"${read.mkString(" ")} ${this.read(provider, two)(_.get(key("a", 1)).getLong(0))}"
+    }),
+    Probe("a change of the rows of a scan changes nothing that is stored", "1=1 2=2", prefix)(provider => {
+      val one = next(provider, Empty)(store => (1 to 2).foreach(i => store.put(key("a", i), value(i))))
+      read(provider, one) { store =>
+        Seq.fill(2)(store.prefixScan(row(nameSchema, "a"))).foreach(spoil)
+        spoil(store.iterator())
+        numbers(prefix, store.prefixScan(row(nameSchema, "a")))
+      }
+    }),
+    Probe("a change of the rows of a whole scan changes nothing that is stored", "1=1 2=2 2")(provider => {
+      val store = provider.getStore(0, None)
+      (1 to 2).foreach(i => store.put(key("a", i), value(i)))
+      spoil(store.iterator())
+      val found = sorted(numbers(noPrefix, store.iterator()))
+      store.commit()
+      s"$found ${store.metrics.numKeys}"
+    }),
     Probe("a row that was read is as it was after a write", "1")(onStore { store =>
       store.put(key("a", 1), value(1))
       val found = store.get(key("a", 1))
       store.put(key("a", 1), value(2))
       found.getLong(0)
     }))
+
+  /** Writes into all rows of a scan. */
+  private def spoil(found: StateStoreIterator[UnsafeRowPair]): Unit =
+    try found.foreach { pair =>
+        pair.key.setLong(1, 50)
+        pair.value.setLong(0, 99)
+      }
+    finally found.close()
 
   private val Nulls: Seq[Probe] = Seq(
     Probe("put of a null value", "IllegalArgumentException")(onStore(_.put(key("a", 1), null))),
@@ -292,6 +331,12 @@ object ContractSuite {
       store.merge(key("a", 1), value(1))
       store.mergeList(key("a", 1), Array(value(2), value(3)))
       store.valuesIterator(key("a", 1)).map(_.getLong(0)).mkString(" ")
+    }),
+    Probe("a change of a value changes nothing that is stored", "1 2", families = true, multiple = true)(onStore {
+      store =>
+        store.putList(key("a", 1), Array(value(1), value(2)))
+        store.valuesIterator(key("a", 1)).foreach(_.setLong(0, 99))
+        store.valuesIterator(key("a", 1)).map(_.getLong(0)).mkString(" ")
     }),
     Probe("values are those of the call", "1 2", families = true, multiple = true)(onStore { store =>
       store.putList(key("a", 1), Array(value(1), value(2)))
@@ -454,6 +499,9 @@ object ContractSuite {
     (RocksDB, "a family that an aborted transaction has dropped is there") -> "NullPointerException",
     // A map of the JVM, with the checks that Spark had before it had conditions.
     (Hdfs, "multiGet answers what was there when it was called") -> "2",
+    (Hdfs, "a change of a row that was read changes nothing that is stored") -> "99 99 99",
+    (Hdfs, "a change of the rows of a scan changes nothing that is stored") -> "NullPointerException",
+    (Hdfs, "a change of the rows of a whole scan changes nothing that is stored") -> "50=99 50=99 2",
     (Hdfs, "put of a null key") -> "NullPointerException",
     (Hdfs, "get of a null key") -> "NullPointerException",
     (Hdfs, "keyExists of a null key") -> "NullPointerException",
