@@ -35,7 +35,10 @@ Convert: TypeAlias = Callable[[Any], Any]
 
 WRONG_VALUE = (TypeError, ValueError, AttributeError, struct.error, ArithmeticError, pa.ArrowException)
 """What conversions, and codecs, raise for a value that a type does not take."""
-CONVERT = "Convert it to what the type takes: nothing is rounded, cut off or parsed. The documentation has the table."
+CONVERT = (
+    "Convert it to what the type takes: nothing is rounded, cut off or parsed. "
+    "docs/keyed-state.md has the table of types."
+)
 EXACT = Context(prec=76)
 """Holds what is done with decimals of 38 digits; Python's own context rounds to 28."""
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)

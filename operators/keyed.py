@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -49,6 +50,7 @@ def keyed(
     by within a batch, as Spark's orderBy does: ascending, null first, NaN last. ``max_parallelism``, 1 to 32768, is
     fixed with the first batch. Raises InvalidInputError.
     """
+    _require_frame(frame, f"keyed(uid={uid!r})")
     names = _names(frame, by, f"keyed(uid={uid!r})", "to key by")
     order = _names(frame, order_by, f"keyed(uid={uid!r})", "to order by")
     if not names:
@@ -58,11 +60,12 @@ def keyed(
         raise InvalidInputError(
             f"keyed(uid={uid!r}): the frame is no stream, and keyed state lives in streaming queries."
         )
-    if not 1 <= max_parallelism <= MAX_PARALLELISM:
+    is_number = isinstance(max_parallelism, Integral) and not isinstance(max_parallelism, bool)
+    if not is_number or not 1 <= max_parallelism <= MAX_PARALLELISM:
         raise InvalidInputError(
-            f"keyed(uid={uid!r}): max_parallelism is {max_parallelism}, not 1 to {MAX_PARALLELISM}."
+            f"keyed(uid={uid!r}): max_parallelism is {max_parallelism!r}, not an integer from 1 to {MAX_PARALLELISM}."
         )
-    return KeyedStream(frame, names, uid, order, max_parallelism)
+    return KeyedStream(frame, names, uid, order, int(max_parallelism))
 
 
 @dataclass(frozen=True)
@@ -210,6 +213,17 @@ class KeyedStream:
             raise InvalidInputError(refused, hint=hint)
 
 
+def _require_frame(frame: object, who: str) -> None:
+    """Raise InvalidInputError unless ``frame`` is a frame of Spark."""
+    from pyspark.sql import DataFrame
+
+    if not isinstance(frame, DataFrame):
+        raise InvalidInputError(
+            f"{who}: {type(frame).__name__} is not a DataFrame of Spark.",
+            hint="Give a streaming DataFrame, such as spark.readStream...load().",
+        )
+
+
 def _names(frame: DataFrame, given: Any, who: str, what_for: str) -> tuple[str, ...]:
     """The names that columns have in the frame."""
     from pyspark.sql import Column
@@ -247,4 +261,9 @@ def _struct(ddl: StructType | str, what: str) -> StructType:
     kind = resolved(ddl, what)
     if not pa.types.is_struct(kind.arrow):
         raise InvalidInputError(f"{what} has the type {ddl!r}: give columns, like 'user string, views long'.")
-    return StructType.fromJson(kind.schema)
+    found = StructType.fromJson(kind.schema)
+    if not found.names:
+        raise InvalidInputError(f"{what} has no columns: give some, like 'user string, views long'.")
+    if twice := sorted({name for name in found.names if found.names.count(name) > 1}):
+        raise InvalidInputError(f"{what} has several columns {twice[0]!r}.", hint="Give each column its own name.")
+    return found

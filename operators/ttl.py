@@ -56,6 +56,8 @@ class Ttl:
         ):
             if getattr(self, field) not in known:
                 raise InvalidInputError(f"Ttl: {field} is {getattr(self, field)!r}, not one of {known}.")
+        if not isinstance(self.show_expired, bool):
+            raise InvalidInputError(f"Ttl: show_expired is {self.show_expired!r}, not True or False.")
 
     @property
     def duration_ms(self) -> int:
