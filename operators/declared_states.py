@@ -18,9 +18,9 @@ from pyspark_ckpt.operators.conversions import CONVERT, WRONG_VALUE
 from pyspark_ckpt.operators.counters import BoundCounter, Counter, metric_name
 from pyspark_ckpt.operators.evolution import evolved, former_names, schemas_of
 from pyspark_ckpt.operators.expiry import index_name
-from pyspark_ckpt.operators.one_key_calls import refuse_one_key_calls
+from pyspark_ckpt.operators.one_key_calls import refuse_many_key_calls, refuse_one_key_calls
 from pyspark_ckpt.operators.plan import ProcessorState
-from pyspark_ckpt.operators.processors import VectorProcessor
+from pyspark_ckpt.operators.processors import KeyedProcessor, VectorProcessor
 from pyspark_ckpt.operators.program_changes import check_change, known_as
 from pyspark_ckpt.operators.states import Declared, ValueState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
@@ -164,6 +164,8 @@ class DeclaredStates:
             state = bind(Binding(each.state, kinds, session.numbers[name], index, session))
             if isinstance(holder, VectorProcessor):
                 refuse_one_key_calls(state, self.uid)
+            elif isinstance(holder, KeyedProcessor):
+                refuse_many_key_calls(state, self.uid)
             vars(holder)[each.attribute] = state  # assignment is refused, of what is frozen as well
             bound.append(state)
         return holder, bound
