@@ -105,7 +105,7 @@ def microseconds_at(value: Any) -> int:
 
 def _naive_microseconds(value: Any) -> int:
     if getattr(value, "tzinfo", None) is not None:
-        raise TypeError(f"{_shown(value)} has a zone, of which a timestamp_ntz has none")
+        raise TypeError(f"{_shown(value)} has a time zone, and timestamp_ntz takes none")
     return microseconds_at(value)
 
 
@@ -148,14 +148,14 @@ def _is_not_a_time(value: Any) -> bool:
 
 def _require_microseconds(value: Any, nanoseconds: str) -> None:
     if getattr(value, nanoseconds, 0):
-        raise ValueError(f"{_shown(value)} has nanoseconds, of which Spark has none")
+        raise ValueError(f"{_shown(value)} has nanoseconds, and Spark keeps microseconds")
 
 
 def _exact(value: Any, numpy_type: str) -> int:
     """A time of NumPy's as a number of another unit. Raises ValueError if that is not the same."""
     converted = value.astype(numpy_type)
     if np.isnat(value) or converted != value:
-        raise ValueError(f"{_shown(value)} is none in whole units of {numpy_type}")
+        raise ValueError(f"{_shown(value)} is not a whole number of units of {numpy_type}")
     return int(converted.astype(np.int64))
 
 
@@ -239,7 +239,7 @@ def _truth(value: Any) -> bool:
 
 
 def _nothing(value: Any) -> None:
-    raise TypeError(f"{_shown(value)} is given, and there is no value of type void")
+    raise TypeError(f"{_shown(value)} is given, and type void has no values")
 
 
 _WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (

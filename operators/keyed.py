@@ -58,7 +58,7 @@ def keyed(
     check_uid(uid, f"keyed(uid={uid!r})")
     if not frame.isStreaming:
         raise InvalidInputError(
-            f"keyed(uid={uid!r}): the frame is no stream, and keyed state lives in streaming queries."
+            f"keyed(uid={uid!r}): the frame is no stream, and only streaming queries have keyed state."
         )
     is_number = isinstance(max_parallelism, Integral) and not isinstance(max_parallelism, bool)
     if not is_number or not 1 <= max_parallelism <= MAX_PARALLELISM:

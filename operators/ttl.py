@@ -188,5 +188,7 @@ def _is_stamped(stored: bytes) -> bool:
     if stored and stored[0] != _MARK:
         return False
     if len(stored) <= _STAMP.size or stored[1] > MOST_STEP_BITS:
-        raise FormatError(f"A row with a time to live is stored as {stored[: _STAMP.size].hex()!r}, which is none.")
+        raise FormatError(
+            f"A row with a time to live is stored as {stored[: _STAMP.size].hex()!r}, which has no valid stamp."
+        )
     return True

@@ -47,7 +47,7 @@ class _KeyedRows:
         self._whose = whose
         schema = descriptor.key_schema
         if not isinstance(schema, dict) or not all(isinstance(kind, str) for kind in schema.values()):
-            raise FormatError(f"The key of {whose} is stored as {str(schema)[:200]!r}, which is none.")
+            raise FormatError(f"The key type of {whose} is stored as {str(schema)[:200]!r}, which cannot be a key.")
         self.key_fields = [pa.field(name, arrow_type_named(kind)) for name, kind in schema.items()]
         self._kinds = [field.type for field in self.key_fields]
         self._keys = KeyCodec(self._kinds, f"a key of {whose}")
@@ -140,7 +140,7 @@ class KeyedValues(_KeyedRows):
         size = SEQUENCE.size if self._kind == LISTS else 0
         damaged = next((entry for entry in entries if len(entry) != size), None)
         if damaged is not None:
-            raise FormatError(f"{self._whose} has {damaged[:32].hex()!r} behind a key, where {size} bytes must be.")
+            raise FormatError(f"{self._whose} has {damaged[:32].hex()!r} after a key, where {size} bytes must be.")
         return [pa.array([SEQUENCE.unpack(entry)[0] for entry in entries], pa.int64())] if size else []
 
 
