@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.operators.columns import has_variant
@@ -60,12 +60,7 @@ def keyed(
         raise InvalidInputError(
             f"keyed(uid={uid!r}): the frame is no stream, and only streaming queries have keyed state."
         )
-    is_number = isinstance(max_parallelism, Integral) and not isinstance(max_parallelism, bool)
-    if not is_number or not 1 <= max_parallelism <= MAX_PARALLELISM:
-        raise InvalidInputError(
-            f"keyed(uid={uid!r}): max_parallelism is {max_parallelism!r}, not an integer from 1 to {MAX_PARALLELISM}."
-        )
-    return KeyedStream(frame, names, uid, order, int(max_parallelism))
+    return KeyedStream(frame, names, uid, order, _groups(max_parallelism, f"keyed(uid={uid!r})"))
 
 
 @dataclass(frozen=True)
@@ -211,6 +206,13 @@ class KeyedStream:
         if " collate " in declared.simpleString():
             hint = "Key by collation_key of the column, or by a column of type string."
             raise InvalidInputError(refused, hint=hint)
+
+
+def _groups(given: object, who: str) -> int:
+    """The number of key groups. Raises InvalidInputError."""
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or not 1 <= given <= MAX_PARALLELISM:
+        raise InvalidInputError(f"{who}: max_parallelism is {given!r}, not an integer from 1 to {MAX_PARALLELISM}.")
+    return int(given)
 
 
 def _require_frame(frame: object, who: str) -> None:

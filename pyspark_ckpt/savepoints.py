@@ -64,7 +64,7 @@ def savepoint(
 
     After return it is complete, durable and self-contained: the folder may be moved, and neither the query nor its
     clean-up touches it. The query goes on meanwhile. After an error there is no savepoint. ``kind``: "native" copies
-    files as they are; "canonical" writes the rows, sorted by hash, into Parquet files, whatever the number of partitions.
+    files as they are; "canonical" writes the rows, sorted by hash, into Parquet files.
     ``digests``: record a digest of each state of a native savepoint as well; all rows are read before and after.
     ``options``: those of docs/options.md without their prefix, beside those of the active session.
 

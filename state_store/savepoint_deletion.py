@@ -62,7 +62,8 @@ def delete(location: str, options: Options) -> int:
     left = [blob.name for blob in place.walk() if blob.name != UNFINISHED]
     if left:
         raise ConflictError(
-            f"{place.url}: {left[0]} was written while the savepoint was deleted. The savepoint is gone, and this object is left.",
+            f"{place.url}: {left[0]} was written while the savepoint was deleted. The savepoint is gone, and this "
+            "object is left.",
             hint="Stop the query that was started there, and restore another savepoint.",
         )
     place.discard_unfinished(_ANY_AGE)
