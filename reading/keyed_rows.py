@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.operators.columns import python_values
-from pyspark_ckpt.operators.conversions import WRONG_VALUE
 from pyspark_ckpt.operators.evolution import EvolvedCodec, Schemas, schemas_of
 from pyspark_ckpt.operators.list_columns import SEQUENCE
 from pyspark_ckpt.operators.spark_hash import SparkHash
@@ -22,7 +21,7 @@ from pyspark_ckpt.operators.ttl import unstamped
 from pyspark_ckpt.operators.type_names import arrow_type_named
 from pyspark_ckpt.operators.value_types import arrow_type, hashable
 from pyspark_ckpt.reading.decoded import Decoded, StateCodec, StoredRow, Wanted, struct_column
-from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.meta import Descriptor, TimeToLive
 
 INSTANTS = pa.timestamp("us", "UTC")
@@ -59,14 +58,8 @@ class _KeyedRows:
 
     def wanted(self, key: Sequence[Any]) -> Wanted:
         """See StateCodec."""
-        try:
-            encoded = self._keys.encode(key)
-            return Wanted(SparkHash(self._kinds)(key), encoded, tuple(key), encoded)
-        except WRONG_VALUE as problem:
-            kinds = ", ".join(map(str, self._kinds))
-            raise InvalidInputError(
-                f"{self._whose} has keys of type {kinds}, and {key!r} is none: {problem}"
-            ) from problem
+        encoded = self._keys.encode(key)
+        return Wanted(SparkHash(self._kinds)(key), encoded, tuple(key), encoded)
 
     def has_key(self, row: Any, wanted: Wanted) -> bool:  # noqa: ANN401 - see StateCodec
         """See StateCodec."""

@@ -64,6 +64,13 @@ def open_state(
 
     Raises InvalidInputError if this is no checkpoint, or if the version is not there: it says which are; StorageError.
     """
+    if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
+        raise InvalidInputError(f"version is {version!r}, of type {type(version).__name__}.", hint="Give an integer.")
+    if options is not None and not isinstance(options, Mapping):
+        raise InvalidInputError(
+            f"options are {repr(options)[:200]}, of type {type(options).__name__}.",
+            hint="Give values by names: {'s3Region': 'eu-north-1'}.",
+        )
     found = state_at(location_text(path, "path"), parse(options or {}))
     return StateReader(found, Selection(uid, operator, store, state), version, include_expired=include_expired)
 

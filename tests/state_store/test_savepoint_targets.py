@@ -82,6 +82,8 @@ def test_locations_may_be_path_objects(quick_path: Path) -> None:
         (lambda: savepoints.restore("/from", None), "checkpoint_location is None"),
         (lambda: savepoints.restore("/from", "/to", uid_map=["a"]), r"uid_map is \['a'\], of type list"),
         (lambda: savepoints.rescale("/from", None, 3), "new_checkpoint is None"),
+        (lambda: open_state("/from", version="3"), "version is '3', of type str"),
+        (lambda: open_state("/from", options=["x"]), r"options are \['x'\], of type list"),
         (lambda: open_state(None), "path is None, of type NoneType. Give a path or a URL."),
     ],
 )
