@@ -135,6 +135,8 @@ class KeyedStream:
                 f"{who}: the frame comes from {other}, and Spark 4.3 runs one keyed operator in a query.",
                 hint="Do the work of both in one processor, or put a topic or a table in between.",
             )
+        if HASH in self.frame.columns:
+            raise InvalidInputError(f"{who}: the name of column {HASH!r} is reserved.", hint="Rename the column.")
         for field in self.frame.schema:
             check_handed(field.dataType, f"{who}: column {field.name!r}")
         options = parse(settings_of(partial(session.conf.get, default=None)))

@@ -53,7 +53,7 @@ def spark_name(kind: pa.DataType) -> str:
 
 
 def _unknown(name: str, why: object) -> FormatError:
-    return FormatError(f"The stored type {name[:200]!r} cannot be the type of a key: {why}.")
+    return FormatError(f"The stored type {name[:200]!r} is none of a key: {why}.")
 
 
 def _type_at(text: str, at: int) -> tuple[pa.DataType, int]:

@@ -284,6 +284,13 @@ def test_keys_that_spark_cannot_group_by_are_refused_by_name(spark: SparkSession
             ckpt.keyed(frame, name, uid="it").process(Totals(), TOTALS)
 
 
+def test_a_column_of_a_reserved_name_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    frame = EVENTS.stream(spark, tmp_path / "in").withColumnRenamed("word", "__ckpt_hash")
+    with pytest.raises(InvalidInputError, match=r"column '__ckpt_hash' is reserved\. Rename the column"):
+        ckpt.keyed(frame, "user", uid="it").process(Totals(), TOTALS)
+
+
 def test_a_frame_that_is_no_stream_is_refused(spark: SparkSession) -> None:
     with pytest.raises(InvalidInputError, match="no stream"):
         ckpt.keyed(spark.range(1), "id", uid="it")

@@ -71,20 +71,24 @@ def test_locations_may_be_path_objects(quick_path: Path) -> None:
         assert state.version == 1
 
 
+UNTYPED: Any = savepoints
+UNTYPED_READER: Any = open_state
+
+
 @pytest.mark.parametrize(
     ("act", "problem"),
     [
-        (lambda: savepoints.savepoint(None, "/to"), "query_or_checkpoint is None, of type NoneType"),
-        (lambda: savepoints.savepoint("", "/to"), "query_or_checkpoint is '', of type str"),
-        (lambda: savepoints.savepoint("/from", 5), "target is 5, of type int"),
-        (lambda: savepoints.stop_with_savepoint("/from", "/to"), "query is '/from', of type str, not a running"),
-        (lambda: savepoints.restore(b"/from", "/to"), "savepoint_or_checkpoint is b'/from', of type bytes"),
-        (lambda: savepoints.restore("/from", None), "checkpoint_location is None"),
-        (lambda: savepoints.restore("/from", "/to", uid_map=["a"]), r"uid_map is \['a'\], of type list"),
-        (lambda: savepoints.rescale("/from", None, 3), "new_checkpoint is None"),
-        (lambda: open_state("/from", version="3"), "version is '3', of type str"),
-        (lambda: open_state("/from", options=["x"]), r"options are \['x'\], of type list"),
-        (lambda: open_state(None), "path is None, of type NoneType. Give a path or a URL."),
+        (lambda: UNTYPED.savepoint(None, "/to"), "query_or_checkpoint is None, of type NoneType"),
+        (lambda: UNTYPED.savepoint("", "/to"), "query_or_checkpoint is '', of type str"),
+        (lambda: UNTYPED.savepoint("/from", 5), "target is 5, of type int"),
+        (lambda: UNTYPED.stop_with_savepoint("/from", "/to"), "query is '/from', of type str, not a running"),
+        (lambda: UNTYPED.restore(b"/from", "/to"), "savepoint_or_checkpoint is b'/from', of type bytes"),
+        (lambda: UNTYPED.restore("/from", None), "checkpoint_location is None"),
+        (lambda: UNTYPED.restore("/from", "/to", uid_map=["a"]), r"uid_map is \['a'\], of type list"),
+        (lambda: UNTYPED.rescale("/from", None, 3), "new_checkpoint is None"),
+        (lambda: UNTYPED_READER("/from", version="3"), "version is '3', of type str"),
+        (lambda: UNTYPED_READER("/from", options=["x"]), r"options are \['x'\], of type list"),
+        (lambda: UNTYPED_READER(None), "path is None, of type NoneType. Give a path or a URL."),
     ],
 )
 def test_what_is_no_location_is_refused_by_name(act: Callable[[], object], problem: str) -> None:
