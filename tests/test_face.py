@@ -123,9 +123,7 @@ def test_options_are_written_as_the_jvm_reads_them() -> None:
     }
     refused = r"placeTimeout has the value '1\.5m?': it must be a whole number"
     for value in ("1.5m", 1.5):
-        with pytest.raises(
-            errors.InvalidInputError, match=r"placeTimeout has the value '1\.5m?': it must be a whole number"
-        ):
+        with pytest.raises(errors.InvalidInputError, match=refused):
             pyspark_ckpt.spark_conf(place_timeout=value)
 
 
