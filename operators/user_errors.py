@@ -52,7 +52,7 @@ def located(who: str, where: Context, key_of: Callable[[], object] = _no_key) ->
     except CallError as problem:
         cause = problem.__cause__ or problem
         raise ProcessorError(_text(who, _place(where, problem.key), cause)) from cause
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:  # sys.exit() in a task ends the query like any other error
         raise ProcessorError(_text(who, _place(where, key_of()), problem)) from problem
 
 
