@@ -17,7 +17,7 @@ HEAD = f"""\
 
 Written by `make docs` from `state_store/options.json`: change it there.
 
-Every key stands behind the prefix `{PREFIX}`. An option is set as a Spark conf, or in snake case:
+Every key has the prefix `{PREFIX}`. An option is set as a Spark conf, or in snake case:
 
 ```python
 pyspark_ckpt.configure(SparkSession.builder, memory_limit="1g")

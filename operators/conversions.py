@@ -35,7 +35,10 @@ Convert: TypeAlias = Callable[[Any], Any]
 
 WRONG_VALUE = (TypeError, ValueError, AttributeError, struct.error, ArithmeticError, pa.ArrowException)
 """What conversions, and codecs, raise for a value that a type does not take."""
-CONVERT = "Convert it to what the type takes: nothing is rounded, cut off or parsed. The documentation has the table."
+CONVERT = (
+    "Convert it to what the type takes: nothing is rounded, cut off or parsed. "
+    "docs/keyed-state.md has the table of types."
+)
 EXACT = Context(prec=76)
 """Holds what is done with decimals of 38 digits; Python's own context rounds to 28."""
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -102,7 +105,7 @@ def microseconds_at(value: Any) -> int:
 
 def _naive_microseconds(value: Any) -> int:
     if getattr(value, "tzinfo", None) is not None:
-        raise TypeError(f"{_shown(value)} has a zone, of which a timestamp_ntz has none")
+        raise TypeError(f"{_shown(value)} has a time zone, and timestamp_ntz takes none")
     return microseconds_at(value)
 
 
@@ -145,14 +148,14 @@ def _is_not_a_time(value: Any) -> bool:
 
 def _require_microseconds(value: Any, nanoseconds: str) -> None:
     if getattr(value, nanoseconds, 0):
-        raise ValueError(f"{_shown(value)} has nanoseconds, of which Spark has none")
+        raise ValueError(f"{_shown(value)} has nanoseconds, and Spark keeps microseconds")
 
 
 def _exact(value: Any, numpy_type: str) -> int:
     """A time of NumPy's as a number of another unit. Raises ValueError if that is not the same."""
     converted = value.astype(numpy_type)
     if np.isnat(value) or converted != value:
-        raise ValueError(f"{_shown(value)} is none in whole units of {numpy_type}")
+        raise ValueError(f"{_shown(value)} is not a whole number of units of {numpy_type}")
     return int(converted.astype(np.int64))
 
 
@@ -236,7 +239,7 @@ def _truth(value: Any) -> bool:
 
 
 def _nothing(value: Any) -> None:
-    raise TypeError(f"{_shown(value)} is given, and there is no value of type void")
+    raise TypeError(f"{_shown(value)} is given, and type void has no values")
 
 
 _WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (

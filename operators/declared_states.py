@@ -14,14 +14,15 @@ from msgspec.structs import asdict
 
 from pyspark_ckpt.operators.binding import bind, kind_of
 from pyspark_ckpt.operators.bound import Binding, Kept
+from pyspark_ckpt.operators.conversions import CONVERT, WRONG_VALUE
 from pyspark_ckpt.operators.counters import BoundCounter, Counter, metric_name
 from pyspark_ckpt.operators.evolution import evolved, former_names, schemas_of
 from pyspark_ckpt.operators.expiry import index_name
-from pyspark_ckpt.operators.one_key_calls import refuse_one_key_calls
+from pyspark_ckpt.operators.one_key_calls import refuse_many_key_calls, refuse_one_key_calls
 from pyspark_ckpt.operators.plan import ProcessorState
-from pyspark_ckpt.operators.processors import VectorProcessor
+from pyspark_ckpt.operators.processors import KeyedProcessor, VectorProcessor
 from pyspark_ckpt.operators.program_changes import check_change, known_as
-from pyspark_ckpt.operators.states import Declared
+from pyspark_ckpt.operators.states import Declared, ValueState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.stored_values import value_codec
 from pyspark_ckpt.operators.timers import Timers
@@ -44,6 +45,8 @@ def with_types(declared: Mapping[str, Declared], who: str) -> tuple[ProcessorSta
         }
         for what, kind in types.items():
             _require_codec(kind, what, f"{who}: the {what} of state {state.name!r}")
+        if isinstance(state, ValueState):
+            _require_default(state, types["value"], who)
         states.append(ProcessorState(attribute, state, types))
     return tuple(states)
 
@@ -67,6 +70,20 @@ def _require_codec(kind: ValueType, what: str, whose: str) -> None:
     except InvalidInputError as problem:
         raise InvalidInputError(
             f"{whose} has the type {str(kind.schema)[:200]}: {problem.message}", hint=problem.hint
+        ) from problem
+
+
+def _require_default(state: ValueState, kind: ValueType, who: str) -> None:
+    """Raise InvalidInputError about ``who`` for a default that the state's type does not take."""
+    if state.default is None:
+        return
+    try:
+        value_codec(kind.arrow).encode(state.default)
+    except WRONG_VALUE as problem:
+        raise InvalidInputError(
+            f"{who}: the default of state {state.name!r} is {repr(state.default)[:200]} "
+            f"({type(state.default).__name__}), and its values are of type {kind.arrow}: {problem}.",
+            hint=CONVERT,
         ) from problem
 
 
@@ -147,6 +164,8 @@ class DeclaredStates:
             state = bind(Binding(each.state, kinds, session.numbers[name], index, session))
             if isinstance(holder, VectorProcessor):
                 refuse_one_key_calls(state, self.uid)
+            elif isinstance(holder, KeyedProcessor):
+                refuse_many_key_calls(state, self.uid)
             vars(holder)[each.attribute] = state  # assignment is refused, of what is frozen as well
             bound.append(state)
         return holder, bound

@@ -53,9 +53,13 @@ def schemas_of(descriptor: Descriptor | None, what: str, whose: str) -> Schemas 
         found = msgspec.convert(stored or {}, dict[str, Schemas]).get(what)
     except DAMAGE as problem:
         shown = repr(stored)
-        raise FormatError(f"The types of {whose} are stored as {shown[:200]}, which are none: {problem}.") from problem
+        raise FormatError(
+            f"The types of {whose} are stored as {shown[:200]}, which cannot be read: {problem}."
+        ) from problem
     if found is not None and not 0 < found.current <= len(found.schemas) <= MOST_SCHEMAS:
-        raise FormatError(f"{whose} has {len(found.schemas)} stored types, of which {found.current} is none.")
+        raise FormatError(
+            f"{whose} has {len(found.schemas)} stored types, and number {found.current} is not among them."
+        )
     return found
 
 
@@ -68,7 +72,7 @@ def evolved(stored: Schemas | None, declared: Any) -> Schemas:
     if declared not in schemas:
         if len(schemas) == MOST_SCHEMAS:
             raise InvalidInputError(
-                f"A state has had {MOST_SCHEMAS} types of values; there are no more.", hint=ANOTHER_NAME
+                f"A state has had {MOST_SCHEMAS} types of values, which is the limit.", hint=ANOTHER_NAME
             )
         schemas.append(declared)
     return Schemas(schemas, schemas.index(declared) + 1)

@@ -82,7 +82,7 @@ def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if _types.is_integer(column.type) and _types.is_decimal(kind):
         return plain_column(column.to_pylist(), kind)
     if _types.is_timestamp(kind) and kind.tz is None and column.type.tz is not None:
-        raise TypeError(f"a column of type {column.type} has a zone, of which a timestamp_ntz has none")
+        raise TypeError(f"a column of type {column.type} has a time zone, and timestamp_ntz takes none")
     converted = column.cast(kind)
     if _types.is_floating(kind):
         _require_finite(column, converted)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.operators.columns import has_variant
@@ -49,6 +50,7 @@ def keyed(
     by within a batch, as Spark's orderBy does: ascending, null first, NaN last. ``max_parallelism``, 1 to 32768, is
     fixed with the first batch. Raises InvalidInputError.
     """
+    _require_frame(frame, f"keyed(uid={uid!r})")
     names = _names(frame, by, f"keyed(uid={uid!r})", "to key by")
     order = _names(frame, order_by, f"keyed(uid={uid!r})", "to order by")
     if not names:
@@ -56,13 +58,9 @@ def keyed(
     check_uid(uid, f"keyed(uid={uid!r})")
     if not frame.isStreaming:
         raise InvalidInputError(
-            f"keyed(uid={uid!r}): the frame is no stream, and keyed state lives in streaming queries."
+            f"keyed(uid={uid!r}): the frame is no stream, and only streaming queries have keyed state."
         )
-    if not 1 <= max_parallelism <= MAX_PARALLELISM:
-        raise InvalidInputError(
-            f"keyed(uid={uid!r}): max_parallelism is {max_parallelism}, not 1 to {MAX_PARALLELISM}."
-        )
-    return KeyedStream(frame, names, uid, order, max_parallelism)
+    return KeyedStream(frame, names, uid, order, _groups(max_parallelism, f"keyed(uid={uid!r})"))
 
 
 @dataclass(frozen=True)
@@ -137,6 +135,8 @@ class KeyedStream:
                 f"{who}: the frame comes from {other}, and Spark 4.3 runs one keyed operator in a query.",
                 hint="Do the work of both in one processor, or put a topic or a table in between.",
             )
+        if HASH in self.frame.columns:
+            raise InvalidInputError(f"{who}: the name of column {HASH!r} is reserved.", hint="Rename the column.")
         for field in self.frame.schema:
             check_handed(field.dataType, f"{who}: column {field.name!r}")
         options = parse(settings_of(partial(session.conf.get, default=None)))
@@ -210,6 +210,24 @@ class KeyedStream:
             raise InvalidInputError(refused, hint=hint)
 
 
+def _groups(given: object, who: str) -> int:
+    """The number of key groups. Raises InvalidInputError."""
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or not 1 <= given <= MAX_PARALLELISM:
+        raise InvalidInputError(f"{who}: max_parallelism is {given!r}, not an integer from 1 to {MAX_PARALLELISM}.")
+    return int(given)
+
+
+def _require_frame(frame: object, who: str) -> None:
+    """Raise InvalidInputError unless ``frame`` is a frame of Spark."""
+    from pyspark.sql import DataFrame
+
+    if not isinstance(frame, DataFrame):
+        raise InvalidInputError(
+            f"{who}: {type(frame).__name__} is not a DataFrame of Spark.",
+            hint="Give a streaming DataFrame, such as spark.readStream...load().",
+        )
+
+
 def _names(frame: DataFrame, given: Any, who: str, what_for: str) -> tuple[str, ...]:
     """The names that columns have in the frame."""
     from pyspark.sql import Column
@@ -247,4 +265,9 @@ def _struct(ddl: StructType | str, what: str) -> StructType:
     kind = resolved(ddl, what)
     if not pa.types.is_struct(kind.arrow):
         raise InvalidInputError(f"{what} has the type {ddl!r}: give columns, like 'user string, views long'.")
-    return StructType.fromJson(kind.schema)
+    found = StructType.fromJson(kind.schema)
+    if not found.names:
+        raise InvalidInputError(f"{what} has no columns: give some, like 'user string, views long'.")
+    if twice := sorted({name for name in found.names if found.names.count(name) > 1}):
+        raise InvalidInputError(f"{what} has several columns {twice[0]!r}.", hint="Give each column its own name.")
+    return found

@@ -69,7 +69,9 @@ class Head(NamedTuple):
         else:
             end, life = 0, 0
         if not 0 < end < SPAN_BIT:
-            raise FormatError(f"The head of a list is stored as {stored[:SHOWN_BYTES].hex()!r}, which is none.")
+            raise FormatError(
+                f"The head of a list is stored as {stored[:SHOWN_BYTES].hex()!r}, which is not a valid head."
+            )
         return cls(end, life, stored[0] == _REFRESHED)
 
     def encode(self) -> bytes:
@@ -243,7 +245,7 @@ def _are_living(rows: NDArray[np.void]) -> bool:
 def _damage(key: bytes, value: bytes) -> FormatError:
     return FormatError(
         f"The expiry index of a list has {value[:SHOWN_BYTES].hex()!r} under {key[:SHOWN_BYTES].hex()!r}, "
-        "which is no element and no span."
+        "which is neither an element nor a span."
     )
 
 

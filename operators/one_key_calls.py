@@ -1,4 +1,4 @@
-"""Calls for the current key, which there is none of where all keys of a partition are processed at once."""
+"""Calls for the current key where there is none, and calls for many keys where there is one: each names the other."""
 
 from __future__ import annotations
 
@@ -40,6 +40,29 @@ ONE_KEY_CALLS: Mapping[type[Declared], Mapping[str, str]] = {
 }
 """Of each kind of state, and of timers: what does the same for many keys."""
 
+_ANY_KEYS = {"exists_keys": "exists()", "clear_keys": "clear()"}
+MANY_KEY_CALLS: Mapping[type[Declared], Mapping[str, str]] = {
+    ValueState: {**_ANY_KEYS, "get": "value()", "put": "update(value)"},
+    ListState: {
+        **_ANY_KEYS,
+        "get_lists": "get()",
+        "add_rows": "add(element) or add_all(elements)",
+        "put_lists": "update(elements)",
+    },
+    MapState: {
+        **_ANY_KEYS,
+        "exists_keys": "is_empty()",
+        "get_entries": "get(key)",
+        "contains_entries": "contains(key)",
+        "put_entries": "put(key, value) or put_all(entries)",
+        "get_range": "items(begin, end)",
+    },
+    ReducingState: {**_ANY_KEYS, "exists_keys": "get()", "get_values": "get()", "add_rows": "add(value)"},
+    AggregatingState: {**_ANY_KEYS, "exists_keys": "get()", "get_results": "get()", "add_rows": "add(value)"},
+    Timers: {"register_rows": "register(at)", "delete_rows": "delete(at)"},
+}
+"""Of each kind of state, and of timers: what does the same for the current key."""
+
 
 def refuse_one_key_calls(bound: Any, uid: str) -> None:
     """Have every call for the current key raise InvalidInputError, which names the form for many keys.
@@ -52,8 +75,23 @@ def refuse_one_key_calls(bound: Any, uid: str) -> None:
         vars(bound)[call] = partial(_refuse, what, call, instead)
 
 
+def refuse_many_key_calls(bound: Any, uid: str) -> None:
+    """Have every call for many keys raise InvalidInputError, which names the form for the current key."""
+    kind = kind_of(bound)
+    what = f"{kind.__name__} {bound.name!r} of keyed operator {uid!r}"
+    for call, instead in MANY_KEY_CALLS[kind].items():
+        vars(bound)[call] = partial(_refuse_many, what, call, instead)
+
+
 def _refuse(what: str, call: str, instead: str, *_: object, **__: object) -> NoReturn:
     raise InvalidInputError(
         f"{what}: {call}() is of the current key, and a VectorProcessor is called for many keys at once.",
+        hint=f"Call {instead}.",
+    )
+
+
+def _refuse_many(what: str, call: str, instead: str, *_: object, **__: object) -> NoReturn:
+    raise InvalidInputError(
+        f"{what}: {call}() is for many keys, and a KeyedProcessor is called for one key at a time.",
         hint=f"Call {instead}.",
     )

@@ -112,8 +112,9 @@ def _require_in_class(holder: object, found: Mapping[str, Declared]) -> None:
 def states_of(processor: KeyedProcessor | VectorProcessor) -> dict[str, Declared]:
     """The declared states and timers by attribute, in a fixed order.
 
-    Raises InvalidInputError if two have one name, or nothing is called when timers fire.
+    Raises InvalidInputError if this is not a processor, if two have one name, or nothing is called when timers fire.
     """
+    _require_processor(processor)
     found = declared_in(processor)
     base, method = (
         (VectorProcessor, "process_timers") if isinstance(processor, VectorProcessor) else (KeyedProcessor, "on_timer")
@@ -122,3 +123,16 @@ def states_of(processor: KeyedProcessor | VectorProcessor) -> dict[str, Declared
     if timers and getattr(type(processor), method) is getattr(base, method):
         raise InvalidInputError(f"{type(processor).__name__} declares the timers {timers[0]!r} and has no {method}().")
     return found
+
+
+def _require_processor(processor: object) -> None:
+    """Raise InvalidInputError unless this is an instance of a processor's class."""
+    if isinstance(processor, type):
+        raise InvalidInputError(
+            f"The processor is the class {processor.__name__}.", hint=f"Give an instance: {processor.__name__}()."
+        )
+    if not isinstance(processor, (KeyedProcessor, VectorProcessor)):
+        raise InvalidInputError(
+            f"The processor is {repr(processor)[:200]}, of type {type(processor).__name__}.",
+            hint="Give an instance of a class that derives from KeyedProcessor or VectorProcessor.",
+        )

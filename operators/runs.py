@@ -228,7 +228,7 @@ class Work:
 
     def _no_row(self, method: str, row: Any, problem: object) -> InvalidInputError:
         return InvalidInputError(
-            f"{self._who(method)} yielded {repr(row)[:200]}, which is no row of the columns "
+            f"{self._who(method)} yielded {repr(row)[:200]}, which does not fit the columns "
             f"{self.operator.output.names}: {problem}."
         )
 

@@ -90,6 +90,14 @@ class Declared:
             )
         super().__setattr__(name, value)
 
+    def __bool__(self) -> bool:
+        """Raise InvalidInputError: ``if self.n:`` would be true for every key, whatever the state holds."""
+        raise InvalidInputError(
+            f"State {self.name!r} is used as a truth value, which says nothing of what it holds.",
+            hint="Call one of its methods, such as exists() or value() of a ValueState, exists() of a ListState, "
+            "is_empty() of a MapState.",
+        )
+
     def _unbound(self) -> NoReturn:
         raise LifecycleError(
             f"{type(self).__name__} {self.name!r} is used outside of a processor that a query runs.",

@@ -28,6 +28,8 @@ STEPS_IN_A_LIFE = 8
 _MARK = 0x80
 _STAMP = struct.Struct("<BBq")
 MOST_STEP_BITS = 62
+_MAX_DURATION_MS = 1 << 62
+"""A stamp has 64 bits, and the instant at which a row ends is counted in them."""
 
 Refresh: TypeAlias = Literal["on_create_and_write", "on_read_and_write"]
 Clock: TypeAlias = Literal["processing", "event"]
@@ -50,12 +52,19 @@ class Ttl:
         """Raises InvalidInputError."""
         if self.duration_ms < 1:
             raise InvalidInputError(f"A time to live of {self.duration!r} is too short: give a millisecond or more.")
+        if self.duration_ms > _MAX_DURATION_MS:
+            raise InvalidInputError(
+                f"A time to live of {self.duration!r} is too long: give at most {_MAX_DURATION_MS} ms.",
+                hint="Leave the time to live out for rows that live for ever.",
+            )
         for field, known in (
             ("refresh", ("on_create_and_write", "on_read_and_write")),
             ("clock", ("processing", "event")),
         ):
             if getattr(self, field) not in known:
                 raise InvalidInputError(f"Ttl: {field} is {getattr(self, field)!r}, not one of {known}.")
+        if not isinstance(self.show_expired, bool):
+            raise InvalidInputError(f"Ttl: show_expired is {self.show_expired!r}, not True or False.")
 
     @property
     def duration_ms(self) -> int:
@@ -186,5 +195,7 @@ def _is_stamped(stored: bytes) -> bool:
     if stored and stored[0] != _MARK:
         return False
     if len(stored) <= _STAMP.size or stored[1] > MOST_STEP_BITS:
-        raise FormatError(f"A row with a time to live is stored as {stored[: _STAMP.size].hex()!r}, which is none.")
+        raise FormatError(
+            f"A row with a time to live is stored as {stored[: _STAMP.size].hex()!r}, which has no valid stamp."
+        )
     return True

@@ -142,12 +142,12 @@ class _Memory:
     def _check(self, starts: Words, sizes: Words) -> None:
         """Raise ValueError for values that are not in this memory, or are together more than it has."""
         if len(starts) and (starts.min() < 0 or int((starts + sizes).max()) > len(self._bytes)):
-            raise ValueError("a value is said to be outside of its rows")
+            raise ValueError("a value begins or ends outside of its row")
         self._check_sum(sizes, len(self._bytes))
 
     def _check_sum(self, sizes: Words, most: int) -> None:
         if len(sizes) and (sizes.min() < 0 or sizes.max() > most or int(sizes.sum()) > most):
-            raise ValueError(f"values of {len(self._bytes)} bytes are said to be larger")
+            raise ValueError(f"values of {len(self._bytes)} bytes claim to be larger")
 
     def _texts(self, kind: pa.DataType, starts: Words, sizes: Words, valid: Mask) -> pa.Array:
         offsets = _offsets(sizes)
@@ -162,7 +162,7 @@ class _Memory:
         of_values = np.where(valid, heads.view("<i4")[:, 0].astype(np.int64), 0)
         of_metadata = np.where(valid, sizes - _VARIANT_HEAD - of_values, 0)
         if np.any(of_values < 0) or np.any(of_metadata < 0):
-            raise ValueError("the value of a variant is said to be larger than the variant")
+            raise ValueError("the value of a variant claims to be larger than the variant")
         begins = starts + _VARIANT_HEAD
         everywhere = np.ones(len(valid), np.bool_)
         values = self._texts(pa.binary(), begins, of_values, everywhere)

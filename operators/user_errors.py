@@ -54,7 +54,7 @@ def located(who: str, where: Context, key_of: Callable[[], object] = _no_key) ->
         raise ProcessorError(_text(who, _place(where, problem.key), cause)) from cause
     except GeneratorExit:  # whoever takes the output has ended: nobody has raised a thing
         raise
-    except BaseException as problem:  # sys.exit() as well: it would end the worker, and the batch without a word
+    except BaseException as problem:  # sys.exit() as well: it would end the worker without a word
         raise ProcessorError(_text(who, _place(where, key_of()), problem)) from problem
 
 

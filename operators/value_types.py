@@ -136,7 +136,7 @@ def arrow_type(schema: Any) -> pa.DataType:
         if unshown is None:
             return handed_type(kind)
     except (PySparkException, *_NO_TYPE) as problem:
-        raise FormatError(f"The stored type {repr(schema)[:200]} is none that Spark has: {problem}") from problem
+        raise FormatError(f"The stored type {repr(schema)[:200]} is not a type of Spark: {problem}") from problem
     raise FormatError(
         f"Values of type {unshown.simpleString()} cannot be shown, and the stored type {repr(schema)[:200]} has some.",
         hint="Spark's own reader of state shows them: spark.read.format('statestore').",

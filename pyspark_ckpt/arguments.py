@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable
 
+from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import Options, parse
 
 
@@ -43,5 +44,13 @@ def pair(form: str) -> Callable[[str], str]:
 
 
 def pairs(texts: Iterable[str]) -> dict[str, str]:
-    """What is behind the first equals sign of each text, by what is before it."""
-    return dict(text.split("=", 1) for text in texts)
+    """What follows the first equals sign of each text, by what precedes it.
+
+    Raises InvalidInputError if one name is given two values.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, value = text.split("=", 1)
+        if found.setdefault(name, value) != value:
+            raise InvalidInputError(f"{name} is given twice, as {found[name]!r} and {value!r}.", hint="Give it once.")
+    return found

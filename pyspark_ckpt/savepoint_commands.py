@@ -229,7 +229,7 @@ def _print_restored(done: Restored, *, as_json: bool) -> int:
         ],
     )
     print(f"{size_text(done.copied_bytes)} copied, {size_text(done.rewritten_bytes)} rewritten")
-    print(f"{done.checkpoint} goes on behind batch {done.version - 1} of query {done.query_id}")
+    print(f"{done.checkpoint} goes on after batch {done.version - 1} of query {done.query_id}")
     print(f"with {done.partitions} partitions: start the query with spark.sql.shuffle.partitions={done.partitions}")
     return 0
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark_ckpt.session import shim
@@ -26,6 +27,7 @@ from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.inventory import inventory
 from pyspark_ckpt.state_store.jobs import SMALL_BYTES, CopyHere, LocalProcesses, Progress, RunHere, Runner
+from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.nesting import refuse_nested
 from pyspark_ckpt.state_store.options import Options, parse, settings_of
 from pyspark_ckpt.state_store.query_log import refuse_other_provider
@@ -51,8 +53,8 @@ _LOOK_S = 0.05
 
 
 def savepoint(
-    query_or_checkpoint: StreamingQuery | str,
-    target: str,
+    query_or_checkpoint: StreamingQuery | Location,
+    target: Location,
     *,
     kind: Kind = "native",
     digests: bool = False,
@@ -61,16 +63,16 @@ def savepoint(
     """Take a savepoint of the last committed batch of a query, running or stopped, in the empty folder ``target``.
 
     After return it is complete, durable and self-contained: the folder may be moved, and neither the query nor its
-    clean-up touches it. A query goes on meanwhile. After an error there is none. ``kind``: "native" copies files as
-    they are; "canonical" writes the rows, sorted by hash, into Parquet files, whatever the number of partitions.
-    ``digests``: record one of each state of a native savepoint too, for which all rows are read before and after.
+    clean-up touches it. The query goes on meanwhile. After an error there is no savepoint. ``kind``: "native" copies
+    files as they are; "canonical" writes the rows, sorted by hash, into Parquet files.
+    ``digests``: record a digest of each state of a native savepoint as well; all rows are read before and after.
     ``options``: those of docs/options.md without their prefix, beside those of the active session.
 
     Raises InvalidInputError (no checkpoint, no committed batch, a target that is not empty), StorageError, FormatError.
     """
     if kind not in ("native", "canonical"):
         raise InvalidInputError(f"kind is {kind!r}, not 'native' or 'canonical'.")
-    location = _checkpoint_of(query_or_checkpoint)
+    location, target = _checkpoint_of(query_or_checkpoint), location_text(target, "target")
     given = _options(options, location, target)
     with _job(f"savepoint to {target}", only_copies=kind == "native" and not digests) as (runner, progress):
         return create(location, target, given, runner, progress, written_by=_version(), kind=kind, digests=digests)
@@ -78,7 +80,7 @@ def savepoint(
 
 def stop_with_savepoint(
     query: StreamingQuery,
-    target: str,
+    target: Location,
     *,
     kind: Kind = "native",
     digests: bool = False,
@@ -92,11 +94,16 @@ def stop_with_savepoint(
     ``savepoint``; LifecycleError if the query is not running. A target that is not empty, state of another
     provider and a session without our jar are refused while the query still runs.
     """
+    if not hasattr(query, "isActive"):
+        raise InvalidInputError(
+            f"query is {repr(query)[:200]}, of type {type(query).__name__}, not a running StreamingQuery.",
+            hint="Take a savepoint of a stopped query by savepoint(checkpointLocation, target).",
+        )
     if not query.isActive:
         raise LifecycleError(
             f"Query {query.id} does not run any more.", hint="Take a savepoint of its checkpointLocation."
         )
-    location = _checkpoint_of(query)
+    location, target = _checkpoint_of(query), location_text(target, "target")
     given = _options(options, location, target)
     place, checkpoint = place_of_savepoint(target, given), Checkpoint(location, given)
     refuse_nested(place, checkpoint, "a savepoint")
@@ -108,8 +115,8 @@ def stop_with_savepoint(
 
 
 def restore(
-    savepoint_or_checkpoint: str,
-    checkpoint_location: str,
+    savepoint_or_checkpoint: Location,
+    checkpoint_location: Location,
     *,
     parallelism: int | None = None,
     claim: Literal["no_claim", "claim"] = "no_claim",
@@ -118,7 +125,7 @@ def restore(
     query_id: QueryId = "keep",
     options: Mapping[str, str] | None = None,
 ) -> Restored:
-    """Make the empty ``checkpoint_location`` a checkpoint from which a query goes on behind the savepoint.
+    """Make the empty ``checkpoint_location`` a checkpoint from which a query goes on after the savepoint.
 
     ``parallelism``: the number of partitions of stateful operators from then on, None for the same; start the query
     with spark.sql.shuffle.partitions set to it. ``claim``: "claim" deletes the savepoint once the checkpoint stands;
@@ -133,6 +140,13 @@ def restore(
     """
     if claim not in ("no_claim", "claim"):
         raise InvalidInputError(f"claim is {claim!r}, not 'no_claim' or 'claim'.")
+    if uid_map is not None and not isinstance(uid_map, Mapping):
+        raise InvalidInputError(
+            f"uid_map is {repr(uid_map)[:200]}, of type {type(uid_map).__name__}.",
+            hint="Give new uids by their old ones: {'old': 'new'}.",
+        )
+    savepoint_or_checkpoint = location_text(savepoint_or_checkpoint, "savepoint_or_checkpoint")
+    checkpoint_location = location_text(checkpoint_location, "checkpoint_location")
     given = _options(options, savepoint_or_checkpoint, checkpoint_location)
     request = Request(parallelism, query_id, dict(uid_map or {}), allow_non_restored_state)
     if claim == "claim" and (done := finish_claim(savepoint_or_checkpoint, checkpoint_location, request, given)):
@@ -155,18 +169,20 @@ def restore(
 
 
 def rescale(
-    checkpoint: str,
-    new_checkpoint: str,
+    checkpoint: Location,
+    new_checkpoint: Location,
     parallelism: int,
     *,
     query_id: QueryId = "keep",
     options: Mapping[str, str] | None = None,
 ) -> Restored:
-    """Make the empty ``new_checkpoint`` what the ``checkpoint`` of a stopped query is, with so many partitions.
+    """Copy the ``checkpoint`` of a stopped query into the empty ``new_checkpoint``, with so many partitions.
 
     As ``restore``, without a savepoint; the old checkpoint stays as it is. State that is apart from its checkpoint
     (option ``remote``) is in a folder of the query's id: give another ``remote``, or a new id. Raises as ``restore``.
     """
+    checkpoint = location_text(checkpoint, "checkpoint")
+    new_checkpoint = location_text(new_checkpoint, "new_checkpoint")
     given = _options(options, checkpoint, new_checkpoint)
     source = Checkpoint(checkpoint, given)
     with pinned(source) as newest:
@@ -232,9 +248,9 @@ def _options(given: Mapping[str, str] | None, *locations: str) -> Options:
     return replace(options, s3a=settings)
 
 
-def _checkpoint_of(query: StreamingQuery | str) -> str:
-    if isinstance(query, str):
-        return query
+def _checkpoint_of(query: StreamingQuery | Location) -> str:
+    if isinstance(query, (str, PathLike)) or not hasattr(query, "runId"):
+        return location_text(query, "query_or_checkpoint")
     return str(_execution(query).resolvedCheckpointRoot())
 
 
@@ -249,7 +265,7 @@ def _execution(query: StreamingQuery) -> Any:  # noqa: ANN401 - an object of the
 
 
 def _finish(query: StreamingQuery, timeout_s: float) -> None:
-    """Have the query end behind the batch that runs."""
+    """Have the query end after the batch that runs."""
     from pyspark import SparkContext  # noqa: PLC0415 - see the docstring of the package
 
     execution = _execution(query)
@@ -263,7 +279,7 @@ def _finish(query: StreamingQuery, timeout_s: float) -> None:
 
 
 def _waits_for_trigger(thread: Any) -> bool:  # noqa: ANN401 - an object of the JVM
-    """Whether a query's thread is between two batches, where it may wait for long; else it ends behind its batch."""
+    """Whether a query's thread is between two batches, where it may wait for long; else it ends after its batch."""
     calls = [(frame.getClassName().rpartition(".")[2], frame.getMethodName()) for frame in thread.getStackTrace()]
     return (("SystemClock", "waitTillTime"), ("ProcessingTimeExecutor", "execute")) in pairwise(calls)
 

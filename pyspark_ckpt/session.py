@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, NotFoundError
 from pyspark_ckpt.state_store.names import PROVIDER_CLASS, PROVIDER_CONF
-from pyspark_ckpt.state_store.options import PREFIX, parse
+from pyspark_ckpt.state_store.options import PREFIX, jvm_text, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,8 +41,9 @@ def spark_conf(**options: str | float) -> dict[str, str]:
     ``spark.sql.streaming.stateStore.ckpt.memoryLimit``. Raises InvalidInputError for an unknown option or
     a bad value, NotFoundError where the jar was never built.
     """
-    given = {PREFIX + _camel_case(name): _text(value) for name, value in options.items()}
-    parse(given)
+    keys = {_camel_case(name): _text(value) for name, value in options.items()}
+    parse(keys)
+    given = {PREFIX + key: jvm_text(key, text) for key, text in keys.items()}
     return {_JARS: jar_path(), PROVIDER_CONF: PROVIDER_CLASS, _CHECKPOINT_FORMAT: "2", **given}
 
 

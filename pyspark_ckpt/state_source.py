@@ -96,7 +96,14 @@ def opened(options: Mapping[str, str], known: StoredState | None = None) -> Stat
         raise InvalidInputError(f"Option includeExpired of {NAME} is {include_expired!r}, not true or false.")
     wanted = Selection(own["uid"], _number("operator", own["operator"]), own["store"], own["state"])
     version = _number("version", own["version"])
-    checkpoint = state_at(own["path"], parse(_store_options(given)))
+    of_store = _store_options(given)
+    if unknown := [name for name in of_store if name not in table()]:
+        raise InvalidInputError(
+            f"There is no option {unknown[0]} of {NAME}.",
+            hint=f"Its own options are {', '.join(_OWN)}; options of the store, such as s3Endpoint, are in "
+            "docs/options.md.",
+        )
+    checkpoint = state_at(own["path"], parse(of_store))
     return StateReader(checkpoint, wanted, version, include_expired=_TRUTH[include_expired], known=known)
 
 

@@ -30,5 +30,5 @@ def clock_ms(checkpoint: BlobPlace, version: int, clock: str) -> int:
         ) from problem
     entry = decoded(lines[1] if len(lines) > 1 else b"", _Entry, where)
     if clock not in {"event", "processing"}:
-        raise FormatError(f"The clock of a time to live is stored as {clock!r}, which is none.")
+        raise FormatError(f"The clock of a time to live is stored as {clock!r}, which is not a clock.")
     return entry.batchWatermarkMs if clock == "event" else entry.batchTimestampMs

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.operators.columns import python_values
-from pyspark_ckpt.operators.conversions import WRONG_VALUE
 from pyspark_ckpt.operators.evolution import EvolvedCodec, Schemas, schemas_of
 from pyspark_ckpt.operators.list_columns import SEQUENCE
 from pyspark_ckpt.operators.spark_hash import SparkHash
@@ -22,7 +21,7 @@ from pyspark_ckpt.operators.ttl import unstamped
 from pyspark_ckpt.operators.type_names import arrow_type_named
 from pyspark_ckpt.operators.value_types import arrow_type, hashable
 from pyspark_ckpt.reading.decoded import Decoded, StateCodec, StoredRow, Wanted, struct_column
-from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.meta import Descriptor, TimeToLive
 
 INSTANTS = pa.timestamp("us", "UTC")
@@ -47,7 +46,7 @@ class _KeyedRows:
         self._whose = whose
         schema = descriptor.key_schema
         if not isinstance(schema, dict) or not all(isinstance(kind, str) for kind in schema.values()):
-            raise FormatError(f"The key of {whose} is stored as {str(schema)[:200]!r}, which is none.")
+            raise FormatError(f"The key type of {whose} is stored as {str(schema)[:200]!r}, which cannot be a key.")
         self.key_fields = [pa.field(name, arrow_type_named(kind)) for name, kind in schema.items()]
         self._kinds = [field.type for field in self.key_fields]
         self._keys = KeyCodec(self._kinds, f"a key of {whose}")
@@ -59,14 +58,8 @@ class _KeyedRows:
 
     def wanted(self, key: Sequence[Any]) -> Wanted:
         """See StateCodec."""
-        try:
-            encoded = self._keys.encode(key)
-            return Wanted(SparkHash(self._kinds)(key), encoded, tuple(key), encoded)
-        except WRONG_VALUE as problem:
-            kinds = ", ".join(map(str, self._kinds))
-            raise InvalidInputError(
-                f"{self._whose} has keys of type {kinds}, and {key!r} is none: {problem}"
-            ) from problem
+        encoded = self._keys.encode(key)
+        return Wanted(SparkHash(self._kinds)(key), encoded, tuple(key), encoded)
 
     def has_key(self, row: Any, wanted: Wanted) -> bool:  # noqa: ANN401 - see StateCodec
         """See StateCodec."""
@@ -140,7 +133,7 @@ class KeyedValues(_KeyedRows):
         size = SEQUENCE.size if self._kind == LISTS else 0
         damaged = next((entry for entry in entries if len(entry) != size), None)
         if damaged is not None:
-            raise FormatError(f"{self._whose} has {damaged[:32].hex()!r} behind a key, where {size} bytes must be.")
+            raise FormatError(f"{self._whose} has {damaged[:32].hex()!r} after a key, where {size} bytes must be.")
         return [pa.array([SEQUENCE.unpack(entry)[0] for entry in entries], pa.int64())] if size else []
 
 

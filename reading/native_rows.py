@@ -86,7 +86,7 @@ class NativeRows:
             keys = struct_column(self.key_fields, self._decode_keys([row.key for row in rows]), len(rows))
             columns = _unsafe_columns(self._value_fields, values)
         except (ValueError, IndexError, OverflowError, struct.error, pa.ArrowException) as problem:
-            raise FormatError(f"{self._whose} has a row that is none of its types: {problem}.") from problem
+            raise FormatError(f"{self._whose} has a row that does not fit its types: {problem}.") from problem
         positions = np.repeat(np.arange(len(rows)), counts)
         if self._is_multiple:
             keys = keys.take(pa.array(positions))
@@ -96,7 +96,7 @@ class NativeRows:
         """See StateCodec."""
         if "__COLLATIONS" in repr(self._schema_of_keys):
             raise InvalidInputError(
-                f"{self._whose} has keys with a collation, whose hash is known to Spark alone.",
+                f"{self._whose} has keys with a collation, whose hash only Spark can compute.",
                 hint="Read the state and filter it.",
             )
         placing = [key[n] for n in self._placing] if len(key) == len(self.key_fields) else list(key)
@@ -163,7 +163,9 @@ def _encoder(stored: Any, whose: str) -> _Encoder:  # noqa: ANN401 - JSON
     try:
         return msgspec.convert(stored, _Encoder)
     except DAMAGE as problem:
-        raise FormatError(f"The key encoder of {whose} is stored as {repr(stored)[:200]}, which is none.") from problem
+        raise FormatError(
+            f"The key encoder of {whose} is stored as {repr(stored)[:200]}, which is not an encoder."
+        ) from problem
 
 
 def _key_fields(schema: Any, encoder: _Encoder, whose: str) -> list[pa.Field]:  # noqa: ANN401 - JSON

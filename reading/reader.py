@@ -29,6 +29,7 @@ from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.keys import hash_of
+from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.meta import State
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.store_version import THREADS
@@ -43,7 +44,7 @@ BATCH_BYTES = 4 << 20
 
 
 def open_state(
-    path: str,
+    path: Location,
     *,
     uid: str | None = None,
     operator: int | None = None,
@@ -63,7 +64,14 @@ def open_state(
 
     Raises InvalidInputError if this is no checkpoint, or if the version is not there: it says which are; StorageError.
     """
-    found = state_at(path, parse(options or {}))
+    if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
+        raise InvalidInputError(f"version is {version!r}, of type {type(version).__name__}.", hint="Give an integer.")
+    if options is not None and not isinstance(options, Mapping):
+        raise InvalidInputError(
+            f"options are {repr(options)[:200]}, of type {type(options).__name__}.",
+            hint="Give values by names: {'s3Region': 'eu-north-1'}.",
+        )
+    found = state_at(location_text(path, "path"), parse(options or {}))
     return StateReader(found, Selection(uid, operator, store, state), version, include_expired=include_expired)
 
 

@@ -141,7 +141,7 @@ class Checkpoint:
             there = f"the newest committed one is {newest}" if newest else "no batch is committed yet"
             raise InvalidInputError(
                 f"{self.place.url} has no version {version}: {there}.",
-                hint="Batch N makes version N + 1, and it is one when the batch is committed.",
+                hint="Batch N makes version N + 1 when it is committed.",
             )
 
     def operators(self) -> list[Operator]:

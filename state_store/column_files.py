@@ -118,7 +118,7 @@ class ColumnFiles:
             on_damage(copy, problem)
         except (CkptError, OSError) as problem:
             if copy.database is not None:  # else it was closed meanwhile
-                log.warning("no column files are written for %s behind this commit: %s", copy.db, problem)
+                log.warning("no column files are written for %s after this commit: %s", copy.db, problem)
         finally:
             if not copy.db.exists():
                 shutil.rmtree(folder, ignore_errors=True)

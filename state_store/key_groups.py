@@ -40,7 +40,7 @@ def max_parallelism_of(descriptor: Descriptor, what: str) -> int | None:
     """The number of key groups of the state ``what`` of a keyed operator; None of Spark's own. Raises FormatError."""
     groups = descriptor.encoder.get("max_parallelism")
     if groups is not None and not (isinstance(groups, int) and 0 < groups <= MAX_PARALLELISM):
-        raise FormatError(f"{what} is stored with the max_parallelism {groups!r}, which is none.")
+        raise FormatError(f"{what} is stored with the max_parallelism {groups!r}, which is not a number of key groups.")
     return groups
 
 

@@ -56,7 +56,7 @@ class Marker(NamedTuple):
         """Read the value of a marker row. Raises FormatError when it is none."""
         identity = value[_VERSION.size :].decode("ascii", errors="replace")
         if len(value) <= _VERSION.size or not is_id(identity):
-            raise FormatError(f"A version marker row has the value {value[:64]!r}, which is none.")
+            raise FormatError(f"A version marker row has the value {value[:64]!r}, which is not a marker.")
         return cls(_VERSION.unpack_from(value)[0], identity)
 
     def __str__(self) -> str:

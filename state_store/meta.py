@@ -161,7 +161,7 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if known is None:
             used, most = (self.keyed_counter, LAST_KEYED_COUNTER) if keyed else (self.counter, LAST_COUNTER)
             if used + FIRST_KEYED_COUNTER * keyed > most - 1:
-                raise InvalidInputError(f"State {name!r}: this store has had {used} states; there are no more.")
+                raise InvalidInputError(f"State {name!r}: this store has had {used} states, which is the limit.")
             number = state_number(used + 1 + (FIRST_KEYED_COUNTER - 1) * keyed, ordered=descriptor.ordered)
             states = (*self.states, State(number, name, 0, descriptor))
             counter = {"keyed_counter" if keyed else "counter": used + 1}

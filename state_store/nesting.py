@@ -27,12 +27,12 @@ def refuse_nested(place: BlobPlace, checkpoint: Checkpoint, what: str) -> None:
     for url in (checkpoint.place.url, *_roots_of_state(checkpoint)):
         if is_within(place, url):
             raise InvalidInputError(
-                f"{place.url} is inside of {url}, which is the query's own: {what} would be a part of what it is of.",
+                f"{place.url} is inside of {url}, which belongs to the query: {what} cannot be a part of its query.",
                 hint="Name a new folder elsewhere, such as one beside the checkpoint.",
             )
     if is_within(checkpoint.place, place.url):
         raise InvalidInputError(
-            f"{checkpoint.place.url} is inside of {place.url}: {what} would hold the checkpoint that it is of.",
+            f"{checkpoint.place.url} is inside of {place.url}: {what} cannot contain its own checkpoint.",
             hint="Name a new folder elsewhere, such as one beside the checkpoint.",
         )
 

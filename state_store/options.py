@@ -128,6 +128,22 @@ def parse(settings: Mapping[str, str]) -> Options:
     )
 
 
+def jvm_text(key: str, text: str) -> str:
+    """A value that ``parse`` takes, as the JVM reads it: without spaces, and values of a list in their own case.
+
+    Raises InvalidInputError for a fraction of a unit, which the JVM does not read.
+    """
+    row = table()[key]
+    if row.values:
+        return next(allowed for allowed in row.values if allowed.lower() == text.strip().lower())
+    if row.type == "string":
+        return text
+    written = re.sub(r"\.0+(?=\D|$)", "", "".join(text.split()))
+    if "." in written:
+        raise _bad(key, text, "it must be a whole number of units, such as 90s instead of 1.5m")
+    return written
+
+
 def _unknown(key: str) -> InvalidInputError:
     near = difflib.get_close_matches(key, list(table()), n=1)
     meant = f" Did you mean {PREFIX}{near[0]}?" if near else ""

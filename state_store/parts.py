@@ -95,7 +95,7 @@ def close_parts(staging: Path, tuning: Tuning) -> list[Part]:
     known = {part.log for part in parts}.union(*(part.files for part in closed))
     for path in sorted(staging.iterdir()):
         if path.name.startswith(SESSIONS) and path.suffix in _STAGED and path.name not in known:
-            raise FormatError(f"{path} is staged, and the part of its session is missing, or says nothing of it.")
+            raise FormatError(f"{path} is staged, and the part of its session is missing or does not list it.")
     return closed
 
 

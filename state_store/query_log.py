@@ -66,7 +66,7 @@ def log_names(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
     missing = sorted(wanted - found)
     if missing:
         raise NotFoundError(
-            f"{checkpoint.url}/{missing[0]} is missing, without which no query goes on behind batch {batch}.",
+            f"{checkpoint.url}/{missing[0]} is missing, and no query can go on after batch {batch} without it.",
             hint="A query that runs keeps the logs of spark.sql.streaming.minBatchesToRetain batches: raise it. "
             "If it has stopped, restore the file from a backup.",
         )

@@ -226,7 +226,7 @@ class Restoration:
     def _check(self) -> None:
         if is_within(self.place, self._source.place.url):
             raise InvalidInputError(
-                f"{self.place.url} is inside of {self._source.place.url}, which is to stay as it is.",
+                f"{self.place.url} is inside of {self._source.place.url}, which must stay as it is.",
                 hint="Name a new folder elsewhere.",
             )
         if self._request.query_id not in ("keep", "new"):
@@ -243,7 +243,7 @@ class Restoration:
         unknown = sorted(set(self._request.uid_map) - set(known))
         if unknown and not self._request.allow_non_restored_state:
             raise InvalidInputError(
-                f"uid_map renames {unknown}, and there is state of the uids {known} alone.",
+                f"uid_map renames {unknown}, and there is state of the uids {known} only.",
                 hint="Correct the uid_map, or allow state that is not restored.",
             )
         for operator in self._operators:

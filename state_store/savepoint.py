@@ -117,7 +117,7 @@ class SavepointInfo(msgspec.Struct, frozen=True):
         if len({each.number for each in self.operators}) < len(self.operators):
             raise ValueError("two of its operators have one number")
         if any(each.layout not in {layout.value for layout in Layout} for each in self.operators):
-            raise ValueError("the layout of an operator is none")
+            raise ValueError("the layout of an operator is not known")
 
     @property
     def size_bytes(self) -> int:
@@ -264,10 +264,8 @@ def read_info(place: BlobPlace) -> SavepointInfo:
                 "and take another one."
             )
         else:
-            hint = "Name a savepoint; of the checkpoint of a stopped query, rescale makes another one."
-        raise InvalidInputError(
-            f"{place.url} is no savepoint: it has no {NAME}, which is written last.", hint=hint
-        ) from problem
+            hint = "Name the folder of a savepoint. To copy the checkpoint of a stopped query, use rescale."
+        raise InvalidInputError(f"{place.url} is no savepoint: it has no {NAME}.", hint=hint) from problem
 
 
 def _info(place: BlobPlace, name: str) -> SavepointInfo:

@@ -45,7 +45,7 @@ def delete(location: str, options: Options) -> int:
     if not any(blob.name in _MARKS for blob in blobs):
         raise InvalidInputError(
             f"{place.url} is no savepoint: nothing was deleted.",
-            hint="A checkpoint is deleted by its owner's own means.",
+            hint="Name the folder of a savepoint. The folder of a checkpoint is not deleted by this command.",
         )
     own = refuse_others(place, blobs)
     was_marked = any(blob.name == UNFINISHED for blob in blobs)
@@ -62,7 +62,8 @@ def delete(location: str, options: Options) -> int:
     left = [blob.name for blob in place.walk() if blob.name != UNFINISHED]
     if left:
         raise ConflictError(
-            f"{place.url}: {left[0]} was written while the savepoint was deleted, which is gone; that one is left.",
+            f"{place.url}: {left[0]} was written while the savepoint was deleted. The savepoint is gone, and this "
+            "object is left.",
             hint="Stop the query that was started there, and restore another savepoint.",
         )
     place.discard_unfinished(_ANY_AGE)

@@ -252,7 +252,9 @@ class Stores:
         """
         store = handle.store
         if not 1 <= first <= last:
-            raise InvalidInputError(f"{store.identity}: versions {first} to {last} are none that change anything.")
+            raise InvalidInputError(
+                f"{store.identity}: versions {first} to {last} are not a range of versions that change anything."
+            )
         commit = store.decisions.commit_of(handle.caller, last, commit_id)
         steps = steps_to(commit, first, Lineage.read(store.place), str(store.identity))
         folder = self.local_dir / "staging" / f"changes-{secrets.token_hex(8)}"

@@ -69,3 +69,19 @@ def test_missing_credentials_do_not_speak_of_executors(
         assert done.returncode == 1
         assert "Give this process, on " in done.stderr
         assert "executor" not in done.stderr
+
+
+def test_a_name_that_is_given_two_values_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved, target = str(tmp_path / "saved"), str(tmp_path / "new")
+    assert cli.main(["savepoint", "restore", saved, target, "--uid", "a=b", "--uid", "a=c"]) == 2
+    assert "a is given twice, as 'b' and 'c'" in capsys.readouterr().err
+    assert cli.main(["checkpoint", "list", saved, "-o", "placeTimeout=1", "-o", "placeTimeout=2"]) == 2
+    assert "placeTimeout is given twice, as '1' and '2'" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("command", [["checkpoint", "list"], ["checkpoint", "verify"]])
+def test_a_file_is_no_checkpoint(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert cli.main([*command, str(tmp_path / "file")]) == 2
+    assert f"{tmp_path}/file is no " in capsys.readouterr().err

@@ -109,6 +109,24 @@ def test_configure_keeps_jars_when_spark_defaults_name_them(
     assert pyspark_ckpt.configure(builder)._options["spark.jars"] == f"a.jar,{JAR}"
 
 
+def test_options_are_written_as_the_jvm_reads_them() -> None:
+    given: dict[str, str | float] = {"compression": "ZSTD", "log_level": " debug", "worker_memory": "2 m"}
+    conf = pyspark_ckpt.spark_conf(**given, place_timeout=90.0, start_timeout="2 min", local_dir="/a folder")
+    prefix = "spark.sql.streaming.stateStore.ckpt."
+    assert {key.removeprefix(prefix): value for key, value in conf.items() if key.startswith(prefix)} == {
+        "compression": "zstd",
+        "logLevel": "DEBUG",
+        "workerMemory": "2m",
+        "placeTimeout": "90",
+        "startTimeout": "2min",
+        "localDir": "/a folder",
+    }
+    refused = r"placeTimeout has the value '1\.5m?': it must be a whole number"
+    for value in ("1.5m", 1.5):
+        with pytest.raises(errors.InvalidInputError, match=refused):
+            pyspark_ckpt.spark_conf(place_timeout=value)
+
+
 def test_options_become_spark_confs_when_given_in_snake_case(builder: SparkSession.Builder) -> None:
     pyspark_ckpt.configure(builder, memory_limit="1g", snapshot_every_versions=5)
     assert builder._options[PREFIX + "ckpt.memoryLimit"] == "1g"

@@ -34,11 +34,11 @@ SEEDS = (1, 2)
 
 
 def _programs() -> dict[str, Any]:
-    """What the page on keyed state defines of carts."""
+    """What the page on keyed state defines of carts and of totals."""
     text = (DOCS / "keyed-state.md").read_text(encoding="utf-8")
     found: dict[str, Any] = {"__name__": "page", "ckpt": ckpt, "np": np, "pa": pa, "pc": pc, "timedelta": timedelta}
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        if "Carts" in block:
+        if "Carts" in block or "class Totals" in block:
             exec(compile(block, "keyed-state.md", "exec"), found)  # noqa: S102 - what users copy is what is tested
     return found
 
@@ -115,6 +115,26 @@ def test_carts_come_to_the_same_for_every_cut(program: str, seed: int, spark: Sp
 
     for name, batches in _cuts(rows, seed).items():
         assert _play(spark, query, "user string, item string, at timestamp", batches, tmp_path / name) == wanted, name
+
+
+def test_totals_come_to_the_same_for_every_cut_with_amounts_that_are_null(spark: SparkSession, tmp_path: Path) -> None:
+    random = Random(3)
+    rows = [(random.choice(["a", "b", None]), random.choice([None, 1, -5, 1 << 60])) for _ in range(30)]
+    wanted = {
+        user: (len(own), sum(own)) for user in ("a", "b", None) if (own := [n or 0 for u, n in rows if u == user])
+    }
+    assert any(amount is None for _, amount in rows)
+
+    def query(frames: Sequence[DataFrame]) -> DataFrame:
+        return ckpt.keyed(frames[0], "user", uid="it").process(_programs()["Totals"](), "user string, n long, sum long")
+
+    for name, batches in _cuts(rows, 3).items():
+        source = Source("user string, amount long", tuple(batches))
+        case = Case(query, (source,), output_mode="update")
+        write_inputs(case, tmp_path / name, 0, len(batches))
+        found: list[Any] = []
+        run(OURS.session(spark), case, tmp_path / name, lambda frame, _, to=found: to.extend(frame.collect()))  # type: ignore[misc]
+        assert {user: (n, total) for user, n, total in found} == wanted, name
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -196,6 +196,9 @@ def test_a_state_of_another_type_than_the_checkpoint_has_is_refused_before_the_f
         ({"uid": "a/b"}, "give a uid"),
         ({"max_parallelism": 0}, "max_parallelism is 0"),
         ({"max_parallelism": 32769}, "max_parallelism is 32769"),
+        ({"max_parallelism": 2.5}, "max_parallelism is 2.5, not an integer"),
+        ({"max_parallelism": "8"}, "max_parallelism is '8', not an integer"),
+        ({"max_parallelism": True}, "max_parallelism is True, not an integer"),
     ],
 )
 def test_bad_arguments_are_refused_by_name(
@@ -227,6 +230,8 @@ def test_a_name_is_looked_up_as_spark_does(spark: SparkSession, tmp_path: Path) 
     [
         ("user int, rows bigint, total", "update", "which Spark cannot read"),
         ("bigint", "update", "give columns"),
+        ("", "update", "the output has no columns: give some"),
+        ("user int, user int", "update", "the output has several columns 'user'"),
         (TOTALS, "complete", "mode is 'complete'"),
     ],
 )
@@ -243,6 +248,9 @@ def test_types_of_states_are_refused_by_the_states_name(spark: SparkSession, tmp
     class Wrong(Totals):
         wrong = ckpt.ValueState("wrong", "varint")
 
+    class Default(Totals):
+        wrong = ckpt.ValueState("wrong", "bigint", default=0.0)
+
     class Twice(Totals):
         other = ckpt.ListState("rows", "bigint")
 
@@ -250,6 +258,8 @@ def test_types_of_states_are_refused_by_the_states_name(spark: SparkSession, tmp
     stream = ckpt.keyed(EVENTS.stream(spark, tmp_path / "in"), "user", uid="it")
     with pytest.raises(InvalidInputError, match="the value of state 'wrong' has the type 'varint'"):
         stream.process(Wrong(), TOTALS)
+    with pytest.raises(InvalidInputError, match=r"the default of state 'wrong' is 0\.0 \(float\).* of type int64"):
+        stream.process(Default(), TOTALS)
     with pytest.raises(InvalidInputError, match="more than one state with the name 'rows'"):
         stream.process(Twice(), TOTALS)
 
@@ -274,9 +284,18 @@ def test_keys_that_spark_cannot_group_by_are_refused_by_name(spark: SparkSession
             ckpt.keyed(frame, name, uid="it").process(Totals(), TOTALS)
 
 
+def test_a_column_of_a_reserved_name_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    frame = EVENTS.stream(spark, tmp_path / "in").withColumnRenamed("word", "__ckpt_hash")
+    with pytest.raises(InvalidInputError, match=r"column '__ckpt_hash' is reserved\. Rename the column"):
+        ckpt.keyed(frame, "user", uid="it").process(Totals(), TOTALS)
+
+
 def test_a_frame_that_is_no_stream_is_refused(spark: SparkSession) -> None:
     with pytest.raises(InvalidInputError, match="no stream"):
         ckpt.keyed(spark.range(1), "id", uid="it")
+    with pytest.raises(InvalidInputError, match=r"keyed\(uid='it'\): list is not a DataFrame of Spark"):
+        ckpt.keyed([1], "id", uid="it")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

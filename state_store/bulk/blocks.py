@@ -132,7 +132,7 @@ def _walked(data: Bytes, at: Integers, ends: Integers, what: str) -> tuple[Integ
         _, own, size, key_at = _headers(data, at)
         at = key_at + own + size
         if (at > ends).any():
-            raise FormatError(f"{what} is damaged: an entry ends behind its block.")
+            raise FormatError(f"{what} is damaged: an entry ends after its block.")
         goes_on = at < ends
         if not goes_on.all():
             run, at, ends = run[goes_on], at[goes_on], ends[goes_on]

@@ -22,7 +22,7 @@ from pyspark_ckpt.operators import (
     VectorProcessor,
 )
 from pyspark_ckpt.operators.declared_states import DeclaredStates
-from pyspark_ckpt.operators.one_key_calls import ONE_KEY_CALLS
+from pyspark_ckpt.operators.one_key_calls import MANY_KEY_CALLS, ONE_KEY_CALLS
 from pyspark_ckpt.operators.plan import ProcessorState
 from pyspark_ckpt.operators.processors import states_of
 from pyspark_ckpt.operators.states import Declared
@@ -93,6 +93,8 @@ def _calls() -> list[tuple[str, str]]:
     return found
 
 
+KINDS: dict[str, Any] = {attribute: type(state) for attribute, state in states_of(Single()).items()}
+
 ARGUMENTS: dict[tuple[str, str], tuple[Any, ...]] = {
     ("map", "put"): ("a", 1),
     ("map", "put_all"): ({"a": 1},),
@@ -123,6 +125,42 @@ def test_a_call_for_one_key_is_refused_with_what_to_call_instead_where_there_are
     assert list(inspect.signature(getattr(kind, many)).parameters)[1] == "keys", "there is such a call"
     batch.stage()
     assert {state["rows"] for state in states_lab.commit(batch)["states"]} == {0}
+
+
+@pytest.mark.parametrize(
+    ("attribute", "call"), [(each, call) for each, kind in KINDS.items() for call in MANY_KEY_CALLS[kind]]
+)
+def test_a_call_for_many_keys_is_refused_with_what_to_call_instead_where_there_is_one(
+    attribute: str, call: str, states_lab: SessionLab
+) -> None:
+    batch, _ = states_lab.begin()
+    batch.at("a")
+    state, kind = getattr(_bound(Single(), batch), attribute), KINDS[attribute]
+    message = rf"{kind.__name__} '{state.name}' of keyed operator 'it': {call}\(\) is for many keys"
+    with pytest.raises(InvalidInputError, match=message) as refused:
+        getattr(state, call)()
+    assert refused.value.hint == f"Call {MANY_KEY_CALLS[kind][call]}."
+    assert all(hasattr(kind, each.partition("(")[0]) for each in MANY_KEY_CALLS[kind][call].split(" or "))
+    batch.abort()
+
+
+def test_every_call_for_many_keys_has_one_for_the_current_key() -> None:
+    for kind in KINDS.values():
+        functions = dict(inspect.getmembers(kind, inspect.isfunction))
+        of_keys = {
+            name for name, each in functions.items() if list(inspect.signature(each).parameters)[1:2] == ["keys"]
+        }
+        assert of_keys == set(MANY_KEY_CALLS[kind])
+
+
+def test_a_state_is_no_truth_value(states_lab: SessionLab) -> None:
+    batch, _ = states_lab.begin()
+    batch.at("a")
+    for attribute in KINDS:
+        state = getattr(_bound(Single(), batch), attribute)
+        with pytest.raises(InvalidInputError, match=f"State '{state.name}' is used as a truth value"):
+            bool(state)
+    batch.abort()
 
 
 @pytest.mark.parametrize(("attribute", "call"), _calls())

@@ -29,7 +29,7 @@ from pyspark_ckpt.operators import (
 )
 from pyspark_ckpt.operators.declared_states import DeclaredStates
 from pyspark_ckpt.operators.plan import Operator, ProcessorState
-from pyspark_ckpt.operators.processors import declared_in
+from pyspark_ckpt.operators.processors import declared_in, states_of
 from pyspark_ckpt.operators.runs import Work
 from pyspark_ckpt.operators.state_rows import Position
 from pyspark_ckpt.operators.states import Declared
@@ -308,3 +308,17 @@ def test_a_vector_processor_is_told_the_call_for_many_keys() -> None:
     with pytest.raises(InvalidInputError) as problem:
         Columns().n = 5
     assert "self.n.put(keys, values)" in problem.value.hint
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        (All, "The processor is the class All. Give an instance: All()"),
+        (lambda *_: None, "of type function. Give an instance of a class that derives from KeyedProcessor"),
+        (object(), "of type object. Give an instance of a class"),
+        (None, "The processor is None, of type NoneType. Give an instance"),
+    ],
+)
+def test_what_is_not_a_processor_is_refused_by_what_it_is(given: Any, refused: str) -> None:  # noqa: ANN401
+    with pytest.raises(InvalidInputError, match=re.escape(refused)):
+        states_of(given)

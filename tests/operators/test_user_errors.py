@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -185,3 +186,11 @@ HIDDEN = type("Hidden", (), {"__repr__": lambda _: 1 / 0})()
 @pytest.mark.parametrize("key", ["x" * 5000, ("x" * 5000, 1), HIDDEN, None, b"\0"])
 def test_a_key_is_shown_shortened(key: object) -> None:
     assert len(shown(key)) < 250
+
+
+def test_an_exit_says_where_it_was_called() -> None:
+    with (
+        pytest.raises(ProcessorError, match=r"It.process\(\) failed for partition 3, batch 17: SystemExit: 3"),
+        located("It.process()", WHERE),
+    ):
+        sys.exit(3)

@@ -11,6 +11,7 @@ import pytest
 
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.cli import main
+from pyspark_ckpt.reading import open_state
 from pyspark_ckpt.state_store.blobs import LocalPlace, place_at
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError
 from pyspark_ckpt.state_store.nesting import is_within
@@ -59,6 +60,40 @@ def test_nothing_is_deleted_with_a_savepoint_that_is_not_of_it(inside: str, quic
             act()
     assert files(saved) == before
     assert files(quick_path / "restored") == {}
+
+
+def test_locations_may_be_path_objects(quick_path: Path) -> None:
+    query = written(quick_path / "query", 2, operators=(2,), batches=1)
+    savepoints.savepoint(Path(query.location), quick_path / "taken")
+    assert savepoints.restore(quick_path / "taken", quick_path / "restored", parallelism=3).partitions == 3
+    assert savepoints.rescale(quick_path / "restored", quick_path / "rescaled", 1).partitions == 1
+    with open_state(quick_path / "rescaled") as state:
+        assert state.version == 1
+
+
+UNTYPED: Any = savepoints
+UNTYPED_READER: Any = open_state
+
+
+@pytest.mark.parametrize(
+    ("act", "problem"),
+    [
+        (lambda: UNTYPED.savepoint(None, "/to"), "query_or_checkpoint is None, of type NoneType"),
+        (lambda: UNTYPED.savepoint("", "/to"), "query_or_checkpoint is '', of type str"),
+        (lambda: UNTYPED.savepoint("/from", 5), "target is 5, of type int"),
+        (lambda: UNTYPED.stop_with_savepoint("/from", "/to"), "query is '/from', of type str, not a running"),
+        (lambda: UNTYPED.restore(b"/from", "/to"), "savepoint_or_checkpoint is b'/from', of type bytes"),
+        (lambda: UNTYPED.restore("/from", None), "checkpoint_location is None"),
+        (lambda: UNTYPED.restore("/from", "/to", uid_map=["a"]), r"uid_map is \['a'\], of type list"),
+        (lambda: UNTYPED.rescale("/from", None, 3), "new_checkpoint is None"),
+        (lambda: UNTYPED_READER("/from", version="3"), "version is '3', of type str"),
+        (lambda: UNTYPED_READER("/from", options=["x"]), r"options are \['x'\], of type list"),
+        (lambda: UNTYPED_READER(None), "path is None, of type NoneType. Give a path or a URL."),
+    ],
+)
+def test_what_is_no_location_is_refused_by_name(act: Callable[[], object], problem: str) -> None:
+    with pytest.raises(InvalidInputError, match=problem):
+        act()
 
 
 def test_a_target_that_is_not_empty_stays_as_it_is(quick_path: Path) -> None:

@@ -1,0 +1,20 @@
+"""Locations as callers of the Python functions give them: text, or a path object."""
+
+from __future__ import annotations
+
+import os
+from typing import TypeAlias
+
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+Location: TypeAlias = str | os.PathLike[str]
+
+
+def location_text(given: object, what: str) -> str:
+    """The path or URL that is given for ``what``. Raises InvalidInputError for anything else, and for empty text."""
+    text = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if not isinstance(text, str) or not text:
+        raise InvalidInputError(
+            f"{what} is {repr(given)[:200]}, of type {type(given).__name__}.", hint="Give a path or a URL."
+        )
+    return text
