@@ -245,7 +245,7 @@ def _are_living(rows: NDArray[np.void]) -> bool:
 def _damage(key: bytes, value: bytes) -> FormatError:
     return FormatError(
         f"The expiry index of a list has {value[:SHOWN_BYTES].hex()!r} under {key[:SHOWN_BYTES].hex()!r}, "
-        "which is neither an element nor a span."
+        "which is no element and no span."
     )
 
 

@@ -108,7 +108,7 @@ class KeyCodec:
     def _damage(self, stored: bytes, at: int, problem: object) -> FormatError:
         shown = stored[at : at + SHOWN_BYTES].hex() + ("..." if len(stored) > at + SHOWN_BYTES else "")
         kinds = ", ".join(map(str, self._told))
-        return FormatError(f"{self._what} is stored as {shown!r}, which is not valid for type {kinds}: {problem}.")
+        return FormatError(f"{self._what} is stored as {shown!r}, which is none of type {kinds}: {problem}.")
 
     def encode_columns(self, columns: Sequence[pa.Array]) -> list[bytes]:
         """The bytes of all keys of some columns; no Python loop where all have a fixed width."""

@@ -90,7 +90,7 @@ class ValueCodec(ABC):
     def _damage(self, stored: bytes, problem: object) -> FormatError:
         shown = stored[:SHOWN_BYTES].hex() + ("..." if len(stored) > SHOWN_BYTES else "")
         return FormatError(
-            f"A stored value of {self._whose}, {shown!r}, is not valid for type {self._told}: {problem}."
+            f"A stored value of {self._whose}, {shown!r}, is none of type {self._told}: {problem}."
         )
 
     def _unheld(self, problem: BeyondPythonError) -> InvalidInputError:
