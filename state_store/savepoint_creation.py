@@ -12,11 +12,10 @@ from threading import Event, Thread
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, with_patience
 from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
-from pyspark_ckpt.state_store.blobs.patience import asked_now
 from pyspark_ckpt.state_store.canonical import SavedRows, export
 from pyspark_ckpt.state_store.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.digests import Digest, Digests, combined, require_equal
-from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.inventory import OperatorVersion, inventory
 from pyspark_ckpt.state_store.jobs import Progress, Runner
 from pyspark_ckpt.state_store.json_objects import seal
@@ -44,6 +43,8 @@ from pyspark_ckpt.state_store.transfers import Copied, CopyTask
 
 PIN_S = 600.0
 """A version that is copied is held for so long, and again before that is over."""
+LAST_TRY_S = 2.0
+"""So long a place that has not answered for all of its time is asked to give a version free."""
 LOG_ATTEMPTS = 5
 """How often a newer batch is taken because the query has deleted the logs of the one before."""
 
@@ -214,8 +215,13 @@ def pinned(checkpoint: Checkpoint) -> Iterator[int]:
     renewed = Pins(with_patience(checkpoint.place, patience))  # nobody waits for it after the end
     renewing = Thread(target=_renew, args=(renewed, held, ended, lapsed), daemon=True)
     renewing.start()
+    leaving = pins
     try:
         yield version
+    except StorageError as problem:
+        if problem.waited_s:  # perhaps in another process: what stays away is not waited for once more
+            leaving = Pins(with_patience(checkpoint.place, Patience(min(LAST_TRY_S, patience.timeout_s))))
+        raise
     except NotFoundError as problem:
         if not lapsed.is_set() and not pins.has_ended(held[0]):
             raise
@@ -227,8 +233,7 @@ def pinned(checkpoint: Checkpoint) -> Iterator[int]:
     finally:
         ended.set()
         renewing.join()
-        with asked_now(again=True):  # a place that was waited for, and stays away, is not waited for once more
-            _unpin(pins, held[0])
+        _unpin(leaving, held[0])
 
 
 def _renew(pins: Pins, held: list[Pin], ended: Event, lapsed: Event) -> None:

@@ -24,7 +24,7 @@ from pyspark_ckpt.state_store.errors import Outcome, StorageError
 from pyspark_ckpt.state_store.log import LOGGER
 
 TIMEOUT_S = 60.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 4.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 FIRST_TRY_SHARE, LONGEST_TRY_SHARE = 1 / 6, 1 / 4
 """Of the timeout: what the first try may take, and any other. One that begins as an outage ends may learn nothing, and
 there must be time for another after it."""

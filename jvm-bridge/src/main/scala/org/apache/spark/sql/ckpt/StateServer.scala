@@ -18,6 +18,7 @@ import java.util.concurrent.{
 }
 import java.util.concurrent.atomic.AtomicBoolean
 
+import scala.util.{Failure, Success, Try}
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
@@ -257,46 +258,44 @@ private[ckpt] final class LeftCallException extends RuntimeException
 private[ckpt] object Uninterrupted {
   private val LeaveNanos = TimeUnit.SECONDS.toNanos(2)
 
-  /** Hands a call to a pool whose threads are all busy. */
+  /** Hands a call to a pool whose threads are all busy. LeftCallException for a thread that was interrupted. */
   def hand(call: Runnable, pool: ThreadPoolExecutor): Unit =
-    insist { nanos =>
+    insist(mayLeave = true) { nanos =>
       if (pool.isShutdown) throw new RejectedExecutionException("the state server has ended")
       pool.getQueue.offer(call, math.min(nanos, TimeUnit.SECONDS.toNanos(1)), TimeUnit.NANOSECONDS)
     }
 
   /** The answer; LeftCallException for a thread that was interrupted a while ago, if it `mayLeave`. */
-  def get[T](answer: Future[T], mayLeave: => Boolean): T =
-    try {
-      try insist { nanos =>
-          try answer.get(nanos, TimeUnit.NANOSECONDS)
-          catch {
-            case _: TimeoutException | _: ExecutionException => ()
-          }
-          answer.isDone
-        }
+  def get[T](answer: Future[T], mayLeave: => Boolean): T = {
+    var outcome = Option.empty[Try[T]]
+    insist(mayLeave) { nanos =>
+      try outcome = Some(Success(answer.get(nanos, TimeUnit.NANOSECONDS)))
       catch {
-        case left: LeftCallException => if (mayLeave) throw left
+        case _: TimeoutException => ()
+        case failure: ExecutionException => outcome = Some(Failure(failure.getCause))
       }
-      answer.get()
-    } catch {
-      case failure: ExecutionException => throw failure.getCause
+      outcome.nonEmpty
     }
+    outcome.get.get
+  }
 
   /** Repeats a wait for at most so many nanoseconds until it says that it is over, or it is time to leave. */
-  private def insist(isOver: Long => Boolean): Unit = {
+  private def insist(mayLeave: => Boolean)(isOver: Long => Boolean): Unit = {
     var interrupted = false
-    var until = 0L
+    var until = Long.MaxValue
     try {
       var over = false
       while (!over) {
-        val left = if (interrupted) until - System.nanoTime else LeaveNanos
-        if (left <= 0) throw new LeftCallException
-        try over = isOver(left)
+        if (until != Long.MaxValue && System.nanoTime - until >= 0) {
+          if (mayLeave) throw new LeftCallException
+          until = Long.MaxValue // the answer is about to come
+        }
+        val left = if (until == Long.MaxValue) LeaveNanos else until - System.nanoTime
+        try over = isOver(math.max(left, 1))
         catch {
-          case _: InterruptedException if !interrupted =>
+          case _: InterruptedException =>
+            if (!interrupted) until = System.nanoTime + LeaveNanos
             interrupted = true
-            until = System.nanoTime + LeaveNanos
-          case _: InterruptedException => ()
         }
       }
     } finally {
