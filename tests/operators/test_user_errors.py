@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -170,7 +170,7 @@ def test_a_processor_that_ends_the_process_is_named_with_its_key() -> None:
 
 
 def test_whoever_takes_no_more_rows_gets_no_error() -> None:
-    def rows() -> Iterator[int]:
+    def rows() -> Generator[int, None, None]:
         with located("it", WHERE):
             yield from range(9)
 

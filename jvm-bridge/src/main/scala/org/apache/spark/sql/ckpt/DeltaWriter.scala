@@ -90,7 +90,7 @@ private[ckpt] final class DeltaWriter(table: BlockBasedTableConfig, compression:
   }
 
   private def fill(buffer: ByteBuffer, source: Array[Byte], from: Int, length: Int): ByteBuffer = {
-    val target = if (buffer.capacity >= length) buffer else ByteBuffer.allocateDirect(length * 2)
+    val target = if (buffer.capacity >= length) buffer else ByteBuffer.allocateDirect(math.max(length, length * 2))
     target.clear()
     target.put(source, from, length)
     target.flip()

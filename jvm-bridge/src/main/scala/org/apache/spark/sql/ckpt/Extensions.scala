@@ -1,13 +1,34 @@
 package org.apache.spark.sql.ckpt
 
-import org.apache.spark.sql.{AnalysisException, SparkSessionExtensions, SparkSessionExtensionsProvider}
+import org.apache.spark.sql.{
+  AnalysisException,
+  SparkSession,
+  SparkSessionExtensions,
+  SparkSessionExtensionsProvider,
+  classic
+}
 import org.apache.spark.sql.catalyst.expressions.PythonUDF
 import org.apache.spark.sql.catalyst.plans.logical.{FlatMapGroupsInPandasWithState, LogicalPlan}
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.internal.SQLConf
 
 /** What a session with the jar has in addition; Spark finds it by the jar's list of services. */
 private[ckpt] class Extensions extends SparkSessionExtensionsProvider {
-  override def apply(extensions: SparkSessionExtensions): Unit = extensions.injectCheckRule(_ => OneKeyedOperator)
+  override def apply(extensions: SparkSessionExtensions): Unit = {
+    extensions.injectCheckRule(_ => OneKeyedOperator)
+    extensions.injectCheckRule(session => new FollowQueries(session))
+  }
+}
+
+/** Has the queries of a session followed as soon as it has a streaming frame: Spark has no earlier hook of a jar. */
+private[ckpt] final class FollowQueries(session: SparkSession) extends (LogicalPlan => Unit) {
+  override def apply(plan: LogicalPlan): Unit = session match {
+    // A query plans its batches in a copy of its session, which starts none.
+    case own: classic.SparkSession
+        if plan.isStreaming && own.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY) == null =>
+      WholeBatches.attachTo(own)
+    case _ =>
+  }
 }
 
 /** Refuses a second keyed operator as soon as its frame meets the first, with both names and what to do.

@@ -1,16 +1,19 @@
 package org.apache.spark.sql.ckpt
 
 import java.nio.file.{Files, Path}
+import java.util.Arrays
 
 import org.rocksdb.{Options => RocksOptions, _}
 
 /** A sorted run of a write set that outgrew its memory: an SST in the staging folder, read by this transaction alone.
   *
   * A record is one byte (bit 0: deleted; bit 1: the base version has the key) and the value: a tombstone has no room for
-  * the second. A filter of one bit per hash keeps most look-ups of other keys away from the file. `level`: how many
-  * times its rows were merged.
+  * the second. A filter of one bit per hash keeps most look-ups of other keys away from the file, and its first and last
+  * key most scans of other ranges. `level`: how many times its rows were merged.
   */
-private[ckpt] final class Run(path: Path, reader: SstFileReader, filter: Array[Long], val rows: Int, val level: Int) {
+private[ckpt] final class Run(
+    path: Path, reader: SstFileReader, filter: Array[Long], first: Array[Byte], last: Array[Byte], val rows: Int,
+    val level: Int) {
   private val options = new ReadOptions
   private lazy val lookups = reader.newIterator(options)
   private var cursors = 0
@@ -19,9 +22,9 @@ private[ckpt] final class Run(path: Path, reader: SstFileReader, filter: Array[L
   /** The record of `key`, or null. */
   def find(key: Array[Byte], length: Int, hash: Int): Array[Byte] = {
     if (!Run.mayContain(filter, hash)) return null
-    val exact = if (key.length == length) key else java.util.Arrays.copyOf(key, length)
+    val exact = if (key.length == length) key else Arrays.copyOf(key, length)
     lookups.seek(exact)
-    if (lookups.isValid && java.util.Arrays.equals(lookups.key, exact)) {
+    if (lookups.isValid && Arrays.equals(lookups.key, exact)) {
       lookups.value
     } else {
       lookups.status()
@@ -29,16 +32,22 @@ private[ckpt] final class Run(path: Path, reader: SstFileReader, filter: Array[L
     }
   }
 
-  def cursor(lower: Array[Byte], upper: Array[Byte]): RunCursor = {
+  /** The records in [lower, upper). The file is read from the first one on that is asked for more than its key. */
+  def cursor(lower: Array[Byte], upper: Array[Byte]): Cursor = {
     cursors += 1
+    val isOutside =
+      Arrays.compareUnsigned(last, lower) < 0 || upper != null && Arrays.compareUnsigned(first, upper) >= 0
+    val start = if (isOutside) null else if (Arrays.compareUnsigned(first, lower) >= 0) first else lower
     new RunCursor(
-      new RocksCursor[SstFileReaderIterator](
-        reader.newIterator(options), _.key, _.value, lower, upper,
-        iterator => {
-          iterator.close()
-          cursors -= 1
-          if (retired && cursors == 0) closeReader()
-        }))
+      if (start eq first) first else null, if (isOutside) null else () => open(start, upper), () => closed())
+  }
+
+  private def open(lower: Array[Byte], upper: Array[Byte]): Cursor = new RocksCursor[SstFileReaderIterator](
+    reader.newIterator(options), _.key, _.value, lower, upper, _.close())
+
+  private def closed(): Unit = {
+    cursors -= 1
+    if (retired && cursors == 0) closeReader()
   }
 
   /** Ends the run and removes its file; the cursors that are open go on. */
@@ -60,16 +69,34 @@ private[ckpt] final class Run(path: Path, reader: SstFileReader, filter: Array[L
   }
 }
 
-private[ckpt] final class RunCursor(records: Cursor) extends Cursor {
-  override def valid: Boolean = records.valid
-  override def key: Array[Byte] = records.key
+/** Stands at the first key, if that is known, without reading the file: of a scan that is ended after few rows most
+  * runs are not read at all. `open` is null where there are no records.
+  */
+private[ckpt] final class RunCursor(first: Array[Byte], open: () => Cursor, onClose: () => Unit) extends Cursor {
+  private var opened: Cursor = _
+  private var isClosed = false
+
+  override def valid: Boolean = !isClosed && open != null && (isAtFirst || records.valid)
+  override def key: Array[Byte] = if (isAtFirst) first else records.key
   override def deleted: Boolean = Run.deleted(records.valueBase)
   override def valueBase: Array[Byte] = records.valueBase
   override def valueFrom: Int = Run.HeadBytes
   override def valueLength: Int = records.valueLength - Run.HeadBytes
-  override def advance(): Unit = records.advance()
-  override def close(): Unit = records.close()
+  override def advance(): Unit = if (valid) records.advance()
   override def wasThere: Boolean = Run.wasThere(records.valueBase)
+
+  override def close(): Unit = if (!isClosed) {
+    isClosed = true
+    if (opened != null) opened.close()
+    onClose()
+  }
+
+  private def isAtFirst: Boolean = opened == null && first != null
+
+  private def records: Cursor = {
+    if (opened == null) opened = open()
+    opened
+  }
 }
 
 private[ckpt] object Run {
@@ -93,7 +120,7 @@ private[ckpt] object Run {
   /** Writes what `runs`, the oldest first, have together. */
   def merge(path: Path, options: RocksOptions, runs: Seq[Run]): Run =
     make(path, options, runs.map(_.rows).sum, runs.map(_.level).max + 1) { add =>
-      val newestFirst = runs.reverseIterator.map(_.cursor(Array.emptyByteArray, null): Cursor).toArray
+      val newestFirst = runs.reverseIterator.map(_.cursor(Array.emptyByteArray, null)).toArray
       val rows = new MergedCursor(newestFirst, _ => ())
       try {
         while (rows.valid) {
@@ -112,11 +139,14 @@ private[ckpt] object Run {
     val environment = new EnvOptions
     val writer = new SstFileWriter(environment, options)
     var rows = 0
+    var first, last = Array.emptyByteArray
     try {
       writer.open(path.toString)
       fill { (key, hash, record) =>
         writer.put(key, record)
         add(filter, hash)
+        if (rows == 0) first = key
+        last = key
         rows += 1
       }
       writer.finish()
@@ -126,7 +156,7 @@ private[ckpt] object Run {
     }
     val reader = new SstFileReader(options)
     reader.open(path.toString)
-    new Run(path, reader, filter, rows, level)
+    new Run(path, reader, filter, first, last, rows, level)
   }
 
   /** A filter has no more bits than an Int counts. */
