@@ -216,7 +216,7 @@ class BoundReducing(OneRow, ReducingState):
             new = pc.if_else(pc.is_valid(old), combined(old, given), given).cast(numbers.type)
         except pa.ArrowException as problem:
             raise InvalidInputError(
-                f"State {self.name!r}: the {how} of its values does not fit type {column.type}: {problem}"
+                f"State {self.name!r}: the {how} of its values is not a value of type {column.type}: {problem}"
             ) from problem
         reduced = floats_of_numbers(new, column.type) if is_float else new.view(column.type)
         self._rows.put_cells(suffixes, self._codec.encode_cells(reduced))

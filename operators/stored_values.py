@@ -89,9 +89,7 @@ class ValueCodec(ABC):
 
     def _damage(self, stored: bytes, problem: object) -> FormatError:
         shown = stored[:SHOWN_BYTES].hex() + ("..." if len(stored) > SHOWN_BYTES else "")
-        return FormatError(
-            f"A stored value of {self._whose}, {shown!r}, is none of type {self._told}: {problem}."
-        )
+        return FormatError(f"A stored value of {self._whose}, {shown!r}, is none of type {self._told}: {problem}.")
 
     def _unheld(self, problem: BeyondPythonError) -> InvalidInputError:
         return InvalidInputError(f"A value of {self._whose} has {problem}, which Python cannot hold.", hint=AS_ARROW)
