@@ -25,7 +25,11 @@ def run(spark: SparkSession, folder: Path, each: Each) -> None:
     (folder / "words" / f"{number}.txt").write_text("one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\n")
     words = spark.readStream.text(str(folder / "words")).groupBy("value").count()
     writer = words.writeStream.outputMode("update").option("checkpointLocation", str(folder / "checkpoint"))
-    query = writer.foreachBatch(each).trigger(availableNow=True).start()
+
+    def process(frame: DataFrame, batch: int) -> None:
+        each(frame, batch)
+
+    query = writer.foreachBatch(process).trigger(availableNow=True).start()
     query.awaitTermination()
 
 
