@@ -108,7 +108,8 @@ def _floats_of_integers(column: pa.Array, kind: pa.DataType) -> pa.Array:
     numbers = column.fill_null(0).to_numpy(zero_copy_only=False)
     with np.errstate(invalid="ignore"):
         floats = numbers.astype(kind.to_pandas_dtype())
-        is_exact = floats.astype(numbers.dtype) == numbers
+        # Some processors cast back what is beyond the greatest integer as that integer.
+        is_exact = (floats < float(np.iinfo(numbers.dtype).max + 1)) & (floats.astype(numbers.dtype) == numbers)
     if not is_exact.all():
         raise ValueError(f"{int(numbers[np.argmin(is_exact)])} has more digits than a {kind}")
     return pa.array(floats, kind, mask=~validity(column))

@@ -491,8 +491,8 @@ def _may_pass(problem: Exception) -> bool:
 
 
 def _fail(verb: str, path: Path, problem: Exception, outcome: Outcome = "not_applied") -> NoReturn:
-    is_below_a_file = isinstance(problem, NotADirectoryError) and verb == "read"
-    if isinstance(problem, FileNotFoundError) or is_below_a_file:
+    is_below_a_file = isinstance(problem, NotADirectoryError) and any(map(Path.is_file, path.parents))
+    if isinstance(problem, FileNotFoundError) or (verb == "read" and is_below_a_file):
         raise NotFoundError(f"{path} does not exist.") from problem
     if isinstance(problem, OutlastedError):
         fail_outlasted(verb, path, problem, str(problem), outcome, _AWAY)
