@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
+from tests.beside import beside
 from tests.lab import Lab, expected
 
 KINDS = ("refused", "reset", "silent")
@@ -156,20 +157,14 @@ def coming_and_going(
     away: Callable[[], AbstractContextManager[object]], away_s: float, back_s: float
 ) -> Iterator[None]:
     """Let something be ``away`` again and again, beside the block."""
-    ended = threading.Event()
 
-    def come_and_go() -> None:
+    def come_and_go(ended: threading.Event) -> None:
         while not ended.wait(back_s):
             with away():
                 ended.wait(away_s)
 
-    thread = threading.Thread(target=come_and_go)
-    thread.start()
-    try:
+    with beside(come_and_go):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def live(lab: Lab, versions: int, during: Callable[[int], AbstractContextManager[object]]) -> None:

@@ -17,6 +17,7 @@ from integration.crash.driver import LOCAL, Driver
 from integration.kafka.program import HELD, HOLD
 from integration.kafka.service import CONNECTOR, PARTITIONS, KafkaService, Topic
 from integration.kafka.sinks import Row, final, written_in_transactions, written_over
+from tests.beside import beside
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
@@ -88,21 +89,15 @@ class Life:
     @contextmanager
     def records_come_in(self) -> Iterator[None]:
         """While the block runs, and beyond its beginning and its end."""
-        ended = threading.Event()
 
-        def produce() -> None:
+        def produce(ended: threading.Event) -> None:
             while True:
                 self.topic.produce(2, USERS)
                 if ended.wait(0.1):
                     return
 
-        thread = threading.Thread(target=produce)
-        thread.start()
-        try:
+        with beside(produce):
             yield
-        finally:
-            ended.set()
-            thread.join()
 
     def expected(self) -> dict[str, Row]:
         """The counts of all records that the broker has acknowledged."""

@@ -149,7 +149,7 @@ def test_what_passes_is_waited_for(passing: Answer) -> None:
 def test_a_service_that_speaks_no_tls_for_a_while_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As behind a load balancer that has just begun; one that never spoke it has wrong settings, and fails at once."""
+    """So does a load balancer that has just begun. A service that has never answered by TLS fails at once."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("NOT RUN: needs openssl.")

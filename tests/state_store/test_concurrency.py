@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from pyspark_ckpt.state_store.options import PREFIX
+from tests.beside import beside
 from tests.conftest import MakeLab
 from tests.lab import Lab, Rows
 
@@ -60,22 +61,19 @@ def test_a_slow_upload_holds_nobody_up(make_lab: MakeLab) -> None:
 
 
 def test_snapshots_and_clean_up_run_beside_commits(lab: Lab) -> None:
-    handle, stop = lab.open(keep=2), threading.Event()
+    handle = lab.open(keep=2)
     failures: list[Exception] = []
 
-    def maintain() -> None:
-        while not stop.is_set():
+    def maintain(ended: threading.Event) -> None:
+        while not ended.is_set():
             try:
                 lab.server.call("snapshot", handle=handle, force=True)
                 lab.server.call("cleanup", handle=handle)
             except Exception as problem:  # noqa: BLE001 - whatever it is, it must not happen
                 failures.append(problem)
 
-    thread = threading.Thread(target=maintain)
-    thread.start()
-    ids = lab.grow(handle, 40)
-    stop.set()
-    thread.join()
+    with beside(maintain):
+        ids = lab.grow(handle, 40)
     assert failures == []
     lab.restart(lose_local=True)
     assert len(lab.begin(lab.open(), 40, ids[-1]).rows) == 40

@@ -15,6 +15,7 @@ import pytest
 
 from pyspark_ckpt.state_store import listener as listener_module
 from pyspark_ckpt.state_store.listener import LINE_BYTES, STRANGER_LINE_BYTES, STRANGERS, Listener
+from tests.beside import beside
 from tests.state_store.test_server import TOKEN, Connection, Process, opening
 
 FLOOD = b"x" * (1 << 20)
@@ -136,9 +137,8 @@ def test_a_stranger_is_closed_after_a_while_also_when_it_drips(
     monkeypatch.setattr(listener_module, "STRANGER_S", 0.5)
     listener = Listener(lambda method, request: method + request, "token")
     with connect(listener.port) as stranger:
-        ended = threading.Event()
 
-        def send() -> None:
+        def send(ended: threading.Event) -> None:
             try:
                 if drip == b"A\n":
                     stranger.sendall(drip)
@@ -148,13 +148,8 @@ def test_a_stranger_is_closed_after_a_while_also_when_it_drips(
             except OSError:
                 return
 
-        thread = threading.Thread(target=send)
-        thread.start()
-        try:
+        with beside(send):
             assert is_closed(stranger)
-        finally:
-            ended.set()
-            thread.join()
 
 
 def test_who_has_named_the_token_stays_for_as_long_as_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
