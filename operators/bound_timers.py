@@ -12,7 +12,14 @@ from pyspark_ckpt.operators.bound import Binding
 from pyspark_ckpt.operators.ordered_rows import CountedRows
 from pyspark_ckpt.operators.state_rows import Written
 from pyspark_ckpt.operators.timer_rows import EXACT, ROUNDED, end_of_ms, read_timer_key, rounded_key, timer_key
-from pyspark_ckpt.operators.timers import MICROSECONDS, InstantLike, Timers, microseconds_of, rounded_up_ms
+from pyspark_ckpt.operators.timers import (
+    MICROSECONDS,
+    InstantLike,
+    Timers,
+    microseconds_of,
+    namespace_bytes,
+    rounded_up_ms,
+)
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -41,11 +48,11 @@ class BoundTimers(Timers):
 
     def register(self, at: InstantLike, namespace: str = "") -> None:
         """See Timers."""
-        self._put(microseconds_of(at), self._at.suffix + namespace.encode(), there=True)
+        self._put(microseconds_of(at), self._at.suffix + namespace_bytes(namespace), there=True)
 
     def delete(self, at: InstantLike, namespace: str = "") -> None:
         """See Timers."""
-        self._put(microseconds_of(at), self._at.suffix + namespace.encode(), there=False)
+        self._put(microseconds_of(at), self._at.suffix + namespace_bytes(namespace), there=False)
 
     def register_rows(self, keys: Keys, index: NDArray[Any], at: pa.Array, namespace: str = "") -> None:
         """See Timers."""
@@ -135,7 +142,7 @@ class BoundTimers(Timers):
             raise InvalidInputError(
                 f"Timers {self.name!r} are given {given}: give an Arrow array of {len(index)} timestamps."
             )
-        behind = namespace.encode()
+        behind = namespace_bytes(namespace)
         try:
             micros = at.cast(pa.timestamp("us", at.type.tz)).cast(pa.int64()).to_pylist()
         except pa.ArrowException as problem:

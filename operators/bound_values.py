@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyspark_ckpt.operators.bound import Binding, Bound
 from pyspark_ckpt.operators.columns import python_values
 from pyspark_ckpt.operators.conversions import EXACT, WRONG_VALUE
+from pyspark_ckpt.operators.exact_columns import exact_column
 from pyspark_ckpt.operators.spark_order import (
     by_stored_order,
     floats_of_numbers,
@@ -213,8 +214,8 @@ class BoundReducing(OneRow, ReducingState):
         old = self._codec.decode_cells(self._rows.get_cells(suffixes))
         old = in_order_as_numbers(old) if is_float else old.view(kind)
         try:
-            new = pc.if_else(pc.is_valid(old), combined(old, given), given).cast(numbers.type)
-        except pa.ArrowException as problem:
+            new = exact_column(pc.if_else(pc.is_valid(old), combined(old, given), given), numbers.type)
+        except (pa.ArrowException, ValueError) as problem:
             raise InvalidInputError(
                 f"State {self.name!r}: the {how} of its values is not a value of type {column.type}: {problem}"
             ) from problem

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_ckpt.operators.conversions import plain_column
-from pyspark_ckpt.operators.value_types import NO_NULL_KEY, elements_of, fields_of, hashable, no_null, struct_class
+from pyspark_ckpt.operators.value_types import (
+    NO_NULL_KEY,
+    elements_of,
+    entries_of,
+    fields_of,
+    hashable,
+    no_null,
+    require_distinct,
+    struct_class,
+)
 from pyspark_ckpt.operators.value_types import reader as value_reader
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
@@ -19,6 +29,7 @@ if TYPE_CHECKING:
 
 
 MOST_ELEMENTS = 2**31 - 1
+_SMALL_MAP = 8
 """Arrow counts the elements of a column's arrays and maps in 32 bits."""
 AS_ARROW = "Take it as Arrow: rows_of() or batches() of a reader, the calls for many keys of a VectorProcessor."
 """What to do about a date or an instant that Python does not have."""
@@ -172,13 +183,16 @@ def arrow_values(
     if pa.types.is_struct(kind):
         return _structs(values, absent, kind, plain)
     if pa.types.is_map(kind):
-        there = [() if value is None else _entries_of(value) for value in values]
+        there = [() if value is None else entries_of(value) for value in values]
         pairs = list(chain.from_iterable(there))
         keys = [key for key, _ in pairs]
         if any(key is None for key in keys):  # of such a map Arrow ends the process
             raise ValueError(NO_NULL_KEY)
+        stored_keys = arrow_values(keys, kind.key_type, plain)
+        if plain is not _plain_column:
+            require_distinct_keys(stored_keys, np.fromiter(map(len, there), np.int64, len(there)))
         children = [
-            arrow_values(keys, kind.key_type, plain),
+            stored_keys,
             _part([item for _, item in pairs], kind.item_field, plain),
         ]
         contents = [pa.StructArray.from_arrays(children, fields=[kind.key_field, kind.item_field])]
@@ -225,11 +239,34 @@ def _part(values: Sequence[Any], field: pa.Field, plain: Callable[[Sequence[Any]
     return arrow_values(values, field.type, plain)
 
 
-def _entries_of(value: Any) -> Any:
-    """The entries of a map as a user gives it, which is a mapping. Raises TypeError."""
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{value!r} is no map")
-    return value.items()
+def require_distinct_keys(keys: pa.Array, counts: NDArray[np.int64]) -> None:
+    """Raise ValueError if one of the maps with these keys, ``counts`` of them in each in turn, has one key twice."""
+    most = int(counts.max(initial=0))
+    if most <= 1:
+        return
+    whose = np.repeat(np.arange(len(counts)), counts)
+    if not pa.types.is_nested(keys.type) and not _has_twice(keys, whose, most):
+        return
+    values, at = plain_values(keys), 0
+    for count in counts.tolist():
+        require_distinct(values[at : at + count])
+        at += count
+
+
+def _has_twice(keys: pa.Array, whose: NDArray[np.int64], most: int) -> bool:
+    """Whether a map has a key twice. Element n of ``keys`` is of map ``whose[n]``; no map has more than ``most``."""
+    if most <= _SMALL_MAP:  # to compare keys at each distance is several times as fast as to number them
+        for distance in range(1, most):
+            is_same = pc.equal(keys.slice(distance), keys.slice(0, len(keys) - distance))
+            if is_same.true_count:
+                is_same = is_same.to_numpy(zero_copy_only=False)
+                if (is_same & (whose[distance:] == whose[:-distance])).any():
+                    return True
+        return False
+    numbered = keys.dictionary_encode()
+    pairs = numbered.indices.to_numpy().astype(np.int64) + whose * len(numbered.dictionary)
+    pairs.sort()
+    return bool((pairs[1:] == pairs[:-1]).any())
 
 
 def _counted(elements: Any) -> Any:

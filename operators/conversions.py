@@ -111,7 +111,9 @@ def _naive_microseconds(value: Any) -> int:
 
 def _day(value: Any) -> int:
     if isinstance(value, np.datetime64) and _is_day(value):
-        return _exact(value, "datetime64[D]")
+        days = _exact(value, "datetime64[D]")
+        _require_bits(days, 32)
+        return days
     if not isinstance(value, date) or isinstance(value, datetime):
         raise TypeError(f"{_shown(value)} is no date")
     return value.toordinal() - EPOCH_DAY
@@ -153,9 +155,11 @@ def _require_microseconds(value: Any, nanoseconds: str) -> None:
 
 def _exact(value: Any, numpy_type: str) -> int:
     """A time of NumPy's as a number of another unit. Raises ValueError if that is not the same."""
+    if np.datetime_data(value.dtype)[0] == "generic":
+        raise TypeError(f"{_shown(value)} has no unit")
     converted = value.astype(numpy_type)
-    if np.isnat(value) or converted != value:
-        raise ValueError(f"{_shown(value)} is not a whole number of units of {numpy_type}")
+    if np.isnat(value) or converted != value or converted.astype(value.dtype) != value:  # NumPy's numbers may wrap
+        raise ValueError(f"{_shown(value)} is not a whole number of units of {numpy_type} that fits into 64 bits")
     return int(converted.astype(np.int64))
 
 
@@ -213,7 +217,7 @@ def _decimal_writer(kind: pa.DataType) -> Convert:
         exact = number.quantize(step, context=EXACT)
         if exact != number:
             raise ValueError(f"{value} does not fit into decimal({kind.precision},{kind.scale})")
-        return exact
+        return exact or exact.copy_abs()  # Arrow has one zero
 
     return write
 

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
+import pyarrow as pa
 from msgspec import UNSET
 from msgspec.structs import asdict
 
@@ -22,7 +23,7 @@ from pyspark_ckpt.operators.one_key_calls import refuse_many_key_calls, refuse_o
 from pyspark_ckpt.operators.plan import ProcessorState
 from pyspark_ckpt.operators.processors import KeyedProcessor, VectorProcessor
 from pyspark_ckpt.operators.program_changes import check_change, known_as
-from pyspark_ckpt.operators.states import Declared, ValueState
+from pyspark_ckpt.operators.states import Declared, ReducingState, ValueState
 from pyspark_ckpt.operators.stored_keys import KeyCodec
 from pyspark_ckpt.operators.stored_values import value_codec
 from pyspark_ckpt.operators.timers import Timers
@@ -47,6 +48,8 @@ def with_types(declared: Mapping[str, Declared], who: str) -> tuple[ProcessorSta
             _require_codec(kind, what, f"{who}: the {what} of state {state.name!r}")
         if isinstance(state, ValueState):
             _require_default(state, types["value"], who)
+        if isinstance(state, ReducingState) and state.reduce == "sum":
+            _require_sum(state, types["value"], who)
         states.append(ProcessorState(attribute, state, types))
     return tuple(states)
 
@@ -71,6 +74,22 @@ def _require_codec(kind: ValueType, what: str, whose: str) -> None:
         raise InvalidInputError(
             f"{whose} has the type {str(kind.schema)[:200]}: {problem.message}", hint=problem.hint
         ) from problem
+
+
+def _require_sum(state: ReducingState, kind: ValueType, who: str) -> None:
+    """Raise InvalidInputError about ``who`` for a sum of values that have none."""
+    if not _can_be_added(kind.arrow):
+        raise InvalidInputError(
+            f"{who}: state {state.name!r} keeps the sum of values of type {str(kind.schema)[:200]}, which cannot be "
+            f"added.",
+            hint="Reduce them by a function of your own, or keep a number or an interval.",
+        )
+
+
+def _can_be_added(kind: pa.DataType) -> bool:
+    """Whether two values have a sum of the same type: numbers, intervals, and text, bytes and arrays end to end."""
+    is_time = pa.types.is_temporal(kind) and not pa.types.is_duration(kind)
+    return not (is_time or any(matches(kind) for matches in (pa.types.is_boolean, pa.types.is_struct, pa.types.is_map)))
 
 
 def _require_default(state: ValueState, kind: ValueType, who: str) -> None:

@@ -9,14 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_ckpt.operators.columns import validity
-from pyspark_ckpt.operators.conversions import plain_column
+from pyspark_ckpt.operators.columns import numbers_of, require_distinct_keys, validity
+from pyspark_ckpt.operators.conversions import MICROSECOND_NS, plain_column
 from pyspark_ckpt.operators.value_types import no_null
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _types = pa.types
+DAY_NS = 24 * 60 * 60 * 10**9
 _FAMILIES: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
     ("nothing", _types.is_null),
     ("truth values", _types.is_boolean),
@@ -59,7 +60,7 @@ def exact_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
     Raises TypeError for a type that is not taken, ValueError (pyarrow's errors among them) for a value that is not.
     """
     column = _decoded(column)
-    if column.type == kind and not _has_required(kind):
+    if column.type == kind and not _is_limited(kind):
         return column
     family, wanted = _family(column.type), _family(kind)
     if family == "nothing":
@@ -86,6 +87,8 @@ def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
     converted = column.cast(kind)
     if _types.is_floating(kind):
         _require_finite(column, converted)
+    if _types.is_time(kind):
+        _require_times(converted)
     return converted
 
 
@@ -93,15 +96,12 @@ def _family(kind: pa.DataType) -> str:
     return next((name for name, matches in _FAMILIES if matches(kind)), str(kind))
 
 
-def _has_required(kind: pa.DataType) -> bool:
-    """Whether parts of a value are NOT NULL, beside the keys of maps, which always are."""
-    if _types.is_map(kind):
-        fields = [kind.item_field]
-        inner = [kind.key_type, kind.item_type]
-    else:
-        fields = [kind.field(n) for n in range(kind.num_fields)]
-        inner = [field.type for field in fields]
-    return any(not field.nullable for field in fields) or any(map(_has_required, inner))
+def _is_limited(kind: pa.DataType) -> bool:
+    """Whether Arrow has values of a type that Spark has not: parts that are NOT NULL, times of no day, equal keys."""
+    if _types.is_map(kind) or _types.is_time(kind):
+        return True
+    fields = [kind.field(n) for n in range(kind.num_fields)]
+    return any(not field.nullable or _is_limited(field.type) for field in fields)
 
 
 def _floats_of_integers(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -123,13 +123,25 @@ def _require_finite(column: pa.Array, converted: pa.Array) -> None:
         raise ValueError(f"{before[np.argmax(has_become)]} does not fit into a {converted.type}")
 
 
+def _require_times(column: pa.Array) -> None:
+    """Raise ValueError for a time that is of no day, or has nanoseconds."""
+    nanoseconds = numbers_of(column)
+    is_wrong = (nanoseconds < 0) | (nanoseconds >= DAY_NS) | (nanoseconds % MICROSECOND_NS != 0)
+    if is_wrong.any():
+        wrong = int(nanoseconds[np.argmax(is_wrong)])
+        raise ValueError(f"{wrong} ns is no time of day in whole microseconds")
+
+
 def _structs(column: pa.StructArray, kind: pa.StructType) -> pa.Array:
     names = [field.name for field in kind]
     given = [field.name for field in column.type]
     if sorted(given) != sorted(names):
         raise TypeError(f"there are the fields {given}, not {names}")
+    if given != names and len(set(names)) < len(names):
+        raise TypeError(f"several of the fields {given} have one name, and are not in the order of {names}")
     there = validity(column)
-    fields = [_part(column.field(given.index(field.name)), field, there) for field in kind]
+    places = range(len(names)) if given == names else map(given.index, names)
+    fields = [_part(column.field(n), field, there) for n, field in zip(places, kind, strict=True)]
     return pa.StructArray.from_arrays(fields, fields=list(kind), mask=pa.array(~there))
 
 
@@ -143,6 +155,7 @@ def _maps(column: pa.MapArray, kind: pa.MapType) -> pa.Array:
     offsets = column.offsets.to_numpy()
     first, last = int(offsets[0]), int(offsets[-1])
     keys = exact_column(column.keys[first:last], kind.key_type)
+    require_distinct_keys(keys, np.diff(offsets).astype(np.int64))
     items = _part(column.items[first:last], kind.item_field, None)
     entries = pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])
     return _repeated(kind, validity(column), offsets - first, entries)

@@ -99,14 +99,14 @@ def microseconds_of(at: object) -> int:
     if type(at) is int and abs(at) < _MOST_MS:
         return at * MICROSECONDS
     if isinstance(at, datetime):
-        if getattr(at, "nanosecond", 0):
+        if getattr(at, "nanosecond", 0) and at == at:  # noqa: PLR0124 - of pandas, NaT is a datetime
             raise InvalidInputError(
                 f"A timer is set to {at!r}, and timers have microseconds.",
                 hint="Round it, by floor('us') or ceil('us').",
             )
         try:
             return microseconds_at(at)
-        except (TypeError, ValueError, OverflowError) as problem:  # of pandas, NaT is a datetime
+        except (TypeError, ValueError, OverflowError) as problem:
             raise _no_instant(at) from problem
     if isinstance(at, bool) or not hasattr(at, "__index__"):
         raise _no_instant(at)
@@ -114,6 +114,18 @@ def microseconds_of(at: object) -> int:
     if abs(at_ms) >= _MOST_MS:
         raise _no_instant(at)
     return at_ms * MICROSECONDS
+
+
+def namespace_bytes(namespace: object) -> bytes:
+    """The bytes of a timer's namespace. Raises InvalidInputError for what is no Unicode text."""
+    try:
+        if isinstance(namespace, str):
+            return namespace.encode()
+    except UnicodeEncodeError:
+        pass
+    raise InvalidInputError(
+        f"A timer has the namespace {namespace!r} of type {type(namespace).__name__}.", hint="Give Unicode text."
+    )
 
 
 def _no_instant(at: object) -> InvalidInputError:

@@ -208,13 +208,26 @@ def _writer(kind: pa.DataType) -> Convert:
     if pa.types.is_struct(kind):
         return _struct_writer(kind)
     if pa.types.is_map(kind):
-        keys, items = _part_writer(kind.key_type, NO_NULL_KEY), _field_writer(kind.item_field)
-        return lambda value: [[keys(key), items(item)] for key, item in value.items()]
+        return _map_writer(kind)
     if pa.types.is_list(kind):
         element = _field_writer(kind.value_field)
         return lambda value: [element(each) for each in elements_of(value)]
     convert = plain_writer(kind)
     return (lambda value: str(convert(value))) if pa.types.is_decimal(kind) else convert
+
+
+def _map_writer(kind: pa.MapType) -> Convert:
+    """Raises ValueError if two keys, which Python tells apart, are one of the type."""
+    keys, items = _part_writer(kind.key_type, NO_NULL_KEY), _field_writer(kind.item_field)
+    is_nested = pa.types.is_nested(kind.key_type)
+
+    def write(value: Any) -> Any:
+        entries = [[keys(key), items(item)] for key, item in entries_of(value)]
+        if is_nested or len(dict(entries)) < len(entries):
+            require_distinct([key for key, _ in entries])
+        return entries
+
+    return write
 
 
 def _field_writer(field: pa.Field) -> Convert:
@@ -234,6 +247,15 @@ def _part_writer(kind: pa.DataType, no_null: str) -> Convert:
 
 
 NO_NULL_KEY = "a map has a key that is None"
+
+
+def require_distinct(keys: Sequence[Any]) -> None:
+    """Raise ValueError if two of the keys of a map, as they are stored, are one."""
+    known = set()
+    for key in map(hashable, keys):
+        if key in known:
+            raise ValueError(f"a map has two keys that are {repr(key)[:200]}")
+        known.add(key)
 
 
 def no_null(field: pa.Field) -> str:
@@ -300,6 +322,10 @@ def fields_of(value: Any, names: Sequence[str]) -> Sequence[Any]:
     Raises ValueError, AttributeError.
     """
     if not isinstance(value, (tuple, list)):
+        if not names and not isinstance(value, Mapping):  # of no fields every object has all
+            raise TypeError(f"{repr(value)[:200]} of type {type(value).__name__} is no struct")
+        if len(set(names)) < len(names):
+            raise ValueError(f"several of the fields {list(names)} have one name: give a tuple of all")
         if not isinstance(value, Mapping):
             return [getattr(value, name) for name in names]
         unknown = [name for name in value if name not in names]
@@ -309,6 +335,13 @@ def fields_of(value: Any, names: Sequence[str]) -> Sequence[Any]:
     if len(value) != len(names):
         raise ValueError(f"{len(value)} values are given for the fields {list(names)}")
     return value
+
+
+def entries_of(value: Any) -> Any:
+    """The entries of a map as a user gives it, which is a mapping. Raises TypeError."""
+    if type(value) is not dict and not isinstance(value, Mapping):
+        raise TypeError(f"{repr(value)[:200]} is no map")
+    return value.items()
 
 
 def elements_of(value: Any) -> Any:
