@@ -58,9 +58,10 @@ def _line(key: str, row: OptionRow) -> str:
     kind = " or ".join(f"`{value}`" for value in row.values) if row.values else row.type
     unit = f" ({row.unit})" if row.unit not in {"", row.type} else ""
     least = f" At least {row.min}." if row.min is not None else ""
+    most = f" At most {row.max}." if row.max is not None else ""
     default = f"`{row.default}`" if row.default != "" else "empty"
     text = re.sub(r"([<>|])", r"\\\1", row.doc)
-    return f"| `{key}` | {kind}{unit} | {default} | {text}{least} |\n"
+    return f"| `{key}` | {kind}{unit} | {default} | {text}{least}{most} |\n"
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ class OptionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unit: str = ""
     values: tuple[str, ...] = ()
     min: int | None = None
+    max: int | None = None
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,8 @@ def _value(key: str, row: OptionRow, given: str | None) -> object:
         value = matching[0]
     if row.min is not None and value < row.min:
         raise _bad(key, text, f"it must be at least {row.min} {row.unit}".rstrip())
+    if row.max is not None and value > row.max:
+        raise _bad(key, text, f"it must be at most {row.max} {row.unit}".rstrip())
     return value
 
 

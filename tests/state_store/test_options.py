@@ -37,6 +37,7 @@ def test_values_are_read_with_their_units() -> None:
         ("snapshotEveryVersions", "1.5"),
         ("compression", "gzip"),
         ("startTimeout", "-3"),
+        ("placeTimeout", "2h"),
     ],
 )
 def test_a_bad_value_is_refused_by_name(key: str, value: str) -> None:

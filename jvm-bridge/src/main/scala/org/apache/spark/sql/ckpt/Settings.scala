@@ -82,11 +82,11 @@ private[ckpt] object Settings {
     }
     val entry = table.get(key)
     val problem = entry.get("type").asText match {
-      case "bytes" => attempt("a size such as 256m")(JavaUtils.byteStringAsBytes(value)).orElse(below(entry,
+      case "bytes" => attempt("a size such as 256m")(JavaUtils.byteStringAsBytes(value)).orElse(beyond(entry,
             JavaUtils.byteStringAsBytes(value)))
-      case "seconds" => attempt("a time such as 60s")(JavaUtils.timeStringAsSec(value)).orElse(below(entry,
+      case "seconds" => attempt("a time such as 60s")(JavaUtils.timeStringAsSec(value)).orElse(beyond(entry,
             JavaUtils.timeStringAsSec(value)))
-      case "int" => attempt("a whole number")(value.toInt.toLong).orElse(below(entry, value.toLong))
+      case "int" => attempt("a whole number")(value.toInt.toLong).orElse(beyond(entry, value.toLong))
       case "enum" =>
         val allowed = entry.get("values").elements.asScala.map(_.asText).toSeq
         if (allowed.contains(value)) None else Some(s"one of ${allowed.mkString(", ")}")
@@ -105,7 +105,8 @@ private[ckpt] object Settings {
       case _: IllegalArgumentException => Some(wanted)
     }
 
-  private def below(entry: JsonNode, value: Long): Option[String] =
+  private def beyond(entry: JsonNode, value: Long): Option[String] =
     if (entry.hasNonNull("min") && value < entry.get("min").asLong) Some(s"at least ${entry.get("min").asText}")
+    else if (entry.hasNonNull("max") && value > entry.get("max").asLong) Some(s"at most ${entry.get("max").asText}")
     else None
 }
