@@ -203,6 +203,10 @@ object ContractSuite {
     Probe("a version that was never made", NoFile)(_.getStore(3, Some("0123456789abcdef0123456789abcdef"))),
     Probe("a version that was never made, to read", NoFile)(
       _.getReadStore(3, Some("0123456789abcdef0123456789abcdef"))),
+    Probe("the greatest version", NoFile)(_.getStore(Long.MaxValue, Some("0123456789abcdef0123456789abcdef"))),
+    Probe("the greatest version, to read", NoFile)(
+      _.getReadStore(Long.MaxValue, Some("0123456789abcdef0123456789abcdef"))),
+    Probe("an id of version 0", NoFile)(_.getStore(0, Some("0123456789abcdef0123456789abcdef"))),
     Probe("another id than that of the version", NoFile) { provider =>
       val one = next(provider, Empty)(_.put(key("a", 1), value(1)))
       provider.getStore(one.number, Some("0123456789abcdef0123456789abcdef"))
@@ -492,6 +496,7 @@ object ContractSuite {
     (RocksDB, "put after a commit") -> BadStamp,
     (RocksDB, "remove after a commit") -> BadStamp,
     (RocksDB, "put after an abort") -> BadStamp,
+    (RocksDB, "an id of version 0") -> "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED", // it fails an assertion
     (RocksDB, "get after an abort") -> BadStamp,
     (RocksDB, "iterator after an abort") -> BadStamp,
     (RocksDB, "metrics before a commit are no error") -> OutOfOrder,
@@ -508,6 +513,9 @@ object ContractSuite {
     (Hdfs, "remove of a null key") -> "NullPointerException",
     (Hdfs, "a version that was never made") -> NoIds,
     (Hdfs, "a version that was never made, to read") -> "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS",
+    (Hdfs, "the greatest version") -> NoIds,
+    (Hdfs, "the greatest version, to read") -> "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED",
+    (Hdfs, "an id of version 0") -> NoIds,
     (Hdfs, "another id than that of the version") -> NoIds,
     (Hdfs, "the error of a missing version says that it does not exist") -> "false",
     (Hdfs, "put after a commit") -> "IllegalStateException",
