@@ -35,6 +35,10 @@ The rest is distance, against what is not to happen: a listing that lags behind,
   are made again).
 - 3 is repeated for every table file whose delete has not begun ``BOUND_S`` after it.
 - A snapshot replaces nothing before it has stood for ``SETTLED_S`` (or the grace period, if shorter).
+- A service that ignores conditions lets two processes put S, each with table files of its own: the second manifest
+  replaces the first, on which somebody may rely by then. So there nobody takes S back, nobody puts it who sees that it
+  is there, and it replaces nothing before it has stood for ``CARELESS_S``, whatever the grace period; until then its
+  manifest is read each time.
 - A notice of a process that died stays until a day after it was posted, and all its table files are gone. So does
   that of a clean-up of which a delete has failed: what was asked of a place that did not answer may be carried out
   later, and after 5 nobody would know.
@@ -51,6 +55,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
+from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
 from pyspark_ckpt.state_store.blobs.place_clock import PlaceTimes, boot_s
 from pyspark_ckpt.state_store.confirmation import Confirmations
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, StorageError
@@ -68,6 +73,9 @@ UPLOAD_S = 60.0
 
 SETTLED_S = 60.0
 """A snapshot replaces nothing before its manifest has this age (or that of the grace period, if shorter)."""
+
+CARELESS_S = 600.0
+"""The same where a manifest may be replaced: longer than it takes from a look to the end of a write."""
 
 BOUND_S = 30.0
 """A delete of a table file that has not begun so long after the look that allowed it needs another look."""
@@ -160,6 +168,7 @@ class Retention:
         self._unreachable_since: dict[str, float] = {}
         self._files: dict[Blob, Mapping[str, ManifestFile]] = {}
         self._cleaned: tuple[Marker, int] | None = None
+        self._is_careless = False
 
     def clean(self, newest: Marker, min_versions: int, confirmed_bytes: float = math.inf) -> int:
         """Delete what is retired; returns the number of objects. Raises StorageError.
@@ -171,6 +180,7 @@ class Retention:
         if self._cleaned == (newest, min_versions) and not self._unreachable_since:
             return 0
         self._confirmations.allow(confirmed_bytes)
+        self._is_careless = not is_exclusive(self._place)
         look = self._look(tidies=True)
         gone = self._retired(look, newest, min_versions)
         count = len(self._delete(gone.manifests)) + len(self._delete(gone.commits))
@@ -239,7 +249,8 @@ class Retention:
 
     def _is_base(self, manifest: Blob, look: _Look) -> bool:
         """Whether a snapshot has stood for a while, and nobody deletes any of its table files, which are as written."""
-        if look.doomed is None or self._clock() - manifest.modified_s < min(self._grace_s, SETTLED_S):
+        settled_s = CARELESS_S if self._is_careless else min(self._grace_s, SETTLED_S)
+        if look.doomed is None or self._clock() - manifest.modified_s < settled_s:
             return False
         try:
             files = self._files_of(manifest)
@@ -315,11 +326,16 @@ class Retention:
         return set().union(*known.values())
 
     def _files_of(self, manifest: Blob) -> Mapping[str, ManifestFile]:
-        """Table files of a manifest, which is read once: by age and size, for its name may have been used before."""
-        if manifest not in self._files:
+        """Table files of a manifest, which is read once: by age and size, for its name may have been used before.
+
+        One that may still be replaced is read each time, for the other may have the same age and size.
+        """
+        known = self._files.get(manifest)
+        if known is None or (self._is_careless and self._clock() - manifest.modified_s < CARELESS_S):
             content = self._place.get(manifest.name)
-            self._files[manifest] = decode(content, f"{self._place.url}/{manifest.name}").objects()
-        return self._files[manifest]
+            known = decode(content, f"{self._place.url}/{manifest.name}").objects()
+            self._files[manifest] = known
+        return known
 
     def _delete(self, names: Collection[str], until: float = math.inf) -> set[str]:
         """Delete objects; returns those that are gone. No delete begins after ``until``, by this machine's clock."""
