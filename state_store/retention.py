@@ -60,10 +60,10 @@ from pyspark_ckpt.state_store.blobs.place_clock import PlaceTimes, boot_s
 from pyspark_ckpt.state_store.confirmation import Confirmations
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, StorageError
 from pyspark_ckpt.state_store.failpoints import FailPoints
-from pyspark_ckpt.state_store.keys import Marker
+from pyspark_ckpt.state_store.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.manifest import ManifestFile, decode
+from pyspark_ckpt.state_store.manifest import ManifestFile, read_manifest
 from pyspark_ckpt.state_store.names import TABLE_FOLDER, is_table_object, snapshot_name
 from pyspark_ckpt.state_store.notices import Notices
 from pyspark_ckpt.state_store.pins import Pins
@@ -126,6 +126,19 @@ def retired(lineage: Lineage, newest: Marker, oldest: int, is_base: Callable[[Ma
     )
 
 
+def first_hole(lineage: Lineage, newest: Marker, oldest: int) -> Marker | None:
+    """A commit that retained versions need, and of which neither a delta nor a snapshot is there; None if none is.
+
+    Where retention with a smaller number has been there, the chain ends with a snapshot.
+    """
+    at = newest
+    while at != EMPTY and not (at in lineage.snapshots and at.version <= oldest):
+        if at not in lineage.deltas:
+            return None if at in lineage.snapshots else at
+        at = lineage.deltas[at][0].parent
+    return None
+
+
 @dataclass(frozen=True)
 class _Look:
     """What lies in a folder, in the order in which it was listed; ``doomed``: in notices, None if nobody knows."""
@@ -182,9 +195,11 @@ class Retention:
         self._confirmations.allow(confirmed_bytes)
         self._is_careless = not is_exclusive(self._place)
         look = self._look(tidies=True)
-        gone = self._retired(look, newest, min_versions)
+        oldest = self._oldest(newest, min_versions, tidies=True)
+        gone = self._retired(look, newest, oldest)
         count = len(self._delete(gone.manifests)) + len(self._delete(gone.commits))
-        count += self._delete_tables(look.tables.values())
+        if not self._has_hole(look.lineage, newest, oldest):
+            count += self._delete_tables(look.tables.values())
         count += self._place.discard_unfinished(max(self._grace_s, UPLOAD_S))
         self._confirmations.keep_only(look.tables, set().union(*self._files.values()))
         self._cleaned = None if self._confirmations.is_exhausted else (newest, min_versions)
@@ -197,11 +212,13 @@ class Retention:
         """
         look = self._look(tidies=False)
         lineage = look.lineage
-        gone = self._retired(look, newest, min_versions, tidies=False)
+        oldest = self._oldest(newest, min_versions, tidies=False)
+        gone = self._retired(look, newest, oldest)
         blobs = {blob.name: blob for _, blob in lineage.deltas.values()}
         blobs |= {blob.name: blob for blob in (*lineage.snapshots.values(), *lineage.winners.values())}
         kept = [blob for blob in lineage.snapshots.values() if blob.name not in gone.manifests]
-        reachable = self._reachable(kept) if look.tables else set()
+        has_hole = self._has_hole(lineage, newest, oldest)
+        reachable = None if has_hole else self._reachable(kept) if look.tables else set()
         now = self._clock()
         unreachable = [
             blob
@@ -237,15 +254,29 @@ class Retention:
     def _tables(self) -> dict[str, Blob]:
         return {blob.name: blob for blob in self._place.list(TABLE_FOLDER) if is_table_object(blob.name)}
 
-    def _retired(self, look: _Look, newest: Marker, min_versions: int, *, tidies: bool = True) -> Retired:
+    def _oldest(self, newest: Marker, min_versions: int, *, tidies: bool) -> int:
+        """The first version to keep."""
         pinned = self._pins.oldest(tidies=tidies)
         oldest = newest.version - min_versions
-        return retired(
-            look.lineage,
-            newest,
-            oldest if pinned is None else min(oldest, pinned),
-            lambda marker: self._is_base(look.lineage.snapshots[marker], look),
-        )
+        return oldest if pinned is None else min(oldest, pinned)
+
+    def _retired(self, look: _Look, newest: Marker, oldest: int) -> Retired:
+        is_base = self._is_base
+        return retired(look.lineage, newest, oldest, lambda marker: is_base(look.lineage.snapshots[marker], look))
+
+    def _has_hole(self, lineage: Lineage, newest: Marker, oldest: int) -> bool:
+        """Whether something is missing that retained versions need: who puts it back may need its table files, too."""
+        hole = first_hole(lineage, newest, oldest)
+        if hole is not None:
+            self._log.warning(
+                "no table file is deleted while %s/%s is missing, and the delta of %s: versions from %s on need one of "
+                "them; restore it from a backup of the checkpoint",
+                self._place.url,
+                snapshot_name(hole),
+                hole,
+                oldest,
+            )
+        return hole is not None
 
     def _is_base(self, manifest: Blob, look: _Look) -> bool:
         """Whether a snapshot has stood for a while, and nobody deletes any of its table files, which are as written."""
@@ -332,9 +363,8 @@ class Retention:
         """
         known = self._files.get(manifest)
         if known is None or (self._is_careless and self._clock() - manifest.modified_s < CARELESS_S):
-            content = self._place.get(manifest.name)
-            known = decode(content, f"{self._place.url}/{manifest.name}").objects()
-            self._files[manifest] = known
+            (commit,) = Lineage.of([manifest]).snapshots
+            known = self._files[manifest] = read_manifest(self._place, commit)[1].objects()
         return known
 
     def _delete(self, names: Collection[str], until: float = math.inf) -> set[str]:

@@ -47,9 +47,9 @@ from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.manifest import (
     Manifest,
     ManifestFile,
-    decode,
     inline_file,
     is_inline,
+    read_manifest,
 )
 from pyspark_ckpt.state_store.meta import FORMAT_VERSION
 from pyspark_ckpt.state_store.names import TABLE_FOLDER, snapshot_name, table_object_name
@@ -267,7 +267,7 @@ class SnapshotWriter:
         for base in sorted((marker for marker in lineage.snapshots if marker in ancestors), reverse=True):
             name = snapshot_name(base)
             try:
-                manifest = decode(self._place.get(name), f"{self._place.url}/{name}")
+                manifest = read_manifest(self._place, base)[1]
             except CkptError as problem:
                 self._log.warning("snapshot %s is not used as a base: %s", name, problem)
                 continue

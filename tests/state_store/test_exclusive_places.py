@@ -103,10 +103,10 @@ def test_savepoints_and_restores_are_refused_by_name(
 
 
 @pytest.fixture
-def shared(careless: tuple[str, Faults], make_lab: MakeLab, s3: S3Service) -> tuple[Lab, dict[str, str], BlobPlace]:
+def shared(careless: tuple[str, Faults], make_lab: MakeLab, s3: S3Service) -> tuple[Lab, dict[str, Any], BlobPlace]:
     """A query in such a service, what opens its store, and the folder of that."""
     lab, root = make_lab(s3Endpoint=careless[0], s3Addressing="path", retentionGracePeriod="0"), s3.new_folder()
-    where = {"checkpoint_root": root, "state_dir": f"{root}/state/0/3"}
+    where: dict[str, Any] = {"checkpoint_root": root, "state_dir": f"{root}/state/0/3"}
     return lab, where, place_at(where["state_dir"], S3Settings(endpoint=s3.endpoint, addressing="path"))
 
 
@@ -123,7 +123,7 @@ def in_other_objects(place: BlobPlace, commit: Marker) -> bytes:
 
 
 def test_a_snapshot_of_another_owner_is_not_taken_back_where_both_are_told_that_they_were_first(
-    shared: tuple[Lab, dict[str, str], BlobPlace], monkeypatch: pytest.MonkeyPatch
+    shared: tuple[Lab, dict[str, Any], BlobPlace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab, where, place = shared
     handle = lab.open(**where)
@@ -152,7 +152,7 @@ def test_a_snapshot_of_another_owner_is_not_taken_back_where_both_are_told_that_
 
 
 def test_a_snapshot_that_may_still_be_replaced_replaces_nothing(
-    shared: tuple[Lab, dict[str, str], BlobPlace], monkeypatch: pytest.MonkeyPatch
+    shared: tuple[Lab, dict[str, Any], BlobPlace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab, where, place = shared
     handle = lab.open(**where, keep=0)
