@@ -67,6 +67,7 @@ class Maintenance:
             shared.times.clock_of(store.place),
         )
         self._found_damage = False
+        self._has_recalled = False
 
     def snapshot(self, *, force: bool = False) -> tuple[Published | None, dict[str, int]]:
         """Make a snapshot of the newest version Spark has asked for, if enough versions passed since the last one.
@@ -78,6 +79,7 @@ class Maintenance:
         if not self._busy.acquire(blocking=False):
             return None, {}
         try:
+            self._recall()
             published = self._snapshot(force=force or self._found_damage)
             self._found_damage &= published is None
         finally:
@@ -89,6 +91,16 @@ class Maintenance:
             metrics["reused_files"] = published.reused_files
             self._store.log.info("snapshot of %s published: %s", published.marker, metrics)
         return published, metrics
+
+    def _recall(self) -> None:
+        """Take up what an earlier process found damaged, which may have ended before it made a snapshot for it."""
+        if self._has_recalled or self._store.newest is None:
+            return
+        try:
+            self._found_damage |= self._scrub.recall()
+            self._has_recalled = True
+        except CkptError as problem:
+            self._store.log.warning("damage that was found before could not be looked at this time: %s", problem)
 
     def cleanup(self, min_versions: int) -> int:
         """Delete what nobody can ask for any more; returns the number of objects. Raises StorageError.

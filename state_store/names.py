@@ -6,6 +6,7 @@
     <version:020d>-<id>.snapshot             manifest of one snapshot: its creation publishes it
     <version:020d>-<epoch:010d>.winner       checkpoint format 1 only: which commit of a run stands
     sst/<sha256>-<8 hex digits>.sst          one table file of one or more snapshots
+    scrub.json                               how far stored objects were read again, see ``scrub``
     _ckpt/runs/<epoch:010d>.run              checkpoint format 1 only, in the folder of the checkpoint
     _ckpt/non-restored-state.allowed         there as well, if a restore was to allow that
 
@@ -33,6 +34,7 @@ NON_RESTORED_STATE_NAME = "non-restored-state.allowed"
 """In the folder of the checkpoint: states that no operator declares are left alone."""
 LAST_EPOCH = 10**10 - 1
 TABLE_FOLDER = "sst"
+SCRUB_NAME = "scrub.json"
 ROWS_FOLDER = "rows"
 """Of a canonical savepoint."""
 

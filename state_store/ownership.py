@@ -9,6 +9,11 @@ The first checkpoint that writes owns the folder for good, and every other one i
 release has filled has no owner yet: the first one that comes is it. A checkpoint that was moved looks like a copy, for
 nobody can tell from here whether the original is gone, or is only out of sight: whoever knows deletes the object.
 
+A service that ignores conditions lets several create the object, each of which would find its own. There each of them
+first puts a claim, ``owner-<32 hex digits>.claim`` with the same content, and lists the folder. Who sees the claim of
+another checkpoint puts no owner. Who sees none looks once more whether there is an owner, creates the object, and
+deletes its claim. So of two, the one whose claim is the later sees that of the other, or what it has created.
+
 One checkpoint may be spelled in several ways: see ``Owner.is_same``.
 """
 
@@ -16,17 +21,24 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
+from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.json_objects import check_format, read_sealed, seal
 
 OWNER_NAME = "owner.json"
 OWNER_FORMAT = 1
+CLAIM = "owner-"
+CLAIM_S = 3600.0
+"""A claim that is so much older was left by a process that died."""
 
 _S3 = re.compile(r"\As3[an]?://")
 _HDFS_DEFAULT_PORT = ":8020"
@@ -75,7 +87,9 @@ def claim(folder: BlobPlace, checkpoint: BlobPlace, remote: str) -> None:
     own = describe(checkpoint)
     owner = _read(folder)
     if owner is None:
-        folder.put_if_absent(OWNER_NAME, seal(own))
+        with _alone(folder, own):
+            if _read(folder) is None:
+                folder.put_if_absent(OWNER_NAME, seal(own))
         owner = _read(folder)
     if owner is None:
         raise InvalidInputError(
@@ -83,6 +97,37 @@ def claim(folder: BlobPlace, checkpoint: BlobPlace, remote: str) -> None:
             hint="Start the query again.",
         )
     _require(owner, own, folder, checkpoint, remote)
+
+
+@contextmanager
+def _alone(folder: BlobPlace, own: Owner) -> Iterator[None]:
+    """No other checkpoint creates the owner of ``folder`` meanwhile, also where its service ignores conditions."""
+    if is_exclusive(folder):
+        yield
+        return
+    name = f"{CLAIM}{uuid.uuid4().hex}.claim"
+    folder.put(name, seal(own))
+    try:
+        claims = {blob.name: blob.modified_s for blob in folder.list(prefix=CLAIM)}
+        for other in [other for other, written_s in claims.items() if claims[name] - written_s < CLAIM_S]:
+            _require_no_claim(folder, other, own)
+        yield
+    finally:
+        folder.delete(name)
+
+
+def _require_no_claim(folder: BlobPlace, name: str, own: Owner) -> None:
+    try:
+        claimant = read_sealed(folder, name, Owner, known=OWNER_FORMAT)
+    except NotFoundError:  # through by now: the owner is looked for once more
+        return
+    if not claimant.is_same(own):
+        raise ConflictError(
+            f"The checkpoint {claimant.checkpoint} makes itself the owner of {folder.url} just now, and so does "
+            f"{own.checkpoint}, which has the same query id.",
+            hint="If that is a copy, start one of them alone, and then the other.",
+            retryable=True,
+        )
 
 
 def other_owner(folder: BlobPlace, checkpoint: BlobPlace) -> str:

@@ -282,6 +282,8 @@ class Restoration:
             self.options.remote,
         )
         require_exclusive(self.place, "restores", "Restore to another place.")
+        if self.options.remote:
+            require_exclusive(self._folder_of_query(recorded), "restores", "Name another place in the option remote.")
         before, done = self._before()
         if before is None:
             refuse_unless_empty(self.place, "a checkpoint")

@@ -35,6 +35,10 @@ The rest is distance, against what is not to happen: a listing that lags behind,
   are made again).
 - 3 is repeated for every table file whose delete has not begun ``BOUND_S`` after it.
 - A snapshot replaces nothing before it has stood for ``SETTLED_S`` (or the grace period, if shorter).
+- A service that ignores conditions lets two processes put S, each with table files of its own: the second manifest
+  replaces the first, on which somebody may rely by then. So there nobody takes S back, nobody puts it who sees that it
+  is there, and it replaces nothing before it has stood for ``CARELESS_S``, whatever the grace period; until then its
+  manifest is read each time.
 - A notice of a process that died stays until a day after it was posted, and all its table files are gone. So does
   that of a clean-up of which a delete has failed: what was asked of a place that did not answer may be carried out
   later, and after 5 nobody would know.
@@ -51,14 +55,15 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
+from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
 from pyspark_ckpt.state_store.blobs.place_clock import PlaceTimes, boot_s
 from pyspark_ckpt.state_store.confirmation import Confirmations
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, StorageError
 from pyspark_ckpt.state_store.failpoints import FailPoints
-from pyspark_ckpt.state_store.keys import Marker
+from pyspark_ckpt.state_store.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.manifest import ManifestFile, decode
+from pyspark_ckpt.state_store.manifest import ManifestFile, read_manifest
 from pyspark_ckpt.state_store.names import TABLE_FOLDER, is_table_object, snapshot_name
 from pyspark_ckpt.state_store.notices import Notices
 from pyspark_ckpt.state_store.pins import Pins
@@ -68,6 +73,9 @@ UPLOAD_S = 60.0
 
 SETTLED_S = 60.0
 """A snapshot replaces nothing before its manifest has this age (or that of the grace period, if shorter)."""
+
+CARELESS_S = 600.0
+"""The same where a manifest may be replaced: longer than it takes from a look to the end of a write."""
 
 BOUND_S = 30.0
 """A delete of a table file that has not begun so long after the look that allowed it needs another look."""
@@ -118,6 +126,19 @@ def retired(lineage: Lineage, newest: Marker, oldest: int, is_base: Callable[[Ma
     )
 
 
+def first_hole(lineage: Lineage, newest: Marker, oldest: int) -> Marker | None:
+    """A commit that retained versions need, and of which neither a delta nor a snapshot is there; None if none is.
+
+    Where retention with a smaller number has been there, the chain ends with a snapshot.
+    """
+    at = newest
+    while at != EMPTY and not (at in lineage.snapshots and at.version <= oldest):
+        if at not in lineage.deltas:
+            return None if at in lineage.snapshots else at
+        at = lineage.deltas[at][0].parent
+    return None
+
+
 @dataclass(frozen=True)
 class _Look:
     """What lies in a folder, in the order in which it was listed; ``doomed``: in notices, None if nobody knows."""
@@ -160,6 +181,7 @@ class Retention:
         self._unreachable_since: dict[str, float] = {}
         self._files: dict[Blob, Mapping[str, ManifestFile]] = {}
         self._cleaned: tuple[Marker, int] | None = None
+        self._is_careless = False
 
     def clean(self, newest: Marker, min_versions: int, confirmed_bytes: float = math.inf) -> int:
         """Delete what is retired; returns the number of objects. Raises StorageError.
@@ -171,10 +193,13 @@ class Retention:
         if self._cleaned == (newest, min_versions) and not self._unreachable_since:
             return 0
         self._confirmations.allow(confirmed_bytes)
+        self._is_careless = not is_exclusive(self._place)
         look = self._look(tidies=True)
-        gone = self._retired(look, newest, min_versions)
+        oldest = self._oldest(newest, min_versions, tidies=True)
+        gone = self._retired(look, newest, oldest)
         count = len(self._delete(gone.manifests)) + len(self._delete(gone.commits))
-        count += self._delete_tables(look.tables.values())
+        if not self._has_hole(look.lineage, newest, oldest):
+            count += self._delete_tables(look.tables.values())
         count += self._place.discard_unfinished(max(self._grace_s, UPLOAD_S))
         self._confirmations.keep_only(look.tables, set().union(*self._files.values()))
         self._cleaned = None if self._confirmations.is_exhausted else (newest, min_versions)
@@ -187,11 +212,13 @@ class Retention:
         """
         look = self._look(tidies=False)
         lineage = look.lineage
-        gone = self._retired(look, newest, min_versions, tidies=False)
+        oldest = self._oldest(newest, min_versions, tidies=False)
+        gone = self._retired(look, newest, oldest)
         blobs = {blob.name: blob for _, blob in lineage.deltas.values()}
         blobs |= {blob.name: blob for blob in (*lineage.snapshots.values(), *lineage.winners.values())}
         kept = [blob for blob in lineage.snapshots.values() if blob.name not in gone.manifests]
-        reachable = self._reachable(kept) if look.tables else set()
+        has_hole = self._has_hole(lineage, newest, oldest)
+        reachable = None if has_hole else self._reachable(kept) if look.tables else set()
         now = self._clock()
         unreachable = [
             blob
@@ -227,19 +254,34 @@ class Retention:
     def _tables(self) -> dict[str, Blob]:
         return {blob.name: blob for blob in self._place.list(TABLE_FOLDER) if is_table_object(blob.name)}
 
-    def _retired(self, look: _Look, newest: Marker, min_versions: int, *, tidies: bool = True) -> Retired:
+    def _oldest(self, newest: Marker, min_versions: int, *, tidies: bool) -> int:
+        """The first version to keep."""
         pinned = self._pins.oldest(tidies=tidies)
         oldest = newest.version - min_versions
-        return retired(
-            look.lineage,
-            newest,
-            oldest if pinned is None else min(oldest, pinned),
-            lambda marker: self._is_base(look.lineage.snapshots[marker], look),
-        )
+        return oldest if pinned is None else min(oldest, pinned)
+
+    def _retired(self, look: _Look, newest: Marker, oldest: int) -> Retired:
+        is_base = self._is_base
+        return retired(look.lineage, newest, oldest, lambda marker: is_base(look.lineage.snapshots[marker], look))
+
+    def _has_hole(self, lineage: Lineage, newest: Marker, oldest: int) -> bool:
+        """Whether something is missing that retained versions need: who puts it back may need its table files, too."""
+        hole = first_hole(lineage, newest, oldest)
+        if hole is not None:
+            self._log.warning(
+                "no table file is deleted while %s/%s is missing, and the delta of %s: versions from %s on need one of "
+                "them; restore it from a backup of the checkpoint",
+                self._place.url,
+                snapshot_name(hole),
+                hole,
+                oldest,
+            )
+        return hole is not None
 
     def _is_base(self, manifest: Blob, look: _Look) -> bool:
         """Whether a snapshot has stood for a while, and nobody deletes any of its table files, which are as written."""
-        if look.doomed is None or self._clock() - manifest.modified_s < min(self._grace_s, SETTLED_S):
+        settled_s = CARELESS_S if self._is_careless else min(self._grace_s, SETTLED_S)
+        if look.doomed is None or self._clock() - manifest.modified_s < settled_s:
             return False
         try:
             files = self._files_of(manifest)
@@ -315,11 +357,15 @@ class Retention:
         return set().union(*known.values())
 
     def _files_of(self, manifest: Blob) -> Mapping[str, ManifestFile]:
-        """Table files of a manifest, which is read once: by age and size, for its name may have been used before."""
-        if manifest not in self._files:
-            content = self._place.get(manifest.name)
-            self._files[manifest] = decode(content, f"{self._place.url}/{manifest.name}").objects()
-        return self._files[manifest]
+        """Table files of a manifest, which is read once: by age and size, for its name may have been used before.
+
+        One that may still be replaced is read each time, for the other may have the same age and size.
+        """
+        known = self._files.get(manifest)
+        if known is None or (self._is_careless and self._clock() - manifest.modified_s < CARELESS_S):
+            (commit,) = Lineage.of([manifest]).snapshots
+            known = self._files[manifest] = read_manifest(self._place, commit)[1].objects()
+        return known
 
     def _delete(self, names: Collection[str], until: float = math.inf) -> set[str]:
         """Delete objects; returns those that are gone. No delete begins after ``until``, by this machine's clock."""

@@ -1,11 +1,19 @@
 """Read all that retained versions of a store need, once in a while, and put right what has rotted where it is stored.
 
-Every object has a moment of its own in each interval, which follows from its name and the time of the place: so what
-is read is spread over the interval, no process needs to remember what was read, and one that takes over goes on. Table
-files are compared with their manifests, deltas and manifests with the checksums that are in them.
+The objects lie on a circle, each at a point that follows from its name, and a hand goes round it once in each interval.
+How far it has come, and at what time of the place, is kept in the folder of the store::
+
+    <store>/scrub.json    {"format": 1, "position": 0 to 2^60, "time_s": ..., "damaged": [...], "xxh3": "..."}
+
+So a process that takes over goes on from there. What the hand would have passed while no process ran is read next: a
+query that runs for a minute a day reads each object once in an interval, as one that runs always. If two processes
+write how far they have come, the last one counts. Both have read what they say, so nothing is passed over, and at most
+the objects between them are read twice. Table files are compared with their manifests, deltas and manifests with the
+checksums that are in them.
 
 A table file that is damaged or missing, and that a local copy has as it was written, is written again under its name.
-What else is damaged is named in the log, and the next snapshot, which is made at once, needs none of it.
+What else is damaged is named in the log, and the next snapshot, which is made at once, needs none of it. The names of
+damaged objects are kept, too: the next process reads these again before all others.
 """
 
 from __future__ import annotations
@@ -14,25 +22,37 @@ import hashlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
+
+import msgspec
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
 from pyspark_ckpt.state_store.confirmation import RESTORE_IT, Confirmations
 from pyspark_ckpt.state_store.delta import download_delta
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, NotFoundError
-from pyspark_ckpt.state_store.json_objects import read_again
+from pyspark_ckpt.state_store.json_objects import MAX_OBJECT_BYTES, read_again, read_sealed, seal
+from pyspark_ckpt.state_store.keys import EMPTY
 from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.manifest import ManifestFile, read_manifest
-from pyspark_ckpt.state_store.names import TABLE_FOLDER
+from pyspark_ckpt.state_store.names import SCRUB_NAME, TABLE_FOLDER
 from pyspark_ckpt.state_store.notices import Notices
 
+PROGRESS_FORMAT = 1
 PASSES = 1000
-"""In each interval: so often is looked whose moment has come."""
-PASS_BYTES = 256 << 20
-"""So much is read in one pass, but for one object that has more; the next pass goes on."""
+"""In each interval: so often the hand moves."""
+PASS_BYTES = 1 << 30
+"""So much is read in one pass, but for one object that has more; the next clean-up goes on."""
+SAVED_BYTES = 64 << 20
+"""After so much it is kept how far the hand has come, for a process may end in the middle of a pass."""
+MAX_DAMAGED = 2000
+"""Names of damaged objects that are kept for the next process; it finds the others in their turn."""
+SKEW_S = 60.0
+"""By so much one process may be ahead of another with the time of the place."""
+CIRCLE = 1 << 60
 
 _Reads: TypeAlias = Mapping[str, tuple[int, Callable[[], str | None]]]
 """By the names of objects: their bytes, and what reads one and says what is wrong with it."""
@@ -74,6 +94,15 @@ class Scrubbed(NamedTuple):
     found_damage: bool
 
 
+class _Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything up to ``position`` was read that was due at ``time_s``, by the time of the place."""
+
+    format: int
+    position: Annotated[int, msgspec.Meta(ge=0, lt=CIRCLE)]
+    time_s: float
+    damaged: tuple[str, ...]
+
+
 class Scrub:
     """Scrubs one store."""
 
@@ -99,13 +128,12 @@ class Scrub:
         self._log = log
         self._notices = Notices(place)
         self._clock = clock
-        self._last_s: float | None = None
-        self._todo: list[str] = []
+        self._next_s: float | None = None
         self._damaged: set[str] = set()
         self._known: set[str] = set()
 
     def run(self, local_tables: Callable[[], Iterable[Path]]) -> Scrubbed:
-        """Read the objects whose moment has come since the last call, and heal what is damaged; see ``heal``.
+        """Read the objects that are due by now, and heal what is damaged; see ``heal``.
 
         A place that cannot be reached is asked again the next time.
         """
@@ -115,29 +143,101 @@ class Scrub:
             healed = self.heal(local_tables)
         except CkptError as problem:
             self._log.warning("stored objects could not be read again or put right this time: %s", problem)
-        damaged = self._damaged | self._confirmations.damaged.keys()
+        damaged = self._damaged_now()
         self._counts.note_damaged(len(damaged))
         known, self._known = self._known, damaged
         return Scrubbed(healed, bool(damaged - known))
 
+    def recall(self) -> bool:
+        """Read again what an earlier process found damaged; whether a restore would need any of it still.
+
+        Raises StorageError, FormatError.
+        """
+        if self._interval_s == 0:
+            return False
+        try:
+            kept = self._read_progress()
+        except (NotFoundError, FormatError):  # nobody knows of any, or all of it is read again
+            return False
+        if kept.damaged:
+            self._read_again(kept, self._reads())
+        damaged = self._damaged_now()
+        return bool(damaged) and not damaged.isdisjoint(self._needed_by_newest())
+
+    def _needed_by_newest(self) -> set[str]:
+        """What a restore of the newest version reads, if it is whole."""
+        lineage = Lineage.read(self._place)
+        newest = max(lineage.snapshots, default=EMPTY)
+        needed = {blob.name for marker, (_, blob) in lineage.deltas.items() if marker.version > newest.version}
+        if newest != EMPTY:
+            needed.add(lineage.snapshots[newest].name)
+            with suppress(FormatError, NotFoundError):  # its own name is needed, and that is damaged
+                needed |= read_manifest(self._place, newest)[1].objects().keys()
+        return needed
+
     def _read_due(self) -> None:
         if self._interval_s == 0:
             return
-        now_s = self._clock()
-        last_s = now_s if self._last_s is None else self._last_s
-        if self._last_s is not None and not self._todo and now_s - last_s < self._interval_s / PASSES:
+        now_s, pass_s = self._clock(), self._interval_s / PASSES
+        if self._next_s is not None and self._next_s - pass_s <= now_s < self._next_s:
             return
+        kept = self._known_progress(now_s)
+        if now_s - kept.time_s >= pass_s or not set(kept.damaged) <= self._damaged_now():
+            kept = self._go_on(kept, now_s)
+        self._next_s = kept.time_s + pass_s
+
+    def _known_progress(self, now_s: float) -> _Progress:
+        """How far the hand has come; where that cannot be known all objects are due."""
+        all_due = _Progress(PROGRESS_FORMAT, 0, now_s - self._interval_s, ())
+        try:
+            kept = self._read_progress()
+        except NotFoundError:  # nothing was ever read again here: the first round began with the oldest object
+            stored = (*self._place.list(), *self._place.list(TABLE_FOLDER))
+            oldest_s = min((blob.modified_s for blob in stored), default=now_s)
+            return _Progress(PROGRESS_FORMAT, 0, min(oldest_s, now_s), ())
+        except FormatError as problem:
+            self._log.warning("all stored objects are read again: %s", problem)
+            return all_due
+        return kept if kept.time_s - now_s < SKEW_S else all_due
+
+    def _read_progress(self) -> _Progress:
+        return read_sealed(self._place, SCRUB_NAME, _Progress, MAX_OBJECT_BYTES, known=PROGRESS_FORMAT)
+
+    def _keep(self, position: int, time_s: float) -> _Progress:
+        """Say how far the hand has come, and what is damaged."""
+        damaged = tuple(sorted(self._damaged_now())[:MAX_DAMAGED])
+        progress = _Progress(PROGRESS_FORMAT, position % CIRCLE, time_s, damaged)
+        self._place.put(SCRUB_NAME, seal(progress))
+        return progress
+
+    def _go_on(self, kept: _Progress, now_s: float) -> _Progress:
+        """Read what the hand passes until now, or as much of it as one pass may; how far it has come then."""
         reads = self._reads()
-        self._last_s = now_s
-        self._todo += [name for name in reads if self._is_due(name, last_s, now_s) and name not in self._todo]
-        left_bytes = PASS_BYTES
-        while self._todo and left_bytes > 0:
-            name = self._todo.pop(0)
-            if name in reads:
-                size_bytes, read = reads[name]
-                left_bytes -= size_bytes
-                self._note(name, read())
+        self._read_again(kept, reads)
+        way = round(min(1.0, max(0.0, (now_s - kept.time_s) / self._interval_s)) * CIRCLE)
+        left_bytes, unsaved_bytes = PASS_BYTES, 0
+        for distance, name in sorted(((_point_of(name) - kept.position) % CIRCLE, name) for name in reads):
+            if distance >= way:
+                break
+            size_bytes, read = reads[name]
+            self._note(name, read())
+            left_bytes -= size_bytes
+            unsaved_bytes += size_bytes
+            if left_bytes <= 0 or unsaved_bytes >= SAVED_BYTES:
+                gone, unsaved_bytes = distance + 1, 0
+                progress = self._keep(kept.position + gone, now_s - (way - gone) / CIRCLE * self._interval_s)
+                if left_bytes <= 0:
+                    return progress
+        return self._keep(kept.position + way, now_s)
+
+    def _read_again(self, kept: _Progress, reads: _Reads) -> None:
+        """Read what other processes have found damaged; forget what nobody needs any more."""
         self._damaged &= reads.keys()
+        for name in (set(kept.damaged) & reads.keys()) - self._damaged_now():
+            self._note(name, reads[name][1]())
+
+    def _damaged_now(self) -> set[str]:
+        return self._damaged | self._confirmations.damaged.keys()
 
     def heal(self, local_tables: Callable[[], Iterable[Path]]) -> int:
         """Write damaged table files again of which one of the ``local_tables`` is a good copy; how many those were.
@@ -206,10 +306,10 @@ class Scrub:
             self._scratch.unlink(missing_ok=True)
         return None
 
-    def _is_due(self, name: str, last_s: float, now_s: float) -> bool:
-        """Whether the moment of an object lies between two times of the place."""
-        moment_s = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / (1 << 64) * self._interval_s
-        return (now_s - moment_s) // self._interval_s > (last_s - moment_s) // self._interval_s
+
+def _point_of(name: str) -> int:
+    """Where an object lies on the circle."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % CIRCLE
 
 
 def _good_copy(file: ManifestFile, paths: Iterable[Path]) -> bytes | None:

@@ -25,6 +25,7 @@ import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, Sink
 from pyspark_ckpt.state_store.blobs.copying import copy_object, share_object, written_together
+from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
 from pyspark_ckpt.state_store.blobs.place_clock import boot_s
 from pyspark_ckpt.state_store.copies import LocalCopy
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning
@@ -46,9 +47,9 @@ from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.manifest import (
     Manifest,
     ManifestFile,
-    decode,
     inline_file,
     is_inline,
+    read_manifest,
 )
 from pyspark_ckpt.state_store.meta import FORMAT_VERSION
 from pyspark_ckpt.state_store.names import TABLE_FOLDER, snapshot_name, table_object_name
@@ -177,13 +178,20 @@ class SnapshotWriter:
         return Published(copy.marker, len(uploaded), sum(uploaded), reused, sum(copied), tuple(files))
 
     def _put(self, manifest: Manifest) -> bool:
-        """Create the manifest, and take it back if a table file was deleted while it appeared."""
+        """Create the manifest, and take it back if a table file was deleted while it appeared.
+
+        A service that ignores conditions tells each of two writers that he was first: there the manifest may be the
+        other's, who may rely on it. So it is not put over one that is there, and none is taken back; see ``retention``.
+        """
         name, began = snapshot_name(manifest.store.marker), boot_s()
+        is_first = is_exclusive(self._place)
+        if not is_first and self._place.list(prefix=name):
+            return False
         created = self._place.put_if_absent(name, manifest.encode())
         self._failpoints.hit("snapshot.after_manifest")
         missing, doomed = self._lacks(manifest) if created else ([], [])
         # Nobody has relied on it, see retention; of one that is doomed only, or was left for long, nobody can say that.
-        if missing and boot_s() - began < TAKE_BACK_S:
+        if missing and is_first and boot_s() - began < TAKE_BACK_S:
             self._place.delete(name)
         return created and not missing and not doomed
 
@@ -259,7 +267,7 @@ class SnapshotWriter:
         for base in sorted((marker for marker in lineage.snapshots if marker in ancestors), reverse=True):
             name = snapshot_name(base)
             try:
-                manifest = decode(self._place.get(name), f"{self._place.url}/{name}")
+                manifest = read_manifest(self._place, base)[1]
             except CkptError as problem:
                 self._log.warning("snapshot %s is not used as a base: %s", name, problem)
                 continue

@@ -6,7 +6,7 @@ import http.client
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -35,6 +35,8 @@ class Faults:
     next: Callable[[str, int], str | None] = lambda _method, _number: None
     seen: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    turn: threading.Lock = field(default_factory=threading.Lock)
+    """Of a request that is ``ignored``: nobody sees that what is there is deleted before it is replaced."""
 
     def meet(self, method: str) -> str | None:
         """The fault of one more request."""
@@ -65,10 +67,11 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault in ("page_200", "page_404"):
             self.answer(int(fault[-3:]), [("content-type", "text/html")], PAGE)
         else:
-            if fault == "ignored" and self.headers.get("If-None-Match"):
-                self.forget(self.path)
-            for _ in range(2 if fault == "late" else 1):
-                status, headers, content = self.forwarded(body)
+            with self.faults.turn if fault == "ignored" else nullcontext():
+                if fault == "ignored" and self.headers.get("If-None-Match"):
+                    self.forget(self.path)
+                for _ in range(2 if fault == "late" else 1):
+                    status, headers, content = self.forwarded(body)
             if fault == "no_answer":
                 self.close_connection = True
             else:

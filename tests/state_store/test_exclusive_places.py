@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from pyspark_ckpt.state_store.blobs import MeteredPlace, S3Settings, Traffic, place_at
+from pyspark_ckpt import savepoints
+from pyspark_ckpt.state_store import ownership
+from pyspark_ckpt.state_store.blobs import BlobPlace, MeteredPlace, S3Settings, Traffic, place_at
 from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
 from pyspark_ckpt.state_store.blobs.local import LocalPlace
-from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.jobs import RunHere
-from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.savepoint_creation import create
+from pyspark_ckpt.state_store.blobs.place_clock import PlaceTimes
+from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError
+from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.keys import Marker
+from pyspark_ckpt.state_store.manifest import read_manifest
+from pyspark_ckpt.state_store.names import snapshot_name, table_object_name
+from pyspark_ckpt.state_store.savepoint import Kind
 from tests.conftest import MakeLab
 from tests.faulty_s3 import Faults, proxy
-from tests.lab import CallError, expected
+from tests.lab import QUERY, CallError, Lab, expected
 from tests.s3_server import S3Service
+from tests.saved_query import SAVEPOINT_KINDS, written
 from tests.state_store.test_remote import started
 
 
@@ -73,15 +82,135 @@ def test_format_1_is_refused_by_name_and_format_2_is_not(
     assert lab.begin(lab.open(fmt=2, **place), 2, ids[-1]).rows == expected(2)
 
 
+@pytest.mark.parametrize("kind", SAVEPOINT_KINDS)
 def test_savepoints_and_restores_are_refused_by_name(
-    careless: tuple[str, Faults], make_lab: MakeLab, s3: S3Service
+    kind: Kind, careless: tuple[str, Faults], s3: S3Service, quick_path: Path
 ) -> None:
     """Two of them in one folder would mix."""
-    lab = make_lab()
-    lab.name_query()
-    ids = lab.grow(lab.open(), 1)
-    lab.log_commit(0, ids)
-    options = parse({"s3Endpoint": careless[0], "s3Addressing": "path"})
-    for kind in ("native", "canonical"):
-        with pytest.raises(InvalidInputError, match=r"s3://.* cannot be used for savepoints"):
-            create(str(lab.checkpoint), s3.new_folder(), options, RunHere(), lambda *_: None, written_by="x", kind=kind)
+    query = written(quick_path / "query", 2, operators=(0,))
+    saved, folder = str(quick_path / "saved"), s3.new_folder()
+    options = {"s3Endpoint": careless[0], "s3Addressing": "path"}
+    with pytest.raises(InvalidInputError, match=r"s3://.* cannot be used for savepoints"):
+        savepoints.savepoint(query.location, folder, kind=kind, options=options)
+    savepoints.savepoint(query.location, saved, kind=kind)
+    for target, given in ((folder, options), (str(quick_path / "new"), {**options, "remote": folder})):
+        with pytest.raises(InvalidInputError, match=r"s3://.* cannot be used for restores"):
+            savepoints.restore(saved, target, options=given)
+        with pytest.raises(InvalidInputError, match=r"s3://.* cannot be used for restores"):
+            savepoints.rescale(query.location, target, 3, options=given)
+    assert s3.files(folder) == []
+    assert not (quick_path / "new").exists()
+
+
+@pytest.fixture
+def shared(careless: tuple[str, Faults], make_lab: MakeLab, s3: S3Service) -> tuple[Lab, dict[str, Any], BlobPlace]:
+    """A query in such a service, what opens its store, and the folder of that."""
+    lab, root = make_lab(s3Endpoint=careless[0], s3Addressing="path", retentionGracePeriod="0"), s3.new_folder()
+    where: dict[str, Any] = {"checkpoint_root": root, "state_dir": f"{root}/state/0/3"}
+    return lab, where, place_at(where["state_dir"], S3Settings(endpoint=s3.endpoint, addressing="path"))
+
+
+def in_other_objects(place: BlobPlace, commit: Marker) -> bytes:
+    """The manifest of the same snapshot as another owner would have made it; its table files are put."""
+    _, manifest = read_manifest(place, commit)
+    files = []
+    for file in manifest.files:
+        name = table_object_name(file.sha256) if file.object_name else None
+        if name is not None:
+            place.put(name, place.get(str(file.object_name)))
+        files.append(msgspec.structs.replace(file, object_name=name))
+    return msgspec.structs.replace(manifest, files=tuple(files)).encode()
+
+
+def test_a_snapshot_of_another_owner_is_not_taken_back_where_both_are_told_that_they_were_first(
+    shared: tuple[Lab, dict[str, Any], BlobPlace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, where, place = shared
+    handle = lab.open(**where)
+    ids = lab.grow(handle, 3)
+    lab.begin(handle, 3, ids[-1]).abort()
+    commit = Marker(3, ids[-1])
+    hit, replaced = FailPoints.hit, list[bytes]()
+
+    def meanwhile(points: FailPoints, name: str) -> None:
+        hit(points, name)
+        if name == "snapshot.after_manifest":  # the other's request lands, and a clean-up takes what nothing refers to
+            theirs, ours = in_other_objects(place, commit), read_manifest(place, commit)[1].objects()
+            place.put(snapshot_name(commit), theirs)
+            replaced.append(theirs)
+            for table in ours:
+                place.delete(table)
+
+    monkeypatch.setattr(FailPoints, "hit", meanwhile)
+    assert lab.server.call("snapshot", handle=handle, force=True)["version"] is None
+    assert place.get(snapshot_name(commit)) == replaced[0]
+    for blob in place.list():
+        if blob.name.endswith(".delta"):  # as a clean-up does that relies on it
+            place.delete(blob.name)
+    lab.restart(lose_local=True)
+    assert lab.begin(lab.open(**where), 3, ids[-1]).rows == expected(3)
+
+
+def test_a_snapshot_that_may_still_be_replaced_replaces_nothing(
+    shared: tuple[Lab, dict[str, Any], BlobPlace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, where, place = shared
+    handle = lab.open(**where, keep=0)
+    ids = lab.grow(handle, 3)
+    lab.begin(handle, 3, ids[-1]).abort()
+    lab.server.call("snapshot", handle=handle, force=True)
+    lab.server.call("cleanup", handle=handle)
+    theirs = in_other_objects(place, Marker(3, ids[-1]))
+    place.put(snapshot_name(Marker(3, ids[-1])), theirs)
+    ids += lab.grow(handle, 1, 3, ids[-1])
+    lab.begin(handle, 4, ids[-1]).abort()
+    for _ in range(2):
+        lab.server.call("cleanup", handle=handle)
+    assert sum(blob.name.endswith(".delta") for blob in place.list()) == 4
+    assert read_manifest(place, Marker(3, ids[2]))[1].objects().keys() <= {blob.name for blob in place.list("sst")}
+    clock_of = PlaceTimes.clock_of
+    monkeypatch.setattr(PlaceTimes, "clock_of", lambda times, of: lambda: clock_of(times, of)() + 700)
+    lab.restart(lose_local=True)
+    handle = lab.open(**where, keep=0)
+    lab.begin(handle, 4, ids[-1]).abort()
+    assert lab.server.call("cleanup", handle=handle)["deleted"] >= 3
+    lab.restart(lose_local=True)
+    assert lab.begin(lab.open(**where), 4, ids[-1]).rows == expected(4)
+
+
+def test_one_of_two_copies_owns_the_folder_of_their_query_where_both_are_told_that_they_were_first(
+    careless: tuple[str, Faults], s3: S3Service, tmp_path: Path
+) -> None:
+    checkpoints = [LocalPlace(tmp_path / f"copy {number}") for number in range(4)]
+    settings = S3Settings(endpoint=careless[0], addressing="path")
+    for _ in range(3):
+        remote = s3.new_folder()
+        folder, line = f"{remote}/{QUERY}", threading.Barrier(len(checkpoints))
+
+        def own(checkpoint: LocalPlace, folder: str = folder, remote: str = remote, line: Any = line) -> bool:  # noqa: ANN401
+            line.wait()
+            try:
+                ownership.claim(place_at(folder, settings), checkpoint, remote)
+            except (ConflictError, InvalidInputError):
+                return False
+            return True
+
+        with ThreadPoolExecutor(len(checkpoints)) as pool:
+            assert sum(pool.map(own, checkpoints)) <= 1
+        owners = [each for each in checkpoints if own(each, line=threading.Barrier(1))]
+        assert len(owners) == 1
+        assert [key.rpartition("/")[2] for key in s3.files(remote)] == ["owner.json"]
+
+
+def test_all_stores_of_a_checkpoint_may_claim_its_folder_at_once(
+    careless: tuple[str, Faults], s3: S3Service, tmp_path: Path
+) -> None:
+    settings, remote, line = S3Settings(endpoint=careless[0], addressing="path"), s3.new_folder(), threading.Barrier(8)
+
+    def own(_store: int) -> None:
+        line.wait()
+        ownership.claim(place_at(f"{remote}/{QUERY}", settings), LocalPlace(tmp_path), remote)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(own, range(8)))
+    assert [key.rpartition("/")[2] for key in s3.files(remote)] == ["owner.json"]

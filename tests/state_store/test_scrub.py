@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from pyspark_ckpt.state_store import scrub
 from pyspark_ckpt.state_store.blobs import LocalPlace
+from pyspark_ckpt.state_store.blobs.place_clock import PlaceTimes
 from tests.conftest import MakeLab
 from tests.lab import CallError, Lab, damage, expected
 
@@ -213,3 +215,111 @@ def test_damage_on_the_way_is_no_damage_of_an_object(lab: Lab, monkeypatch: pyte
     assert commit(lab, ids)["damaged_objects"] == 0
     with pytest.raises(CallError, match="retired"):
         lab.begin(lab.open(), 2, ids[1])
+
+
+class ShortProcesses:
+    """A query that runs for a minute once a day, by the time of its place."""
+
+    DAY_S = 86400.0
+
+    def __init__(self, lab: Lab, ids: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lab, self.ids = lab, ids
+        self.days = 0.0
+        monkeypatch.setattr(PlaceTimes, "clock_of", lambda *_: lambda: time.time() + self.days * self.DAY_S)
+
+    def run(self, *, lose_local: bool = False) -> int:
+        """Start, do what Spark's maintenance does once in a minute, and be killed; how many objects were read."""
+        self.lab.restart(lose_local=lose_local)
+        handle = self.lab.open(keep=100)
+        self.lab.begin(handle, len(self.ids), self.ids[-1]).abort()
+        self.lab.server.call("snapshot", handle=handle)
+        self.lab.server.call("cleanup", handle=handle)
+        self.lab.server.settled()
+        self.days += 1
+        return self.lab.server.stores.handle(handle).store.scrub_counts.take()["scrubbed_objects"]
+
+
+@pytest.fixture
+def short(make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch) -> ShortProcesses:
+    lab = make_lab(retentionGracePeriod="0", scrubInterval="7d", snapshotEveryVersions="1000")
+    return ShortProcesses(lab, grown(lab, 12), monkeypatch)
+
+
+def test_processes_of_a_minute_a_day_read_each_object_once_in_an_interval(short: ShortProcesses) -> None:
+    stored = sum(len(short.lab.objects(suffix)) for suffix in (".delta", ".snapshot", ".sst"))
+    short.run()
+    for _ in range(3):
+        assert sum(short.run() for _ in range(7)) == stored
+    short.days += 30
+    assert short.run() == stored, "what was due while no process ran is read at once, and once"
+    assert short.run() < stored
+
+
+@pytest.mark.parametrize("days", [1.0, 3.5, 7.0, 40.0])  # the schedule of some repeats with the interval
+def test_what_rots_is_named_or_healed_though_its_moment_lies_between_two_processes(
+    short: ShortProcesses, days: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    short.run()
+    lab = short.lab
+    tables, deltas = sorted(lab.remote.glob("sst/*.sst")), sorted(lab.remote.glob("*.delta"))
+    local = {path.read_bytes() for path in lab.local_dir.rglob("*.sst")}
+    before = {path: path.read_bytes() for path in (*tables, *deltas)}
+    for path in before:
+        rot(path)
+    short.days -= 1
+    for _ in range(max(1, round(7 / days))):
+        short.days += days
+        short.run()
+        short.days -= 1
+    for path, content in before.items():
+        assert path.name in caplog.text
+        assert content not in local or path.read_bytes() == content
+    assert any(content in local for path, content in before.items() if path in tables), "something can be healed"
+
+
+def test_a_process_takes_up_what_one_that_was_killed_has_found(
+    short: ShortProcesses, caplog: pytest.LogCaptureFixture
+) -> None:
+    short.run()
+    lab = short.lab
+    (broken,) = lab.remote.glob(f"{12:020d}-*.snapshot")
+    rot(broken)
+    short.days += 7
+    short.run()  # has found it, and dies before it makes a snapshot
+    assert broken.name in caplog.text
+    commit(lab, short.ids)
+    short.run()
+    assert len(list(lab.remote.glob(f"{13:020d}-*.snapshot"))) == 1, "a snapshot that needs nothing of it"
+
+
+@pytest.mark.parametrize("harm", [rot, cut, empty, lambda path: path.write_bytes(b'{"format":2}')])
+def test_everything_is_read_again_when_nobody_knows_how_far_the_scrub_has_come(
+    short: ShortProcesses, harm: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    short.run()
+    short.run()
+    stored = sum(len(short.lab.objects(suffix)) for suffix in (".delta", ".snapshot", ".sst"))
+    harm(short.lab.remote / "scrub.json")
+    assert short.run() == stored
+    assert "scrub.json" in caplog.text
+    caplog.clear()
+    assert short.run() < stored
+    assert "scrub.json" not in caplog.text
+
+
+def test_a_clock_of_the_place_that_is_put_back_does_not_stop_the_scrub(short: ShortProcesses) -> None:
+    short.run()
+    short.run()
+    short.days -= 400
+    assert short.run() > 0
+    assert sum(short.run() for _ in range(7)) > 0
+
+
+def test_what_is_too_much_for_one_process_is_read_by_the_next_ones(
+    short: ShortProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = sum(len(short.lab.objects(suffix)) for suffix in (".delta", ".snapshot", ".sst"))
+    short.run()
+    monkeypatch.setattr(scrub, "PASS_BYTES", 1)
+    short.days += 7
+    assert [short.run() for _ in range(stored)] == [1] * stored

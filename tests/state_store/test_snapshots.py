@@ -7,14 +7,19 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.collector import Collector
+from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import sealed, unseal
 from pyspark_ckpt.state_store.manifest import decode
+from pyspark_ckpt.state_store.options import parse
 from tests.conftest import MakeLab
 from tests.lab import CallError, Lab, damage, expected
 
@@ -330,6 +335,49 @@ def test_retention_keeps_what_is_below_a_snapshot_that_is_not_complete(
     assert [int(name[:20]) for name in lab.objects(".delta")] == list(range(13, 21))
     assert manifest.name in caplog.text
     for version in range(15, 21):
+        lab.restart(lose_local=True)
+        assert lab.begin(lab.open(), version, ids[version - 1]).rows == expected(version)
+
+
+def swap(path: Path) -> None:
+    """Have the content of another manifest, which is whole."""
+    path.write_bytes(max(path.parent.glob("*.snapshot")).read_bytes())
+
+
+@pytest.mark.parametrize("harm", [swap, damage, Path.unlink])
+@pytest.mark.parametrize("gc", [False, True])
+def test_retention_keeps_the_tables_of_a_snapshot_whose_manifest_may_be_put_back(
+    lab: Lab, harm: Callable[[Path], None], caplog: pytest.LogCaptureFixture, *, gc: bool
+) -> None:
+    lab.name_query()
+    handle, ids = grown(lab, 6, 6)
+    ids += lab.grow(handle, 4, 6, ids[-1])
+    for batch, commit_id in enumerate(ids):
+        lab.log_commit(batch, [commit_id])
+    handle = lab.open(keep=1)
+    lab.begin(handle, 10, ids[-1]).abort()
+    lab.server.call("cleanup", handle=handle)
+    (manifest,) = lab.remote.glob("*.snapshot")
+    assert [int(name[:20]) for name in lab.objects(".delta")] == [7, 8, 9, 10]
+    content = manifest.read_bytes()
+    snapshot(lab, handle)
+    harm(manifest)
+    ids += lab.grow(handle, 1, 10, ids[-1])
+    lab.begin(handle, 11, ids[-1]).abort()
+    if gc:
+        lab.log_commit(10, [ids[-1]])
+        checkpoint, store = Checkpoint(str(lab.checkpoint), parse({})), Identity(0, 3, "default")
+        with closing(Collector(checkpoint, 4, 0.0)) as collector:
+            assert [blob.name for blob in collector.find(store).blobs] == []
+            assert collector.clean(store) == 0
+    else:
+        handle = lab.open(keep=4)
+        lab.begin(handle, 11, ids[-1]).abort()
+        for _ in range(2):
+            lab.server.call("cleanup", handle=handle)
+    assert manifest.name in caplog.text
+    manifest.write_bytes(content)
+    for version in range(7, 12):
         lab.restart(lose_local=True)
         assert lab.begin(lab.open(), version, ids[version - 1]).rows == expected(version)
 
