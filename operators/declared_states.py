@@ -17,7 +17,7 @@ from pyspark_ckpt.operators.binding import bind, kind_of
 from pyspark_ckpt.operators.bound import Binding, Kept
 from pyspark_ckpt.operators.conversions import CONVERT, WRONG_VALUE
 from pyspark_ckpt.operators.counters import BoundCounter, Counter, metric_name
-from pyspark_ckpt.operators.evolution import evolved, former_names, schemas_of
+from pyspark_ckpt.operators.evolution import evolved, former_names, require_clear_aliases, schemas_of
 from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.one_key_calls import refuse_many_key_calls, refuse_one_key_calls
 from pyspark_ckpt.operators.plan import ProcessorState
@@ -46,6 +46,7 @@ def with_types(declared: Mapping[str, Declared], who: str) -> tuple[ProcessorSta
         }
         for what, kind in types.items():
             _require_codec(kind, what, f"{who}: the {what} of state {state.name!r}")
+            _require_clear_aliases(kind, state.aliases, f"{who}: the {what} of state {state.name!r}")
         if isinstance(state, ValueState):
             _require_default(state, types["value"], who)
         if isinstance(state, ReducingState) and state.reduce == "sum":
@@ -74,6 +75,14 @@ def _require_codec(kind: ValueType, what: str, whose: str) -> None:
         raise InvalidInputError(
             f"{whose} has the type {str(kind.schema)[:200]}: {problem.message}", hint=problem.hint
         ) from problem
+
+
+def _require_clear_aliases(kind: ValueType, aliases: Mapping[str, str], whose: str) -> None:
+    """Raise InvalidInputError about ``whose`` for aliases that do not say which field is which."""
+    try:
+        require_clear_aliases(kind.arrow, aliases)
+    except InvalidInputError as problem:
+        raise InvalidInputError(f"{whose}: {problem.message}", hint=problem.hint) from problem
 
 
 def _require_sum(state: ReducingState, kind: ValueType, who: str) -> None:
@@ -154,7 +163,7 @@ class DeclaredStates:
                 value_schema=values,
                 key_encoder=kind,
                 ttl=_ttl_of(each.state, known),
-                aliases=former_names(known, each.state.aliases, (kind.arrow for kind in each.types.values())) or UNSET,
+                aliases=former_names(known, each.state.aliases) or UNSET,
             )
             declared.append((name, descriptor))
             if each.state.ttl is not None or index_name(name) in own:  # which rows have stamps of earlier programs

@@ -8,7 +8,7 @@ alias, and the old name of that, and so on), and a number that is widened withou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, TypeAlias
 
@@ -78,28 +78,38 @@ def evolved(stored: Schemas | None, declared: Any) -> Schemas:
     return Schemas(schemas, schemas.index(declared) + 1)
 
 
-def former_names(
-    descriptor: Descriptor | None, declared: Mapping[str, str], kinds: Iterable[pa.DataType]
-) -> dict[str, str]:
-    """The aliases of a state whose types are ``kinds`` now: those that are ``declared``, and those of earlier programs.
+def former_names(descriptor: Descriptor | None, declared: Mapping[str, str]) -> dict[str, str]:
+    """The aliases of a state: those that are ``declared``, and those of earlier programs.
 
-    So a program need not know all former names. One that a field of today has again is no longer another's.
+    So a program need not know all names that a field had, before it or since.
     """
     known = {} if descriptor is None or descriptor.aliases is UNSET else descriptor.aliases
-    today = {name for kind in kinds for name in _field_names(kind)}
-    return {**{new: old for new, old in known.items() if old not in today}, **declared}
+    return {**known, **declared}
 
 
-def _field_names(kind: pa.DataType) -> Iterator[str]:
-    inner = (
-        [kind.key_type, kind.item_type]
-        if pa.types.is_map(kind)
-        else [kind.field(n).type for n in range(kind.num_fields)]
-    )
+def require_clear_aliases(kind: pa.DataType, aliases: Mapping[str, str]) -> None:
+    """Raise InvalidInputError if an alias gives a field the name of another field of the same struct.
+
+    Values of that struct have both: nothing tells those that were written before the names changed hands.
+    """
     if pa.types.is_struct(kind):
-        yield from kind.names
-    for each in inner:
-        yield from _field_names(each)
+        for field in kind:
+            for former in _names(field.name, aliases)[1:]:
+                others = [each for each in kind.names if each.lower() == former.lower() != field.name.lower()]
+                if others and not _is_new(others[0], aliases):
+                    raise InvalidInputError(
+                        f"field {field.name!r} has the former name {former!r}, and {others[0]!r} is a field, too.",
+                        hint=f"If {others[0]!r} is a new field, add {{{others[0]!r}: {others[0]!r}}} to the aliases. "
+                        "Fields cannot swap names: give them names that none of them had.",
+                    )
+    for inner in _inner_types(kind):
+        require_clear_aliases(inner, aliases)
+
+
+def _inner_types(kind: pa.DataType) -> list[pa.DataType]:
+    if pa.types.is_map(kind):
+        return [kind.key_type, kind.item_type]
+    return [kind.field(n).type for n in range(kind.num_fields)]
 
 
 class EvolvedCodec(ValueCodec):
@@ -239,18 +249,74 @@ def _struct(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str], 
 
 
 def _positions(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str]) -> list[int | None]:
-    """Where the fields of ``new`` are in ``old``, by their names and former names; in another case if not in this one.
+    """Where the fields of ``new`` are in ``old``, none twice.
 
-    Raises InvalidInputError if several fields have a name but for its case.
+    By their names and former names; in another case if not in this one; else by a name that an alias of a later
+    program gave them, for a program may come back from before a field was renamed. Raises InvalidInputError if it is
+    not clear which field one is.
     """
     positions = {field.name: position for position, field in enumerate(old)}
     names_of = [_names(field.name, aliases) for field in new]
     found = [next((positions[name] for name in names if name in positions), None) for names in names_of]
+    found = _one_reader_each(found, old, new, aliases)
     for n, names in enumerate(names_of):
-        is_new = aliases.get(names[0]) == names[0]
-        if found[n] is None and not is_new:
+        if found[n] is None and not _is_new(names[0], aliases):
             found[n] = _position_in_another_case(old, new, names, found)
-    return found
+    later = [
+        _position_of_a_later_name(old, new, field.name, aliases, found) if position is None else position
+        for field, position in zip(new, found, strict=True)
+    ]
+    return _one_reader_each(later, old, new, aliases)
+
+
+def _one_reader_each(
+    found: Sequence[int | None], old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str]
+) -> list[int | None]:
+    """``found`` without what fields that are declared new have in common with others."""
+    settled = list(found)
+    for position in {each for each in found if each is not None}:
+        readers = [n for n, each in enumerate(found) if each == position]
+        older = [n for n in readers if not _is_new(new[n].name, aliases)]
+        if len(readers) > 1 and len(older) != 1:
+            names = [new[n].name for n in readers]
+            raise InvalidInputError(
+                f"field {old[position].name!r} of {spark_name(old)} may be any of {names} in {spark_name(new)}, by the "
+                "aliases of this program and earlier ones.",
+                hint=f"Say which of them are new fields by aliases such as {{{names[-1]!r}: {names[-1]!r}}}.",
+            )
+        for n in readers if len(readers) > 1 else ():
+            settled[n] = position if n in older else None
+    return settled
+
+
+def _is_new(name: str, aliases: Mapping[str, str]) -> bool:
+    """Whether an alias says that a field had no other name before."""
+    return aliases.get(name) == name
+
+
+def _position_of_a_later_name(
+    old: pa.StructType, new: pa.StructType, name: str, aliases: Mapping[str, str], taken: Sequence[int | None]
+) -> int | None:
+    """Where a field is that later programs have renamed."""
+    today = {field.name.lower() for field in new}
+    later = [
+        n
+        for n, field in enumerate(old)
+        if n not in taken and field.name.lower() not in today and _was_called(field.name, name, aliases)
+    ]
+    if _is_new(name, aliases) or not later:
+        return None
+    if len(later) > 1:
+        raise InvalidInputError(
+            f"field {name!r} of {spark_name(new)} may be any of {[old[n].name for n in later]} in {spark_name(old)}, "
+            "which were renamed by programs since.",
+            hint=f"Say which one by an alias, such as {{{name!r}: {old[later[0]].name!r}}}.",
+        )
+    return later[0]
+
+
+def _was_called(name: str, former: str, aliases: Mapping[str, str]) -> bool:
+    return former.lower() in [each.lower() for each in _names(name, aliases)[1:]]
 
 
 def _position_in_another_case(

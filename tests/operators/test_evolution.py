@@ -119,15 +119,13 @@ def test_a_renamed_field_without_its_first_name_is_refused_when_an_old_field_wou
     assert dropped.kind == kinds[2]
 
 
-def test_former_names_stay_known_until_a_field_has_them_again() -> None:
+def test_former_names_stay_known() -> None:
     known = Descriptor(aliases={"b": "a", "n": "count"})
-    assert former_names(known, {"c": "b"}, [struct(c=LONG)]) == {"c": "b", "b": "a", "n": "count"}
-    assert former_names(known, {}, [TEXT, pa.map_(TEXT, pa.list_(struct(a=LONG, b=LONG)))]) == {"n": "count"}
-    of_maps = Descriptor(aliases={"amount": "value"})
-    assert former_names(of_maps, {}, [pa.map_(TEXT, struct(amount=LONG))]) == {"amount": "value"}
-    assert former_names(known, {"b": "a"}, [struct(a=LONG, b=LONG)]) == {"b": "a", "n": "count"}
-    assert former_names(None, {"c": "b"}, [struct(c=LONG)]) == {"c": "b"}
-    assert former_names(Descriptor(), {}, [LONG]) == {}
+    assert former_names(known, {"c": "b"}) == {"c": "b", "b": "a", "n": "count"}
+    assert former_names(known, {"b": "b"}) == {"b": "b", "n": "count"}
+    assert former_names(known, {}) == {"b": "a", "n": "count"}
+    assert former_names(None, {"c": "b"}) == {"c": "b"}
+    assert former_names(Descriptor(), {}) == {}
 
 
 @pytest.mark.parametrize(
