@@ -147,6 +147,7 @@ class DeclaredStates:
         declared = []
         for each in self._kept():
             name = self._name(each)
+            same = [state for states in partitions for state in states if state.name == name]
             known = known_as(own.get(name), [states[name] for states in others if name in states])
             values = {
                 what: asdict(evolved(schemas_of(known, what, f"state {name!r}"), kind.schema))
@@ -162,7 +163,7 @@ class DeclaredStates:
                 key_schema=key_schema,
                 value_schema=values,
                 key_encoder=kind,
-                ttl=_ttl_of(each.state, known),
+                ttl=_ttl_of(each.state, same),
                 aliases=former_names(known, each.state.aliases) or UNSET,
             )
             declared.append((name, descriptor))
@@ -221,8 +222,12 @@ class DeclaredStates:
         return f"{self.uid}/{declared.state.name}"
 
 
-def _ttl_of(state: Declared, known: Descriptor | None) -> TimeToLive | msgspec.UnsetType:
-    """What the descriptor says of the life of a state's rows: also that it had one, if no program gives it one now."""
-    if state.ttl is not None:
-        return state.ttl.stored()
-    return UNSET if known is None or known.ttl is UNSET else known.ttl.ended()
+def _ttl_of(declared: Declared, stored: Iterable[State]) -> TimeToLive | msgspec.UnsetType:
+    """What the descriptor says of the life of a state's rows: also that it had one, if no program gives it one now.
+
+    ``stored``: the state in all partitions, this one first. One without rows may not know of another clock since.
+    """
+    if declared.ttl is not None:
+        return declared.ttl.stored()
+    known = next((each.descriptor.ttl for each in sorted(stored, key=lambda each: each.rows == 0)), UNSET)
+    return UNSET if known is UNSET else known.ended()
