@@ -127,7 +127,8 @@ def test_rows_of_two_clocks_are_not_put_together() -> None:
 def test_what_a_program_has_said_last_stays_when_partitions_are_put_together() -> None:
     first = _with_a_row(_run(_living("event")))
     last = _with_a_row(_run(_living("event", "on_read_and_write"), first))
-    assert merged([last, _run(_living("event"))], "operator 0").states[0].descriptor.ttl == last.states[0].descriptor.ttl
+    (state, *_) = merged([last, _run(_living("event"))], "operator 0").states
+    assert state.descriptor.ttl == last.states[0].descriptor.ttl
 
 
 def test_former_names_are_known_in_all_partitions_and_what_has_parted_is_left() -> None:
