@@ -192,10 +192,10 @@ def _adaptation(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str], 
     if pa.types.is_struct(old) and pa.types.is_struct(new):
         return _struct(old, new, aliases, path)
     if pa.types.is_map(old) and pa.types.is_map(new) and old.key_type == new.key_type:
-        item = adaptation(old.item_type, new.item_type, aliases, f"{path}value.")
+        item = _part(old.item_field, new.item_field, aliases, f"{path}value.")
         return lambda value: {key: item(each) for key, each in value.items()}
     if pa.types.is_list(old) and pa.types.is_list(new):
-        element = adaptation(old.value_type, new.value_type, aliases, f"{path}element.")
+        element = _part(old.value_field, new.value_field, aliases, f"{path}element.")
         return lambda value: [element(each) for each in value]
     widened = _widening(old, new)
     if widened is None:
@@ -204,6 +204,16 @@ def _adaptation(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str], 
             f"{where}values of type {spark_name(old)} cannot be read as {spark_name(new)}.", hint=READABLE
         )
     return widened
+
+
+def _part(old: pa.Field | None, new: pa.Field, aliases: Mapping[str, str], path: str) -> Adapt:
+    """``adaptation`` of a part of a value, which ``old`` values do not have if it is None."""
+    if not new.nullable and (old is None or old.nullable):
+        raise InvalidInputError(
+            f"field {path[:-1]!r}: it may be null in stored values, and is declared NOT NULL.",
+            hint=f"Declare it so that it may be null. {ANOTHER_NAME}",
+        )
+    return _nothing if old is None else adaptation(old.type, new.type, aliases, path)
 
 
 def _widening(old: pa.DataType, new: pa.DataType) -> Adapt | None:
@@ -241,10 +251,8 @@ def _struct(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str], 
     for field, position in zip(new, found, strict=True):
         if position is None:
             _require_known_origin(field, old, unread, aliases)
-            taken.append(None)
-        else:
-            adapt = adaptation(old[position].type, field.type, aliases, f"{path}{field.name}.")
-            taken.append((position, adapt))
+        adapt = _part(None if position is None else old[position], field, aliases, f"{path}{field.name}.")
+        taken.append(None if position is None else (position, adapt))
     return lambda value: made(*(None if each is None else each[1](value[each[0]]) for each in taken))
 
 
@@ -375,3 +383,7 @@ def _is_readable(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str])
 
 def _as_it_is(value: Any) -> Any:
     return value
+
+
+def _nothing(_value: Any) -> None:
+    """What a field is that was not there."""

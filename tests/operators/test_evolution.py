@@ -150,6 +150,37 @@ def test_a_change_that_loses_something_is_refused_by_both_types(old: pa.DataType
         adaptation(old, new, {})
 
 
+def test_what_may_be_null_in_stored_values_does_not_become_not_null() -> None:
+    def field(name: str, *, nullable: bool) -> pa.Field:
+        return pa.field(name, LONG, nullable)
+
+    def kinds(*, nullable: bool) -> list[pa.DataType]:
+        return [
+            pa.struct([field("a", nullable=nullable)]),
+            pa.list_(field("element", nullable=nullable)),
+            pa.map_(TEXT, field("value", nullable=nullable)),
+            struct(inner=pa.list_(pa.struct([field("a", nullable=nullable)]))),
+        ]
+
+    names = ["a", "element", "value", "inner.element.a"]
+    for name, may_be, is_not in zip(names, kinds(nullable=True), kinds(nullable=False), strict=True):
+        with pytest.raises(InvalidInputError, match=f"field '{name}': it may be null .*, and is declared NOT NULL"):
+            adaptation(may_be, is_not, {})
+        value = value_codec(is_not, 1).encode(_one(is_not))
+        assert EvolvedCodec([is_not, may_be], 2, {}).decode(value) == value_codec(is_not, 1).decode(value)
+    with pytest.raises(InvalidInputError, match="field 'b': it may be null"):
+        adaptation(struct(a=LONG), pa.struct([("a", LONG), field("b", nullable=False)]), {})
+
+
+def _one(kind: pa.DataType) -> Any:  # noqa: ANN401
+    """A value of a type with one part."""
+    if pa.types.is_list(kind):
+        return [_one(kind.value_type)]
+    if pa.types.is_map(kind):
+        return {"x": 5}
+    return (_one(kind[0].type),) if pa.types.is_struct(kind) else 5
+
+
 def test_a_field_that_cannot_be_read_is_named_by_its_path_and_sparks_names_of_its_types() -> None:
     def kind(leaf: pa.DataType) -> pa.DataType:
         return struct(all=pa.list_(struct(by=pa.map_(TEXT, struct(at=leaf)))))
