@@ -17,8 +17,9 @@ from pyspark_ckpt.operators.binding import bind, kind_of
 from pyspark_ckpt.operators.bound import Binding, Kept
 from pyspark_ckpt.operators.conversions import CONVERT, WRONG_VALUE
 from pyspark_ckpt.operators.counters import BoundCounter, Counter, metric_name
-from pyspark_ckpt.operators.evolution import evolved, former_names, require_clear_aliases, schemas_of
+from pyspark_ckpt.operators.evolution import evolved, former_names, schemas_of
 from pyspark_ckpt.operators.expiry import index_name
+from pyspark_ckpt.operators.field_names import require_clear_aliases
 from pyspark_ckpt.operators.one_key_calls import refuse_many_key_calls, refuse_one_key_calls
 from pyspark_ckpt.operators.plan import ProcessorState
 from pyspark_ckpt.operators.processors import KeyedProcessor, VectorProcessor

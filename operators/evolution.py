@@ -18,6 +18,7 @@ from msgspec import UNSET
 
 from pyspark_ckpt.operators.columns import arrow_of_plain
 from pyspark_ckpt.operators.conversions import EXACT
+from pyspark_ckpt.operators.field_names import ANOTHER_NAME, names_of, positions_of
 from pyspark_ckpt.operators.stored_values import MOST_SCHEMAS, ValueCodec, value_codec
 from pyspark_ckpt.operators.type_names import spark_name
 from pyspark_ckpt.operators.value_types import struct_class
@@ -25,14 +26,9 @@ from pyspark_ckpt.state_store.bulk import Cells, Packed
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.json_objects import DAMAGE
 from pyspark_ckpt.state_store.meta import Descriptor
-from pyspark_ckpt.state_store.options import PREFIX
 
 Adapt: TypeAlias = Callable[[Any], Any]
 
-ANOTHER_NAME = (
-    f"Give the changed state another name, or the operator another uid, and set {PREFIX}allowNonRestoredState to true, "
-    "or restore a savepoint with allow_non_restored_state: it begins empty, and the old state is left alone."
-)
 READABLE = f"Fields may be added, dropped, renamed by an alias, and widened. {ANOTHER_NAME}"
 
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
@@ -85,31 +81,6 @@ def former_names(descriptor: Descriptor | None, declared: Mapping[str, str]) -> 
     """
     known = {} if descriptor is None or descriptor.aliases is UNSET else descriptor.aliases
     return {**known, **declared}
-
-
-def require_clear_aliases(kind: pa.DataType, aliases: Mapping[str, str]) -> None:
-    """Raise InvalidInputError if an alias gives a field the name of another field of the same struct.
-
-    Values of that struct have both: nothing tells those that were written before the names changed hands.
-    """
-    if pa.types.is_struct(kind):
-        for field in kind:
-            for former in _names(field.name, aliases)[1:]:
-                others = [each for each in kind.names if each.lower() == former.lower() != field.name.lower()]
-                if others and not _is_new(others[0], aliases):
-                    raise InvalidInputError(
-                        f"field {field.name!r} has the former name {former!r}, and {others[0]!r} is a field, too.",
-                        hint=f"If {others[0]!r} is a new field, add {{{others[0]!r}: {others[0]!r}}} to the aliases. "
-                        "Fields cannot swap names: give them names that none of them had.",
-                    )
-    for inner in _inner_types(kind):
-        require_clear_aliases(inner, aliases)
-
-
-def _inner_types(kind: pa.DataType) -> list[pa.DataType]:
-    if pa.types.is_map(kind):
-        return [kind.key_type, kind.item_type]
-    return [kind.field(n).type for n in range(kind.num_fields)]
 
 
 class EvolvedCodec(ValueCodec):
@@ -192,10 +163,10 @@ def _adaptation(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str], 
     if pa.types.is_struct(old) and pa.types.is_struct(new):
         return _struct(old, new, aliases, path)
     if pa.types.is_map(old) and pa.types.is_map(new) and old.key_type == new.key_type:
-        item = _part(old.item_field, new.item_field, aliases, f"{path}value.")
+        item = adaptation(old.item_type, new.item_type, aliases, f"{path}value.")
         return lambda value: {key: item(each) for key, each in value.items()}
     if pa.types.is_list(old) and pa.types.is_list(new):
-        element = _part(old.value_field, new.value_field, aliases, f"{path}element.")
+        element = adaptation(old.value_type, new.value_type, aliases, f"{path}element.")
         return lambda value: [element(each) for each in value]
     widened = _widening(old, new)
     if widened is None:
@@ -204,16 +175,6 @@ def _adaptation(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str], 
             f"{where}values of type {spark_name(old)} cannot be read as {spark_name(new)}.", hint=READABLE
         )
     return widened
-
-
-def _part(old: pa.Field | None, new: pa.Field, aliases: Mapping[str, str], path: str) -> Adapt:
-    """``adaptation`` of a part of a value, which ``old`` values do not have if it is None."""
-    if not new.nullable and (old is None or old.nullable):
-        raise InvalidInputError(
-            f"field {path[:-1]!r}: it may be null in stored values, and is declared NOT NULL.",
-            hint=f"Declare it so that it may be null. {ANOTHER_NAME}",
-        )
-    return _nothing if old is None else adaptation(old.type, new.type, aliases, path)
 
 
 def _widening(old: pa.DataType, new: pa.DataType) -> Adapt | None:
@@ -245,124 +206,24 @@ def _holds(new: pa.DataType, old: pa.DataType) -> bool:
 
 def _struct(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str], path: str) -> Adapt:
     made = struct_class(new)
-    found = _positions(old, new, aliases)
+    found = positions_of(old, new, aliases)
     unread = [field for position, field in enumerate(old) if position not in found]
     taken: list[tuple[int, Adapt] | None] = []
     for field, position in zip(new, found, strict=True):
         if position is None:
             _require_known_origin(field, old, unread, aliases)
-        adapt = _part(None if position is None else old[position], field, aliases, f"{path}{field.name}.")
-        taken.append(None if position is None else (position, adapt))
+            taken.append(None)
+        else:
+            adapt = adaptation(old[position].type, field.type, aliases, f"{path}{field.name}.")
+            taken.append((position, adapt))
     return lambda value: made(*(None if each is None else each[1](value[each[0]]) for each in taken))
-
-
-def _positions(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str]) -> list[int | None]:
-    """Where the fields of ``new`` are in ``old``, none twice.
-
-    By their names and former names; in another case if not in this one; else by a name that an alias of a later
-    program gave them, for a program may come back from before a field was renamed. Raises InvalidInputError if it is
-    not clear which field one is.
-    """
-    positions = {field.name: position for position, field in enumerate(old)}
-    names_of = [_names(field.name, aliases) for field in new]
-    found = [next((positions[name] for name in names if name in positions), None) for names in names_of]
-    found = _one_reader_each(found, old, new, aliases)
-    for n, names in enumerate(names_of):
-        if found[n] is None and not _is_new(names[0], aliases):
-            found[n] = _position_in_another_case(old, new, names, found)
-    later = [
-        _position_of_a_later_name(old, new, field.name, aliases, found) if position is None else position
-        for field, position in zip(new, found, strict=True)
-    ]
-    return _one_reader_each(later, old, new, aliases)
-
-
-def _one_reader_each(
-    found: Sequence[int | None], old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str]
-) -> list[int | None]:
-    """``found`` without what fields that are declared new have in common with others."""
-    settled = list(found)
-    for position in {each for each in found if each is not None}:
-        readers = [n for n, each in enumerate(found) if each == position]
-        older = [n for n in readers if not _is_new(new[n].name, aliases)]
-        if len(readers) > 1 and len(older) != 1:
-            names = [new[n].name for n in readers]
-            raise InvalidInputError(
-                f"field {old[position].name!r} of {spark_name(old)} may be any of {names} in {spark_name(new)}, by the "
-                "aliases of this program and earlier ones.",
-                hint=f"Say which of them are new fields by aliases such as {{{names[-1]!r}: {names[-1]!r}}}.",
-            )
-        for n in readers if len(readers) > 1 else ():
-            settled[n] = position if n in older else None
-    return settled
-
-
-def _is_new(name: str, aliases: Mapping[str, str]) -> bool:
-    """Whether an alias says that a field had no other name before."""
-    return aliases.get(name) == name
-
-
-def _position_of_a_later_name(
-    old: pa.StructType, new: pa.StructType, name: str, aliases: Mapping[str, str], taken: Sequence[int | None]
-) -> int | None:
-    """Where a field is that later programs have renamed."""
-    today = {field.name.lower() for field in new}
-    later = [
-        n
-        for n, field in enumerate(old)
-        if n not in taken and field.name.lower() not in today and _was_called(field.name, name, aliases)
-    ]
-    if _is_new(name, aliases) or not later:
-        return None
-    if len(later) > 1:
-        raise InvalidInputError(
-            f"field {name!r} of {spark_name(new)} may be any of {[old[n].name for n in later]} in {spark_name(old)}, "
-            "which were renamed by programs since.",
-            hint=f"Say which one by an alias, such as {{{name!r}: {old[later[0]].name!r}}}.",
-        )
-    return later[0]
-
-
-def _was_called(name: str, former: str, aliases: Mapping[str, str]) -> bool:
-    return former.lower() in [each.lower() for each in _names(name, aliases)[1:]]
-
-
-def _position_in_another_case(
-    old: pa.StructType, new: pa.StructType, names: Sequence[str], taken: Sequence[int | None]
-) -> int | None:
-    for name in names:
-        alike = [n for n, field in enumerate(old) if field.name.lower() == name.lower() and n not in taken]
-        rivals = [field.name for field in new if field.name.lower() == names[0].lower()]
-        if len(alike) > 1 or (alike and len(rivals) > 1):
-            raise InvalidInputError(
-                f"field {names[0]!r} of {spark_name(new)} may be any of {[old[n].name for n in alike]} in "
-                f"{spark_name(old)}: they differ by case alone.",
-                hint=f"Say which one by an alias, such as {{{names[0]!r}: {old[alike[0]].name!r}}}.",
-            )
-        if alike:
-            return alike[0]
-    return None
-
-
-def _names(name: str, aliases: Mapping[str, str]) -> list[str]:
-    """A field's name and its former ones, the newest first."""
-    names = [name]
-    while (former := _former(names[-1], aliases)) is not None and former not in names:
-        names.append(former)
-    return names
-
-
-def _former(name: str, aliases: Mapping[str, str]) -> str | None:
-    """What an alias says of a name, in any case if none has this one."""
-    alike = [old for new, old in aliases.items() if new.lower() == name.lower()]
-    return aliases.get(name, alike[0] if len(alike) == 1 else None)
 
 
 def _require_known_origin(
     field: pa.Field, old: pa.StructType, unread: Sequence[pa.Field], aliases: Mapping[str, str]
 ) -> None:
     """Refuse a renamed field that is not in ``old`` if it may be there by a name that ``aliases`` do not tell."""
-    *_, first = names = _names(field.name, aliases)
+    *_, first = names = names_of(field.name, aliases)
     lost = [each.name for each in unread if _is_readable(each.type, field.type, aliases)]
     if lost and len(names) > 1 and first not in aliases:
         raise InvalidInputError(
@@ -383,7 +244,3 @@ def _is_readable(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str])
 
 def _as_it_is(value: Any) -> Any:
     return value
-
-
-def _nothing(_value: Any) -> None:
-    """What a field is that was not there."""

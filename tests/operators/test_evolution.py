@@ -10,6 +10,7 @@ import pytest
 
 from pyspark_ckpt.operators.columns import python_values
 from pyspark_ckpt.operators.evolution import EvolvedCodec, Schemas, adaptation, evolved, former_names
+from pyspark_ckpt.operators.field_names import require_exact
 from pyspark_ckpt.operators.stored_values import value_codec
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.meta import Descriptor
@@ -165,11 +166,12 @@ def test_what_may_be_null_in_stored_values_does_not_become_not_null() -> None:
     names = ["a", "element", "value", "inner.element.a"]
     for name, may_be, is_not in zip(names, kinds(nullable=True), kinds(nullable=False), strict=True):
         with pytest.raises(InvalidInputError, match=f"field '{name}': it may be null .*, and is declared NOT NULL"):
-            adaptation(may_be, is_not, {})
+            require_exact(may_be, is_not, {})
+        require_exact(is_not, may_be, {})
         value = value_codec(is_not, 1).encode(_one(is_not))
         assert EvolvedCodec([is_not, may_be], 2, {}).decode(value) == value_codec(is_not, 1).decode(value)
     with pytest.raises(InvalidInputError, match="field 'b': it may be null"):
-        adaptation(struct(a=LONG), pa.struct([("a", LONG), field("b", nullable=False)]), {})
+        require_exact(struct(a=LONG), pa.struct([("a", LONG), field("b", nullable=False)]), {})
 
 
 def _one(kind: pa.DataType) -> Any:  # noqa: ANN401
@@ -212,3 +214,11 @@ def test_booleans_of_an_old_schema_are_read_in_columns() -> None:
 def test_a_value_of_an_unknown_schema_is_damage() -> None:
     with pytest.raises(FormatError, match="schema 9"):
         EvolvedCodec([LONG], 1, {}).decode(value_codec(LONG, 9).encode(1))
+
+
+def test_values_are_read_though_an_earlier_release_took_aliases_that_are_not_clear() -> None:
+    old, new = struct(b=LONG), pa.struct([("a", LONG), pa.field("c", LONG, nullable=False)])
+    codec = EvolvedCodec([old, new], 2, {"a": "b", "c": "b"})
+    assert codec.decode(value_codec(old, 1).encode((5,))) == (5, 5)
+    codec = EvolvedCodec([old, new], 2, {})
+    assert codec.decode(value_codec(old, 1).encode((5,))) == (None, None)
