@@ -250,7 +250,7 @@ class MapState(State):
         self._unbound()
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
-        """Set entries. Raises InvalidInputError."""
+        """Set entries: all of them, or none if one is refused. Raises InvalidInputError."""
         self._unbound()
 
     def remove(self, key: Any) -> None:
