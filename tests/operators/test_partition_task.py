@@ -196,7 +196,7 @@ class Far(KeyedProcessor):
 class OnlyWall(Far):
     """Has only timers of the other clock."""
 
-    far = None
+    far = None  # type: ignore[assignment]
 
     def process(self, _ctx: Context, _key: Any, _rows: Sequence[Any]) -> None:  # noqa: ANN401
         """Registers nothing."""
