@@ -173,9 +173,16 @@ class BoundMap(Bound, MapState):
         self._entries.put(self._at.suffix, self._entry(key), None if value is None else self._stored(value))
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
-        """See MapState."""
-        for key, value in entries.items():
-            self.put(key, value)
+        """See MapState. All of them, or none if one is refused."""
+        if not isinstance(entries, Mapping):
+            raise InvalidInputError(
+                f"State {self.name!r} of operator {self._uid!r}: {repr(entries)[:200]} of type "
+                f"{type(entries).__name__} is given in place of several entries.",
+                hint="Give a dict, or call put() for one entry.",
+            )
+        rows = [(self._entry(key), None if value is None else self._stored(value)) for key, value in entries.items()]
+        for entry, stored in rows:
+            self._entries.put(self._at.suffix, entry, stored)
 
     def remove(self, key: Any) -> None:
         """See MapState."""

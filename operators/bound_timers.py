@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heappop, heappush
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from pyspark_ckpt.operators.ordered_rows import CountedRows
 from pyspark_ckpt.operators.state_rows import Written
 from pyspark_ckpt.operators.timer_rows import EXACT, ROUNDED, end_of_ms, read_timer_key, rounded_key, timer_key
 from pyspark_ckpt.operators.timers import (
+    CLOCKS,
     MICROSECONDS,
     InstantLike,
     Timers,
@@ -21,11 +23,14 @@ from pyspark_ckpt.operators.timers import (
     rounded_up_ms,
 )
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.keys import state_head
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pyspark_ckpt.operators.keys import Keys
+    from pyspark_ckpt.operators.ttl import Clock
+    from pyspark_ckpt.operators.worker_session import WorkerSession
 
 
 class BoundTimers(Timers):
@@ -153,3 +158,16 @@ class BoundTimers(Timers):
         for suffix, instant in zip(keys.suffixes.each(index).strings(), micros, strict=True):
             if instant is not None:
                 yield suffix + behind, instant
+
+
+def left_ms(session: WorkerSession, uid: str) -> dict[Clock, int]:
+    """By clock, when the first timers of the operator ``uid`` are due that its program does not declare."""
+    found: dict[Clock, int] = {}
+    for state in session.left_alone:
+        clock = state.descriptor.encoder.get("clock")
+        if state.rows and state.uid == uid and clock in CLOCKS:
+            fired_ms = session.fired_ms.get(clock)
+            begin = b"" if fired_ms is None else end_of_ms(fired_ms)
+            for key, _ in islice(session.scan(state_head(state.number), begin), 1):
+                found[clock] = min(rounded_up_ms(read_timer_key(key).at_us), found.get(clock, 1 << 62))
+    return found

@@ -19,6 +19,7 @@ from pyspark_ckpt.operators.conversions import CONVERT, WRONG_VALUE
 from pyspark_ckpt.operators.counters import BoundCounter, Counter, metric_name
 from pyspark_ckpt.operators.evolution import evolved, former_names, schemas_of
 from pyspark_ckpt.operators.expiry import index_name
+from pyspark_ckpt.operators.field_names import require_clear_aliases
 from pyspark_ckpt.operators.one_key_calls import refuse_many_key_calls, refuse_one_key_calls
 from pyspark_ckpt.operators.plan import ProcessorState
 from pyspark_ckpt.operators.processors import KeyedProcessor, VectorProcessor
@@ -46,6 +47,7 @@ def with_types(declared: Mapping[str, Declared], who: str) -> tuple[ProcessorSta
         }
         for what, kind in types.items():
             _require_codec(kind, what, f"{who}: the {what} of state {state.name!r}")
+            _require_clear_aliases(kind, state.aliases, f"{who}: the {what} of state {state.name!r}")
         if isinstance(state, ValueState):
             _require_default(state, types["value"], who)
         if isinstance(state, ReducingState) and state.reduce == "sum":
@@ -74,6 +76,14 @@ def _require_codec(kind: ValueType, what: str, whose: str) -> None:
         raise InvalidInputError(
             f"{whose} has the type {str(kind.schema)[:200]}: {problem.message}", hint=problem.hint
         ) from problem
+
+
+def _require_clear_aliases(kind: ValueType, aliases: Mapping[str, str], whose: str) -> None:
+    """Raise InvalidInputError about ``whose`` for aliases that do not say which field is which."""
+    try:
+        require_clear_aliases(kind.arrow, aliases)
+    except InvalidInputError as problem:
+        raise InvalidInputError(f"{whose}: {problem.message}", hint=problem.hint) from problem
 
 
 def _require_sum(state: ReducingState, kind: ValueType, who: str) -> None:
@@ -138,6 +148,7 @@ class DeclaredStates:
         declared = []
         for each in self._kept():
             name = self._name(each)
+            same = [state for states in partitions for state in states if state.name == name]
             known = known_as(own.get(name), [states[name] for states in others if name in states])
             values = {
                 what: asdict(evolved(schemas_of(known, what, f"state {name!r}"), kind.schema))
@@ -153,8 +164,8 @@ class DeclaredStates:
                 key_schema=key_schema,
                 value_schema=values,
                 key_encoder=kind,
-                ttl=_ttl_of(each.state, known),
-                aliases=former_names(known, each.state.aliases, (kind.arrow for kind in each.types.values())) or UNSET,
+                ttl=_ttl_of(each.state, same),
+                aliases=former_names(known, each.state.aliases) or UNSET,
             )
             declared.append((name, descriptor))
             if each.state.ttl is not None or index_name(name) in own:  # which rows have stamps of earlier programs
@@ -212,8 +223,12 @@ class DeclaredStates:
         return f"{self.uid}/{declared.state.name}"
 
 
-def _ttl_of(state: Declared, known: Descriptor | None) -> TimeToLive | msgspec.UnsetType:
-    """What the descriptor says of the life of a state's rows: also that it had one, if no program gives it one now."""
-    if state.ttl is not None:
-        return state.ttl.stored()
-    return UNSET if known is None or known.ttl is UNSET else known.ttl.ended()
+def _ttl_of(declared: Declared, stored: Iterable[State]) -> TimeToLive | msgspec.UnsetType:
+    """What the descriptor says of the life of a state's rows: also that it had one, if no program gives it one now.
+
+    ``stored``: the state in all partitions, this one first. One without rows may not know of another clock since.
+    """
+    if declared.ttl is not None:
+        return declared.ttl.stored()
+    known = next((each.descriptor.ttl for each in sorted(stored, key=lambda each: each.rows == 0)), UNSET)
+    return UNSET if known is UNSET else known.ended()

@@ -8,7 +8,7 @@ alias, and the old name of that, and so on), and a number that is widened withou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, TypeAlias
 
@@ -18,6 +18,7 @@ from msgspec import UNSET
 
 from pyspark_ckpt.operators.columns import arrow_of_plain
 from pyspark_ckpt.operators.conversions import EXACT
+from pyspark_ckpt.operators.field_names import ANOTHER_NAME, names_of, positions_of
 from pyspark_ckpt.operators.stored_values import MOST_SCHEMAS, ValueCodec, value_codec
 from pyspark_ckpt.operators.type_names import spark_name
 from pyspark_ckpt.operators.value_types import struct_class
@@ -25,14 +26,9 @@ from pyspark_ckpt.state_store.bulk import Cells, Packed
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.json_objects import DAMAGE
 from pyspark_ckpt.state_store.meta import Descriptor
-from pyspark_ckpt.state_store.options import PREFIX
 
 Adapt: TypeAlias = Callable[[Any], Any]
 
-ANOTHER_NAME = (
-    f"Give the changed state another name, or the operator another uid, and set {PREFIX}allowNonRestoredState to true, "
-    "or restore a savepoint with allow_non_restored_state: it begins empty, and the old state is left alone."
-)
 READABLE = f"Fields may be added, dropped, renamed by an alias, and widened. {ANOTHER_NAME}"
 
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
@@ -78,28 +74,13 @@ def evolved(stored: Schemas | None, declared: Any) -> Schemas:
     return Schemas(schemas, schemas.index(declared) + 1)
 
 
-def former_names(
-    descriptor: Descriptor | None, declared: Mapping[str, str], kinds: Iterable[pa.DataType]
-) -> dict[str, str]:
-    """The aliases of a state whose types are ``kinds`` now: those that are ``declared``, and those of earlier programs.
+def former_names(descriptor: Descriptor | None, declared: Mapping[str, str]) -> dict[str, str]:
+    """The aliases of a state: those that are ``declared``, and those of earlier programs.
 
-    So a program need not know all former names. One that a field of today has again is no longer another's.
+    So a program need not know all names that a field had, before it or since.
     """
     known = {} if descriptor is None or descriptor.aliases is UNSET else descriptor.aliases
-    today = {name for kind in kinds for name in _field_names(kind)}
-    return {**{new: old for new, old in known.items() if old not in today}, **declared}
-
-
-def _field_names(kind: pa.DataType) -> Iterator[str]:
-    inner = (
-        [kind.key_type, kind.item_type]
-        if pa.types.is_map(kind)
-        else [kind.field(n).type for n in range(kind.num_fields)]
-    )
-    if pa.types.is_struct(kind):
-        yield from kind.names
-    for each in inner:
-        yield from _field_names(each)
+    return {**known, **declared}
 
 
 class EvolvedCodec(ValueCodec):
@@ -225,7 +206,7 @@ def _holds(new: pa.DataType, old: pa.DataType) -> bool:
 
 def _struct(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str], path: str) -> Adapt:
     made = struct_class(new)
-    found = _positions(old, new, aliases)
+    found = positions_of(old, new, aliases)
     unread = [field for position, field in enumerate(old) if position not in found]
     taken: list[tuple[int, Adapt] | None] = []
     for field, position in zip(new, found, strict=True):
@@ -238,57 +219,11 @@ def _struct(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str], 
     return lambda value: made(*(None if each is None else each[1](value[each[0]]) for each in taken))
 
 
-def _positions(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str]) -> list[int | None]:
-    """Where the fields of ``new`` are in ``old``, by their names and former names; in another case if not in this one.
-
-    Raises InvalidInputError if several fields have a name but for its case.
-    """
-    positions = {field.name: position for position, field in enumerate(old)}
-    names_of = [_names(field.name, aliases) for field in new]
-    found = [next((positions[name] for name in names if name in positions), None) for names in names_of]
-    for n, names in enumerate(names_of):
-        is_new = aliases.get(names[0]) == names[0]
-        if found[n] is None and not is_new:
-            found[n] = _position_in_another_case(old, new, names, found)
-    return found
-
-
-def _position_in_another_case(
-    old: pa.StructType, new: pa.StructType, names: Sequence[str], taken: Sequence[int | None]
-) -> int | None:
-    for name in names:
-        alike = [n for n, field in enumerate(old) if field.name.lower() == name.lower() and n not in taken]
-        rivals = [field.name for field in new if field.name.lower() == names[0].lower()]
-        if len(alike) > 1 or (alike and len(rivals) > 1):
-            raise InvalidInputError(
-                f"field {names[0]!r} of {spark_name(new)} may be any of {[old[n].name for n in alike]} in "
-                f"{spark_name(old)}: they differ by case alone.",
-                hint=f"Say which one by an alias, such as {{{names[0]!r}: {old[alike[0]].name!r}}}.",
-            )
-        if alike:
-            return alike[0]
-    return None
-
-
-def _names(name: str, aliases: Mapping[str, str]) -> list[str]:
-    """A field's name and its former ones, the newest first."""
-    names = [name]
-    while (former := _former(names[-1], aliases)) is not None and former not in names:
-        names.append(former)
-    return names
-
-
-def _former(name: str, aliases: Mapping[str, str]) -> str | None:
-    """What an alias says of a name, in any case if none has this one."""
-    alike = [old for new, old in aliases.items() if new.lower() == name.lower()]
-    return aliases.get(name, alike[0] if len(alike) == 1 else None)
-
-
 def _require_known_origin(
     field: pa.Field, old: pa.StructType, unread: Sequence[pa.Field], aliases: Mapping[str, str]
 ) -> None:
     """Refuse a renamed field that is not in ``old`` if it may be there by a name that ``aliases`` do not tell."""
-    *_, first = names = _names(field.name, aliases)
+    *_, first = names = names_of(field.name, aliases)
     lost = [each.name for each in unread if _is_readable(each.type, field.type, aliases)]
     if lost and len(names) > 1 and first not in aliases:
         raise InvalidInputError(

@@ -90,9 +90,10 @@ class ExpiryIndex(OrderedRows):
     def expired(self, life: Life) -> Iterator[list[tuple[bytes, bytes]]]:
         """Index rows of the base version whose step has passed, oldest first: their keys, and what they say.
 
-        In portions that are not empty.
+        In portions that are not empty. Rows whose lives have not begun, and may begin, are among them.
         """
-        return self.portions(INSTANT.pack(max(0, life.dead_ms >> life.step_bits << life.step_bits)))
+        end = life.dead_ms >> life.step_bits << life.step_bits
+        return self.portions(INSTANT.pack(max(end, int(life.begins_now))))
 
     def settle(self, keys: Packed, stored: Cells, life: Life) -> tuple[Bools, Cells]:
         """Remove those of the index rows ``keys`` whose rows, ``stored``, do not live, and move those that begin to.

@@ -7,7 +7,8 @@ trigger: late rows are told by the watermark of the batch before, which the grou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 GROUP_ROW = "watermark_ms long, processing_ms long"
 """The clocks at the group's last call, those that it has timers for; all timers up to them have fired."""
 NO_WATERMARK = -1
+_NEVER = 1 << 62
 TIME_OUTS: Mapping[Clock | None, str] = {
     None: "NoTimeout",
     "event": "EventTimeTimeout",
@@ -57,11 +59,17 @@ class GroupTimes:
         """Rows up to this event time are late, and nobody has dropped them; None if there are no such rows."""
         return self.fired_ms.get("event", 0) if self._drops_late_rows else None
 
-    def set_time_out(self, timers: Iterable[BoundTimers]) -> None:
-        """Have Spark call when the first of ``timers`` is due, and remember the clocks."""
+    def set_time_out(self, timers: Iterable[BoundTimers], left_ms: Mapping[Clock, int] = MappingProxyType({})) -> None:
+        """Have Spark call when the first of ``timers`` is due, and remember the clocks.
+
+        ``left_ms``: when the first timers are due that this program leaves alone. None of them has fired, so the clocks
+        that are remembered stay before them: a program that declares them again finds them.
+        """
         if self._clock is None:
             return
-        self._state.update((self.now_ms["event"], self.now_ms["processing"] if self._clock == "processing" else 0))
+        clocks: Sequence[Clock] = ("event", "processing")
+        event_ms, processing_ms = (min(self.now_ms[clock], left_ms.get(clock, _NEVER) - 1) for clock in clocks)
+        self._state.update((event_ms, processing_ms if self._clock == "processing" else 0))
         first = min((at for each in timers if (at := each.earliest_ms()) is not None), default=None)
         if self._clock == "event":
             if first is not None:  # a group times out when the clock is beyond what is set

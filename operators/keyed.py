@@ -55,6 +55,8 @@ def keyed(
     order = _names(frame, order_by, f"keyed(uid={uid!r})", "to order by")
     if not names:
         raise InvalidInputError(f"keyed(uid={uid!r}): there are no columns to key by; the frame has {frame.columns}.")
+    if len(set(names)) < len(names):  # stored keys name their columns
+        raise InvalidInputError(f"keyed(uid={uid!r}): a column is given twice to key by: {list(names)}.")
     check_uid(uid, f"keyed(uid={uid!r})")
     if not frame.isStreaming:
         raise InvalidInputError(

@@ -203,7 +203,9 @@ class TimedListRows(ListRows):
         for portion in self._index.expired(self._life):
             rows = IndexRows.of(portion)
             # A time to live that was longer had longer steps.
-            rows = rows.taken(rows.last_ms <= self._life.dead_ms)
+            are_over = rows.last_ms <= self._life.dead_ms
+            are_asked = are_over | (self._life.begins_now & (rows.columns["instant"] == 0))
+            rows, are_over = rows.taken(are_asked), are_over[are_asked]
             sizes = rows.columns["size"].astype(np.int64)
             are_taken = np.cumsum(sizes) - sizes < most
             if self._life.begins_late:
@@ -211,7 +213,7 @@ class TimedListRows(ListRows):
                 for position in np.flatnonzero(are_unbegun).tolist():
                     size_bytes = self._begin(rows, position)
                     begun_bytes += size_bytes
-                    are_taken[position] = not size_bytes
+                    are_taken[position] = are_over[position] and not size_bytes
                     if begun_bytes >= MOST_BEGUN_BYTES:
                         are_taken[position + 1 :] = False
                         break

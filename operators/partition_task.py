@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.bound_timers import BoundTimers
+from pyspark_ckpt.operators.bound_timers import BoundTimers, left_ms
 from pyspark_ckpt.operators.declared_states import DeclaredStates
 from pyspark_ckpt.operators.firing import Firing
 from pyspark_ckpt.operators.group_times import GroupTimes
@@ -136,7 +136,7 @@ class PartitionTask:
                 yield from chain(self._process(work, some_rows, codec), work.fire(firing, some_due))
                 flush(session, bound, end)
             session.counts["fired_timers"] += firing.count
-            times.set_time_out(timers)
+            times.set_time_out(timers, left_ms(session, self.operator.uid))
             finish(session, bound)
         finally:
             rows.close()

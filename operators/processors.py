@@ -76,7 +76,11 @@ def declared_in(holder: object) -> dict[str, Declared]:
     """What the class of an object declares, by attribute, in a fixed order. Raises InvalidInputError."""
     found: dict[str, Declared] = {}
     for kind in reversed(type(holder).__mro__):
-        found.update({attribute: value for attribute, value in vars(kind).items() if isinstance(value, Declared)})
+        for attribute, value in vars(kind).items():
+            if isinstance(value, Declared):
+                found[attribute] = value
+            elif not isinstance(value, _SLOT):  # a class has something else in place of what its base declares
+                found.pop(attribute, None)
     names = [state.name for state in found.values()]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -14,7 +14,8 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from pyspark_ckpt.operators.evolution import ANOTHER_NAME, adaptation, schemas_of
+from pyspark_ckpt.operators.evolution import adaptation, schemas_of
+from pyspark_ckpt.operators.field_names import ANOTHER_NAME, require_exact
 from pyspark_ckpt.operators.plan import ProcessorState
 from pyspark_ckpt.operators.type_names import arrow_type_named, spark_name
 from pyspark_ckpt.operators.value_types import ValueType, arrow_type
@@ -146,6 +147,7 @@ def _check_types(stored: State, what: str, kind: ValueType, declared: Descriptor
             raise InvalidInputError(f"{changed}.", hint=f"The keys of a map keep their type. {ANOTHER_NAME}")
         try:
             adaptation(old, kind.arrow, aliases)
+            require_exact(old, kind.arrow, aliases)
         except InvalidInputError as problem:
             raise InvalidInputError(f"{changed}: {problem.message}", hint=problem.hint) from problem
 

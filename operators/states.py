@@ -98,6 +98,17 @@ class Declared:
             "is_empty() of a MapState.",
         )
 
+    def __eq__(self, other: object) -> bool:
+        """Raise InvalidInputError: ``if self.n == 0:`` would be false for every key, whatever the state holds."""
+        if isinstance(other, Declared):
+            return self is other
+        raise InvalidInputError(
+            f"State {self.name!r} is compared with {repr(other)[:200]}, which says nothing of what it holds.",
+            hint="Call one of its methods, such as value() or get(), and compare what it returns.",
+        )
+
+    __hash__ = object.__hash__
+
     def _unbound(self) -> NoReturn:
         raise LifecycleError(
             f"{type(self).__name__} {self.name!r} is used outside of a processor that a query runs.",
@@ -239,7 +250,7 @@ class MapState(State):
         self._unbound()
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
-        """Set entries. Raises InvalidInputError."""
+        """Set entries: all of them, or none if one is refused. Raises InvalidInputError."""
         self._unbound()
 
     def remove(self, key: Any) -> None:

@@ -6,6 +6,8 @@ import operator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 from pyspark_ckpt.operators.conversions import EPOCH, microseconds_at
 from pyspark_ckpt.operators.states import Declared
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark_ckpt.operators.keys import Keys
     from pyspark_ckpt.operators.ttl import Clock
 
-InstantLike: TypeAlias = "datetime | int"
+InstantLike: TypeAlias = "datetime | np.datetime64 | int"
 
 CLOCKS: tuple[Clock, ...] = ("event", "processing")
 MICROSECONDS = 1000
@@ -98,7 +100,7 @@ def microseconds_of(at: object) -> int:
     """An instant that a timer is set to, in microseconds since 1970. Raises InvalidInputError for what is none."""
     if type(at) is int and abs(at) < _MOST_MS:
         return at * MICROSECONDS
-    if isinstance(at, datetime):
+    if isinstance(at, (datetime, np.datetime64)):
         if getattr(at, "nanosecond", 0) and at == at:  # noqa: PLR0124 - of pandas, NaT is a datetime
             raise InvalidInputError(
                 f"A timer is set to {at!r}, and timers have microseconds.",
@@ -110,7 +112,10 @@ def microseconds_of(at: object) -> int:
             raise _no_instant(at) from problem
     if isinstance(at, bool) or not hasattr(at, "__index__"):
         raise _no_instant(at)
-    at_ms = operator.index(at)
+    try:
+        at_ms = operator.index(at)
+    except TypeError as problem:  # an array that is no number
+        raise _no_instant(at) from problem
     if abs(at_ms) >= _MOST_MS:
         raise _no_instant(at)
     return at_ms * MICROSECONDS
@@ -130,5 +135,6 @@ def namespace_bytes(namespace: object) -> bytes:
 
 def _no_instant(at: object) -> InvalidInputError:
     return InvalidInputError(
-        f"A timer is set to {at!r} of type {type(at).__name__}.", hint="Give a datetime, or milliseconds since 1970."
+        f"A timer is set to {at!r} of type {type(at).__name__}.",
+        hint="Give a datetime of whole microseconds, or milliseconds since 1970.",
     )

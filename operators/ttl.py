@@ -85,6 +85,8 @@ class Life:
         self.dead_ms = now_ms - ttl.duration_ms
         self.begins_late = ttl.clock == "event"
         """Whether there may be rows that were written before the clock ran."""
+        self.begins_now = self.begins_late and now_ms > 0
+        """Whether the lives of such rows begin in this batch."""
         self._unbegun_ms = 0 if self.begins_late else -1
         self.refreshed_by_reads = ttl.refresh == "on_read_and_write"
         self._shows_expired = ttl.show_expired

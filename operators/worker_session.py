@@ -34,7 +34,7 @@ from pyspark_ckpt.state_store.damage_notes import write_note
 from pyspark_ckpt.state_store.database import Cursor, Reader, Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, LifecycleError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.keys import EMPTY, HASH_BYTES, STATE_BYTES, Marker
-from pyspark_ckpt.state_store.meta import Descriptor
+from pyspark_ckpt.state_store.meta import Descriptor, State, is_keyed
 from pyspark_ckpt.state_store.parts import DeclaredState, Part, declare, write_part
 from pyspark_ckpt.state_store.staged_tables import Seal, seal_file
 from pyspark_ckpt.state_store.ticket import Ticket, WorkerTask, read_ticket, ticket_paths
@@ -109,6 +109,11 @@ class WorkerSession:
         self._spilled: SpilledRows | None = None
         self.moment = Moment(0, 0)
         self._is_over = False
+
+    @property
+    def left_alone(self) -> Iterator[State]:
+        """States of keyed operators in the base version that the program does not declare."""
+        return (each for each in self._ticket.meta.states if is_keyed(each) and each.name not in self.numbers)
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """Values of the base version, None where there is none; fastest for sorted keys. What was spilled counts."""

@@ -116,6 +116,7 @@ def merged(metas: Sequence[StoreMeta], what: str) -> Merged:
             known = whole.state(state.name)
             descriptor = state.descriptor if known is None else _one(known, state, what)
             whole, _ = whole.with_state(state.name, descriptor, keyed=is_keyed(state))
+    whole = msgspec.structs.replace(whole, states=tuple(_with_life(state, metas, what) for state in whole.states))
     number_of = {state.name: state.number for state in whole.states}
     numbers = tuple({state.number: number_of[state.name] for state in meta.states} for meta in metas)
     return Merged(whole.states, whole.counter, whole.keyed_counter, numbers)
@@ -156,10 +157,31 @@ def _one(known: State, other: State, what: str) -> Descriptor:
             hint="Redistribute an older version, in which they are alike.",
         )
     newer = other.descriptor if longer == values[1] and longer != values[0] else known.descriptor
-    older = known.descriptor if newer is other.descriptor else other.descriptor
-    # Rows of either may say when they were written, and only the descriptor says by which clock.
-    ttl = older.ttl if newer.ttl is msgspec.UNSET else newer.ttl
-    return msgspec.structs.replace(newer, value_schema=longer, ttl=ttl)
+    return msgspec.structs.replace(newer, value_schema=longer)
+
+
+def _with_life(state: State, metas: Sequence[StoreMeta], what: str) -> State:
+    """The state with the time to live of the stores that have rows of it.
+
+    Rows say when they were written, and only the descriptor says by which clock. A store without rows may not know
+    that a program has changed it since.
+    """
+    same = [found for meta in metas if (found := meta.state(state.name)) is not None]
+    lives = [each.descriptor.ttl for each in sorted(same, key=lambda each: each.rows == 0)]
+    known = [ttl for ttl in lives if ttl is not msgspec.UNSET]
+    clocks = {each.descriptor.ttl.clock for each in same if each.rows and each.descriptor.ttl is not msgspec.UNSET}
+    if len(clocks) > 1:
+        raise InvalidInputError(
+            f"{what}: rows of state {state.name!r} have a time to live by the clocks {sorted(clocks)} in different "
+            "partitions.",
+            hint="Redistribute an older version, in which they have one clock.",
+        )
+    if not known:
+        return state
+    # What the program said last is in one of them: the one that the descriptor is of, if its clock is right.
+    own = state.descriptor.ttl
+    ttl = own if own is not msgspec.UNSET and own.clock == known[0].clock else known[0]
+    return msgspec.structs.replace(state, descriptor=msgspec.structs.replace(state.descriptor, ttl=ttl))
 
 
 def longer_history(first: Any, second: Any) -> Any:  # noqa: ANN401 - JSON

@@ -187,6 +187,7 @@ def test_a_state_of_another_type_than_the_checkpoint_has_is_refused_before_the_f
     [
         ({"by": "nobody"}, r"no columns \['nobody'\]"),
         ({"by": []}, "no columns"),
+        ({"by": ["user", "USER"]}, r"a column is given twice to key by: \['user', 'user'\]"),
         ({"by": lambda: f.col("user")}, r"Column<'user'> is not the name of a column to key by"),
         ({"by": lambda: ["word", f.col("user")]}, r"Column<'user'> is not the name of a column to key by"),
         ({"by": 5}, "5 is not the name of a column to key by"),

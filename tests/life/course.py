@@ -94,27 +94,33 @@ class _Rows:
         self._seq += 1
         at = START + number * STEP + timedelta(seconds=draw.randrange(int(DELAY.total_seconds())))
         acts: list[Any] = [draw_act(draw) for _ in range(draw.randint(2, 9))]
-        acts += [self._timer(number, key) for _ in range(draw.choice((0, 0, 1, 2)))]
+        acts += [self._timer(number, key, at) for _ in range(draw.choice((0, 0, 1, 2)))]
         draw.shuffle(acts)
         if is_last:
             acts += [(name, READS[plan.kind][0], 0, 0) for name, plan in PLANS.items()]
         load = "x" * (LARGE_CHARS if draw.random() < 0.15 else draw.randrange(20))
         return (*key, self._seq, at, json.dumps(acts), load)
 
-    def _timer(self, number: int, key: tuple[str, int]) -> tuple[str, str, int, str]:
-        """An act on a timer: no two timers of a key have one instant."""
+    def _timer(self, number: int, key: tuple[str, int], at: datetime) -> tuple[str, str, int, str]:
+        """An act on a timer: no two timers of a key have one instant, but some one millisecond.
+
+        Some are set to what the watermark is if no row of the batch is after this one, which is ``at``.
+        """
         draw = self._draw
         self._seq += 1
         namespace = f"{self._seq:0{draw.randint(1, 6)}}"
         if self._has_wall and draw.random() < 0.4:
             wait_ms = 1 + self._seq % 60  # less than a batch takes: what is set to it is due in the next
-            instant = draw.choice((-wait_ms, wait_ms, FAR_MS + wait_ms))
-            return "wall", draw.choice(("register", "register", "both")), instant, namespace
+            instant_ms = draw.choice((-wait_ms, wait_ms, FAR_MS + wait_ms))
+            return "wall", draw.choice(("register", "register", "both")), instant_ms * 1000, namespace
         known = self._timers[key]
         if known and draw.random() < 0.3:
-            at_ms, namespace = draw.choice(known)
-            return "due", "delete", at_ms, namespace
+            at_us, namespace = draw.choice(known)
+            return "due", "delete", at_us, namespace
         minutes = draw.randint(-30, 60)
-        at_ms = int((START + number * STEP + timedelta(minutes=minutes)).timestamp()) * 1000 + self._seq
-        known.append((at_ms, namespace))
-        return "due", draw.choice(("register", "register", "register", "both")), at_ms, namespace
+        at_us = int((START + number * STEP + timedelta(minutes=minutes)).timestamp()) * 1_000_000 + self._seq * 250
+        mark_us = int((at - DELAY).timestamp()) * 1_000_000
+        if draw.random() < 0.3 and mark_us not in [known_us for known_us, _ in known]:
+            at_us = mark_us
+        known.append((at_us, namespace))
+        return "due", draw.choice(("register", "register", "register", "both")), at_us, namespace

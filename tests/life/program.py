@@ -7,12 +7,14 @@ forms tell the same.
 from __future__ import annotations
 
 import json
+import zlib
 from collections import defaultdict
 from datetime import datetime, timedelta, timezone
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from pyspark_ckpt import operators as ckpt
@@ -41,7 +43,7 @@ WRITES = {
     "reducing": ("add", "add", "add", "clear"),
     "aggregating": ("add", "add", "add", "clear"),
 }
-AGAIN_MS = 37 * 60_000
+AGAIN_US = 37 * 60_000_001
 FAR_MS = 86_400_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -65,6 +67,23 @@ def acts_of_timer(namespace: str) -> list[Act]:
 def fires_again(namespace: str) -> str | None:
     """The namespace of the timer that one sets when it fires, if it sets any."""
     return None if namespace.startswith("again") or len(namespace) % 2 else f"again {namespace}"
+
+
+def instant(at_us: int, draw: str) -> Any:  # noqa: ANN401
+    """An instant in one of the forms in which timers take it."""
+    at = _EPOCH + timedelta(microseconds=at_us)
+    east = timezone(timedelta(hours=5, minutes=45))
+    forms = [at, at.replace(tzinfo=None), at.astimezone(east), pd.Timestamp(at), np.datetime64(at_us, "us")]
+    if at_us % 1000 == 0:
+        forms += [at_us // 1000, np.int64(at_us // 1000)]
+    return forms[zlib.crc32(draw.encode()) % len(forms)]
+
+
+def instants(at_us: int, draw: str) -> pa.Array:
+    """The same as a column."""
+    kinds = [pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.timestamp("ns", "Asia/Kathmandu")]
+    kind = kinds[zlib.crc32(draw.encode()) % len(kinds)]
+    return pa.array([at_us], pa.int64()).cast(pa.timestamp("us", kind.tz)).cast(kind)
 
 
 def map_keys_of(plan: Plan, number: int, count: int) -> list[Any]:
@@ -138,12 +157,12 @@ class KeyedLife(ckpt.KeyedProcessor):
     def on_timer(self, ctx: ckpt.Context, key: Any, timer: ckpt.Timer) -> Iterator[Sequence[Any]]:  # noqa: ANN401
         """Do what the namespace says."""
         what = f"{timer.name} {timer.namespace}"
-        yield key.k, key.w, what, told_of_timer(timer.name, timer.at_ms, ctx)
+        yield key.k, key.w, what, told_of_timer(timer.name, timer.at_us, ctx)
         for place, act in enumerate(acts_of_timer(timer.namespace)):
             yield from self._told(key, f"{what}.{place}", act)
         again = fires_again(timer.namespace)
         if again and timer.name == "due":
-            self.due.register(timer.at_ms + AGAIN_MS, again)
+            self.due.register(instant(timer.at_us + AGAIN_US, again), again)
 
     def _told(self, key: Any, what: str, act: Act) -> Iterator[Sequence[Any]]:  # noqa: ANN401
         name, verb, number, more = act
@@ -152,14 +171,14 @@ class KeyedLife(ckpt.KeyedProcessor):
             yield key.k, key.w, f"{what} {name} {verb}", shown(found)
 
     def _set_timer(self, ctx: ckpt.Context, act: Sequence[Any]) -> None:
-        name, verb, at_ms, namespace = act
+        name, verb, at_us, namespace = act
         timers = getattr(self, name)
         if name == "wall":
-            at_ms += ctx.processing_time_ms
+            at_us += ctx.processing_time_ms * 1000
         if verb != "delete":
-            timers.register(at_ms, namespace)
+            timers.register(instant(at_us, f"register {namespace}"), namespace)
         if verb != "register":
-            timers.delete(at_ms, namespace)
+            timers.delete(instant(at_us, f"delete {namespace}"), namespace)
 
 
 class VectorLife(ckpt.VectorProcessor):
@@ -183,13 +202,13 @@ class VectorLife(ckpt.VectorProcessor):
         lines: list[Sequence[Any]] = []
         acts: dict[int, list[tuple[str, Any]]] = defaultdict(list)
         columns = (timers.column(name).to_pylist() for name in ("name", "namespace", "at"))
-        for at, name, namespace, instant in zip(ctx.key_index.tolist(), *columns, strict=True):
-            what, at_ms = f"{name} {namespace}", (instant - _EPOCH) // timedelta(milliseconds=1)
-            lines.append((at, what, told_of_timer(name, at_ms, ctx)))
+        for at, name, namespace, set_to in zip(ctx.key_index.tolist(), *columns, strict=True):
+            what, at_us = f"{name} {namespace}", (set_to - _EPOCH) // timedelta(microseconds=1)
+            lines.append((at, what, told_of_timer(name, at_us, ctx)))
             acts[at] += [(f"{what}.{place}", act) for place, act in enumerate(acts_of_timer(namespace))]
             again = fires_again(namespace)
             if again and name == "due":
-                acts[at].append(("", ("due", "register", at_ms + AGAIN_MS, again)))
+                acts[at].append(("", ("due", "register", at_us + AGAIN_US, again)))
         self._do_all(ctx, acts, lines)
         return self._output(ctx, lines)
 
@@ -211,15 +230,14 @@ class VectorLife(ckpt.VectorProcessor):
                     told = zip(some, found, strict=True)
                     lines += [(at, f"{what} {name} {verb}", shown(each)) for (at, what, _, _), each in told]
 
-    def _set_timer(self, ctx: ckpt.VectorContext, at: int, name: str, verb: str, at_ms: int, namespace: Any) -> None:  # noqa: ANN401
+    def _set_timer(self, ctx: ckpt.VectorContext, at: int, name: str, verb: str, at_us: int, namespace: Any) -> None:  # noqa: ANN401
         timers = getattr(self, name)
         if name == "wall":
-            at_ms += ctx.processing_time_ms
-        instants = pa.array([at_ms * 1000], pa.int64()).cast(pa.timestamp("us", "UTC"))
+            at_us += ctx.processing_time_ms * 1000
         if verb != "delete":
-            timers.register_rows(ctx.keys, np.array([at]), instants, namespace)
+            timers.register_rows(ctx.keys, np.array([at]), instants(at_us, f"register {namespace}"), namespace)
         if verb != "register":
-            timers.delete_rows(ctx.keys, np.array([at]), instants, namespace)
+            timers.delete_rows(ctx.keys, np.array([at]), instants(at_us, f"delete {namespace}"), namespace)
 
     @staticmethod
     def _output(ctx: ckpt.VectorContext, lines: list[Sequence[Any]]) -> pa.Table:
@@ -280,9 +298,9 @@ def do_many(state: Any, plan: Plan, act: str, keys: Any, some: Sequence[tuple[in
     return state.put_entries(keys, index, map_keys, values)
 
 
-def told_of_timer(name: str, at_ms: int, ctx: ckpt.Context) -> str:
+def told_of_timer(name: str, at_us: int, ctx: ckpt.Context) -> str:
     """What a timer that fires tells: of the processor's clock only how far it is from the batch's time."""
-    return str(at_ms) if name == "due" else str(at_ms <= ctx.processing_time_ms)
+    return str(at_us) if name == "due" else str(at_us <= ctx.processing_time_ms * 1000)
 
 
 def _with_states(base: type, *, wall: bool) -> Any:  # noqa: ANN401

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.life.program import AGAIN_MS, acts_of_timer, bounds_of, fires_again, is_read, map_keys_of
+from tests.life.program import AGAIN_US, acts_of_timer, bounds_of, fires_again, is_read, map_keys_of
 from tests.life.states import PLANS, Plan, added_value, shown
 
 if TYPE_CHECKING:
@@ -60,20 +60,20 @@ class Truth:
 
     def _fire(self, clock: str, now_ms: int) -> list[Line]:
         told: list[Line] = []
-        for timer in sorted(each for each in self.timers[clock] if each[0] <= now_ms):
+        for timer in sorted(each for each in self.timers[clock] if each[0] <= now_ms * 1000):
             self.timers[clock].discard(timer)
-            at_ms, key, namespace = timer
+            at_us, key, namespace = timer
             what = f"{clock} {namespace}"
-            told.append((*key, what, str(at_ms) if clock == "due" else "True"))
+            told.append((*key, what, str(at_us) if clock == "due" else "True"))
             for place, act in enumerate(acts_of_timer(namespace)):
                 told += self._told(key, f"{what}.{place}", act)
             again = fires_again(namespace)
             if again and clock == "due":
-                self.timers[clock].add((at_ms + AGAIN_MS, key, again))
+                self.timers[clock].add((at_us + AGAIN_US, key, again))
         return told
 
-    def _set_timer(self, key: Key, clock: str, verb: str, at_ms: int, namespace: str) -> None:
-        timer = (at_ms + (self.batch * _BATCH_MS if clock == "wall" else 0), key, namespace)
+    def _set_timer(self, key: Key, clock: str, verb: str, at_us: int, namespace: str) -> None:
+        timer = (at_us + (self.batch * _BATCH_MS * 1000 if clock == "wall" else 0), key, namespace)
         if verb != "delete":
             self.timers[clock].add(timer)
         if verb != "register":

@@ -87,6 +87,12 @@ class TaskLab:
         set_ms = group._timeout_timestamp
         return Batch(found, None if set_ms == GroupState.NO_TIMESTAMP else set_ms, stored)
 
+    def change(self, processor: KeyedProcessor | VectorProcessor) -> None:
+        """Go on with another program, which leaves alone what it does not declare."""
+        states = with_types(states_of(processor), "the operator")
+        self._processor = processor
+        self._operator = replace(self._operator, states=states, allow_non_restored_state=True)
+
     def close(self) -> None:
         """End the server."""
         self._lab.server.stores.shut_down()

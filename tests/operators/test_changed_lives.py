@@ -178,3 +178,25 @@ def test_a_field_of_a_descriptor_that_nothing_compares_stops_the_import(kind: ty
     more = msgspec.defstruct("More", [("new", int, 0)], bases=(kind,), frozen=True)
     with pytest.raises(InternalError, match=r"\['new'\] of a More"):
         require_all(kind.__struct_fields__, more)
+
+
+@pytest.mark.parametrize("refresh", ["on_create_and_write", "on_read_and_write"])
+@pytest.mark.parametrize("most_held_bytes", [None, 0])
+def test_lives_begin_with_the_first_watermark_however_near_to_1970_it_is(
+    refresh: Any,  # noqa: ANN401
+    most_held_bytes: int | None,
+    lab: ProgramLab,
+) -> None:
+    lab.most_held_bytes = most_held_bytes
+    declared = program(Ttl("10 seconds", clock="event", refresh=refresh))
+    lab.run(declared, write("early", 1), 0)
+    lab.run(declared, write("late", 2), 300)
+    lab.run(declared, write("late", 3), 9_000)
+    assert lab.look(declared, shown("early"), 10_299) == has(1)
+    assert lab.look(declared, shown("early"), 10_300) == NOTHING
+    assert lab.look(declared, shown("late"), 10_299) == has(2, 3)
+    lab.run(declared, now_ms=18_999)
+    assert lab.look(declared, lambda bound: list(bound.at("late")["list"].get()), 18_999) == [3]
+    lab.run(declared, now_ms=40_000)
+    lab.run(declared, now_ms=60_000)
+    assert [state["rows"] for name, state in lab.states.items() if "#" not in name] == [0] * 5

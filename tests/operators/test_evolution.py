@@ -10,6 +10,7 @@ import pytest
 
 from pyspark_ckpt.operators.columns import python_values
 from pyspark_ckpt.operators.evolution import EvolvedCodec, Schemas, adaptation, evolved, former_names
+from pyspark_ckpt.operators.field_names import require_exact
 from pyspark_ckpt.operators.stored_values import value_codec
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.meta import Descriptor
@@ -119,15 +120,13 @@ def test_a_renamed_field_without_its_first_name_is_refused_when_an_old_field_wou
     assert dropped.kind == kinds[2]
 
 
-def test_former_names_stay_known_until_a_field_has_them_again() -> None:
+def test_former_names_stay_known() -> None:
     known = Descriptor(aliases={"b": "a", "n": "count"})
-    assert former_names(known, {"c": "b"}, [struct(c=LONG)]) == {"c": "b", "b": "a", "n": "count"}
-    assert former_names(known, {}, [TEXT, pa.map_(TEXT, pa.list_(struct(a=LONG, b=LONG)))]) == {"n": "count"}
-    of_maps = Descriptor(aliases={"amount": "value"})
-    assert former_names(of_maps, {}, [pa.map_(TEXT, struct(amount=LONG))]) == {"amount": "value"}
-    assert former_names(known, {"b": "a"}, [struct(a=LONG, b=LONG)]) == {"b": "a", "n": "count"}
-    assert former_names(None, {"c": "b"}, [struct(c=LONG)]) == {"c": "b"}
-    assert former_names(Descriptor(), {}, [LONG]) == {}
+    assert former_names(known, {"c": "b"}) == {"c": "b", "b": "a", "n": "count"}
+    assert former_names(known, {"b": "b"}) == {"b": "b", "n": "count"}
+    assert former_names(known, {}) == {"b": "a", "n": "count"}
+    assert former_names(None, {"c": "b"}) == {"c": "b"}
+    assert former_names(Descriptor(), {}) == {}
 
 
 @pytest.mark.parametrize(
@@ -150,6 +149,38 @@ def test_former_names_stay_known_until_a_field_has_them_again() -> None:
 def test_a_change_that_loses_something_is_refused_by_both_types(old: pa.DataType, new: pa.DataType) -> None:
     with pytest.raises(InvalidInputError, match="cannot be read as"):
         adaptation(old, new, {})
+
+
+def test_what_may_be_null_in_stored_values_does_not_become_not_null() -> None:
+    def field(name: str, *, nullable: bool) -> pa.Field:
+        return pa.field(name, LONG, nullable)
+
+    def kinds(*, nullable: bool) -> list[pa.DataType]:
+        return [
+            pa.struct([field("a", nullable=nullable)]),
+            pa.list_(field("element", nullable=nullable)),
+            pa.map_(TEXT, field("value", nullable=nullable)),
+            struct(inner=pa.list_(pa.struct([field("a", nullable=nullable)]))),
+        ]
+
+    names = ["a", "element", "value", "inner.element.a"]
+    for name, may_be, is_not in zip(names, kinds(nullable=True), kinds(nullable=False), strict=True):
+        with pytest.raises(InvalidInputError, match=f"field '{name}': it may be null .*, and is declared NOT NULL"):
+            require_exact(may_be, is_not, {})
+        require_exact(is_not, may_be, {})
+        value = value_codec(is_not, 1).encode(_one(is_not))
+        assert EvolvedCodec([is_not, may_be], 2, {}).decode(value) == value_codec(is_not, 1).decode(value)
+    with pytest.raises(InvalidInputError, match="field 'b': it may be null"):
+        require_exact(struct(a=LONG), pa.struct([("a", LONG), field("b", nullable=False)]), {})
+
+
+def _one(kind: pa.DataType) -> Any:  # noqa: ANN401
+    """A value of a type with one part."""
+    if pa.types.is_list(kind):
+        return [_one(kind.value_type)]
+    if pa.types.is_map(kind):
+        return {"x": 5}
+    return (_one(kind[0].type),) if pa.types.is_struct(kind) else 5
 
 
 def test_a_field_that_cannot_be_read_is_named_by_its_path_and_sparks_names_of_its_types() -> None:
@@ -183,3 +214,11 @@ def test_booleans_of_an_old_schema_are_read_in_columns() -> None:
 def test_a_value_of_an_unknown_schema_is_damage() -> None:
     with pytest.raises(FormatError, match="schema 9"):
         EvolvedCodec([LONG], 1, {}).decode(value_codec(LONG, 9).encode(1))
+
+
+def test_values_are_read_though_an_earlier_release_took_aliases_that_are_not_clear() -> None:
+    old, new = struct(b=LONG), pa.struct([("a", LONG), pa.field("c", LONG, nullable=False)])
+    codec = EvolvedCodec([old, new], 2, {"a": "b", "c": "b"})
+    assert codec.decode(value_codec(old, 1).encode((5,))) == (5, 5)
+    codec = EvolvedCodec([old, new], 2, {})
+    assert codec.decode(value_codec(old, 1).encode((5,))) == (None, None)

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 
-from pyspark_ckpt.operators import ReducingState, Timers, ValueState
+from pyspark_ckpt.operators import MapState, ReducingState, Timers, ValueState
 from pyspark_ckpt.operators.declared_states import with_types
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from tests.operators.program_lab import ProgramLab
+from tests.operators.program_lab import Bound, ProgramLab
 from tests.operators.session_lab import keys_of
 from tests.operators.test_conversions import work
 
@@ -177,3 +177,19 @@ def test_an_instant_that_is_none_is_not_told_to_be_rounded(lab: ProgramLab) -> N
             bound.at("a")["it"].register(pd.NaT)
 
     lab.look([Timers("it", clock="event")], use)
+
+
+@pytest.mark.parametrize("wrong", [{1: 1, 2: "x", 3: 3}, {1: 1, "x": 2}, {1: 1, None: 2}, [(1, 1)], pd.Series([1])])
+def test_entries_of_which_one_is_refused_are_not_put_at_all(wrong: Any, tmp_path: Path) -> None:  # noqa: ANN401
+    lab, declared = ProgramLab(tmp_path), [MapState("m", LONG, LONG)]
+
+    def catch(states: Bound) -> None:
+        entries = states.at("k")["m"]
+        entries.put_all({0: 0, 4: 4})
+        with pytest.raises(InvalidInputError, match="'m'"):
+            entries.put_all(wrong)
+        entries.put_all({4: None})
+
+    lab.run(declared, catch)
+    assert lab.look(declared, lambda states: dict(states.at("k")["m"].items())) == {0: 0}
+    lab.close()

@@ -177,3 +177,56 @@ def test_a_timer_does_not_fire_before_its_microsecond(memory_bytes: int, tmp_pat
     ]
     assert fired == [[], [2_000], [2_001, 2_999, 3_000]]
     lab.close()
+
+
+class Far(KeyedProcessor):
+    """Has timers of its own, and none of those of Commands but ``far``."""
+
+    far = Timers("far", clock="event")
+    wall = Timers("wall", clock="processing")
+
+    def process(self, _ctx: Context, _key: Any, rows: Sequence[Any]) -> None:  # noqa: ANN401
+        for row in rows:
+            self.far.register(row.n // MS)
+
+    def on_timer(self, _ctx: Context, key: Any, timer: Timer) -> Iterator[Any]:  # noqa: ANN401
+        yield key.user, f"{timer.name} {timer.namespace}", timer.at_us, 0
+
+
+class OnlyWall(Far):
+    """Has only timers of the other clock."""
+
+    far = None  # type: ignore[assignment]
+
+    def process(self, _ctx: Context, _key: Any, _rows: Sequence[Any]) -> None:  # noqa: ANN401
+        """Registers nothing."""
+
+
+@pytest.mark.parametrize("meanwhile", [Far, OnlyWall])
+def test_timers_that_a_program_leaves_alone_fire_when_another_declares_them_again(
+    meanwhile: type[KeyedProcessor], tmp_path: Path
+) -> None:
+    lab = TaskLab(tmp_path, Commands(), OUTPUT)
+
+    def fired(at_ms: int, *rows: Any) -> list[Any]:  # noqa: ANN401
+        batch = lab.run(rows, watermark_ms=at_ms, now_ms=at_ms, memory_bytes=ENOUGH)
+        return sorted((row[1], row[2]) for row in batch.rows if row[2] is not None)
+
+    def row(n: int, text: str) -> Any:  # noqa: ANN401
+        return USERS[0], n, at_us(10**9), text
+
+    set_before = [
+        row(5000 * MS + 7, "near|register|"),
+        row(8000 * MS, "wall|register|"),
+        row(40_000 * MS, "near|register|"),
+    ]
+    assert fired(1000, *set_before) == []
+    lab.change(meanwhile())
+    for at_ms in (9000, 20_000):
+        far, wall = [("far ", (at_ms - 1) * MS)] * (meanwhile is Far), [("wall ", 8000 * MS)] * (at_ms == 9000)
+        assert fired(at_ms, row((at_ms - 1) * MS, "")) == far + wall
+    lab.change(Commands())
+    assert fired(21_000, row(10**9, "far|delete|")) == [("near ", 5000 * MS + 7)]
+    assert fired(39_999, row(10**9, "far|delete|")) == []
+    assert fired(40_000) == [("near ", 40_000 * MS)]
+    lab.close()

@@ -299,6 +299,40 @@ def test_rows_are_taken_in_every_form(give: Any, expected: list[Any]) -> None:  
     assert [(row["user"], row["n"]) for row in run(give)] == expected
 
 
+def test_a_comparison_with_a_state_is_refused_by_name(bound: Bind) -> None:
+    for program in (All(), bound(All())):
+        for other in (0, "x", None):
+            with pytest.raises(InvalidInputError, match=r"State 'n' is compared with .*says nothing of what it holds"):
+                assert program.n == other
+            with pytest.raises(InvalidInputError, match="State 'n' is compared with"):
+                assert program.n != other
+        assert program.n == program.n
+        assert program.n != program.seen
+        assert len({program.n, program.seen}) == 2
+
+
+def test_what_a_class_has_in_place_of_a_state_of_its_base_is_no_state(bound: Bind) -> None:
+    class Fewer(All):
+        n = 5  # type: ignore[assignment]
+        seen = None  # type: ignore[assignment]
+
+        def total(self) -> int:  # type: ignore[override]
+            return 7
+
+    class Again(Fewer):
+        n = ValueState("n again", "bigint")  # type: ignore[assignment]
+
+    expected = {"by word", "idle", "mean", "skipped"}
+    assert {state.name for state in states_of(_with_timers(Fewer)).values()} == expected
+    assert {state.name for state in states_of(_with_timers(Again)).values()} == {*expected, "n again"}
+    program = bound(_with_timers(Fewer))
+    assert (program.n, program.seen, program.total()) == (5, None, 7)
+
+
+def _with_timers(kind: type[All]) -> All:
+    return type(kind.__name__, (kind,), {"on_timer": lambda *_: None})()  # type: ignore[no-any-return]
+
+
 def test_a_vector_processor_is_told_the_call_for_many_keys() -> None:
     class Columns(VectorProcessor):
         n = ValueState("n", "bigint")

@@ -12,8 +12,8 @@ from pyspark_ckpt.operators.declared_states import DeclaredStates
 from pyspark_ckpt.operators.plan import ProcessorState
 from pyspark_ckpt.operators.program_changes import known_as
 from pyspark_ckpt.operators.states import Declared, ListState, MapState, ValueState
-from pyspark_ckpt.operators.timers import Timers
-from pyspark_ckpt.operators.ttl import Clock
+from pyspark_ckpt.operators.timers import CLOCKS, Timers
+from pyspark_ckpt.operators.ttl import Clock, Refresh, Ttl
 from pyspark_ckpt.operators.value_types import ValueType
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.meta import EMPTY_META, Descriptor, State, StoreMeta
@@ -88,6 +88,47 @@ def test_partitions_agree_on_the_order_of_types_when_each_has_seen_other_program
     assert whole.states[0].descriptor.value_schema == {"value": {"schemas": ["integer", "long"], "current": 2}}
     back = _run(_n(LONG), first, [second, third])
     assert back.states[0].descriptor == second.states[0].descriptor
+
+
+def _living(clock: Clock | None, refresh: Refresh = "on_create_and_write") -> DeclaredStates:
+    ttl = None if clock is None else Ttl("1 hour", clock=clock, refresh=refresh)
+    return _program((ValueState("n", "bigint", ttl=ttl), {"value": LONG}))
+
+
+def _with_a_row(meta: StoreMeta) -> StoreMeta:
+    (number,) = (state.number for state in meta.states if state.name == "it/n")
+    return meta.committed("next", {number: 1}, 2)
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_rows_keep_their_clock_beside_a_partition_that_has_none_and_knows_another(clock: Clock) -> None:
+    (other,) = set(CLOCKS) - {clock}
+    empty = _run(_living(other))
+    filled = _with_a_row(_run(_living(clock), EMPTY_META, [empty]))
+    for metas in ([empty, filled], [filled, empty]):
+        whole = merged(metas, "operator 0").meta(9, "whole", 1, {"it/n": 1})
+        _run(_living(clock), whole)
+        with pytest.raises(InvalidInputError, match=f"by clock='{clock}', and the program declares clock='{other}'"):
+            _run(_living(other), whole)
+        # A program that takes the time to live away knows by which clock the rows of other partitions have one.
+        own, rest = metas[0], metas[1:]
+        ended = _with_a_row(_run(_living(None), own, rest))
+        _run(_living(clock), ended, rest)
+        with pytest.raises(InvalidInputError, match=f"by clock='{clock}', and the program declares clock='{other}'"):
+            _run(_living(other), ended, rest)
+
+
+def test_rows_of_two_clocks_are_not_put_together() -> None:
+    metas = [_with_a_row(_run(_living(clock))) for clock in CLOCKS]
+    with pytest.raises(InvalidInputError, match=r"'it/n' have a time to live by the clocks \['event', 'processing'\]"):
+        merged(metas, "operator 0")
+
+
+def test_what_a_program_has_said_last_stays_when_partitions_are_put_together() -> None:
+    first = _with_a_row(_run(_living("event")))
+    last = _with_a_row(_run(_living("event", "on_read_and_write"), first))
+    (state, *_) = merged([last, _run(_living("event"))], "operator 0").states
+    assert state.descriptor.ttl == last.states[0].descriptor.ttl
 
 
 def test_former_names_are_known_in_all_partitions_and_what_has_parted_is_left() -> None:

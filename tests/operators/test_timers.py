@@ -194,6 +194,10 @@ def test_timers_of_many_keys_are_registered_from_columns(tmp_path: Path) -> None
         (np.int64(7), 7),
         (np.int32(-7), -7),
         (pd.Timestamp(2000, unit="us"), 2),
+        (np.datetime64("1970-01-01T00:00:00.002000"), 2),
+        (np.datetime64(2001, "us"), 3),
+        (np.datetime64(2_000_000, "ns"), 2),
+        (np.datetime64(-7, "s"), -7000),
         (datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=timezone.utc), 1),
         (datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))), 0),
         (datetime(1970, 1, 1, 0, 0, 2), 2000),  # noqa: DTZ001 - a naive one is UTC
@@ -314,6 +318,12 @@ def test_a_rounded_timer_that_is_set_again_at_its_millisecond_is_one_timer(tmp_p
         (pd.NaT, "A timer is set to NaT"),
         (pd.Timestamp(1001, unit="ns"), "timers have microseconds"),
         (np.float64(5), "A timer is set to"),
+        (np.datetime64("NaT"), "A timer is set to"),
+        (np.datetime64("NaT", "us"), "A timer is set to"),
+        (np.datetime64("1970-01-01"), "A timer is set to .* of type datetime64"),
+        (np.datetime64(1 << 62, "s"), "A timer is set to"),
+        (np.datetime64(1001, "ns"), "A timer is set to"),
+        (np.array([5]), "A timer is set to"),
         (np.bool_(True), "A timer is set to"),
     ],
 )
