@@ -65,6 +65,7 @@ bench: compiled $(JAR) $(S3_READY) ## ours against Spark's own providers: a tabl
 soak: compiled $(JAR) $(S3_READY) $(HDFS_READY) $(SBT_READY) .tools/spark.jsa ## random kills and faults on real Spark; ARGS="--minutes 60 --seed 1"
 	@$(PY) -m integration.soak $(ARGS)
 	@CKPT_MATRIX=all $(PY) -m pytest integration/savepoints
+	@CKPT_MATRIX=all $(PY) -m pytest -m matrix tests integration
 ifdef SBT
 	@CKPT_FUZZ="$(ARGS)" $(SBT) "testOnly *StateStoreFuzzSuite"
 endif

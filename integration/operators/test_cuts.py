@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parents[2] / "docs"
 START = datetime(2024, 3, 1, 8, tzinfo=timezone.utc)
 DELAY = timedelta(minutes=10)
-SEEDS = (1, 2)
+SEEDS = (1, pytest.param(2, marks=pytest.mark.matrix))
 
 
 def _programs() -> dict[str, Any]:

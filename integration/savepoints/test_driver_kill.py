@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 NAMES = ("keyed", "windows", "join", "dedup", "groups")
 """A keyed operator, an aggregation, a join, deduplication and functions on groups: see integration/crash/workload."""
-LEFT_OUT = {"windows", "dedup", "groups"}
+LEFT_OUT = {"windows", "join", "dedup", "groups"}
 HALF = 3
 PARTITIONS = 4
 LONG_MS = 900_000

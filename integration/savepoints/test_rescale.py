@@ -59,7 +59,14 @@ CASES = {
 
 
 ALL_NUMBERS = (1, 2, 3, 4, 7, 8, 16, 200)
-LEFT_OUT = {"aggregation of windows", "deduplication", "join, format 2", "join, format 3", "two operators"} | {
+LEFT_OUT = {
+    "aggregation of windows",
+    "deduplication",
+    "join, format 1",
+    "join, format 2",
+    "join, format 3",
+    "two operators",
+} | {
     "scala groups without time-outs",
     "timers of event time",
     "timers in columns",

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, StorageError
+from tests.length import TIMES
 
 T = TypeVar("T")
 
-EXAMPLES = 40 * int(os.environ.get("CKPT_FUZZ", "1"))
+EXAMPLES = 40 * TIMES
 fuzzed = settings(
     max_examples=EXAMPLES,
     deadline=None,

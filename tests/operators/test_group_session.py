@@ -112,7 +112,7 @@ def _shown(states: dict[str, Any]) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("most_held_bytes", SPILLED_BEYOND)
-@pytest.mark.parametrize("log_bytes", [1, 200, LOG_BYTES])
+@pytest.mark.parametrize("log_bytes", [1, pytest.param(200, marks=pytest.mark.matrix), LOG_BYTES])
 def test_what_every_group_has_staged_is_committed_wherever_the_log_is_cut(
     log_bytes: int, most_held_bytes: int | None, groups: Groups
 ) -> None:
@@ -135,7 +135,7 @@ def test_what_every_group_has_staged_is_committed_wherever_the_log_is_cut(
 
 
 @pytest.mark.parametrize("most_held_bytes", SPILLED_BEYOND)
-@pytest.mark.parametrize("log_bytes", [1, 200, LOG_BYTES])
+@pytest.mark.parametrize("log_bytes", [1, pytest.param(200, marks=pytest.mark.matrix), LOG_BYTES])
 @pytest.mark.parametrize("sessions", [1, 2])
 def test_a_group_finds_what_it_has_staged_when_it_is_called_again(
     sessions: int, log_bytes: int, most_held_bytes: int | None, groups: Groups

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pyspark_ckpt.operators.states import ListState, MapState
 from pyspark_ckpt.operators.ttl import Ttl
 from pyspark_ckpt.state_store.errors import LifecycleError
+from tests.length import TIMES
 from tests.operators.session_lab import LONG, SessionLab
 
 USERS = ["user 1", "user 4", "user 6"]  # the first two share a hash
@@ -191,7 +192,7 @@ class Life:
         self.is_flushed = True
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15 * TIMES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_batches, st.sampled_from([None, 0, 1000, 4000]))
 def test_an_iterator_shows_what_was_there_when_it_was_made(batches: Any, spilled_beyond: int | None) -> None:  # noqa: ANN401
     with tempfile.TemporaryDirectory() as folder:

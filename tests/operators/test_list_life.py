@@ -20,6 +20,7 @@ from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.list_columns import SPAN_ELEMENTS
 from pyspark_ckpt.operators.ttl import Refresh
 from pyspark_ckpt.operators.worker_session import WorkerSession
+from tests.length import TIMES
 from tests.operators.session_lab import HOUR, LONG, SPILLED_BEYOND, Batch, SessionLab, keys_of, suffix_of
 
 MINUTE = HOUR // 60
@@ -82,7 +83,7 @@ def _check_existence(state: Any, model: dict[str, list[Element]], refresh: Refre
             assert found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30 * TIMES, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -17,6 +17,7 @@ from pyspark_ckpt.operators import MapState, Ttl, entry_rows, key_rows, worker_s
 from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.operators.worker_session import WorkerSession
 from pyspark_ckpt.state_store.bulk import lookup, table_builder
+from tests.length import TIMES
 from tests.operators.session_lab import (
     HOUR,
     LONG,
@@ -183,7 +184,7 @@ def test_entries_are_as_a_model_says(most: int) -> None:
     assert staged.call_count
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25 * TIMES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(batches=_batches, most_held_bytes=st.sampled_from(SPILLED_BEYOND))
 def run(batches: list[Any], most_held_bytes: int | None) -> None:
     with tempfile.TemporaryDirectory() as folder:

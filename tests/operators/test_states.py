@@ -20,6 +20,7 @@ from pyspark_ckpt.operators.expiry import index_name
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.meta import EMPTY_META, Descriptor
 from pyspark_ckpt.state_store.parts import declare
+from tests.length import TIMES
 from tests.operators.session_lab import (
     HOUR,
     LONG,
@@ -158,7 +159,7 @@ def check_many(states: dict[str, Any], model: Model) -> None:
         ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40 * TIMES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(batches=_batches, most_held_bytes=st.sampled_from(SPILLED_BEYOND))
 def test_states_are_as_a_model_says_when_batches_commit_or_are_dropped(
     batches: list[Any], most_held_bytes: int | None

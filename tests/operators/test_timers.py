@@ -27,6 +27,7 @@ from pyspark_ckpt.operators.timer_rows import EXACT, ROUNDED
 from pyspark_ckpt.operators.timers import microseconds_of, rounded_up_ms
 from pyspark_ckpt.operators.ttl import Clock
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from tests.length import TIMES
 from tests.operators.session_lab import Batch, Kinds, SessionLab, suffix_of
 
 USERS = [f"user {n}" for n in range(6)]
@@ -72,7 +73,7 @@ def fire(batch: Batch, timers: Sequence[BoundTimers], limit: int = 1 << 20) -> I
     firing.close()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40 * TIMES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_batches)
 def test_timers_fire_once_and_in_the_order_of_time(batches: Any) -> None:  # noqa: ANN401
     with tempfile.TemporaryDirectory() as folder:

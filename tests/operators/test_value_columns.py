@@ -16,6 +16,7 @@ from pyspark_ckpt.operators import worker_session
 from pyspark_ckpt.operators.states import ReducingState, ValueState
 from pyspark_ckpt.operators.worker_session import WorkerSession
 from pyspark_ckpt.state_store.bulk import lookup, table_builder
+from tests.length import TIMES
 from tests.operators.session_lab import (
     HOUR,
     LONG,
@@ -117,7 +118,7 @@ def test_columns_of_values_are_as_a_model_says(names: tuple[str, ...]) -> None:
     assert staged.call_count
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50 * TIMES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(batches=_batches, most_held_bytes=st.sampled_from(SPILLED_BEYOND))
 def run(declared: dict[str, Any], batches: list[Any], most_held_bytes: int | None) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -30,12 +30,13 @@ from pyspark_ckpt.state_store.bulk.packed import WIDEST
 from pyspark_ckpt.state_store.column_names import column_files_in
 from pyspark_ckpt.state_store.database import Database, Reader, TableFile, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError, InternalError
+from tests.length import TIMES
 from tests.state_store.test_bulk import KEYS, TUNING
 
 ROWS = 4 * LEAST_KEYS
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120 * TIMES, deadline=None)
 @given(
     pool=st.lists(KEYS.filter(lambda key: len(key) <= WIDEST), min_size=8, max_size=60, unique=True),
     seed=st.integers(0, 9999),

@@ -41,7 +41,7 @@ def least_built_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("least_built_rows")
 @pytest.mark.parametrize("seed", range(EXAMPLES // 20))
-@pytest.mark.parametrize("width", [1, 2, 100])
+@pytest.mark.parametrize("width", [1, pytest.param(2, marks=pytest.mark.matrix), 100])
 def test_every_row_is_in_its_partition_when_a_query_is_rescaled_again_and_again(
     width: int, seed: int, quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ from pyspark_ckpt.state_store.bulk.table_builder import TableBuilder, can_be_bui
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
 from pyspark_ckpt.state_store.database.tuning import opened
 from pyspark_ckpt.state_store.errors import InternalError, StorageError
+from tests.length import TIMES
 
 Rows = list[tuple[bytes, bytes]]
 
@@ -98,7 +99,7 @@ SIZES = st.tuples(
     compression=st.sampled_from(["lz4", "zstd", "none"]),
     are_uneven=st.booleans(),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=35 * TIMES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_rocksdb_reads_what_was_written(
     sizes: tuple[int, int], count: int, a_prefix: int, at_once: int, compression: str, *, are_uneven: bool
 ) -> None:

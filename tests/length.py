@@ -1,0 +1,7 @@
+"""How long random tests look for a case that goes wrong: ``CKPT_FUZZ=50`` makes each 50 times as long."""
+
+from __future__ import annotations
+
+import os
+
+TIMES = int(os.environ.get("CKPT_FUZZ", "1"))
