@@ -65,6 +65,7 @@ from pyspark_ckpt.state_store.lineage import Lineage
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.manifest import ManifestFile, read_manifest
 from pyspark_ckpt.state_store.names import TABLE_FOLDER, is_table_object, snapshot_name
+from pyspark_ckpt.state_store.notices import FOLDER as NOTICE_FOLDER
 from pyspark_ckpt.state_store.notices import Notices
 from pyspark_ckpt.state_store.pins import Pins
 
@@ -243,7 +244,13 @@ class Retention:
         try:
             notices = self._notices.read()
         except FormatError as problem:
-            self._log.warning("what is below snapshots is kept while a notice of deletion is damaged: %s", problem)
+            self._log.warning(
+                "what is below snapshots is kept while a notice of deletion is damaged; delete it, in %s/%s, when no "
+                "process that works on this checkpoint runs: %s",
+                self._place.url,
+                NOTICE_FOLDER,
+                problem,
+            )
             return _Look(lineage, None, self._tables())
         tables = self._tables()
         for notice, names in notices.items() if tidies else ():
