@@ -201,6 +201,11 @@ class Scrub:
         return kept if kept.time_s - now_s < SKEW_S else all_due
 
     def _read_progress(self) -> _Progress:
+        """Raises NotFoundError where nothing was kept yet, FormatError, StorageError."""
+        if not any(
+            blob.name == SCRUB_NAME for blob in self._place.list(prefix=SCRUB_NAME)
+        ):  # a new store reads nothing
+            raise NotFoundError(f"{self._place.url}/{SCRUB_NAME} does not exist.")
         return read_sealed(self._place, SCRUB_NAME, _Progress, MAX_OBJECT_BYTES, known=PROGRESS_FORMAT)
 
     def _keep(self, position: int, time_s: float) -> _Progress:
