@@ -35,6 +35,7 @@ from pyspark_ckpt.state_store.bulk.table_scan import Sweep
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning, write_table_file
 from pyspark_ckpt.state_store.database.tuning import LEVEL0_COMPACTION_FILES
 from pyspark_ckpt.state_store.errors import FormatError, InternalError, StorageError
+from tests.length import TIMES
 
 EVERYTHING = b"", b"\xff" * 600
 TUNING = Tuning(1 << 20)
@@ -118,7 +119,7 @@ class Databases(RuleBasedStateMachine):
 
 
 TestDatabases = Databases.TestCase
-TestDatabases.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestDatabases.settings = settings(max_examples=30 * TIMES, stateful_step_count=20, deadline=None)
 
 
 def filled(folder: Path, rows: int, *, seed: int = 0) -> Database:
