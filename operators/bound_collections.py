@@ -170,7 +170,7 @@ class BoundMap(Bound, MapState):
 
     def put(self, key: Any, value: Any) -> None:
         """See MapState."""
-        self._entries.put(self._at.suffix, self._entry(key), None if value is None else self._stored(value))
+        self._entries.put(self._at.suffix, *self._row(key, value))
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
         """See MapState. All of them, or none if one is refused."""
@@ -180,7 +180,7 @@ class BoundMap(Bound, MapState):
                 f"{type(entries).__name__} is given in place of several entries.",
                 hint="Give a dict, or call put() for one entry.",
             )
-        rows = [(self._entry(key), None if value is None else self._stored(value)) for key, value in entries.items()]
+        rows = [self._row(key, value) for key, value in entries.items()]
         for entry, stored in rows:
             self._entries.put(self._at.suffix, entry, stored)
 
@@ -259,6 +259,10 @@ class BoundMap(Bound, MapState):
         column = self._column("key", bound, count)
         entries = self._keys.encode_packed([column]).strings()
         return [entry if there else None for entry, there in zip(entries, validity(column).tolist(), strict=True)]
+
+    def _row(self, key: Any, value: Any) -> tuple[bytes, bytes | None]:
+        """An entry and its value, None to remove it. Raises InvalidInputError."""
+        return self._entry(key), None if value is None else self._stored(value)
 
     def _entry(self, key: Any) -> bytes:
         if key is None:

@@ -169,5 +169,6 @@ def left_ms(session: WorkerSession, uid: str) -> dict[Clock, int]:
             fired_ms = session.fired_ms.get(clock)
             begin = b"" if fired_ms is None else end_of_ms(fired_ms)
             for key, _ in islice(session.scan(state_head(state.number), begin), 1):
-                found[clock] = min(rounded_up_ms(read_timer_key(key).at_us), found.get(clock, 1 << 62))
+                due_ms = rounded_up_ms(read_timer_key(key).at_us)
+                found[clock] = min(due_ms, found.get(clock, due_ms))
     return found

@@ -202,9 +202,8 @@ class Scrub:
 
     def _read_progress(self) -> _Progress:
         """Raises NotFoundError where nothing was kept yet, FormatError, StorageError."""
-        if not any(
-            blob.name == SCRUB_NAME for blob in self._place.list(prefix=SCRUB_NAME)
-        ):  # a new store reads nothing
+        # A listing first: a store that is new reads nothing.
+        if not any(blob.name == SCRUB_NAME for blob in self._place.list(prefix=SCRUB_NAME)):
             raise NotFoundError(f"{self._place.url}/{SCRUB_NAME} does not exist.")
         return read_sealed(self._place, SCRUB_NAME, _Progress, MAX_OBJECT_BYTES, known=PROGRESS_FORMAT)
 

@@ -29,7 +29,7 @@ def program(fields: str, aliases: Aliases = None, *, nested: bool = False) -> li
     return [ValueState("v", ArrayType(kind) if nested else kind, aliases=aliases)]
 
 
-def written(key: str, *values: int, nested: bool = False) -> Any:  # noqa: ANN401
+def write(key: str, *values: int, nested: bool = False) -> Any:  # noqa: ANN401
     return lambda states: states.at(key)["v"].update([values] if nested else values)
 
 
@@ -45,10 +45,10 @@ def test_a_program_from_before_a_field_was_renamed_reads_what_was_written_since(
 ) -> None:
     before, renamed = program("xa", nested=nested), program("xb", {"b": "a"}, nested=nested)
     again = program("xcd", {"c": "b", "d": "d"}, nested=nested)
-    lab.run(before, written("first", 1, 2, nested=nested))
-    lab.run(renamed, written("second", 3, 4, nested=nested))
+    lab.run(before, write("first", 1, 2, nested=nested))
+    lab.run(renamed, write("second", 3, 4, nested=nested))
     assert lab.run(before, shown) == {"first": (1, 2), "second": (3, 4)}
-    lab.run(again, written("first", 5, 6, 7, nested=nested))
+    lab.run(again, write("first", 5, 6, 7, nested=nested))
     assert lab.look(again, shown) == {"first": (5, 6, 7), "second": (3, 4, None)}
     for kept in (before, renamed, program("xA", nested=nested)):
         assert lab.run(kept, shown) == {"first": (5, 6), "second": (3, 4)}
@@ -60,7 +60,7 @@ def test_a_program_from_before_a_field_was_renamed_reads_what_was_written_since(
 )
 @pytest.mark.parametrize("fields", ["abc", "abcd"])
 def test_fields_do_not_swap_names(aliases: Aliases, fields: str, lab: ProgramLab) -> None:
-    lab.run(program("abc"), written("first", 1, 2, 3))
+    lab.run(program("abc"), write("first", 1, 2, 3))
     for nested in (False, True):
         with pytest.raises(
             InvalidInputError, match=r"field '.' has the former name '.', and '.' is a field, too"
@@ -70,8 +70,8 @@ def test_fields_do_not_swap_names(aliases: Aliases, fields: str, lab: ProgramLab
 
 
 def test_a_new_field_may_have_the_former_name_of_another_when_it_is_said_to_be_new(lab: ProgramLab) -> None:
-    lab.run(program("a"), written("first", 1))
-    lab.run(program("b", {"b": "a"}), written("second", 2))
+    lab.run(program("a"), write("first", 1))
+    lab.run(program("b", {"b": "a"}), write("second", 2))
     with pytest.raises(InvalidInputError, match=r"field 'a' .* may be any of \['a', 'b'\]") as found:
         lab.run(program("ab"))
     assert "{'b': 'b'}" in str(found.value.hint)
@@ -81,14 +81,14 @@ def test_a_new_field_may_have_the_former_name_of_another_when_it_is_said_to_be_n
 
 
 def test_one_stored_field_is_not_read_by_two(lab: ProgramLab) -> None:
-    lab.run(program("b"), written("first", 1))
+    lab.run(program("b"), write("first", 1))
     with pytest.raises(InvalidInputError, match=r"field 'b' .* may be any of \['a', 'c'\]"):
         lab.run(program("ac", {"a": "b", "c": "b"}))
     assert lab.look(program("ac", {"a": "b", "c": "c"}), shown)["first"] == (1, None)
 
 
 def test_a_field_that_has_become_two_is_refused_until_an_alias_says_which(lab: ProgramLab) -> None:
-    lab.run(program("bc", {"b": "a", "c": "a"}), written("first", 1, 2))
+    lab.run(program("bc", {"b": "a", "c": "a"}), write("first", 1, 2))
     with pytest.raises(InvalidInputError, match=r"field 'a' .* may be any of \['b', 'c'\]") as found:
         lab.run(program("a"))
     assert "{'a': 'b'}" in str(found.value.hint)

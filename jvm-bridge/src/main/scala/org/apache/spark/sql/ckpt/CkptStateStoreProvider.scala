@@ -95,7 +95,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
   /** Says by Spark's own conditions that there is no such version. */
   private[ckpt] def loading(version: Long, id: Option[String])(load: => Transaction): Transaction = {
     if (version < 0) throw QueryExecutionErrors.unexpectedStateStoreVersion(version)
-    val what = s"version $version${id.fold("")(" with id " + _)} of the $label"
+    def what = s"version $version${id.fold("")(" with id " + _)} of the $label"
     if (version == Long.MaxValue || version == 0 && id.nonEmpty) {
       throw CkptErrors.missing(what, CkptErrors.invalidInput("no commit makes such a version", ""))
     }
