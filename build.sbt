@@ -33,6 +33,7 @@ lazy val bridge = (project in file("."))
     libraryDependencies += "org.scalatest" %% "scalatest" % "3.2.20" % Test,
     Test / fork := true,
     Test / baseDirectory := baseDirectory.value,
+    Test / testOptions += Tests.Argument(TestFrameworks.ScalaTest, "-oD"), // with how long each test took
     // What Spark's own launcher gives its JVMs on Java 17.
     Test / javaOptions ++= Seq("-Xmx1g", "-Dio.netty.tryReflectionSetAccessible=true") ++
       Seq("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC") ++ // they live for a minute

@@ -49,7 +49,9 @@ def test_state_and_output_are_right_when_a_task_fails_once(
         reference.check(driver, name, tmp_path)
 
 
-@pytest.mark.parametrize(("names", "version"), [(("windows", "keyed"), 1), (("groups", "keyed"), 2)])
+@pytest.mark.parametrize(
+    ("names", "version"), [(("windows", "keyed"), 1), pytest.param(("groups", "keyed"), 2, marks=pytest.mark.matrix)]
+)
 def test_state_is_that_of_the_fixed_program_when_an_uncommitted_batch_runs_again(
     names: tuple[str, ...], version: int, local: Relay, reference: Reference, tmp_path: Path
 ) -> None:

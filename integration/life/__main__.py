@@ -31,9 +31,9 @@ def main() -> int:
             traceback.print_exc()
             print(f"FAILED: {course}\nagain: --seed {seed} --seeds 1; left for you: {folder}", flush=True)
             failed.append(seed)
-        else:
-            shutil.rmtree(folder)
-    spark.stop()
+    spark.stop()  # after it nothing writes any more
+    for seed in set(range(arguments.seed, arguments.seed + arguments.seeds)) - set(failed):
+        shutil.rmtree(scratch / str(seed))
     print(f"failed: {failed}" if failed else f"{arguments.seeds} seeds, all right")
     return 1 if failed else 0
 

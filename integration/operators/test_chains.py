@@ -125,6 +125,8 @@ CASES = {
 _LEFT_OUT = {
     "windows of windows",
     "windows of sessions",
+    "windows of python groups",
+    "a join of windows",
     "a join behind a deduplication",
     "windows behind a deduplication",
 }

@@ -158,6 +158,7 @@ _LEFT_OUT = {
     "null keys, format 4",
     "with itself, format 4",
     "leftSemi, format 3",
+    "leftSemi, format 4",
     "four stores, format 2",
     "rightOuter, format 4",
     "without watermark, format 4",

@@ -184,8 +184,14 @@ _CASES: Mapping[str, tuple[int, Sequence[Rows]]] = {
 """How many partitions, and which users have rows when."""
 
 
-@pytest.mark.parametrize("processor", [Many(), ManyColumns()], ids=["keyed", "columns"])
-@pytest.mark.parametrize("case", sorted(_CASES))
+@pytest.mark.parametrize(
+    ("case", "processor"),
+    [
+        *((case, ManyColumns()) for case in _CASES),
+        *((case, Many()) for case in ("few rows, many due", "many large rows, few due")),
+        pytest.param("both, in several partitions", Many(), marks=pytest.mark.matrix),
+    ],
+)
 def test_timers_come_to_the_same_beyond_memory(case: str, processor: Any, spark: SparkSession, tmp_path: Path) -> None:  # noqa: ANN401
     partitions, batches = _CASES[case]
     source = Source(_SCHEMA, tuple(batches))

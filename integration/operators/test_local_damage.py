@@ -65,8 +65,14 @@ def remove_stores(folder: Path) -> None:
     shutil.rmtree(folder / "stores", ignore_errors=True)
 
 
-@pytest.mark.parametrize("damage", [flip_tables, remove_tables, remove_stores], ids=lambda each: each.__name__)
-@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        pytest.param(name, damage, marks=() if (n + m) % 3 else pytest.mark.matrix, id=f"{name}-{damage.__name__}")
+        for n, name in enumerate(QUERIES)
+        for m, damage in enumerate((flip_tables, remove_tables, remove_stores))
+    ],
+)
 def test_results_are_those_of_a_query_without_damage(
     name: str, damage: Callable[[Path], None], spark: SparkSession, tmp_path: Path
 ) -> None:

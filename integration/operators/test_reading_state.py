@@ -79,7 +79,7 @@ def _can_be_looked_for(state: pyspark_ckpt.StateReader) -> bool:
     return not any(str(field.type) == "null" for field in state.schema.field("key").type)
 
 
-@pytest.mark.parametrize("version", _JOINS)
+@pytest.mark.parametrize("version", sampled(_JOINS, [3]))
 def test_the_rows_of_a_join_are_those_of_sparks_reader(version: int, spark: SparkSession, tmp_path: Path) -> None:
     replay(spark, replace(_JOINS[version], state=()), OURS, tmp_path)
     path = str(tmp_path / "checkpoint")

@@ -41,7 +41,7 @@ def _reference(name: str) -> Provider:
     ("formats", "name"),
     [
         pytest.param((1, 1, 1, 1), "join, format 4", marks=pytest.mark.matrix),
-        ((1, 2, 2, 1), "session windows"),
+        pytest.param((1, 2, 2, 1), "session windows", marks=pytest.mark.matrix),
         pytest.param((1, 2, 2, 1), "join, format 2", marks=pytest.mark.matrix),
         ((2, 1, 1, 2), "aggregation"),
     ],

@@ -13,7 +13,7 @@ import pyspark_ckpt
 from integration.crash.driver import ROOT
 from tests.s3_server import S3Service, hide_credentials
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.matrix]
 
 
 def test_a_query_in_s3a_goes_on_from_a_savepoint_with_more_partitions(

@@ -284,7 +284,7 @@ def test_many_deletes_do_not_wait_one_after_the_other_when_the_service_stays_awa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seconds", [0.3, 1.5, pytest.param(30, marks=LONG)])
+@pytest.mark.parametrize("seconds", [1.5, *(pytest.param(seconds, marks=LONG) for seconds in (0.3, 30))])
 def test_a_query_goes_on_when_its_place_is_away_in_the_middle_of_anything(
     kind: str, seconds: float, make_lab: MakeLab, s3: S3Service, cut: Wire
 ) -> None:

@@ -236,7 +236,7 @@ def race(seed: int) -> None:
 
 
 def seeds() -> list[int]:
-    chosen = os.environ.get("CKPT_RACES", "120")
+    chosen = os.environ.get("CKPT_RACES", "60")
     return [int(seed) for seed in chosen.split(",")] if "," in chosen else list(range(int(chosen)))
 
 

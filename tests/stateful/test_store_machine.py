@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.stateful.life import Life
 from tests.stateful.schedules import STEPS, live, scratch_folder
 
-AT_ONCE = 25
+AT_ONCE = 10
 DRAWS = st.randoms(use_true_random=True)  # of one seed: what is drawn depends on when RocksDB compacts, too
 
 
@@ -43,7 +43,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(
-    max_examples=6,
+    max_examples=3,
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -52,7 +52,7 @@ TestStoreMachine.settings = settings(
 
 
 def seeds() -> list[int]:
-    chosen = os.environ.get("CKPT_SCHEDULES", "50")
+    chosen = os.environ.get("CKPT_SCHEDULES", "20")
     return [int(seed) for seed in chosen.split(",")] if "," in chosen else list(range(int(chosen)))
 
 

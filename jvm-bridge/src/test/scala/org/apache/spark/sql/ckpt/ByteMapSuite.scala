@@ -140,7 +140,7 @@ class ByteMapSuite extends AnyFunSuite {
   }
 
   test("a snapshot shows the values of when it was made, and the next one those of then") {
-    (1 to 20).foreach { seed =>
+    (1 to 5).foreach { seed =>
       val random = new Random(seed)
       val map = new ByteMap
       val present = mutable.HashMap.empty[Int, Option[Seq[Byte]]]
