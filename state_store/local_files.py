@@ -6,6 +6,7 @@ import os
 import resource
 import stat
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -26,6 +27,22 @@ def publish(path: Path, content: bytes) -> None:
         with suppress(OSError):
             unfinished.unlink()
         raise
+
+
+def make_folder(folder: Path, local_dir: Path) -> None:
+    """Make ``folder``, somewhere below the local folder, of which anything may have been removed under this process.
+
+    All that is made is this user's alone. What is no folder and in the place of one goes, but for ``local_dir`` itself.
+    No error if it is there. Raises OSError.
+    """
+    try:
+        folder.mkdir(mode=_PRIVATE)
+    except OSError:
+        local_dir.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+        for each in accumulate((local_dir, *folder.relative_to(local_dir).parts), Path.joinpath):
+            if each != local_dir and not each.is_dir():
+                each.unlink(missing_ok=True)
+                each.mkdir(mode=_PRIVATE, exist_ok=True)
 
 
 def take_open_files() -> int:
