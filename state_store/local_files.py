@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import resource
 import stat
@@ -43,6 +45,22 @@ def make_folder(folder: Path, local_dir: Path) -> None:
             if each != local_dir and not each.is_dir():
                 each.unlink(missing_ok=True)
                 each.mkdir(mode=_PRIVATE, exist_ok=True)
+
+
+def open_plain(path: Path) -> io.FileIO:
+    """Open a file that another process may have replaced, to be read: a link and a pipe, which waits, are no such file.
+
+    Raises OSError.
+    """
+    return io.FileIO(path, "rb", opener=_open_plain)
+
+
+def _open_plain(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "It is no plain file", path)
+    return descriptor
 
 
 def take_open_files() -> int:

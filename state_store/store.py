@@ -360,7 +360,7 @@ class Store:
         try:
             who = f"{self.identity}, {transaction.target}"
             with refusing_damage(who):
-                joined = join(transaction.meta, close_parts(transaction.staging, self._tuning))
+                joined = join(transaction.meta, close_parts(transaction.staging, transaction.new_id, self._tuning))
                 paths = transaction.staged(files, seals) or [self._marker_file(transaction)]
                 paths += transaction.staged(joined.files, joined.seals)
             known = {**seals, **joined.seals}
