@@ -8,7 +8,6 @@ import os
 import resource
 import stat
 from contextlib import suppress
-from itertools import accumulate
 from pathlib import Path
 
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -41,8 +40,10 @@ def make_folder(folder: Path, local_dir: Path) -> None:
         folder.mkdir(mode=_PRIVATE)
     except OSError:
         local_dir.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-        for each in accumulate((local_dir, *folder.relative_to(local_dir).parts), Path.joinpath):
-            if each != local_dir and not each.is_dir():
+        each = local_dir
+        for part in folder.relative_to(local_dir).parts:
+            each /= part
+            if not each.is_dir():
                 each.unlink(missing_ok=True)
                 each.mkdir(mode=_PRIVATE, exist_ok=True)
 
