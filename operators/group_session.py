@@ -69,7 +69,7 @@ class GroupSession(WorkerSession):
         self._overlay: Mapping[bytes, bytes | None] = {}
         self._group = b""
         self._changes: Mapping[int, int] = {}
-        write_part(staging, self.name, Part(self._declared, (), {}, 0, {}, log))
+        write_part(staging, self.name, Part(self._declared, (), {}, 0, {}, ticket.new_id, log))
 
     def at(self, suffix: bytes, *, is_again: bool) -> None:
         """Begin the call of a group; ``is_again``: it may have been called before in this task."""

@@ -249,7 +249,13 @@ class WorkerSession:
     def publish(self, changes: Mapping[int, int]) -> None:
         """Hand what was staged to the task's commit, with the changes of row counts by state number."""
         part = Part(
-            self._declared, tuple(self._files), dict(changes), self._written, dict(self.counts), seals=self._seals
+            self._declared,
+            tuple(self._files),
+            dict(changes),
+            self._written,
+            dict(self.counts),
+            self._ticket.new_id,
+            seals=self._seals,
         )
         write_part(Path(self._ticket.staging), self.name, part)
 

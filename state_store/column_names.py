@@ -22,7 +22,7 @@ def column_files_in(folder: Path) -> dict[str, Path]:
     """The column files of a folder, by the names of the table files that they are of."""
     try:
         paths = list(folder.iterdir())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     return {f"{name[1]}.sst": path for path in paths if (name := _NAME.fullmatch(path.name))}
 

@@ -27,11 +27,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning, drop_unreferenced
-from pyspark_ckpt.state_store.errors import CkptError, FormatError, InternalError, StorageError
+from pyspark_ckpt.state_store.errors import CkptError, DamagedCopyError, FormatError, InternalError, StorageError
 from pyspark_ckpt.state_store.json_objects import decoded, seal, unseal_local
 from pyspark_ckpt.state_store.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.local_damage import is_of_the_copy
-from pyspark_ckpt.state_store.local_files import publish
+from pyspark_ckpt.state_store.local_files import make_folder, publish
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.meta import EMPTY_META, StoreMeta
 
@@ -68,7 +68,7 @@ class LocalCopies:
     def __init__(self, folder: Path, tuning: Tuning, keep_versions: int, sweeper: Executor, log: StoreLog) -> None:
         """Use ``folder``; ``keep_versions`` frozen versions survive ``prune``; ``sweeper`` deletes what does not."""
         self._sweeper = sweeper
-        self._folder = folder
+        self._folder, self._local_dir = folder, folder.parents[1]
         self._tuning = tuning
         self._keep_versions = keep_versions
         self._log = log
@@ -77,7 +77,7 @@ class LocalCopies:
         self.live: LocalCopy | None = None
         self.damaged = 0
         """How many copies were discarded as they, or files that they shared, were damaged."""
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(folder, self._local_dir)
 
     def __iter__(self) -> Iterator[LocalCopy]:
         """Every copy, in no order."""
@@ -139,7 +139,7 @@ class LocalCopies:
     def new_folder(self) -> Path:
         """Make a fresh folder for one copy."""
         folder = self._folder / uuid.uuid4().hex[:16]
-        folder.mkdir(mode=0o700, parents=True)  # a closing store of the same name may have removed the parent
+        make_folder(folder, self._local_dir)  # a closing store of the same name may have removed the parent
         return folder
 
     def add(self, folder: Path, meta: StoreMeta, database: Database | None) -> LocalCopy:
@@ -165,7 +165,10 @@ class LocalCopies:
         return copy
 
     def checkpoint_live(self) -> LocalCopy:
-        """Freeze the live version into a copy of its own, unless there is one; about a millisecond."""
+        """Freeze the live version into a copy of its own, unless there is one; about a millisecond.
+
+        Raises DamagedCopyError if it cannot be, for which it was discarded; StorageError, OSError (the disk is full).
+        """
         live = self._require_live()
         frozen = next((copy for copy in self._copies if copy is not live and copy.marker == live.marker), None)
         if frozen is not None:
@@ -174,6 +177,14 @@ class LocalCopies:
         try:
             live.database.checkpoint(folder / "db")  # type: ignore[union-attr]  # live is open
             copy = self.add(folder, live.meta, None)
+        except (StorageError, FormatError, OSError) as problem:
+            _remove(folder)
+            if not is_of_the_copy(problem):
+                raise
+            self.discard_damaged(live, problem)
+            raise DamagedCopyError(
+                f"The local copy of {live.marker} in {live.folder} is damaged: {problem}"
+            ) from problem
         except BaseException:
             _remove(folder)
             raise
@@ -237,14 +248,18 @@ class LocalCopies:
             self.discard(copy)
 
     def discard_damaged(self, copy: LocalCopy, problem: object) -> None:
-        """Forget a copy that is damaged, and all others that share a table file with it.
+        """Forget a copy that is damaged, and all others that share a table file with it, or are of the same commit.
+
+        Of these one may be made of the other, and has no file of it that is lost.
 
         No error if it is forgotten already: of several readers that find the same damage, the first is enough.
         """
         if copy not in self._copies:
             return
         files = _table_identities(copy)
-        gone = [each for each in self._copies if each is copy or not files.isdisjoint(_table_identities(each))]
+        gone = [
+            each for each in self._copies if each.marker == copy.marker or not files.isdisjoint(_table_identities(each))
+        ]
         self.damaged += len(gone)
         self._log.warning(
             "the local copy of %s in %s is damaged: it goes, with %d that share files with it, and what is asked for "

@@ -13,7 +13,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from pyspark_ckpt.state_store.local_files import publish
+from pyspark_ckpt.state_store.local_files import open_plain, publish
 
 MAX_NOTE_BYTES = 4096
 
@@ -28,6 +28,6 @@ def read_notes(staging: Path) -> list[str]:
     """All failures that workers have noted."""
     notes = []
     for path in sorted(staging.glob("*.damage")):
-        with suppress(OSError), path.open("rb") as note:  # of a disk that fails: the next attempt notes it anew
+        with suppress(OSError), open_plain(path) as note:  # of a disk that fails: the next attempt notes it anew
             notes.append(note.read(MAX_NOTE_BYTES).decode(errors="replace"))
     return notes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import resource
 import stat
@@ -26,6 +28,40 @@ def publish(path: Path, content: bytes) -> None:
         with suppress(OSError):
             unfinished.unlink()
         raise
+
+
+def make_folder(folder: Path, local_dir: Path) -> None:
+    """Make ``folder``, somewhere below the local folder, of which anything may have been removed under this process.
+
+    All that is made is this user's alone. What is no folder and in the place of one goes, but for ``local_dir`` itself.
+    No error if it is there. Raises OSError.
+    """
+    try:
+        folder.mkdir(mode=_PRIVATE)
+    except OSError:
+        local_dir.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+        each = local_dir
+        for part in folder.relative_to(local_dir).parts:
+            each /= part
+            if not each.is_dir():
+                each.unlink(missing_ok=True)
+                each.mkdir(mode=_PRIVATE, exist_ok=True)
+
+
+def open_plain(path: Path) -> io.FileIO:
+    """Open a file that another process may have replaced, to be read: a link and a pipe, which waits, are no such file.
+
+    Raises OSError.
+    """
+    return io.FileIO(path, "rb", opener=_open_plain)
+
+
+def _open_plain(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "It is no plain file", path)
+    return descriptor
 
 
 def take_open_files() -> int:

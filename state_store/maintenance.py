@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from pyspark_ckpt.state_store.blobs.place_clock import time_of
 from pyspark_ckpt.state_store.confirmation import Confirmations
 from pyspark_ckpt.state_store.context import Shared
 from pyspark_ckpt.state_store.copies import LocalCopy
@@ -47,7 +48,7 @@ class Maintenance:
         self._writer.damaged = confirmations.damaged.keys()
         self._retention = Retention(
             store.place,
-            Pins(store.checkpoint, shared.times.clock_of(store.checkpoint)),
+            Pins(store.checkpoint, shared.times.clock_of(store.checkpoint), lambda: time_of(store.checkpoint)),
             store.options.retention_grace_period_s,
             shared.pool,
             failpoints,

@@ -7,8 +7,8 @@ there; a session that died left none, and then its task has failed, too.
 
 ::
 
-    <staging>/<session>.part.json    {"format": 2, "states": [...], "files": ["<session>-0.sst"], "rows": {"16384": 7},
-                                      "seals": {"<session>-0.sst": {"bytes", "xxh64"}}, ..., "xxh3": "..."}
+    <staging>/<session>.part.json    {"format": 3, "states": [...], "files": ["<session>-0.sst"], "rows": {"16384": 7},
+                                      "seals": {"<session>-0.sst": {"bytes", "xxh64"}}, "commit": "<id>", ..., "xxh3"}
 
 A part has its own checksum, and the files that are named like those of a session must be in a part: one that was lost
 is not taken for a session that has staged nothing.
@@ -28,12 +28,13 @@ from msgspec.structs import replace
 from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.json_objects import Change, Count, check_format, decoded, seal, unseal
-from pyspark_ckpt.state_store.local_files import publish
+from pyspark_ckpt.state_store.keys import CommitId
+from pyspark_ckpt.state_store.local_files import open_plain, publish
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta, has_keys_of
 from pyspark_ckpt.state_store.staged_log import LOG, read_frames
 from pyspark_ckpt.state_store.staged_tables import Seal, Seals, seal_file
 
-PART_FORMAT = 2
+PART_FORMAT = 3
 SUFFIX = ".part.json"
 SESSIONS = ("worker-", "groups-")
 """What the names of sessions begin with, and those of all that they stage."""
@@ -55,7 +56,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``rows`` are changes of row counts by state number. ``written`` rows are in the files, whose ``seals`` are by name.
     ``counts`` are for the metrics of the commit, by their names in its report. Of a session with a ``log``, all of
-    these are in the log.
+    these are in the log. ``commit``: the id of what the transaction makes, so that no part is taken for another's.
     """
 
     states: tuple[DeclaredState, ...]
@@ -63,6 +64,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: dict[int, Change]
     written: Count
     counts: dict[str, Change]
+    commit: CommitId
     log: str = ""
     format: int = PART_FORMAT
     seals: dict[str, Seal] = {}
@@ -73,24 +75,30 @@ def write_part(staging: Path, session: str, part: Part) -> None:
     publish(staging / f"{session}{SUFFIX}", seal(part))
 
 
-def read_parts(staging: Path) -> list[Part]:
-    """Every part in the staging folder, in a fixed order. Raises FormatError for one that is not what was written."""
+def read_parts(staging: Path, commit_id: CommitId) -> list[Part]:
+    """Every part in the staging folder of a commit, in a fixed order.
+
+    Raises FormatError for one that is not what was written, or of another commit; OSError.
+    """
     parts = []
     for path in sorted(staging.glob(f"*{SUFFIX}")):
-        part = decoded(unseal(path.read_bytes(), str(path)), Part, str(path))
+        with open_plain(path) as source:
+            part = decoded(unseal(source.readall(), str(path)), Part, str(path))
         check_format(part.format, PART_FORMAT, str(path))
+        if part.commit != commit_id:
+            raise FormatError(f"{path} is damaged: it is of the commit {part.commit}, not of {commit_id}.")
         if part.log and _LOG_NAME.fullmatch(part.log) is None:
             raise FormatError(f"{path} is damaged: {part.log!r} is not the name of a log.")
         parts.append(part)
     return parts
 
 
-def close_parts(staging: Path, tuning: Tuning) -> list[Part]:
-    """Every part, with the rows of its log in a table file.
+def close_parts(staging: Path, commit_id: CommitId, tuning: Tuning) -> list[Part]:
+    """Every part of a commit, with the rows of its log in a table file.
 
     Raises FormatError for what is not what was written, and if a session has staged files that are in no part.
     """
-    parts = read_parts(staging)
+    parts = read_parts(staging, commit_id)
     closed = [close_log(staging, part, tuning) for part in parts]
     known = {part.log for part in parts}.union(*(part.files for part in closed))
     for path in sorted(staging.iterdir()):

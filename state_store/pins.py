@@ -8,7 +8,8 @@ Retention keeps every pinned version, and what it is made of, from the next clea
 version that Spark retains when it is made. It ends by itself, lest one whose owner has died holds everything for
 ever; its owner renews it.
 
-Who makes a pin and who looks at it may be two hosts: its end is written, and read, by the time of the place. One that
+Who makes a pin and who looks at it may be two hosts: its end is written, and read, by the time of the place. Who finds
+that one has ended by what he knows of that time asks the place, once, for its clock may have been set back. A pin that
 has ended holds nothing; whoever finds it a day later deletes it.
 """
 
@@ -46,11 +47,21 @@ class Pin:
 class Pins:
     """The pins of one checkpoint."""
 
-    def __init__(self, checkpoint: BlobPlace, clock: Callable[[], float] | None = None) -> None:
-        """Keep pins in ``checkpoint``; ``clock`` is the time of that place, which is asked where there is none."""
+    def __init__(
+        self,
+        checkpoint: BlobPlace,
+        clock: Callable[[], float] | None = None,
+        exact_clock: Callable[[], float] | None = None,
+    ) -> None:
+        """Keep pins in ``checkpoint``; ``clock`` is what is known of the time of that place, which is asked else.
+
+        ``exact_clock`` asks the place each time.
+        """
         self._place = checkpoint
         self._clock = clock or PlaceClock(checkpoint).now_s
-        self._exact_clock = clock or (lambda: time_of(checkpoint))
+        self._exact_clock = exact_clock or clock or (lambda: time_of(checkpoint))
+        self._ended: set[str] = set()
+        """The ids of pins that have ended by what the place has said itself."""
 
     def add(self, version: int, for_s: float) -> Pin:
         """Keep ``version`` for so long from now; durable after return. Raises StorageError."""
@@ -82,7 +93,11 @@ class Pins:
         if not pins:
             return []
         now_s = self._clock()
-        for pin in pins:
+        ended = [pin for pin in pins if pin.until_s <= now_s]
+        if tidies and any(pin.id not in self._ended or pin.until_s <= now_s - LEFT_S for pin in ended):
+            now_s = min(now_s, self._exact_clock())
+            self._ended = {pin.id for pin in ended if pin.until_s <= now_s}
+        for pin in ended:
             if tidies and pin.until_s <= now_s - LEFT_S:
                 self._place.delete(pin.name)
         return [pin for pin in pins if pin.until_s > now_s]

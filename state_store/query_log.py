@@ -59,7 +59,7 @@ def log_names(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
     """Names of what the query has logged that it needs to go on behind ``batch``, and of what its sources remember.
 
     In this order: a source knows what a batch is to read before its offsets are logged. Raises NotFoundError if the
-    query has deleted logs of the batch, StorageError.
+    query has deleted logs of the batch, InvalidInputError for a link to a folder, StorageError.
     """
     wanted = {f"offsets/{each}" for each in (batch - 1, batch) if each >= 0} | {f"commits/{batch}"}
     found = {blob.name for folder in ("offsets", "commits") for blob in checkpoint.list(folder)}
@@ -71,16 +71,29 @@ def log_names(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
             "If it has stopped, restore the file from a backup.",
         )
     yield from sorted(found & (wanted | {f"commits/{batch - 1}", f"offsets/{batch + 1}"}))
-    yield from (blob.name for blob in checkpoint.walk("sources"))
+    yield from _walked(checkpoint, "sources")
 
 
 def operator_names(checkpoint: BlobPlace) -> Iterator[str]:
     """Names of what says which operators, stores and types there are, and that some may be undeclared.
 
-    Raises StorageError.
+    Raises InvalidInputError for a link to a folder, StorageError.
     """
-    yield from (blob.name for blob in checkpoint.walk("state") if not _STATE_ROWS.match(blob.name))
+    yield from _walked(checkpoint, "state", but_for=_STATE_ROWS)
     yield from (blob.name for blob in checkpoint.list(CHECKPOINT_FOLDER, prefix=NON_RESTORED_STATE_NAME))
+
+
+def _walked(checkpoint: BlobPlace, folder: str, but_for: re.Pattern[str] | None = None) -> Iterator[str]:
+    """The names of all objects below a folder but some. Raises InvalidInputError for a link to a folder."""
+    for blob in checkpoint.walk(folder):
+        if but_for is not None and but_for.match(blob.name):
+            continue
+        if blob.name.endswith("/"):
+            raise InvalidInputError(
+                f"{checkpoint.url}/{blob.name} is a link to another folder: a copy would not have what is in it.",
+                hint="Put the folder itself in the place of the link.",
+            )
+        yield blob.name
 
 
 def partitions_of(checkpoint: BlobPlace, batch: int) -> int:

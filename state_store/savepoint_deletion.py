@@ -12,11 +12,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
+from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.jobs import DONE_FOLDER
 from pyspark_ckpt.state_store.keys import Marker
-from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, ROWS_FOLDER, DeltaName, is_table_object, parse
+from pyspark_ckpt.state_store.names import (
+    CHECKPOINT_FOLDER,
+    NON_RESTORED_STATE_NAME,
+    ROWS_FOLDER,
+    DeltaName,
+    is_table_object,
+    parse,
+)
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.query_log import QUERY
+from pyspark_ckpt.state_store.remote import store_folder
 from pyspark_ckpt.state_store.restoration import forget, standing
 from pyspark_ckpt.state_store.restore_request import Request, Restored
 from pyspark_ckpt.state_store.savepoint import NAME, UNFINISHED, read_info
@@ -27,9 +37,17 @@ DELETING = b"deleting"
 
 _MARKS = (NAME, UNFINISHED)
 _FILES = (*_MARKS, QUERY)
-_FOLDERS = ("offsets", "commits", "sources", "state", ROWS_FOLDER, CHECKPOINT_FOLDER)
 _LOG = re.compile(r"(offsets|commits)/([0-9]{1,18})")
-_STATE = re.compile(r"state/[0-9]+/[0-9]+/(?:(?!_metadata/|sst/)[^/]+/)?((?:sst/)?[^/]+)")
+_STATE = re.compile(r"(state/[0-9]+/[0-9]+(?:/(?!_metadata/|sst/)[^/]+)?)/((?:sst/)?[^/]+)")
+"""An object in the folder of a store."""
+_OTHERS = re.compile(
+    r"sources/[0-9]+/.+|state/[0-9]+/(?:[0-9]+/)?(?:[^/]+/)?_[^/]+/.+"
+    rf"|{ROWS_FOLDER}/[0-9]+/[^/]+/[0-9]+\.parquet"
+    rf"|{CHECKPOINT_FOLDER}/{re.escape(NON_RESTORED_STATE_NAME)}|{DONE_FOLDER}/[^/]+\.json"
+)
+"""What else a savepoint may have that did not finish, and so does not say what it has."""
+_CHECKSUM = re.compile(r"((?:.+/)?)\.([^/]+)\.crc")
+"""What Hadoop's local file system writes beside each object, and tools copy with it."""
 _ANY_AGE = -math.inf
 
 
@@ -74,10 +92,11 @@ def delete(location: str, options: Options) -> int:
 
 @dataclass(frozen=True)
 class Own:
-    """What is of a savepoint: its version, as far as it is known, and the names of what Spark has written of it."""
+    """What is of a savepoint, as far as it is known: its version, the names of objects, the folders of its stores."""
 
     version: int | None = None
     files: frozenset[str] | None = None
+    stores: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, place: BlobPlace) -> Own:
@@ -88,17 +107,20 @@ class Own:
             return cls()
         except InvalidInputError:
             return cls(version=_version_that_goes(place))
-        return cls(info.version, frozenset(file.name for file in info.files))
+        rows = (file.name for saved in info.rows for file in saved.files)
+        stores = (store_folder(Identity(each.operator, each.partition, each.name)) for each in info.stores)
+        return cls(info.version, frozenset([*(file.name for file in info.files), *rows]), frozenset(stores))
 
     def has(self, name: str) -> bool:
         """Whether an object may be one of the savepoint in whose place it is, and is of none that lies deeper."""
-        folder, slash, rest = name.partition("/")
-        if not slash:
-            return name in _FILES or name.startswith(".")
-        if folder not in _FOLDERS or rest.rpartition("/")[2] in _MARKS or self.is_beyond(name):
-            return False
-        if self.files is None or folder == ROWS_FOLDER:
+        if (checksum := _CHECKSUM.fullmatch(name)) is not None:
+            return self.has(checksum[1] + checksum[2])
+        if name in _FILES:
             return True
+        if name.rpartition("/")[2] in _MARKS or self.is_beyond(name):
+            return False
+        if self.files is None:
+            return any(known.fullmatch(name) for known in (_LOG, _OTHERS)) or self._is_state(name)
         return name in self.files or self._is_state(name)
 
     def is_beyond(self, name: str) -> bool:
@@ -108,13 +130,15 @@ class Own:
         log, state = _LOG.fullmatch(name), _STATE.fullmatch(name)
         if log is not None:  # one batch may be planned
             return int(log[2]) >= self.version + (self.files is None and log[1] == "offsets")
-        commit = None if state is None else parse(state[1])
+        commit = None if state is None else parse(state[2])
         version = commit.commit.version if isinstance(commit, DeltaName) else 0 if commit is None else commit.version
         return version > self.version
 
     def _is_state(self, name: str) -> bool:
         found = _STATE.fullmatch(name)
-        return found is not None and (is_table_object(found[1]) or isinstance(parse(found[1]), DeltaName | Marker))
+        if found is None or (self.files is not None and found[1] not in self.stores):
+            return False
+        return is_table_object(found[2]) or isinstance(parse(found[2]), DeltaName | Marker)
 
 
 def refuse_others(place: BlobPlace, blobs: Sequence[Blob], own: Own | None = None) -> Own:

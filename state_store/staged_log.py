@@ -16,6 +16,7 @@ is not read as a shorter one. The checksums begin with the file's name, so a log
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +27,7 @@ import xxhash
 
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import DAMAGE, Change, Count
+from pyspark_ckpt.state_store.local_files import open_plain
 from pyspark_ckpt.state_store.staged_tables import Seal
 
 LOG = ".log"
@@ -169,7 +171,7 @@ class StagedRows:
 def _placed_frames(path: Path) -> Iterator[tuple[tuple[int, int], Frame]]:
     """Every frame, and where it begins and ends. No more than one is in memory."""
     try:
-        with path.open("rb") as source:
+        with io.BufferedReader(open_plain(path)) as source:
             at, end = _HEADER.size, os.fstat(source.fileno()).st_size
             if source.read(_HEADER.size) != _header_of(end, _seed_of(path)):
                 raise FormatError(f"{path} is damaged: it does not say that it has {end} bytes.")

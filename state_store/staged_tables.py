@@ -20,6 +20,7 @@ import xxhash
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.keys import MARKER_KEY, Marker
+from pyspark_ckpt.state_store.local_files import open_plain
 from pyspark_ckpt.state_store.table_check import CheckedTable
 
 _PIECE_BYTES = 1 << 17
@@ -45,7 +46,7 @@ def seal_file(path: Path) -> Seal:
     digest, size = xxhash.xxh64(), 0
     buffer = memoryview(bytearray(_PIECE_BYTES))
     try:
-        with path.open("rb", buffering=0) as source:
+        with open_plain(path) as source:
             while count := source.readinto(buffer):
                 digest.update(buffer[:count])
                 size += count

@@ -25,6 +25,7 @@ from pyspark_ckpt.state_store.delta import write_delta
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError, LifecycleError, StorageError
 from pyspark_ckpt.state_store.keys import EMPTY, MARKER_KEY, Marker
 from pyspark_ckpt.state_store.local_damage import is_of_the_copy
+from pyspark_ckpt.state_store.local_files import make_folder
 from pyspark_ckpt.state_store.local_versions import Leased, LocalVersions
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta, is_keyed
@@ -303,7 +304,7 @@ class Store:
             number, base, new_commit_id(), leased.copy, leased.meta, staging, caller.format, caller.run_id
         )
         try:
-            staging.mkdir(mode=0o700, parents=True)  # the local folder may have been removed under this process
+            make_folder(staging, self._shared.local_dir)
             if worker is not None:
                 self._write_ticket(transaction, worker, states)
         except OSError as problem:
@@ -359,7 +360,7 @@ class Store:
         try:
             who = f"{self.identity}, {transaction.target}"
             with refusing_damage(who):
-                joined = join(transaction.meta, close_parts(transaction.staging, self._tuning))
+                joined = join(transaction.meta, close_parts(transaction.staging, transaction.new_id, self._tuning))
                 paths = transaction.staged(files, seals) or [self._marker_file(transaction)]
                 paths += transaction.staged(joined.files, joined.seals)
             known = {**seals, **joined.seals}

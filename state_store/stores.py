@@ -39,7 +39,7 @@ from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.lineage import Lineage
-from pyspark_ckpt.state_store.local_files import make_private
+from pyspark_ckpt.state_store.local_files import make_folder, make_private
 from pyspark_ckpt.state_store.maintenance import Maintenance
 from pyspark_ckpt.state_store.operator_states import KnownStates, OperatorStates
 from pyspark_ckpt.state_store.options import Options
@@ -258,7 +258,7 @@ class Stores:
         commit = store.decisions.commit_of(handle.caller, last, commit_id)
         steps = steps_to(commit, first, Lineage.read(store.place), str(store.identity))
         folder = self.local_dir / "staging" / f"changes-{secrets.token_hex(8)}"
-        folder.mkdir(mode=0o700, parents=True)
+        make_folder(folder, self.local_dir)
         feed = ChangeFeed(store.place, steps, folder, self._shared.pool)
         with self._lock:
             number = next(self._feed_numbers)
@@ -379,7 +379,7 @@ def _tidy(local_dir: Path, *, keep_copies: bool) -> None:
         shutil.rmtree(local_dir / "stores", ignore_errors=True)
         booted.write_bytes(current)
     for folder in ("staging", "tickets", "stores"):
-        (local_dir / folder).mkdir(exist_ok=True, mode=0o700)
+        make_folder(local_dir / folder, local_dir)
 
 
 def _folder_name(identity: Identity, url: str) -> str:

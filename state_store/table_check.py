@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
 
 from xxhash import xxh3_64_intdigest
 
 from pyspark_ckpt.state_store.database import TABLE_FORMAT_VERSION
 from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.local_files import open_plain
 
 CHUNK_BYTES = 1 << 20
 _FOOTER_BYTES = 53
@@ -67,7 +67,7 @@ class CheckedTable:
     def __init__(self, path: Path) -> None:
         """Open the file, and find its blocks. Raises FormatError that names it, OSError."""
         self.path = path
-        self._file: BinaryIO = path.open("rb", buffering=0)
+        self._file = open_plain(path)
         self._first_block: bytes | None = None
         try:
             self.size_bytes = os.fstat(self._file.fileno()).st_size

@@ -26,7 +26,7 @@ from pyspark_ckpt.state_store.context import Identity
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import Count, decoded, seal, unseal_local
 from pyspark_ckpt.state_store.keys import CommitId
-from pyspark_ckpt.state_store.local_files import is_own, publish, require_own
+from pyspark_ckpt.state_store.local_files import is_own, make_folder, publish, require_own
 from pyspark_ckpt.state_store.meta import State, StoreMeta
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
@@ -91,7 +91,7 @@ def _prefix(task: WorkerTask) -> str:
 
 def write_ticket(path: Path, ticket: Ticket) -> None:
     """Put the ticket where the worker looks; readers see all of it or nothing. For this user only."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # it may have been removed under the state server
+    make_folder(path.parent, path.parents[1])
     publish(path, seal(ticket))
 
 

@@ -109,7 +109,7 @@ class Transaction:
         """Paths of staged files.
 
         Raises InvalidInputError for one that is not a plain file in the staging folder, FormatError for one that is no
-        more there, though its writer has completed it.
+        such file any more, though its writer has completed it.
         """
         if unknown := seals.keys() - set(names):
             raise InvalidInputError(f"There are seals of {sorted(unknown)}, which the commit does not list.")
@@ -119,10 +119,11 @@ class Transaction:
 
     def _staged_path(self, name: str, *, is_sealed: bool) -> Path:
         path = self.staging / name
-        if _STAGED_NAME.fullmatch(name) is None or path.is_symlink() or (not is_sealed and not path.is_file()):
+        is_there = path.is_file() and not path.is_symlink()
+        if _STAGED_NAME.fullmatch(name) is None or not (is_there or is_sealed):
             raise InvalidInputError(f"{name!r} is not a file in the staging folder {self.staging}.")
-        if not path.is_file():
-            raise FormatError(f"{path} is missing, and its writer has completed it.")
+        if not is_there:
+            raise FormatError(f"{path} is missing, or no plain file, and its writer has completed it.")
         return path
 
     def drop_ticket(self) -> None:

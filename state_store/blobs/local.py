@@ -430,16 +430,20 @@ def _list(path: Path, lead: str, prefix: str, start: str) -> list[Blob]:
 
 
 def _walk(top: Path, root: Path) -> list[Blob]:
-    """The files below a folder, by their names below ``root``. Raises OSError."""
+    """The files below a folder, and links to folders with a "/", by their names below ``root``. Raises OSError.
+
+    What is behind a link is another's: it is not listed. The link itself is, so that the folder is not taken for whole.
+    """
     found: list[Blob] = []
     for path, folders, names in os.walk(top, onerror=_unless_missing):
         folders[:] = [each for each in folders if not each.startswith(".")]
-        for name in names:
+        links = [f"{each}/" for each in folders if Path(path, each).is_symlink()]
+        here = Path(path).relative_to(root)
+        for name in [*names, *links]:
             if not name.startswith("."):
                 with suppress(FileNotFoundError):  # deleted by somebody meanwhile
                     state = Path(path, name).stat()
-                    where = Path(path, name).relative_to(root).as_posix()
-                    found.append(Blob(where, state.st_size, state.st_mtime))
+                    found.append(Blob(f"{here.as_posix()}/{name}".removeprefix("./"), state.st_size, state.st_mtime))
     return sorted(found, key=lambda blob: blob.name)
 
 

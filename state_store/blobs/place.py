@@ -86,7 +86,10 @@ class BlobPlace(Protocol):
         ...
 
     def walk(self, folder: str = "") -> builtins.list[Blob]:
-        """All objects in ``folder`` and below it, by name; as complete as ``list``. Raises StorageError."""
+        """All objects in ``folder`` and below it, by name; as complete as ``list``. Raises StorageError.
+
+        A link to another folder is not followed: it is listed, by a name that ends in "/", which no object has.
+        """
         ...
 
     def delete(self, name: str) -> None:

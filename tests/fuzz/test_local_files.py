@@ -23,8 +23,9 @@ from tests.fuzz.mutations import REFUSED, any_damage, damaged, fuzzed, little_me
 
 TUNING = Tuning(1 << 20)
 STATES = (DeclaredState("it/seen", 0x4000, Descriptor(value_schema={"value": {"schemas": ["long"], "current": 1}})),)
-PART = Part(STATES, ("worker-0.sst",), {0x4000: 7}, 7, {"late_rows": 2})
-LOGGED = Part(STATES, (), {}, 0, {}, "groups-0000-a.log")
+COMMIT = "1" * 32
+PART = Part(STATES, ("worker-0.sst",), {0x4000: 7}, 7, {"late_rows": 2}, COMMIT)
+LOGGED = Part(STATES, (), {}, 0, {}, COMMIT, "groups-0000-a.log")
 FRAMES = [
     Frame([(hashed_key(0x4000, 5, b"key"), b"\x01value")], (), {0x4000: 1}, {}, 1),
     Frame([(hashed_key(0x4000, 9, b"key"), None)], (), {0x4000: 0}, {"expired_rows": 3}, 2),
@@ -70,7 +71,7 @@ def test_a_part_is_joined_or_refused_and_nothing_lies_outside(
     before = sorted(folder.iterdir())
     with little_memory(len(content), 1 << 20):
         try:
-            parts = [close_log(staging, each, TUNING) for each in read_parts(staging)]
+            parts = [close_log(staging, each, TUNING) for each in read_parts(staging, COMMIT)]
             joined = join(EMPTY_META, parts)
             joined.meta.committed("a" * 32, joined.row_changes, 1)
         except REFUSED:
@@ -82,13 +83,13 @@ def test_a_part_is_joined_or_refused_and_nothing_lies_outside(
 def test_a_log_that_lies_elsewhere_is_refused(log: str, tmp_path: Path) -> None:
     write_part(tmp_path, "worker", msgspec.structs.replace(LOGGED, log=log))
     with pytest.raises(FormatError, match="not the name of a log"):
-        read_parts(tmp_path)
+        read_parts(tmp_path, COMMIT)
 
 
 def test_a_log_that_is_missing_is_named(tmp_path: Path) -> None:
     write_part(tmp_path, "worker", LOGGED)
     with pytest.raises(FormatError, match=LOGGED.log):
-        close_log(tmp_path, read_parts(tmp_path)[0], TUNING)
+        close_log(tmp_path, read_parts(tmp_path, COMMIT)[0], TUNING)
 
 
 @pytest.mark.parametrize("schema", [None, "long", {"value": None}, {"value": {"schemas": 3}}])
@@ -144,6 +145,6 @@ def test_what_is_staged_is_still_read(folder: Path) -> None:
     write_table_file(staging / "worker-0.sst", [(b"k", b"v")], TUNING)
     write_part(staging, "a", PART)
     write_part(staging, "b", LOGGED)
-    joined = join(EMPTY_META, [close_log(staging, each, TUNING) for each in read_parts(staging)])
+    joined = join(EMPTY_META, [close_log(staging, each, TUNING) for each in read_parts(staging, COMMIT)])
     assert list(joined.files) == ["worker-0.sst", f"{LOGGED.log}.sst"]
     assert joined.row_changes == {0x4000: 7}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from contextlib import ExitStack
 from multiprocessing import get_context
 from pathlib import Path
@@ -15,6 +16,7 @@ from pyspark_ckpt.state_store.errors import LifecycleError, NotFoundError
 from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.ticket import WorkerTask, read_ticket, ticket_path
 from tests.lab import Lab, Server
+from tests.operators.session_lab import STATES, SessionLab
 
 ENDED = 3
 STORE = Identity(0, 3, "default")
@@ -90,3 +92,17 @@ def test_what_workers_that_were_ended_have_left_goes_when_another_reads_or_a_ser
     finally:
         _views.popitem()[1].reader.close()
         lab.server.stores.shut_down()
+
+
+def test_a_worker_finds_its_ticket_after_the_local_folder_was_removed_under_a_server_of_any_umask(
+    tmp_path: Path,
+) -> None:
+    """What is made anew is this user's alone as well, or no worker would believe it."""
+    lab = SessionLab(tmp_path, STATES)
+    before = os.umask(0o002)
+    try:
+        shutil.rmtree(lab.lab.local_dir)
+        lab.run(lambda batch, states: (batch.at("user 1"), states["value"].update(7)))
+    finally:
+        os.umask(before)
+        lab.close()

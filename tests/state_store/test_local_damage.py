@@ -196,6 +196,26 @@ def remove_local_folder(folder: Path) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+def put_a_file_for_the_store(folder: Path) -> None:
+    shutil.rmtree(folder.parents[1])
+    folder.parents[1].write_bytes(b"")
+
+
+def put_files_for_all_folders(folder: Path) -> None:
+    for name in ("stores", "staging"):
+        shutil.rmtree(folder.parents[3] / name)
+        (folder.parents[3] / name).write_bytes(b"")
+
+
+def lead_current_elsewhere(folder: Path) -> None:
+    (folder / "CURRENT").write_text("MANIFEST-000001\n")
+
+
+def remove_all_tables(folder: Path) -> None:
+    for path in folder.glob("*.sst"):
+        path.unlink()
+
+
 DAMAGES = [
     remove_table,
     cut_table,
@@ -207,6 +227,8 @@ DAMAGES = [
     flip_current,
     remove_database,
     remove_local_folder,
+    put_a_file_for_the_store,
+    put_files_for_all_folders,
 ]
 
 
@@ -230,6 +252,18 @@ def test_no_snapshot_has_local_damage(query: Query, do_damage: Callable[[Path], 
     with suppress(CallError):
         query.snapshot()
     query.clean()
+    query.require_restorable()
+
+
+@pytest.mark.parametrize("do_damage", [lead_current_elsewhere, remove_all_tables], ids=lambda each: each.__name__)
+def test_a_snapshot_succeeds_after_one_that_was_refused(query: Query, do_damage: Callable[[Path], None]) -> None:
+    """Without a batch between the two, whose commit would find the damage as well."""
+    query.batch({"hot": "v"})
+    do_damage(live_folder(query))
+    with pytest.raises(CallError, match="DamagedCopyError"):
+        query.snapshot()
+    query.ask()
+    assert query.snapshot()["version"] == query.version
     query.require_restorable()
 
 

@@ -86,7 +86,7 @@ class Query:
         number, ticket = self.begin(partition)
         _, states = declare(ticket.meta, [(name, _descriptor(kind)) for name, kind in declared.items()])
         if states:
-            write_part(Path(ticket.staging), "worker", Part(states, (), {}, 0, {}))
+            write_part(Path(ticket.staging), "worker", Part(states, (), {}, 0, {}, ticket.new_id))
         answer = self.lab.server.call("commit", txn=number, files=[], rows={}, num_partitions=PARTITIONS)
         return str(answer["id"])
 

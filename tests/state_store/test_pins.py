@@ -85,6 +85,40 @@ def test_a_pin_holds_its_version_whatever_the_clock_of_a_host_says(
     former.stores.shut_down()
 
 
+@pytest.mark.parametrize("hours", [-0.2, -2, -25, 2])
+def test_a_pin_holds_its_version_when_the_clock_of_its_place_was_set(
+    hours: float, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state server has asked for the time before that, and does so once an hour."""
+    told, set_by_s = LocalPlace.now_s, [0.0]
+    monkeypatch.setattr(LocalPlace, "now_s", lambda place: told(place) + set_by_s[0])
+    ids = lab.grow_with_snapshots(8)
+    dead = Pins(LocalPlace(lab.checkpoint)).add(1, for_s=-10)
+    clean_up(lab, ids)
+    set_by_s[0] = 3600 * hours
+    pin = Pins(LocalPlace(lab.checkpoint)).add(7, for_s=600)
+    handle = lab.open(keep=1)
+    ids += lab.grow(handle, 3, len(ids), ids[-1])
+    lab.begin(handle, len(ids), ids[-1]).abort()
+    lab.server.call("snapshot", handle=handle, force=True)
+    clean_up(lab, ids)
+    assert (lab.checkpoint / pin.name).exists()
+    assert (lab.checkpoint / dead.name).exists()
+    lab.restart(lose_local=True)
+    assert lab.begin(lab.open(), 7, ids[6]).rows == expected(7)
+
+
+def test_the_place_is_asked_once_whether_a_pin_has_ended(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    told, asked = LocalPlace.now_s, list[LocalPlace]()
+    monkeypatch.setattr(LocalPlace, "now_s", lambda place: asked.append(place) or told(place))
+    pins = Pins(LocalPlace(lab.checkpoint), time.time, lambda: LocalPlace(lab.checkpoint).now_s())
+    pins.add(1, for_s=-10)
+    asked.clear()
+    for _ in range(3):
+        assert pins.oldest() is None
+    assert len(asked) == 1
+
+
 def test_a_stranger_among_the_pins_is_passed_over(tmp_path: Path) -> None:
     pins = Pins(LocalPlace(tmp_path))
     pins.add(7, for_s=10)

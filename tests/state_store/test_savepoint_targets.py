@@ -12,12 +12,12 @@ import pytest
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.cli import main
 from pyspark_ckpt.reading import open_state
-from pyspark_ckpt.state_store.blobs import LocalPlace, place_at
+from pyspark_ckpt.state_store.blobs import Blob, LocalPlace, place_at
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError
 from pyspark_ckpt.state_store.nesting import is_within
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoint import Kind, Savepoint
-from pyspark_ckpt.state_store.savepoint_deletion import delete
+from pyspark_ckpt.state_store.savepoint_deletion import delete, refuse_others
 from tests.lab import QUERY
 from tests.saved_query import SAVEPOINT_KINDS, Query, files, stored, written
 
@@ -60,6 +60,62 @@ def test_nothing_is_deleted_with_a_savepoint_that_is_not_of_it(inside: str, quic
             act()
     assert files(saved) == before
     assert files(quick_path / "restored") == {}
+
+
+STRANGERS = [
+    *(
+        "rows/notes.txt",
+        "rows/0/left/notes.parquet",
+        "state/notes.txt",
+        "state/0/notes.txt",
+        "state/0/0/left/notes.txt",
+    ),
+    *("sources/mine/notes.txt", "offsets/notes.txt", "commits/1.bak", "_ckpt/notes.txt", ".env", "state/.env"),
+]
+
+
+def test_no_file_of_a_stranger_is_deleted_with_a_savepoint(quick_path: Path) -> None:
+    """Nor with one that did not finish, which does not say what it has."""
+    query, saved = written(quick_path / "query", 2, operators=(0,), batches=1), quick_path / "taken"
+    savepoints.savepoint(query.location, str(saved))
+    seen = LocalPlace(saved).walk()
+    for half in (False, True):
+        if half:
+            (saved / "savepoint.json").rename(saved / "savepoint.unfinished")
+        for stranger in STRANGERS:
+            with pytest.raises(InvalidInputError, match=f"has more than a savepoint, {stranger}"):
+                refuse_others(LocalPlace(saved), [*seen, Blob(stranger, 1, 0.0)])
+        if not half:
+            of_no_store = "state/0/9/left/{:020d}-{}-0.delta".format(1, "a" * 32)
+            with pytest.raises(InvalidInputError, match=of_no_store):
+                refuse_others(LocalPlace(saved), [*seen, Blob(of_no_store, 1, 0.0)])
+        refuse_others(LocalPlace(saved), [*seen, Blob("offsets/.0.crc", 1, 0.0), Blob(".metadata.crc", 1, 0.0)])
+    LocalPlace(saved).put("rows/notes.txt", b"mine")
+    before = files(saved)
+    assert main(["savepoint", "delete", str(saved)]) == 2
+    assert files(saved) == before
+
+
+def test_what_is_behind_a_link_is_neither_deleted_nor_taken_for_the_own(quick_path: Path) -> None:
+    query, saved = written(quick_path / "query", 2, operators=(0,), batches=1), quick_path / "taken"
+    before = files(Path(query.location))
+    (quick_path / "linked").mkdir()
+    (quick_path / "linked" / "state").symlink_to(Path(query.location) / "state")
+    with pytest.raises(InvalidInputError, match="is not empty: it has state/"):
+        savepoints.savepoint(query.location, str(quick_path / "linked"))
+    savepoints.savepoint(query.location, str(saved))
+    (saved / "state").rename(quick_path / "elsewhere")
+    for target in (quick_path / "elsewhere", Path(query.location) / "state"):
+        (saved / "state").symlink_to(target)
+        with pytest.raises(InvalidInputError, match="has more than a savepoint, state/"):
+            delete(str(saved), parse({}))
+        assert (saved / "savepoint.json").exists()
+        (saved / "state").unlink()
+    assert files(Path(query.location)) == before
+    (Path(query.location) / "sources" / "0").rename(quick_path / "source")
+    (Path(query.location) / "sources" / "0").symlink_to(quick_path / "source")
+    with pytest.raises(InvalidInputError, match="sources/0/ is a link to another folder"):
+        savepoints.savepoint(query.location, str(quick_path / "without"))
 
 
 def test_locations_may_be_path_objects(quick_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -59,7 +61,9 @@ HARMS: Mapping[str, Harm] = {
 }
 
 
-def _filled(lab: Lab, handle: int, version: int, base: str, marker: Marker | None = None) -> tuple[Txn, str, Path]:
+def _filled(
+    lab: Lab, handle: int, version: int, base: str | None, marker: Marker | None = None
+) -> tuple[Txn, str, Path]:
     """A transaction, and what it has staged: many rows."""
     txn = lab.begin(handle, version, base)
     draw = Random(version)
@@ -289,7 +293,7 @@ def test_a_damaged_part_is_refused(harm: Harm, worker: SessionLab) -> None:
 
 
 def test_every_bit_of_a_part_is_covered(worker: SessionLab) -> None:
-    _, staging = _stage_values(worker)
+    batch, staging = _stage_values(worker)
     (path,) = staging.glob("*.part.json")
     content = path.read_bytes()
     for at in range(len(content)):
@@ -297,7 +301,65 @@ def test_every_bit_of_a_part_is_covered(worker: SessionLab) -> None:
         changed[at] ^= 1 << at % 8
         path.write_bytes(changed)
         with pytest.raises(FormatError, match=path.name):
-            read_parts(staging)
+            read_parts(staging, batch.session._ticket.new_id)
+
+
+def _to_link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def _to_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _to_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("change", [_to_link, _to_pipe, _to_folder])
+def test_what_is_no_file_is_refused_in_the_place_of_one_and_not_waited_for(
+    change: Callable[[Path], None], worker: SessionLab, tmp_path: Path
+) -> None:
+    for pattern in ("*.part.json", "worker-*.sst"):
+        batch, staging = _stage_values(worker)
+        (path,) = staging.glob(pattern)
+        change(path)
+        with pytest.raises(CallError, match=path.name) as caught:
+            worker.commit(batch)
+        assert (caught.value.kind, caught.value.retryable) == ("StorageError", True)
+    batch, staging = _stage_values(worker, 3)
+    (staging / "0123456789abcdef.damage").touch()
+    change(staging / "0123456789abcdef.damage")
+    worker.commit(batch)
+    log = tmp_path / "groups-0000-a.log"
+    log.touch()
+    change(log)
+    with pytest.raises(OSError, match=log.name):
+        read_frames(log)
+    lab = worker.lab
+    handle = lab.open(partition=4)
+    txn, name, path = _filled(lab, handle, 0, None)
+    seals = _seals(path)
+    change(path)
+    with pytest.raises(CallError, match=r"0\.sst is missing, or no plain file") as caught:
+        _call_commit(lab, txn, [name], **seals)
+    assert caught.value.retryable
+
+
+def test_what_the_worker_of_another_partition_has_staged_is_refused(worker: SessionLab) -> None:
+    """All checksums of it are right."""
+    batch, staging = _stage_values(worker)
+    handle, worker.handle = worker.handle, worker.lab.open(partition=4)
+    _, other = _stage_values(worker, 2)
+    worker.handle = handle
+    for path in staging.iterdir():
+        path.unlink()
+    for path in other.iterdir():
+        shutil.copy(path, staging)
+    _require_refused(worker, batch, "part.json is damaged: it is of the commit")
 
 
 @pytest.mark.parametrize("pattern", ["*.part.json", "worker-*.sst"])
