@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
 LOGGER = "pyspark_ckpt"
+STDERR = 2
 MOST_CHARACTERS = 8192
 """Of a message; of a longer one the middle is left out. The JVM, too, cuts what is longer than a line can be so."""
 _TAIL = 2048
@@ -57,8 +57,11 @@ def shortened(message: str) -> str:
 
 
 def log_to_stderr(level: str) -> None:
-    """Send everything from ``level`` up to stderr as JSON lines; a closed stderr is no error."""
-    handler = logging.StreamHandler(sys.stderr)
+    """Send everything from ``level`` up to stderr as JSON lines; a closed stderr is no error.
+
+    To the stream of the process: something else may stand for ``sys.stderr``, and keep what it gets.
+    """
+    handler = logging.StreamHandler(open(STDERR, "w", encoding="utf-8", closefd=False))  # noqa: SIM115 - for ever
     handler.setFormatter(JsonLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -6,6 +6,7 @@ numbers; rows never pass here.
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -337,6 +338,12 @@ def error_answer(problem: Exception) -> dict[str, Any]:
     """Describe any failure as the protocol has it."""
     if isinstance(problem, OSError):
         problem = StorageError(f"{type(problem).__name__}: {problem}", outcome="unknown")
+    elif isinstance(problem, UnicodeEncodeError) and sys.getfilesystemencoding() != "utf-8":
+        problem = InvalidInputError(
+            f"{problem.object!r} cannot be the name of a file: the Python of the state server has file names in "
+            f"{problem.encoding}.",
+            hint="Start the executors with a locale of UTF-8 (LC_ALL=C.UTF-8), or with PYTHONUTF8=1.",
+        )
     elif not isinstance(problem, CkptError):
         trace = "".join(traceback.format_exception(problem))
         problem = InternalError(f"{type(problem).__name__}: {problem}\n{trace}")

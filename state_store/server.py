@@ -15,6 +15,7 @@ import resource
 import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,7 +23,7 @@ import msgspec
 
 from pyspark_ckpt.state_store import options as option_table
 from pyspark_ckpt.state_store.entrusted import Entrusted
-from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
 from pyspark_ckpt.state_store.json_objects import DAMAGE, Count
 from pyspark_ckpt.state_store.listener import Listener
 from pyspark_ckpt.state_store.local_files import take_open_files
@@ -30,6 +31,7 @@ from pyspark_ckpt.state_store.log import LOGGER, log_to_stderr, shortened
 from pyspark_ckpt.state_store.rpc import PROTOCOL, Dispatcher, error_answer
 from pyspark_ckpt.state_store.stores import Stores
 
+STREAMS = STDIN, STDOUT, STDERR = (0, 1, 2)
 STOP_DELAY_S = 0.2
 FEW_OPEN_FILES = 4096
 
@@ -51,17 +53,22 @@ class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def main() -> int:
-    """Run the server until stdin ends or ``stop`` is called; returns the exit status."""
+    """Run the server until stdin ends or ``stop`` is called; returns the exit status.
+
+    Standard streams are used by their numbers: a module that the interpreter loads first (a ``sitecustomize``) may have
+    replaced or closed what ``sys`` has of them.
+    """
     answers = _take_stdout()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the JVM decides
-    stdin = sys.stdin.buffer
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a connection that is closed by the other side ends no server
+    stdin = open(STDIN, "rb", closefd=False)  # noqa: SIM115 - until the process ends
     stopped, entrusted = threading.Event(), Entrusted()
     try:
         hello = _hello(stdin.readline())
         options = option_table.parse(hello.options)
         log_to_stderr(options.log_level)
         _take_open_files()
-        stores = Stores(Path(hello.local_dir), hello.memory_bytes, options)
+        stores = _take_local_folder(hello, options)
         listener = Listener(Dispatcher(stores, stopped.set, entrusted).call, hello.token)
     except Exception as problem:  # noqa: BLE001 - whatever it is, the JVM must be told
         answer = error_answer(problem)
@@ -79,6 +86,12 @@ def main() -> int:
 
 
 def _hello(line: bytes) -> Hello:
+    if not line:
+        raise InvalidInputError(
+            f"The stdin of the Python {sys.executable} has ended before the hello of the JVM.",
+            hint="Something that this Python runs first (a sitecustomize, a wrapper script) closes or replaces its "
+            "stdin. Leave the stream as it is.",
+        )
     try:
         hello = msgspec.json.decode(line, type=Hello)
     except DAMAGE as problem:
@@ -91,6 +104,17 @@ def _hello(line: bytes) -> Hello:
     if not hello.token or not Path(hello.local_dir).is_absolute() or hello.memory_bytes <= 0:
         raise InvalidInputError("The hello needs a token, an absolute local_dir and a positive memory_bytes.")
     return hello
+
+
+def _take_local_folder(hello: Hello, options: option_table.Options) -> Stores:
+    try:
+        return Stores(Path(hello.local_dir), hello.memory_bytes, options)
+    except OSError as problem:
+        raise StorageError(
+            f"The state server cannot use its local folder {hello.local_dir}: {problem}",
+            hint="See whether its disk is full and who may write there, or set "
+            "spark.sql.streaming.stateStore.ckpt.localDir to another folder.",
+        ) from problem
 
 
 def _take_open_files() -> None:
@@ -119,11 +143,40 @@ def _leave(status: int) -> None:
 
 
 def _take_stdout() -> IO[bytes]:
-    """The stream that the JVM reads the hello from; whatever else of this process writes to stdout goes to its log."""
-    sys.stdout.flush()
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+    """The stream that the JVM reads the hello from; whatever else of this process writes to stdout goes to its log.
+
+    Closed standard streams are opened on nothing: the next file that is opened, one of a database say, would get the
+    number, and what is written to the stream.
+    """
+    is_closed = [_is_closed(number) for number in STREAMS]
+    for number in STREAMS:
+        if is_closed[number]:
+            _open_on_nothing(number)
+    if is_closed[STDOUT]:
+        sys.exit(
+            f"The stdout of the Python {sys.executable} is closed, by something that it runs first (a sitecustomize, "
+            "a wrapper script): the JVM cannot be told where the state server listens. Leave the stream open."
+        )
+    with suppress(AttributeError, OSError, ValueError):  # there may be anything in its place
+        sys.stdout.flush()
+    answers = os.fdopen(os.dup(STDOUT), "wb")
+    os.dup2(STDERR, STDOUT)
     return answers
+
+
+def _is_closed(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return True
+    return False
+
+
+def _open_on_nothing(number: int) -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    if nothing != number:
+        os.dup2(nothing, number)
+        os.close(nothing)
 
 
 def _say(answers: IO[bytes], message: dict[str, Any]) -> None:

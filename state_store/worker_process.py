@@ -1,15 +1,21 @@
 """A process that runs tasks, one after the other, for the process that has started it, and ends with it.
 
+It ends also in the middle of a task, however the other process has ended: what it would go on to write may lie in a
+folder that somebody else has by then.
+
 A task is a function without arguments that can be pickled, and has a key.
 """
 
 from __future__ import annotations
 
+import select
+import signal
 import subprocess
 import sys
+import threading
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from pyspark_ckpt.state_store.errors import CkptError, StorageError
 
@@ -27,14 +33,27 @@ class Task(Protocol):
         ...
 
 
+_PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[2:]; "
+    "from pyspark_ckpt.state_store.worker_process import main; main(int(sys.argv[1]))"
+)
+"""Finds modules where the process does that has started it: no file of the working folder stands for one of Python."""
+
+
 class Worker:
     """A process that runs tasks: the program of the caller is not imported there, as multiprocessing would."""
 
     def __init__(self) -> None:
         """Start it."""
         self._tasks, theirs = Pipe()
-        command = [sys.executable, "-m", "pyspark_ckpt.state_store.worker_process", str(theirs.fileno())]
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+        command = [
+            sys.executable,
+            "-c",
+            _PROGRAM,
+            str(theirs.fileno()),
+            *(path for path in sys.path if isinstance(path, str) and path),
+        ]
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
         theirs.close()
 
     def close(self) -> None:
@@ -80,5 +99,24 @@ def serve(tasks: Connection) -> None:
         tasks.send(outcome)
 
 
-if __name__ == "__main__":
-    serve(Connection(int(sys.argv[1])))
+def main(descriptor: int) -> None:
+    """Run the tasks that come in through a descriptor, until there are no more or their sender has gone."""
+    signal.signal(signal.SIGTERM, _end)
+    threading.Thread(target=_end_with_sender, args=(descriptor,), name="sender-watch", daemon=True).start()
+    try:
+        serve(Connection(descriptor))
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends by itself
+
+
+def _end_with_sender(descriptor: int) -> None:
+    """Stop what the process does, as a signal would, when the other end is closed."""
+    watch = select.poll()
+    watch.register(descriptor, 0)  # nothing but its end
+    watch.poll()
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)  # wakes it, too
+
+
+def _end(*_: object) -> NoReturn:
+    """Leave the task: what it has begun is cleaned up."""
+    sys.exit(1)

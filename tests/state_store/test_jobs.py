@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -56,3 +61,44 @@ def test_copies_run_at_once_in_this_process_and_stop_at_the_first_error() -> Non
     assert told[-1] == (19, 19)
     with pytest.raises(FormatError, match="-1 is damaged"):
         CopyHere()([Square(1), Square(-1), Square(2)], lambda _done, _of: None)
+
+
+def test_processes_are_started_in_a_folder_whose_files_have_names_of_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("json", "queue", "types", "subprocess", "msgspec"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('a file of the user')")
+    monkeypatch.chdir(tmp_path)
+    assert LocalProcesses(1)([Square(3)], lambda _done, _of: None) == [9]
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Waits in a temporary folder that it has made."""
+
+    parent: Path
+
+    @property
+    def key(self) -> str:
+        return "wait"
+
+    def __call__(self) -> None:
+        with TemporaryDirectory(dir=self.parent) as made:
+            (Path(made) / "begun").touch()
+            time.sleep(600)
+
+
+def test_a_process_ends_and_cleans_up_in_the_middle_of_a_task_when_the_one_that_started_it_is_killed(
+    tmp_path: Path,
+) -> None:
+    program = (
+        f"import sys; sys.path[:] = {sys.path}; from pathlib import Path; from tests.state_store.test_jobs import *; "
+        f"LocalProcesses(1)([Wait(Path({str(tmp_path)!r}))], lambda _done, _of: None)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as starter:
+        while not list(tmp_path.glob("*/begun")):
+            assert starter.poll() is None
+            time.sleep(0.02)
+        starter.kill()
+        assert starter.communicate(timeout=30) == (b"", None)  # the end of all that have its stdout
+    assert list(tmp_path.iterdir()) == []

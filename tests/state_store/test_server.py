@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,9 +26,10 @@ TOKEN = "a-secret-token"  # noqa: S105 - made up
 class Process:
     """A state server as the JVM runs it."""
 
-    def __init__(self, folder: Path, **hello: object) -> None:
+    def __init__(self, folder: Path, environment: dict[str, str] | None = None, **hello: object) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "pyspark_ckpt.state_store"],
+            env={**os.environ, **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -79,6 +82,14 @@ class Connection:
         assert line.startswith("!ys")
         answer: dict[str, Any] = json.loads(unescape_new_line(line[3:]))
         return answer
+
+    def send(self, text: str) -> None:
+        self._socket.sendall(text.encode())
+
+    def reset(self) -> None:
+        """Close it, with answers that nobody has read."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
 
     def close(self) -> None:
         self._answers.close()
@@ -216,6 +227,35 @@ def test_a_hello_it_cannot_use_is_answered(
     assert server.hello["error"]["kind"] == "InvalidInputError"
     assert words in server.hello["error"]["message"]
     assert server.process.wait(10) == 1
+
+
+def test_a_folder_whose_name_the_locale_cannot_have_is_named_with_what_to_do(
+    tmp_path: Path, processes: list[Process]
+) -> None:
+    ascii_only = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": ""}
+    server = Process(tmp_path / "d\u00e9", ascii_only)
+    processes.append(server)
+    error = server.hello["error"]
+    assert error["kind"] == "InvalidInputError"
+    assert "d\u00e9" in error["message"]
+    assert "UTF-8" in error["hint"]
+
+
+def test_a_connection_that_goes_away_ends_no_server_whatever_is_loaded_first(
+    tmp_path: Path, processes: list[Process], connections: list[Connection]
+) -> None:
+    code = "import signal, sys, io; signal.signal(signal.SIGPIPE, signal.SIG_DFL); sys.stderr = io.StringIO()"
+    (tmp_path / "sitecustomize.py").write_text(code)
+    server = Process(tmp_path / "local", {"PYTHONPATH": str(tmp_path)})
+    processes.append(server)
+    for _ in range(5):
+        gone = Connection(server.hello["port"])
+        gone.send("".join(["c\nt\ncall\n", get_command_part("stats"), get_command_part("{}"), "e\n"]) * 500)
+        gone.reset()
+    connections.append(Connection(server.hello["port"]))
+    assert "ok" in connections[0].call("stats")
+    assert server.end_stdin() == 0
+    assert "listens on port" in server.stderr()
 
 
 def test_one_folder_has_one_server(tmp_path: Path, processes: list[Process]) -> None:

@@ -380,7 +380,13 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
   private[ckpt] def handle(): Opened = synchronized {
     if (closed) throw CkptErrors.lifecycle(s"$label is closed")
     if (engine.isReplaced) engine = Engine.get(settings)
-    val server = engine.server()
+    val server =
+      try engine.server()
+      catch {
+        case _: CkptException if engine.isReplaced => // its folder is another server's
+          engine = Engine.get(settings)
+          engine.server()
+      }
     if (opened == null || opened.server != server) opened = Opened(server, open(server))
     opened
   }

@@ -51,7 +51,13 @@ private[ckpt] final class Engine(val settings: Settings, home: LocalFolder) exte
         logWarning("the state server ended; starting another one")
         current.release()
       }
-      current = StateServer.start(settings, Files.createDirectories(home.path.resolve("server")))
+      current =
+        try StateServer.start(settings, Files.createDirectories(home.path.resolve("server")))
+        catch {
+          case held: CkptException if held.kind == "ConflictError" =>
+            leaveHome()
+            throw held
+        }
       started = true
     }
     current
@@ -63,14 +69,30 @@ private[ckpt] final class Engine(val settings: Settings, home: LocalFolder) exte
     close()
   }
 
+  /** Gives way to an engine with another folder: a state server of an earlier process, which does not end, has this one.
+    */
+  private def leaveHome(): Unit = {
+    logWarning(
+      s"${home.path} is in use by a state server of an earlier process, which has not ended (it may be stopped, " +
+        "or wait for a disk); using another folder")
+    replaced = true
+    end()
+    ShutdownHookManager.removeShutdownDeleteDir(home.path.toFile)
+    home.leave()
+  }
+
   /** Ends the server and closes what is idle; local files go. */
   def close(): Unit = synchronized {
+    end()
+    home.delete()
+  }
+
+  private def end(): Unit = {
     ended = true
     background.shutdown()
     if (current != null) current.stop()
     current = null
     readers.close()
-    home.delete()
   }
 }
 
@@ -82,6 +104,7 @@ private[ckpt] object Engine extends Logging {
     * something else is logged.
     */
   def get(settings: Settings): Engine = synchronized {
+    if (current != null && current.isReplaced) current = null
     if (current != null && !current.usable) stop()
     if (current != null && current.settings != settings && !current.hasStarted) {
       current.giveWay()

@@ -24,12 +24,19 @@ private[ckpt] final class LocalFolder private (val path: Path, lock: FileLock) {
     if (isThere) Readers.deleteFolder(path)
     lock.channel.close()
   }
+
+  /** Leaves it as it is to later processes; this one does not take it again. */
+  def leave(): Unit = {
+    LocalFolder.abandoned.add(path)
+    lock.channel.close()
+  }
 }
 
 private[ckpt] object LocalFolder extends Logging {
   private val Prefix = "ckpt-"
   private val KeptMs = TimeUnit.DAYS.toMillis(7)
   private val LockName = "owner.lock"
+  private val abandoned = java.util.concurrent.ConcurrentHashMap.newKeySet[Path]()
   private val Private = PosixFilePermissions.fromString("rwx------")
 
   /** A new folder in `parent`. */
@@ -45,7 +52,8 @@ private[ckpt] object LocalFolder extends Logging {
       None
     } else {
       val me = owner(parent)
-      val left = listed(parent, s"$Prefix*").filter(isOf(_, me)).map(path => path -> lastUse(path)).sortBy(-_._2)
+      val left = listed(parent, s"$Prefix*").filterNot(abandoned.contains).filter(isOf(_, me)).map(path =>
+        path -> lastUse(path)).sortBy(-_._2)
       val taken = left.iterator.map(_._1).flatMap(lock(_)).nextOption()
       taken.foreach(folder => logInfo(s"using the local files that an earlier process has left in ${folder.path}"))
       val forgotten = System.currentTimeMillis() - KeptMs

@@ -1,6 +1,6 @@
 package org.apache.spark.sql.ckpt
 
-import java.io.{BufferedInputStream, ByteArrayOutputStream, IOException, InputStream}
+import java.io.{BufferedInputStream, IOException, InputStream}
 import java.nio.charset.StandardCharsets.UTF_8
 
 import scala.collection.mutable
@@ -15,6 +15,10 @@ private[ckpt] final class BoundedLines(stream: InputStream, mostBytes: Int) {
   private val in = new BufferedInputStream(stream)
   private var inLongLine = false
 
+  /** The last bytes of the line that is being read, after those that were before. */
+  private val window = new Array[Byte](2 * mostBytes)
+  private var filled = 0
+
   /** The next line; null at the end of the stream, also of one that is broken. */
   def next(): String =
     try {
@@ -22,24 +26,48 @@ private[ckpt] final class BoundedLines(stream: InputStream, mostBytes: Int) {
       read()
     } catch { case _: IOException => null }
 
+  /** The end of the line that `next` has cut, which may begin before the cut; empty if it has cut nothing. */
+  def end(): String =
+    try {
+      if (inLongLine) {
+        skip()
+        val from = math.max(0, filled - mostBytes)
+        new String(window, from, filled - from, UTF_8)
+      } else ""
+    } catch { case _: IOException => "" }
+
   private def read(): String = {
-    val line = new ByteArrayOutputStream
+    filled = 0
     var byte = in.read()
     val atEnd = byte < 0
-    while (byte >= 0 && byte != '\n' && line.size < mostBytes) {
-      line.write(byte)
+    while (byte >= 0 && byte != '\n' && filled < mostBytes) {
+      keep(byte)
       byte = in.read()
     }
     inLongLine = byte >= 0 && byte != '\n'
+    val line = new String(window, 0, filled, UTF_8)
+    if (inLongLine) keep(byte)
     if (atEnd) null
-    else if (inLongLine) line.toString(UTF_8) + s" ... (the rest of a line of more than $mostBytes bytes is left out)"
-    else line.toString(UTF_8).stripSuffix("\r")
+    else if (inLongLine) line + s" ... (the rest of a line of more than $mostBytes bytes is left out)"
+    else line.stripSuffix("\r")
   }
 
   private def skip(): Unit = {
     var byte = in.read()
-    while (byte >= 0 && byte != '\n') byte = in.read()
+    while (byte >= 0 && byte != '\n') {
+      keep(byte)
+      byte = in.read()
+    }
     inLongLine = false
+  }
+
+  private def keep(byte: Int): Unit = {
+    if (filled == window.length) {
+      System.arraycopy(window, mostBytes, window, 0, mostBytes)
+      filled = mostBytes
+    }
+    window(filled) = byte.toByte
+    filled += 1
   }
 }
 
@@ -107,6 +135,7 @@ private[ckpt] final class Greeting(lines: BoundedLines) extends Logging {
   private val noise = mutable.ArrayBuffer.empty[String]
   private var passedOver = 0L
   @volatile private var hello: Option[JsonNode] = None
+  @volatile private var ended = false
 
   /** The hello; None if there is none within `seconds`, or the stream ends. */
   def await(seconds: Long): Option[JsonNode] = {
@@ -117,6 +146,9 @@ private[ckpt] final class Greeting(lines: BoundedLines) extends Logging {
     hello
   }
 
+  /** Whether the stream has ended without one. */
+  def hasEnded: Boolean = ended
+
   /** The first lines that were no hello, shortened. */
   def others: Seq[String] = noise.synchronized(noise.toSeq)
 
@@ -124,9 +156,13 @@ private[ckpt] final class Greeting(lines: BoundedLines) extends Logging {
     var line = lines.next()
     while (line != null && hello.isEmpty) {
       hello = Greeting.find(line)
-      if (hello.isEmpty) passOver(line)
+      if (hello.isEmpty) {
+        passOver(line)
+        hello = Greeting.find(lines.end())
+      }
       if (hello.isEmpty) line = lines.next()
     }
+    ended = line == null
   }
 
   private def passOver(line: String): Unit = noise.synchronized {

@@ -109,7 +109,7 @@ private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gat
   def stop(): Unit = {
     release()
     process.getOutputStream.close()
-    if (!process.waitFor(StateServer.StopSeconds, TimeUnit.SECONDS)) process.destroyForcibly()
+    if (!process.waitFor(StateServer.StopSeconds, TimeUnit.SECONDS)) StateServer.kill(process)
   }
 
   private def ending(): String =
@@ -126,10 +126,8 @@ private[ckpt] object StateServer extends Logging {
   private val StopSeconds = 5L
   private val SecretsKept = 64
 
-  /** As `-m` does, but for the working folder, whose files are the user's: none may stand for a module of Python. What
-    * was written to stdout before, by whatever the interpreter loads first, ends with its line.
-    */
-  private val Program = "import sys; sys.stdout.write(chr(10)); sys.stdout.flush(); " +
+  /** As `-m` does, but for the working folder, whose files are the user's: none may stand for a module of Python. */
+  private val Program = "import sys; " +
     "sys.version_info >= (3, 10) or " +
     "sys.exit('pyspark-ckpt needs Python 3.10 or newer, this is ' + sys.version.split()[0]); " +
     "sys.path[:1] = [path for path in sys.path[:1] if path]; import runpy; " +
@@ -177,7 +175,7 @@ private[ckpt] object StateServer extends Logging {
       new StateServer(process, rpc, gateway)
     } catch {
       case failure: Throwable =>
-        process.destroyForcibly()
+        kill(process)
         throw failure
     }
   }
@@ -212,6 +210,13 @@ private[ckpt] object StateServer extends Logging {
     hello
   }
 
+  /** Ends a process and those that it has started: a wrapper may have started the Python that it stands for. */
+  private def kill(process: Process): Unit = {
+    val started = process.descendants.toList
+    process.destroyForcibly()
+    started.forEach(each => each.destroyForcibly(): Unit)
+  }
+
   /** Ends a server that has not said hello, and says why it has not, as far as can be seen. */
   private def notStarted(
       process: Process,
@@ -219,19 +224,24 @@ private[ckpt] object StateServer extends Logging {
       log: ServerLog,
       greeting: Greeting): CkptException = {
     val ended = process.waitFor(1, TimeUnit.SECONDS)
-    process.destroyForcibly()
+    val streamEnded = greeting.hasEnded
+    kill(process)
     process.waitFor(5, TimeUnit.SECONDS)
     log.join(1000)
     val how =
       if (ended) s"ended with status ${process.exitValue} before it said where it listens"
+      else if (streamEnded) "closed or redirected its stdout before it said there where it listens"
       else s"did not say within ${settings.startTimeoutSeconds} s where it listens"
     val written = Seq("stderr" -> log.last, "stdout" -> greeting.others).collect {
       case (name, lines) if lines.nonEmpty => s"; its $name: ${lines.mkString("\n")}"
     }.mkString
     val option = s"${Settings.Prefix}python"
     val hint =
-      if (log.last.exists(_.contains("No module named"))) {
+      if (log.last.exists(line => line.contains("No module named") && !line.contains("'encodings'"))) {
         s"install pyspark-ckpt into that Python on every executor, or set $option to one that has it"
+      } else if (!ended && streamEnded) {
+        "leave the stdout of that Python to the state server (see its sitecustomize, or the wrapper around it), or set " +
+          s"$option to another one"
       } else if (!ended) {
         s"see whether that Python starts by itself, set $option to another one, or raise ${Settings.Prefix}startTimeout"
       } else {

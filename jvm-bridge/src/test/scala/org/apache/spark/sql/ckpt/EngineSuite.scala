@@ -83,6 +83,28 @@ class EngineSuite extends AnyFunSuite with BeforeAndAfterEach {
     assert(folder.toFile.list.isEmpty)
   }
 
+  test("a folder that a state server of an earlier process does not let go is left to it") {
+    val home = Files.createDirectory(folder.resolve("ckpt-1-held"))
+    Files.setPosixFilePermissions(home, PosixFilePermissions.fromString("rwx------"))
+    Files.createFile(home.resolve("owner.lock"))
+    val lock = Files.createFile(Files.createDirectory(home.resolve("server")).resolve("server.lock"))
+    val python = sys.env.getOrElse("PYTHON", "python3")
+    val program = s"import fcntl, sys; file = open('$lock'); fcntl.flock(file, fcntl.LOCK_EX); print(1, flush=True); " +
+      "sys.stdin.read()"
+    val stuck = new ProcessBuilder(python, "-c", program).start()
+    try {
+      stuck.getInputStream.read()
+      val first = Engine.get(settings(python))
+      assert(intercept[CkptException](first.server()).kind == "ConflictError")
+      assert(first.isReplaced)
+      assert(Engine.get(settings(python)).server().alive)
+      assert(Files.exists(lock))
+      assert(folder.toFile.list.length == 2)
+    } finally stuck.destroyForcibly()
+    Engine.stop()
+    assert(folder.toFile.list.toSeq == Seq("ckpt-1-held"))
+  }
+
   test("a call is handed to a busy pool although its thread is interrupted, and stays interrupted") {
     val pool = new ThreadPoolExecutor(
       0, 1, Long.MaxValue, TimeUnit.NANOSECONDS, new SynchronousQueue[Runnable],

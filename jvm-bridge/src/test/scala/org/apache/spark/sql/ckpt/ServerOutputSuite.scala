@@ -4,6 +4,7 @@ import java.io.{ByteArrayInputStream, IOException, InputStream, PipedInputStream
 import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Files, Path}
 import java.nio.file.attribute.PosixFilePermissions
+import java.util.concurrent.TimeUnit
 
 import scala.util.Random
 
@@ -61,6 +62,20 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
     }
   }
 
+  test("of a line that was cut the end is still to be had, with what was before the cut") {
+    def end(text: String) = {
+      val found = new BoundedLines(new ByteArrayInputStream(text.getBytes(UTF_8)), 4)
+      found.next()
+      (found.end(), found.next())
+    }
+    assert(end("1234\nnext\n") == (("", "next")))
+    for (count <- 5 to 20) {
+      val text = ('a' to 'z').take(count).mkString
+      assert(end(s"$text\nnext\n") == ((text.takeRight(4), "next")))
+      assert(end(text) == ((text.takeRight(4), null)))
+    }
+  }
+
   test("an endless line takes no memory, and the log goes on after it") {
     val after = new ByteArrayInputStream("\nthe next\n".getBytes(UTF_8))
     val stream = new java.io.SequenceInputStream(new Endless(1L << 30), after)
@@ -87,11 +102,12 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
   test("the hello is found whatever comes before it") {
     val hello = "{\"port\": 7, \"pid\": 1, \"protocol\": 1, \"version\": \"1\"}"
     val noise =
-      Seq("", "{}", "[1]", "{\"port\": 1}", "{\"error\": \"no\"}", "{\"port\": ", "hello", "\u0007", "x" * 5000)
+      Seq("", "{}", "[1]", "{\"port\": 1}", "{\"error\": \"no\"}", "{\"port\": ", "hello", "\u0007", "x" * 5000) ++
+        Seq(-200, -20, 0, 20).map(more => "\u0000" * ((64 << 10) + more)) :+ "x" * 1000000
     for (before <- noise; between <- Seq("\n", "")) {
       val greeting = new Greeting(
         new BoundedLines(new ByteArrayInputStream(s"$before$between$hello\n".getBytes(UTF_8)), 64 << 10))
-      assert(greeting.await(10).map(_.get("port").asInt).contains(7), s"after '$before'")
+      assert(greeting.await(10).map(_.get("port").asInt).contains(7), s"after '${before.take(80)}'")
     }
   }
 
@@ -133,6 +149,47 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
     assert(server(wrapped("seq 100000; head -c 1000000 /dev/zero; echo >&2 and more")).alive)
   }
 
+  /** A Python that loads a `sitecustomize`. */
+  private def customized(code: String): String = {
+    Files.writeString(folder.resolve("sitecustomize.py"), code)
+    wrapped(s"export PYTHONPATH=$folder")
+  }
+
+  test("a server starts though what its Python loads first uses the standard streams for itself") {
+    val noise = "threading.Thread(target=lambda: [os.write(1, b'\\0\\377' * 40000) for _ in range(99999)], daemon=True)"
+    for (code <- Seq(
+        "import sys; sys.stdin = sys.stdout = sys.stderr = None",
+        "import sys, io; sys.stdout = sys.stderr = io.StringIO(); import os; os.close(2); os.write(1, b'x' * 100000)",
+        s"import os, threading; $noise.start()")) {
+      assert(server(customized(code)).alive, code)
+      Engine.stop()
+    }
+  }
+
+  test("a Python whose standard streams are closed or lead elsewhere is named, with what to do") {
+    for ((code, words) <- Seq(
+        "os.close(0)" -> "stdin",
+        "os.close(1)" -> "Leave the stream open",
+        "os.dup2(2, 1)" -> "closed or redirected its stdout")) {
+      val text = refusal(customized(s"import os; $code"))
+      assert(text.contains(words) && text.contains("python") && text.contains("sitecustomize"), text)
+    }
+  }
+
+  test("a local folder that cannot be written is named") {
+    val text = refusal(wrapped("ulimit -f 0"))
+    assert(text.contains(s"local folder $folder") && text.contains("localDir"), text)
+  }
+
+  test("a wrapper that waits for its Python leaves no process when it is ended") {
+    val pids = folder.resolve("pids")
+    val waiting = customized(s"import os, time; open('$pids', 'w').write(str(os.getpid())); time.sleep(600)")
+    Files.writeString(Path.of(waiting), Files.readString(Path.of(waiting)).replace("exec ", ""))
+    assert(refusal(waiting, 3).contains("within 3 s"))
+    val python = ProcessHandle.of(Files.readString(pids).trim.toLong)
+    python.ifPresent(each => each.onExit.get(10, TimeUnit.SECONDS): Unit)
+  }
+
   test("a Python that never says hello is named, with what it wrote and what to do") {
     val text = refusal(wrapped("echo first words; echo other words >&2; sleep 60"), 3)
     for (part <- Seq("wrapped-python", "within 3 s", "first words", "other words", "startTimeout")) {
@@ -151,6 +208,7 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
     val empty = Files.createDirectory(folder.resolve("empty"))
     val bare = wrapped(s"cd $empty; exec $python -S -E -I \"$$@\"")
     assert(refusal(bare).contains("install pyspark-ckpt into that Python"))
+    assert(refusal(wrapped("export PYTHONHOME=/nowhere")).contains("works on that machine"))
     assert(refusal("/bin/true").contains("'/bin/true': it ended with status 0"))
     assert(refusal(folder.toString).contains("cannot be started"))
     assert(refusal("/no/such/python").contains("cannot be started"))
