@@ -31,7 +31,7 @@ from pyspark_ckpt.state_store.errors import CkptError, DamagedCopyError, FormatE
 from pyspark_ckpt.state_store.json_objects import decoded, seal, unseal_local
 from pyspark_ckpt.state_store.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.local_damage import is_of_the_copy
-from pyspark_ckpt.state_store.local_files import make_folder, publish
+from pyspark_ckpt.state_store.local_files import make_folder, publish, read_plain
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.meta import EMPTY_META, StoreMeta
 
@@ -120,9 +120,9 @@ class LocalCopies:
     def _found_there(self, marker: Marker) -> LocalCopy | None:
         """A copy of that commit whose folder is there; one that has lost it is discarded."""
         while (copy := self.find(marker)) is not None:
-            if (copy.db / "CURRENT").exists():
+            if os.path.exists(copy.db / "CURRENT"):  # noqa: PTH110 - also False where the disk refuses to say
                 return copy
-            self.discard_damaged(copy, f"{copy.db}/CURRENT does not exist")
+            self.discard_damaged(copy, f"{copy.db}/CURRENT does not exist, or may not be read")
         return None
 
     def lease(self, copy: LocalCopy) -> None:
@@ -359,10 +359,11 @@ def _ingest(database: Database | None, meta: StoreMeta, files: Sequence[Path]) -
 def _table_identities(copy: LocalCopy) -> set[tuple[int, int]]:
     """Which files its table files are, as far as they are there."""
     found = set[tuple[int, int]]()
-    for path in copy.db.glob("*.sst"):
-        with suppress(OSError):  # one that has just been removed, or that the disk does not give
-            state = path.stat()
-            found.add((state.st_dev, state.st_ino))
+    with suppress(OSError):  # a folder that may not be read
+        for path in copy.db.glob("*.sst"):
+            with suppress(OSError):  # one that has just been removed, or that the disk does not give
+                state = path.stat()
+                found.add((state.st_dev, state.st_ino))
     return found
 
 
@@ -375,7 +376,7 @@ def _write_meta(folder: Path, meta: StoreMeta) -> None:
 
 
 def _read_meta(path: Path) -> StoreMeta:
-    return decoded(unseal_local(path.read_bytes(), str(path)), StoreMeta, str(path))
+    return decoded(unseal_local(read_plain(path), str(path)), StoreMeta, str(path))
 
 
 def _remove(path: Path) -> None:

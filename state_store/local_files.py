@@ -53,7 +53,13 @@ def open_plain(path: Path) -> io.FileIO:
 
     Raises OSError.
     """
-    return io.FileIO(path, "rb", opener=_open_plain)
+    return io.FileIO(os.fspath(path), "rb", opener=_open_plain)
+
+
+def read_plain(path: Path) -> bytes:
+    """All of such a file. Raises OSError."""
+    with open_plain(path) as source:
+        return source.readall()
 
 
 def _open_plain(path: str, flags: int) -> int:

@@ -29,7 +29,7 @@ from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.json_objects import Change, Count, check_format, decoded, seal, unseal
 from pyspark_ckpt.state_store.keys import CommitId
-from pyspark_ckpt.state_store.local_files import open_plain, publish
+from pyspark_ckpt.state_store.local_files import publish, read_plain
 from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta, has_keys_of
 from pyspark_ckpt.state_store.staged_log import LOG, read_frames
 from pyspark_ckpt.state_store.staged_tables import Seal, Seals, seal_file
@@ -82,8 +82,7 @@ def read_parts(staging: Path, commit_id: CommitId) -> list[Part]:
     """
     parts = []
     for path in sorted(staging.glob(f"*{SUFFIX}")):
-        with open_plain(path) as source:
-            part = decoded(unseal(source.readall(), str(path)), Part, str(path))
+        part = decoded(unseal(read_plain(path), str(path)), Part, str(path))
         check_format(part.format, PART_FORMAT, str(path))
         if part.commit != commit_id:
             raise FormatError(f"{path} is damaged: it is of the commit {part.commit}, not of {commit_id}.")

@@ -102,7 +102,11 @@ def test_a_worker_finds_its_ticket_after_the_local_folder_was_removed_under_a_se
     before = os.umask(0o002)
     try:
         shutil.rmtree(lab.lab.local_dir)
-        lab.run(lambda batch, states: (batch.at("user 1"), states["value"].update(7)))
+        batch, states = lab.begin()
+        batch.at("user 1")
+        states["value"].update(7)
+        batch.stage()
+        lab.commit(batch)
     finally:
         os.umask(before)
         lab.close()

@@ -200,3 +200,8 @@ def test_a_table_file_that_is_damaged_is_told(live: Live) -> None:
     eventually(lambda: bool(told))
     assert "is damaged" in str(told[0])
     assert live.columns == {}
+
+
+def test_there_are_none_where_a_file_is_in_the_place_of_their_folder(tmp_path: Path) -> None:
+    (tmp_path / "columns").touch()
+    assert not OpenColumnFiles(tmp_path / "columns").have_most_of([])

@@ -331,6 +331,14 @@ def test_a_copy_that_is_whole_stays_when_the_machine_has_run_out(query: Query) -
     assert query.begin()["db"] == answer["db"]
 
 
+def test_a_copy_that_may_not_be_read_goes(query: Query) -> None:
+    answer = query.begin()
+    failure = f"IO error: Permission denied: While open a file for random read: {answer['db']}/000012.sst"
+    assert query.lab.server.call("report_damage", txn=answer["txn"], failure=failure) == {"discarded": True}
+    query.lab.server.call("abort", txn=answer["txn"])
+    assert query.begin()["db"] != answer["db"]
+
+
 def test_a_report_of_a_transaction_that_nobody_knows_is_no_error(query: Query) -> None:
     assert query.lab.server.call("report_damage", txn=1, failure="Corruption") == {"discarded": False}
 

@@ -110,8 +110,13 @@ def test_a_pin_holds_its_version_when_the_clock_of_its_place_was_set(
 
 def test_the_place_is_asked_once_whether_a_pin_has_ended(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     told, asked = LocalPlace.now_s, list[LocalPlace]()
-    monkeypatch.setattr(LocalPlace, "now_s", lambda place: asked.append(place) or told(place))
-    pins = Pins(LocalPlace(lab.checkpoint), time.time, lambda: LocalPlace(lab.checkpoint).now_s())
+
+    def tell(place: LocalPlace) -> float:
+        asked.append(place)
+        return told(place)
+
+    monkeypatch.setattr(LocalPlace, "now_s", tell)
+    pins = Pins(LocalPlace(lab.checkpoint), time.time, LocalPlace(lab.checkpoint).now_s)
     pins.add(1, for_s=-10)
     asked.clear()
     for _ in range(3):

@@ -347,6 +347,11 @@ def test_what_is_no_file_is_refused_in_the_place_of_one_and_not_waited_for(
     with pytest.raises(CallError, match=r"0\.sst is missing, or no plain file") as caught:
         _call_commit(lab, txn, [name], **seals)
     assert caught.value.retryable
+    for path in (lab.local_dir / "stores").glob("*/*/*.json"):
+        change(path)
+    lab.restart()
+    found = lab.server.call("begin", handle=lab.open(), version=worker.version, id=worker.id)
+    assert found["metrics"]["restored"]
 
 
 def test_what_the_worker_of_another_partition_has_staged_is_refused(worker: SessionLab) -> None:
