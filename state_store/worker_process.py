@@ -51,7 +51,7 @@ class Worker:
             "-c",
             _PROGRAM,
             str(theirs.fileno()),
-            *(path for path in sys.path if isinstance(path, str) and path),
+            *filter(None, sys.path),
         ]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
         theirs.close()
