@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Hashable, Iterable
 
 ALL = os.environ.get("CKPT_MATRIX") == "all"
 
 
-def sampled(names: Iterable[str], left_out: Collection[str]) -> list[Any]:
+def sampled(names: Iterable[Hashable], left_out: Collection[Hashable]) -> list[Any]:
     """Parameters of a test: all ``names``, those that are left out marked so."""
     every = list(names)
-    unknown = sorted(set(left_out) - set(every))
+    unknown = sorted(map(str, set(left_out) - set(every)))
     if unknown:
         raise ValueError(f"There are no cases {unknown}: there are {every}.")
     return [pytest.param(name, marks=pytest.mark.matrix) if name in left_out else name for name in every]
