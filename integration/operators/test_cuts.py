@@ -18,6 +18,7 @@ import pytest
 from integration.operators.providers import OURS
 from integration.operators.replay import Case, run, write_inputs
 from integration.operators.sources import Source
+from integration.sample import ALL
 from pyspark_ckpt import operators as ckpt
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def _cuts(rows: Sequence[Any], seed: int) -> dict[str, list[tuple[Any, ...]]]:
     """The rows in one batch, in one batch each, and in batches of random sizes."""
     random = Random(seed)
     cuts: dict[str, list[int]] = {"one batch": [], "a row each": list(range(1, len(rows)))}
-    for number in range(2):
+    for number in range(2 if ALL else 1):
         cuts[f"random {number}"] = sorted(random.sample(range(1, len(rows)), 5 + 3 * number))
     return {
         name: [tuple(rows[begin:end]) for begin, end in zip([0, *at], [*at, len(rows)], strict=True)]

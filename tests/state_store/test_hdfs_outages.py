@@ -175,7 +175,7 @@ def test_a_query_goes_on_when_hdfs_is_away_in_the_middle_of_anything(
             hdfs.restart_name_node()
         return nullcontext()
 
-    with coming_and_going(lambda: cut.outage(next(kinds)), 0.3, 0.3):
+    with coming_and_going(lambda: cut.outage(next(kinds)), 0.3, 1):
         live(lab, 4, with_new_name_node)
 
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -317,8 +317,15 @@ def test_a_savepoint_is_taken_and_restored_while_its_place_comes_and_goes(
     query = Query(str(quick_path / "query"), 2, options=parse({"remote": s3.new_folder(), **near}), operators=(2,))
     query.run(snapshots=True)
     taken, there = s3.new_folder(), s3.new_folder()
-    with coming_and_going(lambda: cut.outage(outage), seconds, 1):
+
+    def away() -> AbstractContextManager[object]:
+        if seconds < 1:
+            return coming_and_going(lambda: cut.outage(outage), seconds, 1)
+        return outage_soon(cut, outage, 0.1, seconds)
+
+    with away():
         savepoints.savepoint(query.location, taken, kind=kind, options=far_away)
+    with away():
         savepoints.restore(taken, there, parallelism=3, options=far_away)
     assert stored(there, parse(near)) == (query.version, 3, query.rows)
 

@@ -52,7 +52,7 @@ TestStoreMachine.settings = settings(
 
 
 def seeds() -> list[int]:
-    chosen = os.environ.get("CKPT_SCHEDULES", "20")
+    chosen = os.environ.get("CKPT_SCHEDULES", "10")
     return [int(seed) for seed in chosen.split(",")] if "," in chosen else list(range(int(chosen)))
 
 

@@ -78,7 +78,7 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
 
   test("an endless line takes no memory, and the log goes on after it") {
     val after = new ByteArrayInputStream("\nthe next\n".getBytes(UTF_8))
-    val stream = new java.io.SequenceInputStream(new Endless(1L << 30), after)
+    val stream = new java.io.SequenceInputStream(new Endless(1L << 29), after)
     val log = new ServerLog(new BoundedLines(stream, 1 << 10), "test")
     log.run()
     assert(log.last.last == "the next")
