@@ -1,4 +1,7 @@
-"""This checkout against another one of this project, that of the commit before for instance, batch by batch in turn."""
+"""This checkout against another one of this project, that of the commit before for instance, batch by batch in turn.
+
+A third process runs this checkout once more: its ratio says what the machine alone makes of no change at all.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,31 @@ NOT_COMPARED = (VECTORISED_BY_DEFAULT, WITHOUT_STATE)
 
 
 def compare(bench: Bench, workloads: Iterable[Workload], rounds: int, checkout: Path) -> Iterator[str]:
-    """A line for each of our variants of each workload, as soon as it is known: our time over that of ``checkout``."""
+    """A line for each of our variants of each workload, as soon as it is known.
+
+    It has our time over that of ``checkout``, and over our own in another process.
+    """
     for workload in workloads:
         ours = [each for each in variants_of(workload) if _is_compared(each)]
-        measured = bench.measure(workload, rounds, [one for each in ours for one in (each, _in(checkout, each))])
+        measured = bench.measure(
+            workload, rounds, [one for each in ours for one in (each, _in(checkout, each), _again(each))]
+        )
         for variant in ours:
             mine = [execution_ms(sample) for sample in measured.warm[variant.name]]
             theirs = [execution_ms(sample) for sample in measured.warm[_in(checkout, variant).name]]
-            ratio = Ratio.of(mine, theirs)
-            yield f"{workload.name:<22}{variant.name:<34}{median(mine):>7.0f} ms{median(theirs):>7.0f} ms  {ratio}"
+            again = [execution_ms(sample) for sample in measured.warm[_again(variant).name]]
+            yield (
+                f"{workload.name:<22}{variant.name:<34}{median(mine):>7.0f} ms{median(theirs):>7.0f} ms  "
+                f"{Ratio.of(mine, theirs)}; no change: {Ratio.of(mine, again)}"
+            )
 
 
 def _is_compared(variant: Variant) -> bool:
     return variant.ours and variant.turns is None and variant.part_of_keys == 1 and variant not in NOT_COMPARED
+
+
+def _again(variant: Variant) -> Variant:
+    return replace(variant, name=f"{variant.name}, again")
 
 
 def _in(checkout: Path, variant: Variant) -> Variant:
