@@ -22,12 +22,19 @@ import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning, drop_unreferenced
-from pyspark_ckpt.state_store.errors import CkptError, DamagedCopyError, FormatError, InternalError, StorageError
+from pyspark_ckpt.state_store.errors import (
+    CkptError,
+    DamagedCopyError,
+    FormatError,
+    InternalError,
+    NotFoundError,
+    StorageError,
+)
 from pyspark_ckpt.state_store.json_objects import decoded, seal, unseal_local
 from pyspark_ckpt.state_store.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.local_damage import is_of_the_copy
@@ -60,6 +67,17 @@ class LocalCopy:
     def db(self) -> Path:
         """RocksDB's folder."""
         return self.folder / "db"
+
+
+@contextmanager
+def reading(copy: LocalCopy) -> Iterator[None]:
+    """Say of a failure within to read the local copy that this is what it is, unless the machine has run out of it."""
+    try:
+        yield
+    except (FormatError, NotFoundError, StorageError, OSError) as problem:
+        if not is_of_the_copy(problem):
+            raise
+        raise DamagedCopyError(f"The local copy of {copy.marker} in {copy.folder} is damaged: {problem}") from problem
 
 
 class LocalCopies:
@@ -175,18 +193,13 @@ class LocalCopies:
             return frozen
         folder = self.new_folder()
         try:
-            live.database.checkpoint(folder / "db")  # type: ignore[union-attr]  # live is open
-            copy = self.add(folder, live.meta, None)
-        except (StorageError, FormatError, OSError) as problem:
+            with reading(live):
+                live.database.checkpoint(folder / "db")  # type: ignore[union-attr]  # live is open
+                copy = self.add(folder, live.meta, None)
+        except BaseException as problem:
             _remove(folder)
-            if not is_of_the_copy(problem):
-                raise
-            self.discard_damaged(live, problem)
-            raise DamagedCopyError(
-                f"The local copy of {live.marker} in {live.folder} is damaged: {problem}"
-            ) from problem
-        except BaseException:
-            _remove(folder)
+            if isinstance(problem, DamagedCopyError):
+                self.discard_damaged(live, problem.__cause__)
             raise
         return copy
 

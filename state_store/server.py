@@ -27,11 +27,11 @@ from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
 from pyspark_ckpt.state_store.json_objects import DAMAGE, Count
 from pyspark_ckpt.state_store.listener import Listener
 from pyspark_ckpt.state_store.local_files import take_open_files
-from pyspark_ckpt.state_store.log import LOGGER, log_to_stderr, shortened
+from pyspark_ckpt.state_store.log import LOGGER, STDERR, log_to_stderr, shortened
 from pyspark_ckpt.state_store.rpc import PROTOCOL, Dispatcher, error_answer
 from pyspark_ckpt.state_store.stores import Stores
 
-STREAMS = STDIN, STDOUT, STDERR = (0, 1, 2)
+STREAMS = STDIN, STDOUT, _ = (0, 1, STDERR)
 STOP_DELAY_S = 0.2
 FEW_OPEN_FILES = 4096
 

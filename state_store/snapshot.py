@@ -14,8 +14,7 @@ import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -27,22 +26,19 @@ from pyspark_ckpt.state_store.blobs import BlobPlace, Sink
 from pyspark_ckpt.state_store.blobs.copying import copy_object, share_object, written_together
 from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
 from pyspark_ckpt.state_store.blobs.place_clock import boot_s
-from pyspark_ckpt.state_store.copies import LocalCopy
+from pyspark_ckpt.state_store.copies import LocalCopy, reading
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning
 from pyspark_ckpt.state_store.errors import (
     CkptError,
-    DamagedCopyError,
     FormatError,
     InternalError,
     LifecycleError,
-    NotFoundError,
     StorageError,
 )
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.key_groups import stored_groups
 from pyspark_ckpt.state_store.keys import Marker
 from pyspark_ckpt.state_store.lineage import Lineage
-from pyspark_ckpt.state_store.local_damage import is_of_the_copy
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.manifest import (
     Manifest,
@@ -146,7 +142,7 @@ class SnapshotWriter:
         if copy.marker in lineage.snapshots:
             return None
         known = {} if self._full else self._confirmed_objects(copy.marker, lineage)
-        with _reading(copy):
+        with reading(copy):
             inline = {path.name: path.read_bytes() for path in copy.db.iterdir() if is_inline(path.name)}
             tables = {table.name: table for table in self._tables(copy, inline)}
             names = sorted({*inline, *tables, *(path.name for path in copy.db.iterdir())})
@@ -249,7 +245,7 @@ class SnapshotWriter:
         self, copy: LocalCopy, table: TableFile, known: dict[str, str], place: BlobPlace
     ) -> tuple[ManifestFile, bool]:
         path = copy.db / table.name
-        with _reading(copy):
+        with reading(copy):
             sha256, xxh3 = self._hashes.of(path)
             size = path.stat().st_size
         name = known.get(sha256)
@@ -285,31 +281,20 @@ def _copied(origin: Origin, place: BlobPlace) -> ManifestFile:
     return msgspec.structs.replace(origin.file, object_name=name)
 
 
-@contextmanager
-def _reading(copy: LocalCopy) -> Iterator[None]:
-    """Say of a failure within to read the local copy that this is what it is, unless the machine has run out of it."""
-    try:
-        yield
-    except (FormatError, NotFoundError, StorageError, OSError) as problem:
-        if not is_of_the_copy(problem):
-            raise
-        raise DamagedCopyError(f"The local copy of {copy.marker} in {copy.folder} is damaged: {problem}") from problem
-
-
 def _upload(copy: LocalCopy, path: Path, xxh3: str, sink: Sink) -> None:
     """Write the file to ``sink``. Raises DamagedCopyError if these are other bytes than those with that digest."""
     digest = xxhash.xxh3_128()
-    with _reading(copy):
+    with reading(copy):
         source = path.open("rb", buffering=0)
     with source:
         while True:
-            with _reading(copy):
+            with reading(copy):
                 chunk = source.read(CHUNK_BYTES)
             if not chunk:
                 break
             digest.update(chunk)
             sink.write(chunk)
-    with _reading(copy):
+    with reading(copy):
         if digest.hexdigest() != xxh3:
             raise FormatError(f"{path} is damaged: it has changed since its checksums were right.")
 

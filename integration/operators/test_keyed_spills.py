@@ -187,9 +187,12 @@ _CASES: Mapping[str, tuple[int, Sequence[Rows]]] = {
 @pytest.mark.parametrize(
     ("case", "processor"),
     [
-        *((case, ManyColumns()) for case in _CASES),
-        *((case, Many()) for case in ("few rows, many due", "many large rows, few due")),
-        pytest.param("both, in several partitions", Many(), marks=pytest.mark.matrix),
+        *(pytest.param(case, ManyColumns(), id=f"{case}-columns") for case in _CASES),
+        pytest.param("few rows, many due", Many(), id="few rows, many due-keyed"),
+        pytest.param("many large rows, few due", Many(), id="many large rows, few due-keyed"),
+        pytest.param(
+            "both, in several partitions", Many(), id="both, in several partitions-keyed", marks=pytest.mark.matrix
+        ),
     ],
 )
 def test_timers_come_to_the_same_beyond_memory(case: str, processor: Any, spark: SparkSession, tmp_path: Path) -> None:  # noqa: ANN401

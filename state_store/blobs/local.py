@@ -432,7 +432,8 @@ def _list(path: Path, lead: str, prefix: str, start: str) -> list[Blob]:
 def _walk(top: Path, root: Path) -> list[Blob]:
     """The files below a folder, and links to folders with a "/", by their names below ``root``. Raises OSError.
 
-    What is behind a link is another's: it is not listed. The link itself is, so that the folder is not taken for whole.
+    What lies behind a link belongs to another folder, and is not listed. The link itself is listed, so that nobody
+    takes the folder for complete.
     """
     found: list[Blob] = []
     for path, folders, names in os.walk(top, onerror=_unless_missing):
