@@ -72,7 +72,7 @@ endif
 
 # As pip does where it installs a package. Else each Python worker compiles it anew if Python may write no bytecode.
 compiled: $(VENV)/.ready
-	@$(PY) -m compileall -q pyspark_ckpt state_store operators reading
+	@$(PY) -m compileall -q pyspark_ckpt state_store operators
 
 lint: types $(SBT_READY) ## ruff, mypy and scalafmt
 	@$(PY) -m ruff check .
@@ -86,8 +86,7 @@ endif
 # mypy sees the packages under the names they are installed by; from inside the repository it would check a part only.
 types: $(VENV)/.ready
 	@rm -rf .tools/typed && mkdir -p .tools/typed/pyspark_ckpt
-	@ln -s $(CURDIR)/pyspark_ckpt/*.py $(CURDIR)/pyspark_ckpt/py.typed $(CURDIR)/state_store $(CURDIR)/operators $(CURDIR)/reading \
-		.tools/typed/pyspark_ckpt/
+	@ln -s $(CURDIR)/pyspark_ckpt/* $(CURDIR)/state_store $(CURDIR)/operators .tools/typed/pyspark_ckpt/
 	@cd .tools/typed && MYPYPATH=. ../../$(PY) -m mypy --config-file ../../pyproject.toml -p pyspark_ckpt
 	@MYPYPATH=.tools/typed $(PY) -m mypy --explicit-package-bases tests integration
 

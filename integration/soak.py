@@ -28,7 +28,7 @@ from integration.crash.chaos import Chaos, run_through
 from integration.crash.driver import FORMAT, LOCAL, OPTIONS, Driver
 from integration.crash.reference import Reference, made, order
 from integration.crash.workload import QUERIES
-from pyspark_ckpt.cli import main as command
+from pyspark_ckpt.cli.main import main as command
 from tests import hdfs_service, s3_server
 from tests.faulty_s3 import KINDS, Faults, proxy
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from pyspark_ckpt.state_store.savepoint import Kind
+    from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 
 QUERIES = [(version, name) for version in VERSIONS for name in expected(version)["queries"]]
 

@@ -1,13 +1,13 @@
 """Keyed operators for PySpark streams: state that is declared, and processors that are given keys or whole columns."""
 
-from pyspark_ckpt.operators.counters import Counter
-from pyspark_ckpt.operators.group_states import with_states
+from pyspark_ckpt.operators.declarations.counters import Counter
+from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
+from pyspark_ckpt.operators.declarations.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+from pyspark_ckpt.operators.declarations.timers import Timer, Timers
+from pyspark_ckpt.operators.declarations.ttl import Ttl
+from pyspark_ckpt.operators.groups.with_states import with_states
 from pyspark_ckpt.operators.keyed import KeyedStream, keyed
-from pyspark_ckpt.operators.keys import Keys
-from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
-from pyspark_ckpt.operators.states import AggregatingState, ListState, MapState, ReducingState, ValueState
-from pyspark_ckpt.operators.timers import Timer, Timers
-from pyspark_ckpt.operators.ttl import Ttl
+from pyspark_ckpt.operators.types.keys import Keys
 
 __all__ = [
     "AggregatingState",

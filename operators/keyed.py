@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.columns import has_variant
-from pyspark_ckpt.operators.counters import Counter, metric_name
-from pyspark_ckpt.operators.declared_states import require_no_event_time, with_types
-from pyspark_ckpt.operators.group_times import GROUP_ROW, TIME_OUTS
-from pyspark_ckpt.operators.partition_task import PartitionTask
+from pyspark_ckpt.operators.bound.declared_states import require_no_event_time, with_types
+from pyspark_ckpt.operators.declarations.counters import Counter, metric_name
+from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, ROUTE, ROW, TIME, Operator
+from pyspark_ckpt.operators.declarations.processors import KeyedProcessor, VectorProcessor, states_of
+from pyspark_ckpt.operators.declarations.states import ValueState
 from pyspark_ckpt.operators.placement import route_column
-from pyspark_ckpt.operators.plan import BATCH, HASH, ROUTE, ROW, TIME, Operator
-from pyspark_ckpt.operators.processors import KeyedProcessor, VectorProcessor, states_of
-from pyspark_ckpt.operators.states import ValueState
-from pyspark_ckpt.operators.stored_keys import KeyCodec
-from pyspark_ckpt.operators.value_types import check_handed, handed_schema, resolved
+from pyspark_ckpt.operators.task.group_times import GROUP_ROW, TIME_OUTS
+from pyspark_ckpt.operators.task.partition_task import PartitionTask
+from pyspark_ckpt.operators.types.columns import has_variant
+from pyspark_ckpt.operators.types.stored_keys import KeyCodec
+from pyspark_ckpt.operators.types.value_types import check_handed, handed_schema, resolved
 from pyspark_ckpt.session import shim
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.key_groups import MAX_PARALLELISM
-from pyspark_ckpt.state_store.meta import check_uid
+from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
+from pyspark_ckpt.state_store.format.meta import check_uid
 from pyspark_ckpt.state_store.options import parse, settings_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from pyspark_ckpt.operators.group_function import GroupFunction
+    from pyspark_ckpt.operators.groups.function import GroupFunction
 
 Processor: TypeAlias = KeyedProcessor | VectorProcessor
 
@@ -94,8 +94,8 @@ class KeyedStream:
 
         Raises InvalidInputError.
         """
-        from pyspark_ckpt.operators.group_frames import Conversion
-        from pyspark_ckpt.operators.group_function import processor_of
+        from pyspark_ckpt.operators.groups.frames import Conversion
+        from pyspark_ckpt.operators.groups.function import processor_of
 
         who = f"keyed(uid={self.uid!r})"
         if timeoutConf not in TIME_OUTS.values():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark_ckpt.state_store.routes import routes
+from pyspark_ckpt.state_store.format.routes import routes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -34,7 +34,7 @@ from pyspark_ckpt.state_store.errors import (  # noqa: E402
     NotFoundError,
     StorageError,
 )
-from pyspark_ckpt.state_store.names import PROVIDER_CLASS  # noqa: E402
+from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS  # noqa: E402
 
 __version__ = "0.1.0"
 
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from pyspark_ckpt.reading import StateReader, StoredState, open_state
     from pyspark_ckpt.savepoints import rescale, restore, savepoint, stop_with_savepoint
     from pyspark_ckpt.state_source import register_state_source
-    from pyspark_ckpt.state_store.savepoint import SavepointInfo
+    from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
 
 __all__ = [
     "PROVIDER_CLASS",
@@ -111,7 +111,7 @@ _LATER = {
     **dict.fromkeys(("StateReader", "StoredState", "open_state"), "pyspark_ckpt.reading"),
     # Spark looks for data sources in packages whose names begin with pyspark_, under the second name.
     **dict.fromkeys(("register_state_source", "DefaultSource"), "pyspark_ckpt.state_source"),
-    **dict.fromkeys(("SavepointInfo",), "pyspark_ckpt.state_store.savepoint"),
+    **dict.fromkeys(("SavepointInfo",), "pyspark_ckpt.state_store.savepoints.savepoint"),
     **dict.fromkeys(("savepoint", "stop_with_savepoint", "restore", "rescale"), "pyspark_ckpt.savepoints"),
 }
 

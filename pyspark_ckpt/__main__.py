@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from pyspark_ckpt.cli import main
+from pyspark_ckpt.cli.main import main
 
 sys.exit(main())

@@ -25,13 +25,13 @@ SPARKS = "pyspark.daemon"
 IMPORTED = (
     "pyspark.worker",
     "pyspark_ckpt.spark_job",
-    "pyspark_ckpt.state_store.stores",
+    "pyspark_ckpt.state_store.server.stores",
 )
 NUMERIC = (
     "numpy.random",
     "pandas",
     "pyspark_ckpt.operators",
-    "pyspark_ckpt.state_store.movement",
+    "pyspark_ckpt.state_store.savepoints.movement",
 )
 """Imported as well where NumPy has one thread."""
 _ALLOCATOR = "JE_ARROW_MALLOC_CONF"

@@ -22,26 +22,33 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyspark_ckpt.session import shim
 from pyspark_ckpt.spark_job import QUICK_BYTES, SparkJob, master_here
 from pyspark_ckpt.state_store.blobs import S3aSettings
-from pyspark_ckpt.state_store.blobs.s3a import PREFIX as S3A
-from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.blobs.s3.s3a import PREFIX as S3A
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.inventory import inventory
+from pyspark_ckpt.state_store.checkpoints.query_log import refuse_other_provider
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
-from pyspark_ckpt.state_store.inventory import inventory
-from pyspark_ckpt.state_store.jobs import SMALL_BYTES, CopyHere, LocalProcesses, Progress, RunHere, Runner
 from pyspark_ckpt.state_store.location import Location, location_text
-from pyspark_ckpt.state_store.nesting import refuse_nested
 from pyspark_ckpt.state_store.options import Options, parse, settings_of
-from pyspark_ckpt.state_store.query_log import refuse_other_provider
-from pyspark_ckpt.state_store.restoration import Restoration
-from pyspark_ckpt.state_store.restore_request import Plan, QueryId, Request, Restored
-from pyspark_ckpt.state_store.savepoint import (
+from pyspark_ckpt.state_store.redistribution.jobs import (
+    SMALL_BYTES,
+    CopyHere,
+    LocalProcesses,
+    Progress,
+    RunHere,
+    Runner,
+)
+from pyspark_ckpt.state_store.savepoints.creation import create, pinned
+from pyspark_ckpt.state_store.savepoints.deletion import delete, finish_claim, refuse_others
+from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested
+from pyspark_ckpt.state_store.savepoints.request import Plan, QueryId, Request, Restored
+from pyspark_ckpt.state_store.savepoints.restoration import Restoration
+from pyspark_ckpt.state_store.savepoints.savepoint import (
     Kind,
     Savepoint,
     SavepointInfo,
     place_of_savepoint,
     refuse_unless_empty,
 )
-from pyspark_ckpt.state_store.savepoint_creation import create, pinned
-from pyspark_ckpt.state_store.savepoint_deletion import delete, finish_claim, refuse_others
 from pyspark_ckpt.terminal import progress_bar
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, NotFoundError
-from pyspark_ckpt.state_store.names import PROVIDER_CLASS, PROVIDER_CONF
+from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF
 from pyspark_ckpt.state_store.options import PREFIX, jvm_text, parse
 
 if TYPE_CHECKING:

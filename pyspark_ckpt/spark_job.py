@@ -16,8 +16,8 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark_ckpt.state_store.errors import CkptError
-from pyspark_ckpt.state_store.jobs import Progress
-from pyspark_ckpt.state_store.worker_process import Task
+from pyspark_ckpt.state_store.local.worker_process import Task
+from pyspark_ckpt.state_store.redistribution.jobs import Progress
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

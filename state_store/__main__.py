@@ -2,6 +2,6 @@
 
 import sys
 
-from pyspark_ckpt.state_store.server import main
+from pyspark_ckpt.state_store.server.process import main
 
 sys.exit(main())

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from pyspark_ckpt.state_store import store_version as store_version_module
 from pyspark_ckpt.state_store.blobs import MeteredPlace, Traffic, place_at
+from pyspark_ckpt.state_store.checkpoints import workplace as store_version_module
 from tests.hdfs_service import hdfs
 from tests.lab import Lab
 from tests.s3_server import s3

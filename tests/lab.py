@@ -12,11 +12,11 @@ from typing import Any
 from pyspark_ckpt.state_store import options as option_table
 from pyspark_ckpt.state_store.blobs import BlobPlace, S3aSettings, S3Settings, place_at
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
-from pyspark_ckpt.state_store.entrusted import Entrusted
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.keys import hashed_key, state_range
-from pyspark_ckpt.state_store.rpc import Dispatcher
-from pyspark_ckpt.state_store.stores import Stores
+from pyspark_ckpt.state_store.format.keys import hashed_key, state_range
+from pyspark_ckpt.state_store.server.entrusted import Entrusted
+from pyspark_ckpt.state_store.server.rpc import Dispatcher
+from pyspark_ckpt.state_store.server.stores import Stores
 
 MEMORY_BYTES = 32 << 20
 TUNING = Tuning(1 << 20)

@@ -16,14 +16,13 @@ import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, place_at
-from pyspark_ckpt.state_store.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.context import Identity
-from pyspark_ckpt.state_store.copies import LocalCopy
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.inventory import inventory
+from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
-from pyspark_ckpt.state_store.delta import write_delta
 from pyspark_ckpt.state_store.failpoints import FailPoints
-from pyspark_ckpt.state_store.inventory import inventory
-from pyspark_ckpt.state_store.keys import (
+from pyspark_ckpt.state_store.format.delta import write_delta
+from pyspark_ckpt.state_store.format.keys import (
     EMPTY_ID,
     FIRST_KEYED_COUNTER,
     HASH_BYTES,
@@ -36,16 +35,17 @@ from pyspark_ckpt.state_store.keys import (
     ordered_key,
     state_range,
 )
-from pyspark_ckpt.state_store.lineage import Lineage
+from pyspark_ckpt.state_store.format.lineage import Lineage
+from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, StoreMeta
+from pyspark_ckpt.state_store.format.names import DeltaName
+from pyspark_ckpt.state_store.format.remote import POINTER_NAME, Pointer, folder_in, store_folder
+from pyspark_ckpt.state_store.format.routes import _STRUCT_AT, _VALUE, route_key
+from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.meta import EMPTY_META, Descriptor, StoreMeta
-from pyspark_ckpt.state_store.names import DeltaName
 from pyspark_ckpt.state_store.options import Options, parse
-from pyspark_ckpt.state_store.remote import POINTER_NAME, Pointer, folder_in, store_folder
-from pyspark_ckpt.state_store.routes import _STRUCT_AT, _VALUE, route_key
-from pyspark_ckpt.state_store.savepoint import Kind
-from pyspark_ckpt.state_store.snapshot import SnapshotWriter
-from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
+from pyspark_ckpt.state_store.savepoints.savepoint import Kind
+from pyspark_ckpt.state_store.snapshots.writer import SnapshotWriter
+from pyspark_ckpt.state_store.transactions.shared import Identity
 from tests.lab import QUERY
 
 SAVEPOINT_KINDS: tuple[Kind, ...] = ("native", "canonical")

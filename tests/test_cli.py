@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from pyspark_ckpt import cli
-from pyspark_ckpt.cli import main, verify
-from pyspark_ckpt.state_store import retention
+from pyspark_ckpt.cli import main as cli
+from pyspark_ckpt.cli.main import main, verify
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace, LocalPlace, MeteredPlace, Traffic
-from pyspark_ckpt.state_store.blobs.s3 import S3Place
-from pyspark_ckpt.state_store.checkpoint import VERIFY_ATTEMPTS, Checkpoint
-from pyspark_ckpt.state_store.collector import Collector
+from pyspark_ckpt.state_store.blobs.s3.place import S3Place
+from pyspark_ckpt.state_store.checkpoints.checkpoint import VERIFY_ATTEMPTS, Checkpoint
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.pins import LEFT_S, Pin
+from pyspark_ckpt.state_store.retention import retention
+from pyspark_ckpt.state_store.retention.collector import Collector
+from pyspark_ckpt.state_store.retention.pins import LEFT_S, Pin
 from tests.conftest import MakeLab
 from tests.lab import QUERY, Lab, damage, row_key
 from tests.s3_server import S3Service

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt import cli
+from pyspark_ckpt.cli import main as cli
 from tests.s3_server import S3Service, hide_credentials
 from tests.saved_query import Query
 

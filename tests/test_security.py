@@ -19,14 +19,14 @@ import pytest
 import pyspark_ckpt.operators
 import pyspark_ckpt.reading
 import pyspark_ckpt.state_store
-from pyspark_ckpt.operators.worker_session import find_ticket
+from pyspark_ckpt.operators.session.worker import find_ticket
 from pyspark_ckpt.reading.keyed_rows import keyed_codec
 from pyspark_ckpt.reading.native_rows import NativeRows
 from pyspark_ckpt.state_store import options
 from pyspark_ckpt.state_store.blobs import place_at
 from pyspark_ckpt.state_store.database import CONFIG_NAME, Database, write_table_file
 from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
-from pyspark_ckpt.state_store.meta import Descriptor
+from pyspark_ckpt.state_store.format.meta import Descriptor
 from tests.lab import TUNING, Lab, Server, expected
 from tests.operators.session_lab import STATES, SessionLab
 from tests.s3_server import S3Service

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt.cli import main
+from pyspark_ckpt.cli.main import main
 from tests.compat.frozen import unpack
 
 
@@ -41,7 +41,7 @@ def test_read_shows_rows_in_three_formats(checkpoint: Path, capsys: pytest.Captu
 def test_a_table_says_that_there_are_more_rows(
     checkpoint: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyspark_ckpt.state_commands.TABLE_ROWS", 10)
+    monkeypatch.setattr("pyspark_ckpt.cli.states.TABLE_ROWS", 10)
     _, text, more = run(capsys, "read", checkpoint, "--state", "words")
     assert len(text.splitlines()) == 11
     assert "the first 10 rows" in more

@@ -26,10 +26,10 @@ from integration.bench.bars import Ratio
 from integration.bench.latency import far_away
 from pyspark_ckpt.state_store import options as option_table
 from pyspark_ckpt.state_store.database import Tuning, write_table_file
-from pyspark_ckpt.state_store.entrusted import Entrusted
-from pyspark_ckpt.state_store.keys import hashed_key
-from pyspark_ckpt.state_store.rpc import Dispatcher
-from pyspark_ckpt.state_store.stores import Stores
+from pyspark_ckpt.state_store.format.keys import hashed_key
+from pyspark_ckpt.state_store.server.entrusted import Entrusted
+from pyspark_ckpt.state_store.server.rpc import Dispatcher
+from pyspark_ckpt.state_store.server.stores import Stores
 from tests.s3_server import running
 
 QUERY = "7f4a9a0e-0000-4000-8000-123456789abc"

@@ -9,7 +9,7 @@ import pytest
 from integration.crash.driver import Relay
 from integration.crash.faults import all_armed
 from integration.crash.reference import Reference, order
-from pyspark_ckpt.cli import main
+from pyspark_ckpt.cli.main import main
 from tests.hdfs_service import HdfsService
 
 QUERIES = ("windows", "join")

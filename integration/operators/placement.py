@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark_ckpt.state_store.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.keys import MARKER_KEY, ORDERED_BIT
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.format.keys import MARKER_KEY, ORDERED_BIT
+from pyspark_ckpt.state_store.format.remote import store_folder
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options, parse
-from pyspark_ckpt.state_store.remote import store_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,8 +27,8 @@ from integration.operators.keyed import EVENTS
 from integration.operators.providers import ROCKSDB, Provider
 from integration.operators.replay import Case, StateView, read_state, replay, replay_both
 from integration.sample import sampled
+from pyspark_ckpt.state_store.attempts.winners import resolve
 from pyspark_ckpt.state_store.blobs import place_at
-from pyspark_ckpt.state_store.winners import resolve
 from tests.lab import Server
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
 
     from integration.operators.replay import Lines, Query
-    from pyspark_ckpt.operators.group_states import GroupFunctionWithStates
+    from pyspark_ckpt.operators.groups.with_states import GroupFunctionWithStates
 
 _OUT = "user int, rows bigint, calls bigint, ids string, words string"
 

@@ -16,7 +16,7 @@ from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.sources import Source
 from pyspark_ckpt import operators as ckpt
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.murmur3 import SEED, of_int
+from pyspark_ckpt.state_store.format.spark_hash import SEED, of_int
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -22,7 +22,7 @@ from integration.operators.keyed import EVENTS, TOTALS, Totals, keyed, play
 from integration.operators.providers import OURS
 from integration.operators.replay import lines, replay
 from integration.sample import sampled
-from pyspark_ckpt.operators.columns import python_values
+from pyspark_ckpt.operators.types.columns import python_values
 
 if TYPE_CHECKING:
     from pathlib import Path

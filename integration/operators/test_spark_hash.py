@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from integration.operators import inputs
-from pyspark_ckpt.operators.columns import python_values
-from pyspark_ckpt.operators.spark_hash import SparkHash
-from pyspark_ckpt.state_store.murmur3 import hash_of_int
+from pyspark_ckpt.operators.types.columns import python_values
+from pyspark_ckpt.operators.types.spark_hash import SparkHash
+from pyspark_ckpt.state_store.format.spark_hash import hash_of_int
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,12 +12,12 @@ from integration.crash.driver import LOCAL, Driver, Relay
 from integration.crash.faults import armed
 from integration.crash.reference import order, read_output
 from integration.sample import sampled
-from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.restoration import RESULT_NAME
-from pyspark_ckpt.state_store.savepoint import NAME, Savepoint
-from pyspark_ckpt.state_store.savepoint_deletion import delete
+from pyspark_ckpt.state_store.savepoints.deletion import delete
+from pyspark_ckpt.state_store.savepoints.restoration import RESULT_NAME
+from pyspark_ckpt.state_store.savepoints.savepoint import NAME, Savepoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,13 +17,13 @@ from integration.operators.test_timers import BothClocks, Echo, ReminderColumns,
 from integration.savepoints.test_rescale import move, sampled
 from pyspark_ckpt import open_state
 from pyspark_ckpt import operators as ckpt
-from pyspark_ckpt.state_store.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.digests import combined
-from pyspark_ckpt.state_store.inventory import inventory
-from pyspark_ckpt.state_store.meta import is_keyed
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.digests import combined
+from pyspark_ckpt.state_store.checkpoints.inventory import inventory
+from pyspark_ckpt.state_store.checkpoints.state_rows import digests_of
+from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
+from pyspark_ckpt.state_store.format.meta import is_keyed
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.rows import digests_of
-from pyspark_ckpt.state_store.store_version import StoreVersion, Workplace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from integration.operators.replay import Lines
-    from pyspark_ckpt.state_store.digests import Digest
+    from pyspark_ckpt.state_store.checkpoints.digests import Digest
 
 _EVENTS = inputs.events(seed=61, rows=80)
 _REMINDERS = "what string, user int, rows bigint, at timestamp, watermark_ms bigint"

@@ -10,7 +10,7 @@ from pyspark_ckpt.state_store.blobs.local import LocalPlace
 from pyspark_ckpt.state_store.blobs.metered import MeteredPlace, Traffic
 from pyspark_ckpt.state_store.blobs.patience import Patience, with_patience
 from pyspark_ckpt.state_store.blobs.place import Blob, BlobPlace, Sink, is_unstorable
-from pyspark_ckpt.state_store.blobs.s3a import S3aSettings
+from pyspark_ckpt.state_store.blobs.s3.s3a import S3aSettings
 from pyspark_ckpt.state_store.blobs.settings import S3Settings
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
@@ -71,7 +71,7 @@ def _place_at(uri: str, s3: S3Settings, s3a: S3aSettings) -> BlobPlace:
     if scheme in _S3_SCHEMES:
         return _s3(uri, scheme, s3, s3a)
     if scheme in _HDFS_SCHEMES:
-        from pyspark_ckpt.state_store.blobs.hdfs import HdfsPlace  # noqa: PLC0415 - loaded where it is needed, as boto3
+        from pyspark_ckpt.state_store.blobs.hdfs.place import HdfsPlace  # noqa: PLC0415 - loaded where it is needed, as boto3
 
         return HdfsPlace(uri)
     raise InvalidInputError(
@@ -109,7 +109,7 @@ def _s3(uri: str, scheme: str, own: S3Settings, s3a: S3aSettings) -> BlobPlace:
     bucket, prefix = _authority(uri, scheme), uri.partition("://")[2].partition("/")[2]
     if not bucket:
         raise InvalidInputError(f"State cannot be stored at {uri!r}: it names no bucket.", hint="s3://bucket/prefix")
-    from pyspark_ckpt.state_store.blobs.s3 import S3Place  # noqa: PLC0415 - boto3 is loaded where it is needed
+    from pyspark_ckpt.state_store.blobs.s3.place import S3Place  # noqa: PLC0415 - boto3 is loaded where it is needed
 
     if scheme == "s3a":
         return S3Place(bucket, prefix, s3a.complete(own, bucket), scheme)

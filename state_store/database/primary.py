@@ -15,7 +15,7 @@ from pyspark_ckpt.state_store.database.failures import failures
 from pyspark_ckpt.state_store.database.tables import TableCount, TableFile, table_files_of
 from pyspark_ckpt.state_store.database.tuning import Tuning, opened
 from pyspark_ckpt.state_store.errors import StorageError
-from pyspark_ckpt.state_store.keys import MARKER_KEY, Marker
+from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker
 
 LINK_ATTEMPTS = 5
 CONFIG_NAME = "rocksdict-config.json"

@@ -12,7 +12,7 @@ import rocksdict
 from pyspark_ckpt.state_store.database.failures import failures
 from pyspark_ckpt.state_store.database.tables import TableFile, table_files_of
 from pyspark_ckpt.state_store.database.tuning import Tuning, opened
-from pyspark_ckpt.state_store.keys import MARKER_KEY, Marker
+from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker
 
 PORTION_ROWS = 1024
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from pyspark_ckpt.state_store.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.keys import MARKER_KEY
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.format.keys import MARKER_KEY
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import parse
 

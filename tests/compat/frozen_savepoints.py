@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_ckpt.savepoints import savepoint
-from pyspark_ckpt.state_store.savepoint import Kind
+from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from tests.compat.frozen import EXPECTED, SUMS, pack, sums, unpack
 from tests.saved_query import Logical, stored, written
 

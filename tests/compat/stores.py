@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
-from pyspark_ckpt.state_store.keys import MARKER_KEY, hashed_key, ordered_key, state_range
+from pyspark_ckpt.state_store.format.keys import MARKER_KEY, hashed_key, ordered_key, state_range
 from pyspark_ckpt.state_store.options import parse
 from tests.lab import DESCRIPTOR, Lab
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_ckpt.cli import main
+from pyspark_ckpt.cli.main import main
 from tests.compat.contents import digests
 from tests.compat.frozen import HERE, SUMS, VERSIONS, expected, sums, unpack
 from tests.compat.stores import commit_next, rows_of

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pyspark_ckpt.cli import main
+from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.savepoints import restore
-from pyspark_ckpt.state_store.savepoint import Kind
+from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from tests.compat.frozen import EXPECTED, SUMS, sums, unpack
 from tests.compat.frozen_savepoints import EVERY_LAYOUT, HERE, KINDS, QUERIES, VERSIONS, archive, as_json
 from tests.saved_query import stored

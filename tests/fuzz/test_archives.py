@@ -13,12 +13,19 @@ import msgspec
 import pytest
 import xxhash
 
-from pyspark_ckpt.state_store import names
 from pyspark_ckpt.state_store.blobs import LocalPlace
-from pyspark_ckpt.state_store.delta import MAX_META_BYTES, DeltaFile, DeltaMeta, read_delta, read_meta, write_delta
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
-from pyspark_ckpt.state_store.keys import Marker
-from pyspark_ckpt.state_store.meta import StoreMeta
+from pyspark_ckpt.state_store.format import names
+from pyspark_ckpt.state_store.format.delta import (
+    MAX_META_BYTES,
+    DeltaFile,
+    DeltaMeta,
+    read_delta,
+    read_meta,
+    write_delta,
+)
+from pyspark_ckpt.state_store.format.keys import Marker
+from pyspark_ckpt.state_store.format.meta import StoreMeta
 from tests.fuzz.mutations import little_memory
 
 STORE = StoreMeta(1, "ab" * 16, "0", 1, 0, ())
@@ -98,7 +105,7 @@ def test_a_hostile_delta_is_refused_in_little_memory(
     name: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if how == "from disk":  # as one that is large
-        monkeypatch.setattr("pyspark_ckpt.state_store.delta.IN_MEMORY_BYTES", -1)
+        monkeypatch.setattr("pyspark_ckpt.state_store.format.delta.IN_MEMORY_BYTES", -1)
     content = HOSTILE[name]()
     place = LocalPlace(tmp_path / "place")
     place.put(str(NAME), content)

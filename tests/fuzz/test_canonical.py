@@ -17,16 +17,16 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_ckpt.cli import main
+from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.savepoints import restore, savepoint
 from pyspark_ckpt.state_store.blobs.copying import CHUNK_BYTES, StoredFile
-from pyspark_ckpt.state_store.canonical import Held, SavedRows, digests_of_file, hashes_in, rows_in
-from pyspark_ckpt.state_store.digests import require_equal
+from pyspark_ckpt.state_store.checkpoints.digests import require_equal
+from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 from pyspark_ckpt.state_store.json_objects import seal, sealed
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.savepoint import NAME, Savepoint, SavepointInfo
-from pyspark_ckpt.state_store.store_version import Workplace
+from pyspark_ckpt.state_store.redistribution.canonical import Held, SavedRows, digests_of_file, hashes_in, rows_in
+from pyspark_ckpt.state_store.savepoints.savepoint import NAME, Savepoint, SavepointInfo
 from tests.fuzz.mutations import REFUSED, damaged, damaged_json, fuzzed, read_or_refuse
 from tests.saved_query import Query, stored
 

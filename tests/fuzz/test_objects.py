@@ -13,21 +13,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_ckpt.state_store import names
-from pyspark_ckpt.state_store.blobs import LocalPlace, place_at, s3  # noqa: F401 - what loading it takes is no reader's
-from pyspark_ckpt.state_store.checkpoint import MOST_PARTITIONS, Checkpoint
-from pyspark_ckpt.state_store.commit_log import ids_of
-from pyspark_ckpt.state_store.context import Identity
-from pyspark_ckpt.state_store.delta import MAX_META_BYTES, read_delta, read_meta, write_delta
+from pyspark_ckpt.state_store.attempts.commit_log import ids_of
+from pyspark_ckpt.state_store.attempts.winners import Epochs, declare_winner
+from pyspark_ckpt.state_store.blobs import LocalPlace, place_at
+from pyspark_ckpt.state_store.blobs.s3 import place as s3  # noqa: F401 - what loading it takes is no reader's
+from pyspark_ckpt.state_store.checkpoints.checkpoint import MOST_PARTITIONS, Checkpoint
+from pyspark_ckpt.state_store.checkpoints.ownership import other_owner
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, StorageError
+from pyspark_ckpt.state_store.format import names
+from pyspark_ckpt.state_store.format.delta import MAX_META_BYTES, read_delta, read_meta, write_delta
+from pyspark_ckpt.state_store.format.keys import Marker
+from pyspark_ckpt.state_store.format.manifest import Manifest, ManifestFile, decode, inline_file
+from pyspark_ckpt.state_store.format.meta import Descriptor, State, StoreMeta
+from pyspark_ckpt.state_store.format.remote import place_of, query_id
 from pyspark_ckpt.state_store.json_objects import sealed
-from pyspark_ckpt.state_store.keys import Marker
-from pyspark_ckpt.state_store.manifest import Manifest, ManifestFile, decode, inline_file
-from pyspark_ckpt.state_store.meta import Descriptor, State, StoreMeta
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.ownership import other_owner
-from pyspark_ckpt.state_store.remote import place_of, query_id
-from pyspark_ckpt.state_store.winners import Epochs, declare_winner
+from pyspark_ckpt.state_store.transactions.shared import Identity
 from tests.fuzz.mutations import any_damage, damaged, damaged_json, fuzzed, read_or_refuse
 
 COMMIT = Marker(7, "ab" * 16)

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_ckpt.state_store import options
-from pyspark_ckpt.state_store.entrusted import Entrusted
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.server import _hello
+from pyspark_ckpt.state_store.server.entrusted import Entrusted
+from pyspark_ckpt.state_store.server.process import _hello
 from tests.fuzz.mutations import any_damage, damaged, fuzzed, read_or_refuse
 from tests.lab import DESCRIPTOR, Lab
 

@@ -16,20 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from pyspark_ckpt.operators.evolution import EvolvedCodec, schemas_of
-from pyspark_ckpt.operators.list_columns import SPAN_ELEMENTS, Head, Heads, IndexRows, span
-from pyspark_ckpt.operators.ordered_rows import ordered_key
-from pyspark_ckpt.operators.states import ListState, MapState, ValueState
-from pyspark_ckpt.operators.stored_keys import KeyCodec
-from pyspark_ckpt.operators.stored_values import value_codec
-from pyspark_ckpt.operators.timers import Timers
-from pyspark_ckpt.operators.ttl import Life, Stamps, Ttl, index_instant
-from pyspark_ckpt.operators.value_types import arrow_type
-from pyspark_ckpt.state_store.bulk import Cells
+from pyspark_ckpt.operators.declarations.states import ListState, MapState, ValueState
+from pyspark_ckpt.operators.declarations.timers import Timers
+from pyspark_ckpt.operators.declarations.ttl import Life, Stamps, Ttl, index_instant
+from pyspark_ckpt.operators.rows.list_columns import SPAN_ELEMENTS, Head, Heads, IndexRows, span
+from pyspark_ckpt.operators.rows.ordered_rows import ordered_key
+from pyspark_ckpt.operators.types.evolution import EvolvedCodec, schemas_of
+from pyspark_ckpt.operators.types.stored_keys import KeyCodec
+from pyspark_ckpt.operators.types.stored_values import value_codec
+from pyspark_ckpt.operators.types.value_types import arrow_type
+from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.database import write_table_file
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.keys import Marker
-from pyspark_ckpt.state_store.meta import Descriptor
+from pyspark_ckpt.state_store.format.keys import Marker
+from pyspark_ckpt.state_store.format.meta import Descriptor
 from tests.fuzz.mutations import damaged, fuzzed, read_or_refuse
 from tests.lab import TUNING
 from tests.operators.kinds import ALL, ORDERED

@@ -12,29 +12,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_ckpt.savepoint_commands import _row
-from pyspark_ckpt.state_store.assembly import Assembled
+from pyspark_ckpt.cli.savepoints import _row
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.blobs.copying import StoredFile, fetch
-from pyspark_ckpt.state_store.context import Identity
-from pyspark_ckpt.state_store.digests import Digest, combined
+from pyspark_ckpt.state_store.checkpoints.digests import Digest, combined
+from pyspark_ckpt.state_store.checkpoints.query_log import PARTITIONS_CONF, QueryFile, Rewriting, partitions_of
+from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
-from pyspark_ckpt.state_store.jobs import DONE_FOLDER, RecordedTask, _Done
+from pyspark_ckpt.state_store.format.remote import store_folder
 from pyspark_ckpt.state_store.json_objects import read_sealed, seal, sealed
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.query_log import PARTITIONS_CONF, QueryFile, Rewriting, partitions_of
-from pyspark_ckpt.state_store.remote import store_folder
-from pyspark_ckpt.state_store.restore_request import FinishedRequest, ProvenState, RecordedRequest, Restored
-from pyspark_ckpt.state_store.savepoint import (
+from pyspark_ckpt.state_store.redistribution.assembly import Assembled
+from pyspark_ckpt.state_store.redistribution.copying import Copied, CopiedObject
+from pyspark_ckpt.state_store.redistribution.jobs import DONE_FOLDER, RecordedTask, _Done
+from pyspark_ckpt.state_store.redistribution.splitting import Split
+from pyspark_ckpt.state_store.savepoints.request import FinishedRequest, ProvenState, RecordedRequest, Restored
+from pyspark_ckpt.state_store.savepoints.savepoint import (
     SavedOperator,
     SavedState,
     SavedStore,
     SavepointInfo,
     read_info,
 )
-from pyspark_ckpt.state_store.splitting import Split
-from pyspark_ckpt.state_store.store_version import Workplace
-from pyspark_ckpt.state_store.transfers import Copied, CopiedObject
+from pyspark_ckpt.state_store.transactions.shared import Identity
 from tests.fuzz.mutations import damaged, damaged_json, fuzzed, read_or_refuse
 
 HASH = "12" * 16

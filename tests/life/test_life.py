@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_ckpt.operators.declared_states import with_types
-from pyspark_ckpt.operators.group_times import GroupTimes
-from pyspark_ckpt.operators.partition_task import PartitionTask
-from pyspark_ckpt.operators.plan import Operator
-from pyspark_ckpt.operators.processors import Context, states_of
-from pyspark_ckpt.operators.spark_hash import SparkHash
-from pyspark_ckpt.state_store.ticket import read_ticket
+from pyspark_ckpt.operators.bound.declared_states import with_types
+from pyspark_ckpt.operators.declarations.operator import Operator
+from pyspark_ckpt.operators.declarations.processors import Context, states_of
+from pyspark_ckpt.operators.task.group_times import GroupTimes
+from pyspark_ckpt.operators.task.partition_task import PartitionTask
+from pyspark_ckpt.operators.types.spark_hash import SparkHash
+from pyspark_ckpt.state_store.transactions.ticket import read_ticket
 from tests.lab import Lab
 from tests.life.course import DELAY, Course
 from tests.life.truth import Line, Truth

@@ -7,14 +7,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from pyspark_ckpt.operators.declared_states import DeclaredStates, with_types
-from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorProcessor
-from pyspark_ckpt.operators.staging import finish, spill, sweep
-from pyspark_ckpt.operators.states import Declared
-from pyspark_ckpt.operators.ttl import Clock
-from pyspark_ckpt.operators.worker_session import WorkerSession
-from pyspark_ckpt.state_store.keys import state_head
-from pyspark_ckpt.state_store.ticket import Ticket, read_ticket
+from pyspark_ckpt.operators.bound.declared_states import DeclaredStates, with_types
+from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorProcessor
+from pyspark_ckpt.operators.declarations.states import Declared
+from pyspark_ckpt.operators.declarations.ttl import Clock
+from pyspark_ckpt.operators.session.worker import WorkerSession
+from pyspark_ckpt.operators.task.staging import finish, spill, sweep
+from pyspark_ckpt.state_store.format.keys import state_head
+from pyspark_ckpt.state_store.transactions.ticket import Ticket, read_ticket
 from tests.lab import Lab
 from tests.operators.session_lab import KEYS, suffix_of
 

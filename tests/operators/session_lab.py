@@ -11,20 +11,20 @@ from typing import Any
 import pyarrow as pa
 from msgspec import UNSET
 
-from pyspark_ckpt.operators.binding import bind
-from pyspark_ckpt.operators.bound import Binding, Kept
-from pyspark_ckpt.operators.expiry import index_name
-from pyspark_ckpt.operators.keys import Keys
-from pyspark_ckpt.operators.staging import finish, flush, spill, sweep
-from pyspark_ckpt.operators.states import Declared, ListState, MapState, ValueState
-from pyspark_ckpt.operators.stored_keys import KeyCodec
-from pyspark_ckpt.operators.suffixes import Suffixes
-from pyspark_ckpt.operators.timers import Timers
-from pyspark_ckpt.operators.ttl import Clock
-from pyspark_ckpt.operators.worker_session import WorkerSession
-from pyspark_ckpt.state_store.keys import state_head
-from pyspark_ckpt.state_store.meta import Descriptor
-from pyspark_ckpt.state_store.ticket import read_ticket
+from pyspark_ckpt.operators.bound.base import Binding, Kept
+from pyspark_ckpt.operators.bound.binding import bind
+from pyspark_ckpt.operators.declarations.states import Declared, ListState, MapState, ValueState
+from pyspark_ckpt.operators.declarations.timers import Timers
+from pyspark_ckpt.operators.declarations.ttl import Clock
+from pyspark_ckpt.operators.rows.expiry import index_name
+from pyspark_ckpt.operators.session.worker import WorkerSession
+from pyspark_ckpt.operators.task.staging import finish, flush, spill, sweep
+from pyspark_ckpt.operators.types.keys import Keys
+from pyspark_ckpt.operators.types.stored_keys import KeyCodec
+from pyspark_ckpt.operators.types.suffixes import Suffixes
+from pyspark_ckpt.state_store.format.keys import state_head
+from pyspark_ckpt.state_store.format.meta import Descriptor
+from pyspark_ckpt.state_store.transactions.ticket import read_ticket
 from tests.lab import Lab
 
 HOUR = 3_600_000

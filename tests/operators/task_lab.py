@@ -15,14 +15,14 @@ import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import StructType
 
-from pyspark_ckpt.operators.conversions import EPOCH, microseconds_at
-from pyspark_ckpt.operators.declared_states import with_types
-from pyspark_ckpt.operators.group_times import TIME_OUTS, GroupTimes
-from pyspark_ckpt.operators.partition_task import PartitionTask
-from pyspark_ckpt.operators.plan import HASH, ROW, TIME, Operator
-from pyspark_ckpt.operators.processors import Context, KeyedProcessor, VectorProcessor, states_of
-from pyspark_ckpt.operators.spark_hash import SparkHash
-from pyspark_ckpt.state_store.ticket import read_ticket
+from pyspark_ckpt.operators.bound.declared_states import with_types
+from pyspark_ckpt.operators.declarations.operator import HASH, ROW, TIME, Operator
+from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorProcessor, states_of
+from pyspark_ckpt.operators.task.group_times import TIME_OUTS, GroupTimes
+from pyspark_ckpt.operators.task.partition_task import PartitionTask
+from pyspark_ckpt.operators.types.conversions import EPOCH, microseconds_at
+from pyspark_ckpt.operators.types.spark_hash import SparkHash
+from pyspark_ckpt.state_store.transactions.ticket import read_ticket
 from tests.lab import Lab
 
 INPUT = pa.schema([("user", pa.string()), ("n", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("text", pa.string())])

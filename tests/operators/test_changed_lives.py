@@ -12,11 +12,11 @@ import pytest
 from pyspark.sql.types import LongType, StringType
 
 from pyspark_ckpt.operators import AggregatingState, ListState, MapState, ReducingState, Ttl, ValueState
-from pyspark_ckpt.operators.program_changes import require_all
-from pyspark_ckpt.operators.states import Declared
-from pyspark_ckpt.operators.ttl import Clock
+from pyspark_ckpt.operators.bound.program_changes import require_all
+from pyspark_ckpt.operators.declarations.states import Declared
+from pyspark_ckpt.operators.declarations.ttl import Clock
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
-from pyspark_ckpt.state_store.meta import Descriptor, TimeToLive
+from pyspark_ckpt.state_store.format.meta import Descriptor, TimeToLive
 from tests.operators.program_lab import Bound, ProgramLab
 from tests.operators.session_lab import HOUR
 
@@ -144,7 +144,7 @@ def test_what_is_written_before_there_was_a_watermark_stays_without_a_time_to_li
 
 
 def test_stamps_go_in_portions_and_values_are_shown_meanwhile(lab: ProgramLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_ckpt.operators.staging.LEAST_SWEPT", 10)
+    monkeypatch.setattr("pyspark_ckpt.operators.task.staging.LEAST_SWEPT", 10)
     users = [f"user {n}" for n in range(25)]
     lab.run(program("1 hour"), lambda bound: [write(user, 5)(bound) for user in users], NOW)
     left: list[list[int]] = []

@@ -16,10 +16,10 @@ import pytest
 from pyspark.sql import types as spark
 
 from pyspark_ckpt.operators import Context, Counter, KeyedProcessor, ListState, MapState, ReducingState, ValueState
-from pyspark_ckpt.operators.plan import Operator
-from pyspark_ckpt.operators.runs import Work
-from pyspark_ckpt.operators.state_rows import Position
-from pyspark_ckpt.operators.value_types import resolved
+from pyspark_ckpt.operators.declarations.operator import Operator
+from pyspark_ckpt.operators.rows.state_rows import Position
+from pyspark_ckpt.operators.task.runs import Work
+from pyspark_ckpt.operators.types.value_types import resolved
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from tests.operators.program_lab import ProgramLab
 from tests.operators.session_lab import keys_of

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from pyspark_ckpt.operators import Ttl
-from pyspark_ckpt.operators.durations import milliseconds
+from pyspark_ckpt.operators.declarations.durations import milliseconds
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_ckpt.operators.columns import python_values
-from pyspark_ckpt.operators.evolution import EvolvedCodec, Schemas, adaptation, evolved, former_names
-from pyspark_ckpt.operators.field_names import require_exact
-from pyspark_ckpt.operators.stored_values import value_codec
+from pyspark_ckpt.operators.types.columns import python_values
+from pyspark_ckpt.operators.types.evolution import EvolvedCodec, Schemas, adaptation, evolved, former_names
+from pyspark_ckpt.operators.types.field_names import require_exact
+from pyspark_ckpt.operators.types.stored_values import value_codec
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
-from pyspark_ckpt.state_store.meta import Descriptor
+from pyspark_ckpt.state_store.format.meta import Descriptor
 
 LONG, TEXT = pa.int64(), pa.string()
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from pyspark_ckpt.operators.ordered_rows import ordered_key, row_of
-from pyspark_ckpt.operators.stored_keys import KeyCodec
-from pyspark_ckpt.operators.stored_values import value_codec
-from pyspark_ckpt.operators.timer_rows import read_timer_key, timer_key
-from pyspark_ckpt.operators.ttl import Life, Ttl, index_instant
-from pyspark_ckpt.operators.value_types import arrow_type
+from pyspark_ckpt.operators.declarations.ttl import Life, Ttl, index_instant
+from pyspark_ckpt.operators.rows.ordered_rows import ordered_key, row_of
+from pyspark_ckpt.operators.rows.timer_rows import read_timer_key, timer_key
+from pyspark_ckpt.operators.types.stored_keys import KeyCodec
+from pyspark_ckpt.operators.types.stored_values import value_codec
+from pyspark_ckpt.operators.types.value_types import arrow_type
 from pyspark_ckpt.state_store.errors import FormatError
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "keyed.json").read_text(encoding="utf-8"))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_ckpt.operators.group_frames import Returned
+from pyspark_ckpt.operators.groups.frames import Returned
 
 KINDS: dict[str, Callable[[int], pd.DataFrame]] = {
     "integers": lambda n: pd.DataFrame({"key": [n], "rows": [n]}),

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from pyspark_ckpt.operators.binding import bind
-from pyspark_ckpt.operators.bound import Binding, Kept
-from pyspark_ckpt.operators.expiry import index_name
-from pyspark_ckpt.operators.group_session import LOG_BYTES, GroupSession
-from pyspark_ckpt.operators.staging import row_changes, spill, sweep, written
-from pyspark_ckpt.operators.states import ListState, MapState, ValueState
-from pyspark_ckpt.operators.ttl import Ttl
-from pyspark_ckpt.state_store.meta import Descriptor
-from pyspark_ckpt.state_store.ticket import read_ticket
+from pyspark_ckpt.operators.bound.base import Binding, Kept
+from pyspark_ckpt.operators.bound.binding import bind
+from pyspark_ckpt.operators.declarations.states import ListState, MapState, ValueState
+from pyspark_ckpt.operators.declarations.ttl import Ttl
+from pyspark_ckpt.operators.rows.expiry import index_name
+from pyspark_ckpt.operators.session.group import LOG_BYTES, GroupSession
+from pyspark_ckpt.operators.task.staging import row_changes, spill, sweep, written
+from pyspark_ckpt.state_store.format.meta import Descriptor
+from pyspark_ckpt.state_store.transactions.ticket import read_ticket
 from tests.lab import CallError, Lab
 from tests.operators.session_lab import HOUR, KEYS, LONG, SPILLED_BEYOND, TEXT, suffix_of
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import Row, TimestampType
 
-from pyspark_ckpt.operators.columns import python_values
-from pyspark_ckpt.operators.group_values import GroupValues
+from pyspark_ckpt.operators.groups.values import GroupValues
+from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 DAY = datetime(2024, 1, 2, 3, 4, 5, 6)  # noqa: DTZ001 - Spark gives and takes local times

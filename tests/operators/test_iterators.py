@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pyspark_ckpt.operators.states import ListState, MapState
-from pyspark_ckpt.operators.ttl import Ttl
+from pyspark_ckpt.operators.declarations.states import ListState, MapState
+from pyspark_ckpt.operators.declarations.ttl import Ttl
 from pyspark_ckpt.state_store.errors import LifecycleError
 from tests.length import TIMES
 from tests.operators.session_lab import LONG, SessionLab

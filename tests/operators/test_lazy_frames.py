@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_ckpt.operators.lazy_frames import Slices
+from pyspark_ckpt.operators.groups.lazy_frames import Slices
 
 COLUMNS: Mapping[Any, Any] = {
     "long": np.array([3, -1, 2**62, 2**62, 0, 7]),

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_ckpt.operators import ListState, MapState, Ttl
-from pyspark_ckpt.operators.expiry import index_name
-from pyspark_ckpt.operators.list_columns import SPAN_ELEMENTS
-from pyspark_ckpt.operators.ttl import Refresh
-from pyspark_ckpt.operators.worker_session import WorkerSession
+from pyspark_ckpt.operators.declarations.ttl import Refresh
+from pyspark_ckpt.operators.rows.expiry import index_name
+from pyspark_ckpt.operators.rows.list_columns import SPAN_ELEMENTS
+from pyspark_ckpt.operators.session.worker import WorkerSession
 from tests.length import TIMES
 from tests.operators.session_lab import HOUR, LONG, SPILLED_BEYOND, Batch, SessionLab, keys_of, suffix_of
 
@@ -155,7 +155,7 @@ def test_elements_live_their_time_when_it_is_shortened(tmp_path: Path) -> None:
 
 
 def test_a_long_list_is_freed_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_ckpt.operators.staging.LEAST_SWEPT", 10)
+    monkeypatch.setattr("pyspark_ckpt.operators.task.staging.LEAST_SWEPT", 10)
     lab = SessionLab(tmp_path, {"list": _list(1, "on_create_and_write")})
 
     def add(batch: Batch, bound: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import types as spark
 
 from pyspark_ckpt.operators import MapState, ReducingState, Timers, ValueState
-from pyspark_ckpt.operators.declared_states import with_types
+from pyspark_ckpt.operators.bound.declared_states import with_types
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from tests.operators.program_lab import Bound, ProgramLab
 from tests.operators.session_lab import keys_of

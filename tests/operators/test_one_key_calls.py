@@ -21,12 +21,12 @@ from pyspark_ckpt.operators import (
     VectorContext,
     VectorProcessor,
 )
-from pyspark_ckpt.operators.declared_states import DeclaredStates
-from pyspark_ckpt.operators.one_key_calls import MANY_KEY_CALLS, ONE_KEY_CALLS
-from pyspark_ckpt.operators.plan import ProcessorState
-from pyspark_ckpt.operators.processors import states_of
-from pyspark_ckpt.operators.states import Declared
-from pyspark_ckpt.operators.value_types import ValueType
+from pyspark_ckpt.operators.bound.declared_states import DeclaredStates
+from pyspark_ckpt.operators.bound.one_key_calls import MANY_KEY_CALLS, ONE_KEY_CALLS
+from pyspark_ckpt.operators.declarations.operator import ProcessorState
+from pyspark_ckpt.operators.declarations.processors import states_of
+from pyspark_ckpt.operators.declarations.states import Declared
+from pyspark_ckpt.operators.types.value_types import ValueType
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from tests.operators.session_lab import LONG, TEXT, Batch, SessionLab
 

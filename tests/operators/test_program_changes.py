@@ -8,18 +8,18 @@ import pyarrow as pa
 import pytest
 from msgspec import UNSET
 
-from pyspark_ckpt.operators.declared_states import DeclaredStates
-from pyspark_ckpt.operators.plan import ProcessorState
-from pyspark_ckpt.operators.program_changes import known_as
-from pyspark_ckpt.operators.states import Declared, ListState, MapState, ValueState
-from pyspark_ckpt.operators.timers import CLOCKS, Timers
-from pyspark_ckpt.operators.ttl import Clock, Refresh, Ttl
-from pyspark_ckpt.operators.value_types import ValueType
+from pyspark_ckpt.operators.bound.declared_states import DeclaredStates
+from pyspark_ckpt.operators.bound.program_changes import known_as
+from pyspark_ckpt.operators.declarations.operator import ProcessorState
+from pyspark_ckpt.operators.declarations.states import Declared, ListState, MapState, ValueState
+from pyspark_ckpt.operators.declarations.timers import CLOCKS, Timers
+from pyspark_ckpt.operators.declarations.ttl import Clock, Refresh, Ttl
+from pyspark_ckpt.operators.types.value_types import ValueType
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.meta import EMPTY_META, Descriptor, State, StoreMeta
-from pyspark_ckpt.state_store.parts import declare
-from pyspark_ckpt.state_store.redistribution import merged
-from pyspark_ckpt.state_store.ticket import Ticket
+from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, State, StoreMeta
+from pyspark_ckpt.state_store.redistribution.merged_states import merged
+from pyspark_ckpt.state_store.transactions.parts import declare
+from pyspark_ckpt.state_store.transactions.ticket import Ticket
 
 INT, LONG, TEXT = (
     ValueType("integer", pa.int32()),

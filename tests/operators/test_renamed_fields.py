@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
-from pyspark_ckpt.operators.states import ValueState
+from pyspark_ckpt.operators.declarations.states import ValueState
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from tests.operators.program_lab import Bound, ProgramLab
 

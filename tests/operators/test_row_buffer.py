@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pyspark_ckpt.operators.plan import HASH
-from pyspark_ckpt.operators.row_buffer import RANGES, RowBuffer, ranges
+from pyspark_ckpt.operators.declarations.operator import HASH
+from pyspark_ckpt.operators.task.row_buffer import RANGES, RowBuffer, ranges
 from pyspark_ckpt.state_store.errors import InternalError, StorageError
 
 SCHEMA = pa.schema([("text", pa.string()), (HASH, pa.int32())])

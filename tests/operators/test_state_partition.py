@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pyspark_ckpt.operators.state_partition import check_place, check_planned
+from pyspark_ckpt.operators.session.state_partition import check_place, check_planned
 from pyspark_ckpt.state_store.errors import InternalError, LifecycleError
-from pyspark_ckpt.state_store.meta import EMPTY_META
-from pyspark_ckpt.state_store.murmur3 import SEED, of_int
-from pyspark_ckpt.state_store.routes import routes
-from pyspark_ckpt.state_store.ticket import Ticket
+from pyspark_ckpt.state_store.format.meta import EMPTY_META
+from pyspark_ckpt.state_store.format.routes import routes
+from pyspark_ckpt.state_store.format.spark_hash import SEED, of_int
+from pyspark_ckpt.state_store.transactions.ticket import Ticket
 
 
 def ticket(partition: int, partitions: int | None, recorded: int | None = None) -> Ticket:

@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyspark_ckpt.operators import AggregatingState, MapState, ReducingState, ValueState
-from pyspark_ckpt.operators.expiry import index_name
+from pyspark_ckpt.operators.rows.expiry import index_name
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
-from pyspark_ckpt.state_store.meta import EMPTY_META, Descriptor
-from pyspark_ckpt.state_store.parts import declare
+from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor
+from pyspark_ckpt.state_store.transactions.parts import declare
 from tests.length import TIMES
 from tests.operators.session_lab import (
     HOUR,

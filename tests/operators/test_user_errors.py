@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 
 from pyspark_ckpt.operators import Context, KeyedProcessor, VectorContext, VectorProcessor
-from pyspark_ckpt.operators.firing import Due
-from pyspark_ckpt.operators.keys import Keys
-from pyspark_ckpt.operators.plan import Operator
-from pyspark_ckpt.operators.runs import Work
-from pyspark_ckpt.operators.state_rows import Position
-from pyspark_ckpt.operators.suffixes import Suffixes
-from pyspark_ckpt.operators.timers import Timer
-from pyspark_ckpt.operators.user_errors import CallError, ProcessorError, located, shown
+from pyspark_ckpt.operators.declarations.operator import Operator
+from pyspark_ckpt.operators.declarations.timers import Timer
+from pyspark_ckpt.operators.rows.state_rows import Position
+from pyspark_ckpt.operators.task.firing import Due
+from pyspark_ckpt.operators.task.runs import Work
+from pyspark_ckpt.operators.types.keys import Keys
+from pyspark_ckpt.operators.types.suffixes import Suffixes
+from pyspark_ckpt.operators.types.user_errors import CallError, ProcessorError, located, shown
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 ROWS = pa.schema([("user", pa.string()), ("n", pa.int64())])

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pyspark_ckpt.operators import worker_session
-from pyspark_ckpt.operators.states import ReducingState, ValueState
-from pyspark_ckpt.operators.worker_session import WorkerSession
-from pyspark_ckpt.state_store.bulk import lookup, table_builder
+from pyspark_ckpt.operators.declarations.states import ReducingState, ValueState
+from pyspark_ckpt.operators.session import worker as worker_session
+from pyspark_ckpt.operators.session.worker import WorkerSession
+from pyspark_ckpt.state_store.sst import builder as table_builder
+from pyspark_ckpt.state_store.sst import lookup
 from tests.length import TIMES
 from tests.operators.session_lab import (
     HOUR,

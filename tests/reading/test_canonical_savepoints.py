@@ -15,14 +15,14 @@ import pytest
 
 import pyspark_ckpt
 from pyspark_ckpt import open_state
-from pyspark_ckpt.cli import main
-from pyspark_ckpt.operators.states import ListState, ValueState
-from pyspark_ckpt.operators.timers import Timers
-from pyspark_ckpt.operators.ttl import Ttl
+from pyspark_ckpt.cli.main import main
+from pyspark_ckpt.operators.declarations.states import ListState, ValueState
+from pyspark_ckpt.operators.declarations.timers import Timers
+from pyspark_ckpt.operators.declarations.ttl import Ttl
 from pyspark_ckpt.savepoints import savepoint
 from pyspark_ckpt.state_source import StateDataSource
-from pyspark_ckpt.state_store import canonical
 from pyspark_ckpt.state_store.blobs.metered import DOWN, Traffic
+from pyspark_ckpt.state_store.redistribution import canonical
 from tests.compat.frozen import expected, unpack
 from tests.reading.written import UID, Written
 

@@ -15,9 +15,9 @@ import pytest
 
 import pyspark_ckpt
 from pyspark_ckpt import open_state
-from pyspark_ckpt.operators.states import ValueState
+from pyspark_ckpt.operators.declarations.states import ValueState
 from pyspark_ckpt.state_store.blobs.metered import DOWN, READS, Traffic
-from pyspark_ckpt.state_store.manifest import decode
+from pyspark_ckpt.state_store.format.manifest import decode
 from tests.lab import damage
 from tests.reading.conftest import MakeWritten
 from tests.reading.written import UID, Written

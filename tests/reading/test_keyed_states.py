@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 import pyspark_ckpt
 from pyspark_ckpt import open_state
-from pyspark_ckpt.operators.columns import python_values
-from pyspark_ckpt.operators.states import AggregatingState, ListState, MapState, ReducingState, ValueState
-from pyspark_ckpt.operators.timers import Timer, Timers
-from pyspark_ckpt.operators.ttl import Ttl
-from pyspark_ckpt.operators.value_types import hashable
-from pyspark_ckpt.state_store.meta import TimeToLive
+from pyspark_ckpt.operators.declarations.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+from pyspark_ckpt.operators.declarations.timers import Timer, Timers
+from pyspark_ckpt.operators.declarations.ttl import Ttl
+from pyspark_ckpt.operators.types.columns import python_values
+from pyspark_ckpt.operators.types.value_types import hashable
+from pyspark_ckpt.state_store.format.meta import TimeToLive
 from tests.operators.kinds import ALL, ORDERED
 from tests.reading.conftest import MakeWritten
 from tests.reading.written import UID, Written

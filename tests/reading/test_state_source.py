@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 import pyspark_ckpt
-from pyspark_ckpt.operators.states import ValueState
+from pyspark_ckpt.operators.declarations.states import ValueState
 from pyspark_ckpt.state_source import StateDataSource, opened
 from pyspark_ckpt.state_store.blobs.metered import READS, Traffic
 from tests.reading.conftest import MakeWritten

@@ -12,16 +12,16 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
 
-from pyspark_ckpt.operators.bound import Kept
-from pyspark_ckpt.operators.declared_states import DeclaredStates
-from pyspark_ckpt.operators.plan import ProcessorState
-from pyspark_ckpt.operators.spark_hash import SparkHash
-from pyspark_ckpt.operators.staging import finish, flush, sweep
-from pyspark_ckpt.operators.states import Declared
-from pyspark_ckpt.operators.stored_keys import KeyCodec
-from pyspark_ckpt.operators.value_types import ValueType
-from pyspark_ckpt.operators.worker_session import WorkerSession
-from pyspark_ckpt.state_store.ticket import Ticket, read_ticket
+from pyspark_ckpt.operators.bound.base import Kept
+from pyspark_ckpt.operators.bound.declared_states import DeclaredStates
+from pyspark_ckpt.operators.declarations.operator import ProcessorState
+from pyspark_ckpt.operators.declarations.states import Declared
+from pyspark_ckpt.operators.session.worker import WorkerSession
+from pyspark_ckpt.operators.task.staging import finish, flush, sweep
+from pyspark_ckpt.operators.types.spark_hash import SparkHash
+from pyspark_ckpt.operators.types.stored_keys import KeyCodec
+from pyspark_ckpt.operators.types.value_types import ValueType
+from pyspark_ckpt.state_store.transactions.ticket import Ticket, read_ticket
 from tests.lab import DESCRIPTOR, Lab
 
 UID = "it"

@@ -18,23 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from pyspark_ckpt.state_store.bulk import (
-    Packed,
-    RowColumns,
-    columns_of,
-    concatenated,
-    joined,
-    order,
-    packed,
-    side_by_side,
-    sum_of,
-    xxh3,
-)
-from pyspark_ckpt.state_store.bulk.table_builder import TableBuilder
-from pyspark_ckpt.state_store.bulk.table_scan import Sweep
+from pyspark_ckpt.state_store.columns import order, packed, xxh3
+from pyspark_ckpt.state_store.columns.order import joined
+from pyspark_ckpt.state_store.columns.packed import Packed, concatenated, side_by_side
+from pyspark_ckpt.state_store.columns.rows import RowColumns
+from pyspark_ckpt.state_store.columns.sums import sum_of
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning, write_table_file
 from pyspark_ckpt.state_store.database.tuning import LEVEL0_COMPACTION_FILES
 from pyspark_ckpt.state_store.errors import FormatError, InternalError, StorageError
+from pyspark_ckpt.state_store.sst.builder import TableBuilder
+from pyspark_ckpt.state_store.sst.scan import Sweep, columns_of
 from tests.length import TIMES
 
 EVERYTHING = b"", b"\xff" * 600

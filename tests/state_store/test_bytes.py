@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from pyspark_ckpt.state_store import keys, names
 from pyspark_ckpt.state_store.blobs import LocalPlace
-from pyspark_ckpt.state_store.delta import read_delta
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.keys import Marker
+from pyspark_ckpt.state_store.format import keys, names
+from pyspark_ckpt.state_store.format.delta import read_delta
+from pyspark_ckpt.state_store.format.keys import Marker
 from tests.lab import Lab
 
 GOLDEN = Path(__file__).parents[1] / "golden"

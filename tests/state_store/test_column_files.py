@@ -9,15 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt.state_store.bulk import LEAST_KEYS, OpenColumnFiles, Packed, column_file, look_up, write_column_file
-from pyspark_ckpt.state_store.column_files import ColumnFiles, worth_columns
-from pyspark_ckpt.state_store.column_names import column_files_in, columns_folder
-from pyspark_ckpt.state_store.copies import LocalCopy
+from pyspark_ckpt.state_store.columns.packed import Packed
 from pyspark_ckpt.state_store.database import Database, Reader, TableFile, write_table_file
+from pyspark_ckpt.state_store.database.column_names import LEAST_KEYS, column_files_in, columns_folder
 from pyspark_ckpt.state_store.errors import StorageError
-from pyspark_ckpt.state_store.keys import hashed_key
+from pyspark_ckpt.state_store.format.keys import hashed_key
+from pyspark_ckpt.state_store.format.meta import EMPTY_META
+from pyspark_ckpt.state_store.local.column_files import ColumnFiles, worth_columns
+from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.meta import EMPTY_META
+from pyspark_ckpt.state_store.sst import column_file
+from pyspark_ckpt.state_store.sst.column_file import OpenColumnFiles, write_column_file
+from pyspark_ckpt.state_store.sst.lookup import look_up
 from tests.lab import TUNING
 
 ROWS, BATCH = 40_000, 3000

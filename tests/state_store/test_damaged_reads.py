@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pyspark_ckpt.state_store.attempts.winners import Run, Winner
 from pyspark_ckpt.state_store.blobs import LocalPlace
-from pyspark_ckpt.state_store.delta import read_delta
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
+from pyspark_ckpt.state_store.format.delta import read_delta
+from pyspark_ckpt.state_store.format.manifest import decode
+from pyspark_ckpt.state_store.format.names import DeltaName, parse
 from pyspark_ckpt.state_store.json_objects import read_sealed
-from pyspark_ckpt.state_store.manifest import decode
-from pyspark_ckpt.state_store.names import DeltaName, parse
-from pyspark_ckpt.state_store.winners import Run, Winner
 from tests.conftest import MakeLab
 from tests.lab import CallError, Lab, expected
 

@@ -18,7 +18,7 @@ import pytest
 from pyspark_ckpt.state_store.database import Cursor, Database, Reader, Tuning, drop_unreferenced, write_table_file
 from pyspark_ckpt.state_store.database import tuning as tuning_module
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
-from pyspark_ckpt.state_store.keys import MARKER_KEY, Marker, hashed_key
+from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker, hashed_key
 from tests.lab import TUNING
 
 SECONDS = 4

@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.errors import (
     NotFoundError,
     StorageError,
 )
-from pyspark_ckpt.state_store.rpc import error_answer
+from pyspark_ckpt.state_store.server.rpc import error_answer
 
 KINDS = [
     CkptError,

@@ -12,17 +12,17 @@ import msgspec
 import pytest
 
 from pyspark_ckpt import savepoints
-from pyspark_ckpt.state_store import ownership
 from pyspark_ckpt.state_store.blobs import BlobPlace, MeteredPlace, S3Settings, Traffic, place_at
 from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
 from pyspark_ckpt.state_store.blobs.local import LocalPlace
 from pyspark_ckpt.state_store.blobs.place_clock import PlaceTimes
+from pyspark_ckpt.state_store.checkpoints import ownership
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError
 from pyspark_ckpt.state_store.failpoints import FailPoints
-from pyspark_ckpt.state_store.keys import Marker
-from pyspark_ckpt.state_store.manifest import read_manifest
-from pyspark_ckpt.state_store.names import snapshot_name, table_object_name
-from pyspark_ckpt.state_store.savepoint import Kind
+from pyspark_ckpt.state_store.format.keys import Marker
+from pyspark_ckpt.state_store.format.manifest import read_manifest
+from pyspark_ckpt.state_store.format.names import snapshot_name, table_object_name
+from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from tests.conftest import MakeLab
 from tests.faulty_s3 import Faults, proxy
 from tests.lab import QUERY, CallError, Lab, expected

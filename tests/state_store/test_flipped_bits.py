@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_ckpt.operators import worker_session
-from pyspark_ckpt.operators.states import MapState, ValueState
+from pyspark_ckpt.operators.declarations.states import MapState, ValueState
+from pyspark_ckpt.operators.session import worker as worker_session
 from pyspark_ckpt.state_store.errors import CkptError
 from tests.lab import CallError, Lab
 from tests.operators.session_lab import SessionLab, suffix_of

@@ -16,7 +16,7 @@ import pytest
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, place_at
 from pyspark_ckpt.state_store.errors import StorageError
-from pyspark_ckpt.state_store.savepoint import Kind
+from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from tests.conftest import MakeLab
 from tests.hdfs_service import HdfsService
 from tests.outages import KINDS, Wire, coming_and_going, live, wire

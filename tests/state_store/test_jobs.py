@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
-from pyspark_ckpt.state_store.jobs import CopyHere, LocalProcesses
+from pyspark_ckpt.state_store.redistribution.jobs import CopyHere, LocalProcesses
 
 
 @dataclass(frozen=True)

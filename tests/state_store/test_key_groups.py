@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from pyspark_ckpt.state_store.key_groups import HASHES, hashes_of, owned_groups, stored_groups
-from pyspark_ckpt.state_store.meta import EMPTY_META, Descriptor
+from pyspark_ckpt.state_store.format.key_groups import HASHES, hashes_of, owned_groups, stored_groups
+from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor
 from tests.lab import Lab
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt.state_store import listener as listener_module
-from pyspark_ckpt.state_store.listener import LINE_BYTES, STRANGER_LINE_BYTES, STRANGERS, Listener
+from pyspark_ckpt.state_store.server import listener as listener_module
+from pyspark_ckpt.state_store.server.listener import LINE_BYTES, STRANGER_LINE_BYTES, STRANGERS, Listener
 from tests.beside import beside
 from tests.state_store.test_server import TOKEN, Connection, Process, opening
 

@@ -16,9 +16,9 @@ import msgspec
 import pytest
 import xxhash
 
-from pyspark_ckpt.state_store.damage_notes import write_note
 from pyspark_ckpt.state_store.errors import CkptError
-from pyspark_ckpt.state_store.manifest import decode
+from pyspark_ckpt.state_store.format.manifest import decode
+from pyspark_ckpt.state_store.local.damage_notes import write_note
 from tests.conftest import MakeLab
 from tests.lab import CallError, Lab, Rows, read_rows
 

@@ -14,22 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_ckpt.state_store.bulk import (
-    LEAST_KEYS,
-    OpenColumnFiles,
-    Packed,
-    Writes,
-    column_file,
-    look_up,
-    lookup,
-    write_column_file,
-    write_columns,
-)
-from pyspark_ckpt.state_store.bulk.filters import KEY_BYTES
-from pyspark_ckpt.state_store.bulk.packed import WIDEST
-from pyspark_ckpt.state_store.column_names import column_files_in
+from pyspark_ckpt.state_store.columns.packed import WIDEST, Packed
+from pyspark_ckpt.state_store.columns.writes import Writes
 from pyspark_ckpt.state_store.database import Database, Reader, TableFile, write_table_file
+from pyspark_ckpt.state_store.database.column_names import LEAST_KEYS, column_files_in
 from pyspark_ckpt.state_store.errors import FormatError, InternalError
+from pyspark_ckpt.state_store.sst import column_file, lookup
+from pyspark_ckpt.state_store.sst.builder import write_columns
+from pyspark_ckpt.state_store.sst.column_file import OpenColumnFiles, write_column_file
+from pyspark_ckpt.state_store.sst.filters import KEY_BYTES
+from pyspark_ckpt.state_store.sst.lookup import look_up
 from tests.length import TIMES
 from tests.state_store.test_bulk import KEYS, TUNING
 

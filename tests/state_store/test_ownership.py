@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from pyspark_ckpt import cli, savepoints
+from pyspark_ckpt import savepoints
+from pyspark_ckpt.cli import main as cli
 from pyspark_ckpt.state_store.blobs import LocalPlace, place_at
+from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, claim, describe
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.ownership import OWNER_NAME, claim, describe
 from tests.conftest import MakeLab
 from tests.hdfs_service import HdfsService
 from tests.lab import QUERY, CallError, Lab, Server, expected
@@ -294,7 +295,7 @@ def test_a_restore_that_is_begun_anew_in_its_own_target_goes_on(
     query = written(quick_path / "query", 2, operators=(0,))
     target, options = str(quick_path / "restored"), {"remote": str(quick_path / "remote")}
     with monkeypatch.context() as patched:
-        patched.setattr("pyspark_ckpt.state_store.restoration.Movement", lambda *_: 1 / 0)
+        patched.setattr("pyspark_ckpt.state_store.savepoints.restoration.Movement", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             savepoints.rescale(query.location, target, 3, options=options)
     shutil.rmtree(target)

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.meta import EMPTY_META, Descriptor, StoreMeta
-from pyspark_ckpt.state_store.parts import declare
-from pyspark_ckpt.state_store.redistribution import merged
+from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, StoreMeta
+from pyspark_ckpt.state_store.redistribution.merged_states import merged
+from pyspark_ckpt.state_store.transactions.parts import declare
 
 COLUMNS = {"a": "int32", "b": "int32"}
 TURNED = {"b": "int32", "a": "int32"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_ckpt.state_store.blobs import LocalPlace
-from pyspark_ckpt.state_store.pins import Pins
+from pyspark_ckpt.state_store.retention.pins import Pins
 from tests.conftest import MakeLab
 from tests.lab import Lab, Server, expected
 

@@ -16,14 +16,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from pyspark_ckpt import savepoints
-from pyspark_ckpt.state_store import savepoint_creation
 from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, S3Settings, Traffic, place_at
 from pyspark_ckpt.state_store.blobs.patience import OutlastedError, asked_now, left_of_try_s
-from pyspark_ckpt.state_store.blobs.s3 import S3Place
+from pyspark_ckpt.state_store.blobs.s3.place import S3Place
+from pyspark_ckpt.state_store.checkpoints.inventory import inventory
 from pyspark_ckpt.state_store.errors import StorageError
-from pyspark_ckpt.state_store.inventory import inventory
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.savepoint import Kind
+from pyspark_ckpt.state_store.savepoints import creation as savepoint_creation
+from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from tests.conftest import MakeLab
 from tests.lab import CallError
 from tests.outages import KINDS, Wire, coming_and_going, live, outage_soon, wire

@@ -11,20 +11,22 @@ from pathlib import Path
 import pytest
 
 from pyspark_ckpt import savepoints
-from pyspark_ckpt.state_store import clipping, splitting
 from pyspark_ckpt.state_store.blobs import LocalPlace, local
-from pyspark_ckpt.state_store.bulk import RowColumns, columns_of, table_builder
-from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.columns.rows import RowColumns
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
-from pyspark_ckpt.state_store.jobs import RunHere
-from pyspark_ckpt.state_store.keys import ORDERED_BIT
-from pyspark_ckpt.state_store.meta import Descriptor, StoreMeta
-from pyspark_ckpt.state_store.names import TABLE_FOLDER
+from pyspark_ckpt.state_store.format.keys import ORDERED_BIT
+from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta
+from pyspark_ckpt.state_store.format.names import TABLE_FOLDER
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.redistribution import merged
-from pyspark_ckpt.state_store.savepoint import Kind
-from pyspark_ckpt.state_store.splitting import RunWriters
+from pyspark_ckpt.state_store.redistribution import clipping, splitting
+from pyspark_ckpt.state_store.redistribution.jobs import RunHere
+from pyspark_ckpt.state_store.redistribution.merged_states import merged
+from pyspark_ckpt.state_store.redistribution.splitting import RunWriters
+from pyspark_ckpt.state_store.savepoints.savepoint import Kind
+from pyspark_ckpt.state_store.sst import builder as table_builder
+from pyspark_ckpt.state_store.sst.scan import columns_of
 from tests import saved_query
 from tests.fuzz.mutations import EXAMPLES
 from tests.saved_query import EXPIRY, MAX_PARALLELISM, SAVEPOINT_KINDS, stored, written

@@ -21,16 +21,16 @@ from pyspark_ckpt.state_store.blobs import Blob, Sink
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.errors import StorageError
 from pyspark_ckpt.state_store.failpoints import FailPoints
-from pyspark_ckpt.state_store.keys import EMPTY, Marker
-from pyspark_ckpt.state_store.lineage import Lineage
+from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
+from pyspark_ckpt.state_store.format.lineage import Lineage
+from pyspark_ckpt.state_store.format.manifest import Manifest, ManifestFile, decode, inline_file
+from pyspark_ckpt.state_store.format.meta import EMPTY_META, FORMAT_VERSION
+from pyspark_ckpt.state_store.format.names import DeltaName, new_commit_id, snapshot_name, table_object_name
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.manifest import Manifest, ManifestFile, decode, inline_file
-from pyspark_ckpt.state_store.meta import EMPTY_META, FORMAT_VERSION
-from pyspark_ckpt.state_store.names import DeltaName, new_commit_id, snapshot_name, table_object_name
-from pyspark_ckpt.state_store.notices import Notices
-from pyspark_ckpt.state_store.pins import Pins
-from pyspark_ckpt.state_store.retention import Retention
-from pyspark_ckpt.state_store.snapshot import SnapshotWriter
+from pyspark_ckpt.state_store.retention.notices import Notices
+from pyspark_ckpt.state_store.retention.pins import Pins
+from pyspark_ckpt.state_store.retention.retention import Retention
+from pyspark_ckpt.state_store.snapshots.writer import SnapshotWriter
 from tests.memory_place import MemoryPlace, MemoryService
 from tests.stateful.stored_objects import StoredObjects
 from tests.stateful.turns import Turns

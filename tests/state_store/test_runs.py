@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_ckpt.state_store.attempts.winners import RUN_FORMAT, RUNS_DELETED_AT_ONCE, RUNS_KEPT, Epochs, Run
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.errors import StorageError
+from pyspark_ckpt.state_store.format.names import epoch_of, run_name
 from pyspark_ckpt.state_store.json_objects import seal
-from pyspark_ckpt.state_store.names import epoch_of, run_name
-from pyspark_ckpt.state_store.winners import RUN_FORMAT, RUNS_DELETED_AT_ONCE, RUNS_KEPT, Epochs, Run
 from tests.conftest import MakeLab
 from tests.lab import expected
 

@@ -10,14 +10,14 @@ import pytest
 import xxhash
 
 from pyspark_ckpt import savepoints
-from pyspark_ckpt.cli import main
-from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.cli.main import main
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.inventory import inventory
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.inventory import inventory
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.restoration import Restoration
-from pyspark_ckpt.state_store.restore_request import Request
-from pyspark_ckpt.state_store.savepoint import Kind
+from pyspark_ckpt.state_store.savepoints.request import Request
+from pyspark_ckpt.state_store.savepoints.restoration import Restoration
+from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from tests import saved_query
 from tests.compat.frozen import unpack
 from tests.saved_query import Query

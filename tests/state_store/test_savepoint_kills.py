@@ -13,12 +13,12 @@ import pytest
 
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.state_store.blobs import LocalPlace
-from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import InvalidInputError
-from pyspark_ckpt.state_store.jobs import RunHere
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.savepoint import Kind, Savepoint, saved_below
-from pyspark_ckpt.state_store.savepoint_deletion import delete
+from pyspark_ckpt.state_store.redistribution.jobs import RunHere
+from pyspark_ckpt.state_store.savepoints.deletion import delete
+from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint, saved_below
 from tests.saved_query import stored, written
 
 OPERATORS = {"remainders": (0,), "one partition": (1,), "key groups": (2,)}

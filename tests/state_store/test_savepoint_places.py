@@ -8,10 +8,10 @@ import pytest
 from botocore.client import BaseClient
 
 from pyspark_ckpt import savepoints
-from pyspark_ckpt.cli import main
+from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.savepoint_deletion import delete
+from pyspark_ckpt.state_store.savepoints.deletion import delete
 from tests.saved_query import Query, stored, written
 
 if TYPE_CHECKING:

@@ -11,18 +11,18 @@ import pytest
 import xxhash
 
 from pyspark_ckpt import savepoints
-from pyspark_ckpt.cli import main
-from pyspark_ckpt.state_store.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.digests import Digest, digest
+from pyspark_ckpt.cli.main import main
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.digests import Digest, digest
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
-from pyspark_ckpt.state_store.jobs import RunHere
+from pyspark_ckpt.state_store.format.keys import HASH_BYTES, STATE_BYTES
 from pyspark_ckpt.state_store.json_objects import seal
-from pyspark_ckpt.state_store.keys import HASH_BYTES, STATE_BYTES
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.restore_request import Restored
-from pyspark_ckpt.state_store.savepoint import NAME, Kind, Savepoint
-from pyspark_ckpt.state_store.savepoint_creation import create
-from pyspark_ckpt.state_store.store_digests import DigestTask
+from pyspark_ckpt.state_store.redistribution.jobs import RunHere
+from pyspark_ckpt.state_store.redistribution.store_digests import DigestTask
+from pyspark_ckpt.state_store.savepoints.creation import create
+from pyspark_ckpt.state_store.savepoints.request import Restored
+from pyspark_ckpt.state_store.savepoints.savepoint import NAME, Kind, Savepoint
 from tests.saved_query import EXPIRY, SPARKS_OWN, STATES, Query, hash_for, stored, written
 
 States = dict[tuple[int, str, str], Digest]

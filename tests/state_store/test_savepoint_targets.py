@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from pyspark_ckpt import savepoints
-from pyspark_ckpt.cli import main
+from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.reading import open_state
 from pyspark_ckpt.state_store.blobs import Blob, LocalPlace, place_at
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError
-from pyspark_ckpt.state_store.nesting import is_within
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.savepoint import Kind, Savepoint
-from pyspark_ckpt.state_store.savepoint_deletion import delete, refuse_others
+from pyspark_ckpt.state_store.savepoints.deletion import delete, refuse_others
+from pyspark_ckpt.state_store.savepoints.nesting import is_within
+from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint
 from tests.lab import QUERY
 from tests.saved_query import SAVEPOINT_KINDS, Query, files, stored, written
 
@@ -216,7 +216,7 @@ def test_of_two_restores_into_one_target_the_second_is_refused(
     def other() -> None:
         with monkeypatch.context() as patched:
             if not is_through:
-                patched.setattr("pyspark_ckpt.state_store.restoration.copy_logs", lambda *_: 1 / 0)
+                patched.setattr("pyspark_ckpt.state_store.savepoints.restoration.copy_logs", lambda *_: 1 / 0)
             with nullcontext() if is_through else pytest.raises(ZeroDivisionError):
                 savepoints.rescale(query.location, str(target), 2)
         before.update(files(target))
@@ -244,7 +244,7 @@ def test_a_restore_never_goes_on_where_another_query_has_begun(
     query = written(quick_path / "query", 2, operators=(2,), batches=1)
     target = quick_path / "restored"
     with monkeypatch.context() as patched:
-        patched.setattr("pyspark_ckpt.state_store.restoration.copy_logs", lambda *_: 1 / 0)
+        patched.setattr("pyspark_ckpt.state_store.savepoints.restoration.copy_logs", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             savepoints.rescale(query.location, str(target), 3)
     LocalPlace(target).put("metadata", b'{"id":"another"}')
@@ -415,7 +415,7 @@ def test_a_savepoint_is_refused_when_another_name_hides_that_it_is_inside(
     """Such as two name services of one HDFS, or a folder that is mounted twice."""
     query = written(quick_path / "query", 2, operators=(1,), batches=1)
     before = files(quick_path)
-    monkeypatch.setattr("pyspark_ckpt.state_store.savepoint_creation.refuse_nested", lambda *_: None)
+    monkeypatch.setattr("pyspark_ckpt.state_store.savepoints.creation.refuse_nested", lambda *_: None)
     with pytest.raises(InvalidInputError, match=r"is inside of .*: it is saved/taken/savepoint.unfinished there"):
         savepoints.savepoint(query.location, f"{query.location}/saved/taken")
     assert files(quick_path) == before

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 
 from pyspark_ckpt import savepoints
-from pyspark_ckpt.cli import main
-from pyspark_ckpt.state_store import savepoint_creation
+from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.blobs.metered import LISTS, READS, Traffic
-from pyspark_ckpt.state_store.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, inventory
+from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError, StorageError
-from pyspark_ckpt.state_store.inventory import OperatorVersion, inventory
-from pyspark_ckpt.state_store.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
+from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.pins import FOLDER as PINS_FOLDER
-from pyspark_ckpt.state_store.pins import Pin, Pins
-from pyspark_ckpt.state_store.savepoint import Kind
-from pyspark_ckpt.state_store.store_version import Workplace
-from pyspark_ckpt.state_store.transfers import CopyTask
+from pyspark_ckpt.state_store.redistribution.copying import CopyTask
+from pyspark_ckpt.state_store.retention.pins import FOLDER as PINS_FOLDER
+from pyspark_ckpt.state_store.retention.pins import Pin, Pins
+from pyspark_ckpt.state_store.savepoints import creation as savepoint_creation
+from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from tests.lab import QUERY
 from tests.saved_query import MAX_PARALLELISM, SAVEPOINT_KINDS, UID, Logical, Query, files, stored, written
 
@@ -388,7 +388,7 @@ def test_a_restore_is_another_when_its_state_is_to_lie_elsewhere(
     query = written(quick_path / "query", 1, operators=(2,), batches=1)
     target, options = str(quick_path / "restored"), {"remote": str(quick_path / "apart")}
     with monkeypatch.context() as patched:
-        patched.setattr("pyspark_ckpt.state_store.restoration.copy_logs", lambda *_: 1 / 0)
+        patched.setattr("pyspark_ckpt.state_store.savepoints.restoration.copy_logs", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             savepoints.rescale(query.location, target, 2, options=options)
     with pytest.raises(InvalidInputError, match="did not finish, and this is another"):

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from pyspark_ckpt.state_store import scrub
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.blobs.place_clock import PlaceTimes
+from pyspark_ckpt.state_store.retention import scrub
 from tests.conftest import MakeLab
 from tests.lab import CallError, Lab, damage, expected
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.restore_forecast import RestoreForecast
-from pyspark_ckpt.state_store.snapshot_lag import SnapshotLag
-from pyspark_ckpt.state_store.snapshot_policy import SnapshotPolicy
+from pyspark_ckpt.state_store.snapshots.lag import SnapshotLag
+from pyspark_ckpt.state_store.snapshots.policy import SnapshotPolicy
+from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
 from tests.conftest import MakeLab
 from tests.lab import Lab, expected
 

@@ -16,11 +16,11 @@ import pytest
 
 from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.keys import MARKER_KEY, Marker, hashed_key
-from pyspark_ckpt.state_store.parts import read_parts
-from pyspark_ckpt.state_store.staged_log import Frame, StagedLog, read_frames
-from pyspark_ckpt.state_store.staged_tables import seal_file
-from pyspark_ckpt.state_store.table_check import CheckedTable
+from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker, hashed_key
+from pyspark_ckpt.state_store.sst.table_check import CheckedTable
+from pyspark_ckpt.state_store.transactions.parts import read_parts
+from pyspark_ckpt.state_store.transactions.staged_log import Frame, StagedLog, read_frames
+from pyspark_ckpt.state_store.transactions.staged_tables import seal_file
 from tests.lab import CallError, Lab, Txn
 from tests.operators.session_lab import STATES, SessionLab
 

@@ -16,21 +16,18 @@ import rocksdict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pyspark_ckpt.state_store.bulk import (
-    Packed,
-    RollingWriter,
-    RowColumns,
-    Writes,
-    columns_of,
-    table_builder,
-    write_columns,
-)
-from pyspark_ckpt.state_store.bulk.entries import varint
-from pyspark_ckpt.state_store.bulk.sorted_table import SortedTable
-from pyspark_ckpt.state_store.bulk.table_builder import TableBuilder, can_be_built
+from pyspark_ckpt.state_store.columns.packed import Packed
+from pyspark_ckpt.state_store.columns.rows import RowColumns
+from pyspark_ckpt.state_store.columns.writes import Writes
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
 from pyspark_ckpt.state_store.database.tuning import opened
 from pyspark_ckpt.state_store.errors import InternalError, StorageError
+from pyspark_ckpt.state_store.sst import builder as table_builder
+from pyspark_ckpt.state_store.sst.builder import TableBuilder, can_be_built, write_columns
+from pyspark_ckpt.state_store.sst.entries import varint
+from pyspark_ckpt.state_store.sst.rolling_writer import RollingWriter
+from pyspark_ckpt.state_store.sst.scan import columns_of
+from pyspark_ckpt.state_store.sst.table import SortedTable
 from tests.length import TIMES
 
 Rows = list[tuple[bytes, bytes]]

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyspark_ckpt.state_store.bulk import Packed, RowColumns
-from pyspark_ckpt.state_store.bulk.table_builder import TableBuilder
+from pyspark_ckpt.state_store.columns.packed import Packed
+from pyspark_ckpt.state_store.columns.rows import RowColumns
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.table_check import check_table, checked_chunks
+from pyspark_ckpt.state_store.sst.builder import TableBuilder
+from pyspark_ckpt.state_store.sst.table_check import check_table, checked_chunks
 
 COMPAT = Path(__file__).parents[1] / "compat" / "v1"
 Rows = list[tuple[bytes, bytes]]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pyspark_ckpt.state_store.blobs import Blob
-from pyspark_ckpt.state_store.keys import EMPTY, Marker
-from pyspark_ckpt.state_store.lineage import Lineage
-from pyspark_ckpt.state_store.manifest import decode
-from pyspark_ckpt.state_store.names import is_table_object
+from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
+from pyspark_ckpt.state_store.format.lineage import Lineage
+from pyspark_ckpt.state_store.format.manifest import decode
+from pyspark_ckpt.state_store.format.names import is_table_object
 from tests.memory_place import MemoryPlace
 
 

@@ -9,7 +9,7 @@ import net.jpountz.xxhash.XXHashFactory
 /** What the writer of a staged file says of it: how large it is, and the XXH64 of all of it, in 16 hex digits.
   *
   * The state server compares the very bytes that it uploads with it, and each block with RocksDB's own checksum, which
-  * was taken of this process's memory: see `state_store/staged_tables.py`.
+  * was taken of this process's memory: see `state_store/transactions/staged_tables.py`.
   */
 private[ckpt] final case class Seal(bytes: Long, xxh64: String)
 

@@ -5,7 +5,7 @@ import java.nio.file.Files
 import net.jpountz.xxhash.XXHashFactory
 import org.scalatest.funsuite.AnyFunSuite
 
-/** Seals of files are those that `state_store/staged_tables.py` compares the files with. */
+/** Seals of files are those that `state_store/transactions/staged_tables.py` compares the files with. */
 class SealSuite extends AnyFunSuite {
 
   test("the seal of a file is its size and the XXH64 of all of it, however large it is") {

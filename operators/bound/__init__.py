@@ -1,0 +1,1 @@
+"""States as a processor's code calls them, bound to the rows of one task."""

@@ -1,0 +1,192 @@
+"""States as a running task has them: the declared ones, bound to the task's rows and to its current key."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from msgspec import UNSET
+
+from pyspark_ckpt.operators.bound.ended_lives import EndedEntryRows, EndedKeyRows, EndedLife, EndedListRows
+from pyspark_ckpt.operators.declarations.states import Declared
+from pyspark_ckpt.operators.declarations.ttl import Life
+from pyspark_ckpt.operators.rows.entry_rows import EntryRows
+from pyspark_ckpt.operators.rows.expiry import ExpiryIndex, TimedEntryRows, TimedKeyRows
+from pyspark_ckpt.operators.rows.key_rows import KeyRows
+from pyspark_ckpt.operators.rows.list_rows import ListRows, TimedListRows
+from pyspark_ckpt.operators.rows.state_rows import Written
+from pyspark_ckpt.operators.types.columns import arrow_values
+from pyspark_ckpt.operators.types.conversions import CONVERT, WRONG_VALUE
+from pyspark_ckpt.operators.types.evolution import EvolvedCodec, Schemas, schemas_of
+from pyspark_ckpt.operators.types.exact_columns import exact_column
+from pyspark_ckpt.operators.types.stored_values import ValueCodec, value_codec
+from pyspark_ckpt.operators.types.value_types import arrow_type
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from pyspark_ckpt.operators.rows.state_rows import Position
+    from pyspark_ckpt.operators.session.worker import WorkerSession
+
+Row: TypeAlias = "tuple[bytes, bytes | None]"
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A state whose declared types are ``kinds``, the numbers of its rows' state and its expiry index, and the task."""
+
+    state: Declared
+    kinds: Mapping[str, pa.DataType]
+    number: int
+    index: int | None
+    session: WorkerSession
+
+    @property
+    def whose(self) -> str:
+        """The words of messages."""
+        return f"state {self.state.name!r}"
+
+    def schemas(self, what: str) -> Schemas | None:
+        """What the descriptor says of the types that ``what`` was ever written by. Raises FormatError."""
+        return schemas_of(self.session.descriptors[self.number], what, self.whose)
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """The former names of fields, those of earlier programs as well."""
+        stored = self.session.descriptors[self.number].aliases
+        return {} if stored is UNSET else stored
+
+
+class Staged(Protocol):
+    """Rows of one state that a task has written."""
+
+    number: int
+
+    def flush(self, end: bytes | None) -> Written:
+        """What was written for keys below ``end`` (None: all of it), in stored order; it is forgotten."""
+
+    def spill(self) -> Written:
+        """All that was written and that the session finds again if it is staged, though no key's turn is over."""
+
+
+class Kept(Staged, Protocol):
+    """What binds something that a processor declares."""
+
+    @property
+    def change(self) -> int:
+        """How many rows more there are than in the base version."""
+
+    @property
+    def index(self) -> Staged | None:
+        """The index of its rows by their expiry, if they have a time to live."""
+
+    def sweep(self, most: int) -> int:
+        """Free up to ``most`` expired rows; returns how many."""
+
+
+class Bound(ABC):
+    """What binds a state: where its rows are, and how its values are written."""
+
+    def __init__(self, binding: Binding) -> None:
+        """Raises InvalidInputError if stored values cannot be read as the declared type."""
+        state, session = binding.state, binding.session
+        self.name = state.name
+        self._uid = session.descriptors[binding.number].encoder.get("keyed", "")
+        self.number = binding.number
+        self._kinds = binding.kinds
+        *_, self._what = binding.kinds  # the values; the keys of a map come first
+        self._codec = self._codec_of_values(binding)
+        self._at: Position = session.position
+        self._session = session
+        self._life = _life_of(binding)
+        self.index = None if binding.index is None else ExpiryIndex(binding.index, session)
+
+    @abstractmethod
+    def flush(self, end: bytes | None) -> Written:
+        """See Staged."""
+
+    def spill(self) -> Written:
+        """See Staged."""
+        return self.flush(None)
+
+    @property
+    @abstractmethod
+    def change(self) -> int:
+        """See Kept."""
+
+    @abstractmethod
+    def sweep(self, most: int) -> int:
+        """See Kept."""
+
+    def _key_rows(self) -> KeyRows | TimedKeyRows:
+        rows = KeyRows(self.number, self._session)
+        if self._life is None or self.index is None:
+            return rows
+        timed = EndedKeyRows if isinstance(self._life, EndedLife) else TimedKeyRows
+        return timed(rows, self._life, self.index)
+
+    def _entry_rows(self) -> EntryRows | TimedEntryRows:
+        rows = EntryRows(self.number, self._session)
+        if self._life is None or self.index is None:
+            return rows
+        timed = EndedEntryRows if isinstance(self._life, EndedLife) else TimedEntryRows
+        return timed(rows, self._life, self.index)
+
+    def _list_rows(self) -> ListRows:
+        if self._life is None or self.index is None:
+            return ListRows(self.number, self._session)
+        timed = EndedListRows if isinstance(self._life, EndedLife) else TimedListRows
+        return timed(self.number, self._session, self._life, self.index)
+
+    def _codec_of_values(self, binding: Binding) -> ValueCodec:
+        """The codec that reads all schemas that values were ever written by."""
+        known = binding.schemas(self._what)
+        if known is None:
+            return value_codec(self._kinds[self._what], whose=binding.whose)
+        kinds = [arrow_type(schema) for schema in known.schemas]
+        try:
+            return EvolvedCodec(kinds, known.current, binding.aliases, binding.whose)
+        except InvalidInputError as problem:
+            raise InvalidInputError(
+                f"State {self.name!r} has another type than in the checkpoint: {problem.message}", hint=problem.hint
+            ) from problem
+
+    def _stored(self, value: Any) -> bytes:
+        try:
+            return self._codec.encode(value)
+        except WRONG_VALUE as problem:
+            raise self._mismatch(self._what, value, problem) from problem
+
+    def _mismatch(self, what: str, value: Any, problem: object) -> InvalidInputError:
+        return InvalidInputError(
+            f"State {self.name!r}: its {what} is of type {self._kinds[what]}, and {repr(value)[:200]} is not "
+            f"({type(value).__name__}): {problem}. The state is of operator {self._uid!r}.",
+            hint=CONVERT,
+        )
+
+    def _column(self, what: str, values: pa.Array, count: int, kind: pa.DataType | None = None) -> pa.Array:
+        """``values`` as one array, which must have ``count`` values of the declared type, or of ``kind``."""
+        kind = kind or self._kinds[what]
+        if isinstance(values, pa.ChunkedArray):
+            values = values.combine_chunks()
+        if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+            values = pa.array(values)
+        try:
+            column = exact_column(values, kind) if isinstance(values, pa.Array) else arrow_values(values, kind)
+        except WRONG_VALUE as problem:
+            shown = values.type if isinstance(values, pa.Array) else values
+            raise self._mismatch(what, shown, problem) from problem
+        if len(column) != count:
+            raise InvalidInputError(f"State {self.name!r}: {len(column)} values are given for {count} keys.")
+        return column
+
+
+def _life_of(binding: Binding) -> Life | None:
+    """The time to live of a state: an ended one if earlier programs gave it one, for which there is still an index."""
+    ttl = binding.state.ttl
+    if ttl is None:
+        return None if binding.index is None else EndedLife()
+    return Life(ttl, binding.session.now_ms[ttl.clock])

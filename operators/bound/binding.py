@@ -1,0 +1,39 @@
+"""Which bound state stands for which declared one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark_ckpt.operators.bound.base import Binding
+from pyspark_ckpt.operators.bound.collections import BoundList, BoundMap
+from pyspark_ckpt.operators.bound.timers import BoundTimers
+from pyspark_ckpt.operators.bound.values import BoundAggregating, BoundReducing, BoundValue
+from pyspark_ckpt.operators.declarations.states import (
+    AggregatingState,
+    Declared,
+    ListState,
+    MapState,
+    ReducingState,
+    ValueState,
+)
+from pyspark_ckpt.operators.declarations.timers import Timers
+
+_BOUND: Mapping[type[Declared], type[Any]] = {
+    ValueState: BoundValue,
+    ListState: BoundList,
+    MapState: BoundMap,
+    ReducingState: BoundReducing,
+    AggregatingState: BoundAggregating,
+    Timers: BoundTimers,
+}
+
+
+def kind_of(declared: Declared) -> type[Declared]:
+    """The kind of state, or Timers, that is declared, perhaps by a class of the user's own below it."""
+    return next(each for each in type(declared).__mro__ if each in _BOUND)
+
+
+def bind(binding: Binding) -> Any:
+    """The state or the timers, bound to their rows in the session; also a Kept."""
+    return _BOUND[kind_of(binding.state)](binding)

@@ -1,0 +1,282 @@
+"""Bound states that keep any number of rows for each key: lists and maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_ckpt.operators.bound.base import Binding, Bound
+from pyspark_ckpt.operators.declarations.states import ListState, MapState
+from pyspark_ckpt.operators.rows.entry_rows import Entries
+from pyspark_ckpt.operators.rows.state_rows import Written
+from pyspark_ckpt.operators.types.columns import validity
+from pyspark_ckpt.operators.types.conversions import WRONG_VALUE
+from pyspark_ckpt.operators.types.stored_keys import KeyCodec
+from pyspark_ckpt.operators.types.value_types import elements_of
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pyspark_ckpt.operators.types.keys import Keys
+
+
+class BoundList(Bound, ListState):
+    """See ListState."""
+
+    def __init__(self, binding: Binding) -> None:
+        """See Bound."""
+        super().__init__(binding)
+        self._rows = self._list_rows()
+
+    def flush(self, end: bytes | None) -> Written:
+        """See Bound."""
+        return self._rows.flush(end)
+
+    def spill(self) -> Written:
+        """See Staged."""
+        return self._rows.spill()
+
+    @property
+    def change(self) -> int:
+        """See Bound."""
+        return self._rows.change
+
+    def sweep(self, most: int) -> int:
+        """See Bound."""
+        return self._rows.sweep(most)
+
+    def get(self) -> Iterator[Any]:
+        """See ListState."""
+        return map(self._codec.decode, self._rows.get(self._at.suffix))
+
+    def exists(self) -> bool:
+        """See ListState."""
+        return next(self._rows.get(self._at.suffix), None) is not None
+
+    def add(self, value: Any) -> None:
+        """See ListState."""
+        self.add_all((value,))
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """See ListState."""
+        self._rows.append(self._at.suffix, self._stored_elements(values))
+
+    def update(self, values: Iterable[Any]) -> None:
+        """See ListState."""
+        stored = self._stored_elements(values)
+        self.clear()
+        self._rows.append(self._at.suffix, stored)
+
+    def clear(self) -> None:
+        """See ListState."""
+        self._rows.clear(self._at.suffix)
+
+    def clear_keys(self, keys: Keys) -> None:
+        """See State."""
+        self._rows.clear_many(keys.suffixes)
+
+    def exists_keys(self, keys: Keys) -> pa.BooleanArray:
+        """See State."""
+        return pa.array(self._rows.exist_many(keys.suffixes))
+
+    def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
+        """See ListState."""
+        stored = self._codec.encode_packed(self._elements(self._column("element", values, len(index))))
+        positions, counts = np.unique(index, return_counts=True)
+        order = np.argsort(index, kind="stable")
+        self._rows.append_many(keys.suffixes.at(positions), counts, stored.taken(order))
+
+    def get_lists(self, keys: Keys) -> pa.ListArray:
+        """See ListState."""
+        counts, stored = [0], list[bytes]()
+        for elements in self._rows.get_many(keys.suffixes):
+            stored.extend(elements)
+            counts.append(len(stored))
+        return pa.ListArray.from_arrays(pa.array(counts, pa.int32()), self._codec.decode_column(stored))
+
+    def put_lists(self, keys: Keys, lists: pa.ListArray) -> None:
+        """See ListState."""
+        given = self._column("element", lists, len(keys), pa.list_(self._kinds["element"]))
+        counts = pc.list_value_length(given).fill_null(0).to_numpy()
+        stored = self._codec.encode_packed(self._elements(given.flatten()))
+        self._rows.clear_many(keys.suffixes)
+        places = np.flatnonzero(counts)
+        self._rows.append_many(keys.suffixes.at(places), counts[places], stored)
+
+    def _elements(self, column: pa.Array) -> pa.Array:
+        """A column of elements, of which none is null."""
+        if column.null_count:
+            raise self._no_element()
+        return column
+
+    def _stored_elements(self, values: Iterable[Any]) -> list[bytes]:
+        try:
+            elements = iter(elements_of(values))
+        except TypeError as problem:
+            raise InvalidInputError(
+                f"State {self.name!r} of operator {self._uid!r}: {repr(values)[:200]} of type {type(values).__name__} "
+                "is given in place of several elements.",
+                hint="Give a list, or call add() for one element.",
+            ) from problem
+        return list(map(self._stored_element, elements))
+
+    def _stored_element(self, value: Any) -> bytes:
+        if value is None:
+            raise self._no_element()
+        return self._stored(value)
+
+    def _no_element(self) -> InvalidInputError:
+        return InvalidInputError(
+            f"State {self.name!r} of operator {self._uid!r}: a list has no element that is None.",
+            hint="Leave it out, or make the elements structs with a field that may be None.",
+        )
+
+
+class BoundMap(Bound, MapState):
+    """See MapState. Each entry is a row, whose key ends with the entry's."""
+
+    def __init__(self, binding: Binding) -> None:
+        """See Bound."""
+        super().__init__(binding)
+        self._entries = self._entry_rows()
+        self._keys = KeyCodec([binding.kinds["key"]], f"a key of the map {self.name!r}")
+
+    def flush(self, end: bytes | None) -> Written:
+        """See Bound."""
+        return self._entries.flush(end)
+
+    @property
+    def change(self) -> int:
+        """See Bound."""
+        return self._entries.change
+
+    def sweep(self, most: int) -> int:
+        """See Bound."""
+        return self._entries.sweep(most, self._session.ends_of_keys)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """See MapState."""
+        stored = self._entries.get(self._at.suffix, self._entry(key))
+        return default if stored is None else self._codec.decode(stored)
+
+    def contains(self, key: Any) -> bool:
+        """See MapState."""
+        return self._entries.get(self._at.suffix, self._entry(key)) is not None
+
+    def put(self, key: Any, value: Any) -> None:
+        """See MapState."""
+        self._entries.put(self._at.suffix, *self._row(key, value))
+
+    def put_all(self, entries: Mapping[Any, Any]) -> None:
+        """See MapState. All of them, or none if one is refused."""
+        if not isinstance(entries, Mapping):
+            raise InvalidInputError(
+                f"State {self.name!r} of operator {self._uid!r}: {repr(entries)[:200]} of type "
+                f"{type(entries).__name__} is given in place of several entries.",
+                hint="Give a dict, or call put() for one entry.",
+            )
+        rows = [self._row(key, value) for key, value in entries.items()]
+        for entry, stored in rows:
+            self._entries.put(self._at.suffix, entry, stored)
+
+    def remove(self, key: Any) -> None:
+        """See MapState."""
+        self._entries.put(self._at.suffix, self._entry(key), None)
+
+    def items(self, begin: Any = None, end: Any = None) -> Iterator[tuple[Any, Any]]:
+        """See MapState."""
+        found = self._scan(begin, end)
+        return ((self._keys.decode(entry)[0], self._codec.decode(stored)) for entry, stored in found)
+
+    def keys(self) -> Iterator[Any]:
+        """See MapState."""
+        return (self._keys.decode(entry)[0] for entry, _ in self._scan(None, None))
+
+    def values(self) -> Iterator[Any]:
+        """See MapState."""
+        return (self._codec.decode(stored) for _, stored in self._scan(None, None))
+
+    def is_empty(self) -> bool:
+        """See MapState."""
+        return next(self._scan(None, None), None) is None
+
+    def clear(self) -> None:
+        """See MapState."""
+        self._entries.remove_all(self._at.suffix)
+
+    def clear_keys(self, keys: Keys) -> None:
+        """See State."""
+        for suffix in keys.suffixes:
+            self._entries.remove_all(suffix)
+
+    def exists_keys(self, keys: Keys) -> pa.BooleanArray:
+        """See State."""
+        return pa.array([next(self._entries.scan(suffix), None) is not None for suffix in keys.suffixes], pa.bool_())
+
+    def get_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> pa.Array:
+        """See MapState."""
+        return self._codec.decode_cells(self._entries.get_cells(self._places(keys, index, map_keys)))
+
+    def contains_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> pa.BooleanArray:
+        """See MapState."""
+        return pa.array(self._entries.get_cells(self._places(keys, index, map_keys)).there)
+
+    def get_range(self, keys: Keys, begin: Any = None, end: Any = None) -> pa.MapArray:
+        """See MapState."""
+        bounds = zip(self._bound_of_each(begin, len(keys)), self._bound_of_each(end, len(keys)), strict=True)
+        counts, entries, stored = [0], list[bytes](), list[bytes]()
+        for suffix, (first, last) in zip(keys.suffixes, bounds, strict=True):
+            for entry, value in self._entries.scan(suffix, first or b"", last):
+                entries.append(entry)
+                stored.append(value)
+            counts.append(len(stored))
+        (map_keys,) = self._keys.decode_columns(entries)
+        if map_keys.null_count:
+            raise FormatError(f"State {self.name!r} of operator {self._uid!r} has an entry under a key that is null.")
+        return pa.MapArray.from_arrays(pa.array(counts, pa.int32()), map_keys, self._codec.decode_column(stored))
+
+    def put_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array, values: pa.Array) -> None:
+        """See MapState."""
+        column = self._column("value", values, len(index))
+        self._entries.put_cells(self._places(keys, index, map_keys), self._codec.encode_cells(column))
+
+    def _places(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> Entries:
+        """Where the rows of some entries are."""
+        column = self._column("key", map_keys, len(index))
+        if column.null_count:
+            raise self._no_entry()
+        return Entries.of(keys.suffixes.each(index), self._keys.encode_packed([column]))
+
+    def _bound_of_each(self, bound: Any, count: int) -> Sequence[bytes | None]:
+        """A bound of a range, or those of all keys, as entries."""
+        if not isinstance(bound, (pa.Array, pa.ChunkedArray)):
+            return [None if bound is None else self._entry(bound)] * count
+        column = self._column("key", bound, count)
+        entries = self._keys.encode_packed([column]).strings()
+        return [entry if there else None for entry, there in zip(entries, validity(column).tolist(), strict=True)]
+
+    def _row(self, key: Any, value: Any) -> tuple[bytes, bytes | None]:
+        """An entry and its value, None to remove it. Raises InvalidInputError."""
+        return self._entry(key), None if value is None else self._stored(value)
+
+    def _entry(self, key: Any) -> bytes:
+        if key is None:
+            raise self._no_entry()
+        try:
+            return self._keys.encode((key,))
+        except WRONG_VALUE as problem:
+            raise self._mismatch("key", key, problem) from problem
+
+    def _no_entry(self) -> InvalidInputError:
+        return InvalidInputError(f"State {self.name!r}: a map has no entry under None.")
+
+    def _scan(self, begin: Any, end: Any) -> Iterator[tuple[bytes, bytes]]:
+        return self._entries.scan(self._at.suffix, *self._bounds(begin, end))
+
+    def _bounds(self, begin: Any, end: Any) -> tuple[bytes, bytes | None]:
+        return b"" if begin is None else self._entry(begin), None if end is None else self._entry(end)

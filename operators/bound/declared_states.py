@@ -1,0 +1,234 @@
+"""The states that an operator declares: with their types, as its stores describe them, and bound to a task."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+from msgspec import UNSET
+from msgspec.structs import asdict
+
+from pyspark_ckpt.operators.bound.base import Binding, Kept
+from pyspark_ckpt.operators.bound.binding import bind, kind_of
+from pyspark_ckpt.operators.bound.one_key_calls import refuse_many_key_calls, refuse_one_key_calls
+from pyspark_ckpt.operators.bound.program_changes import check_change, known_as
+from pyspark_ckpt.operators.declarations.counters import BoundCounter, Counter, metric_name
+from pyspark_ckpt.operators.declarations.operator import ProcessorState
+from pyspark_ckpt.operators.declarations.processors import KeyedProcessor, VectorProcessor
+from pyspark_ckpt.operators.declarations.states import Declared, ReducingState, ValueState
+from pyspark_ckpt.operators.declarations.timers import Timers
+from pyspark_ckpt.operators.rows.expiry import index_name
+from pyspark_ckpt.operators.session.worker import WorkerSession
+from pyspark_ckpt.operators.types.conversions import CONVERT, WRONG_VALUE
+from pyspark_ckpt.operators.types.evolution import evolved, former_names, schemas_of
+from pyspark_ckpt.operators.types.field_names import require_clear_aliases
+from pyspark_ckpt.operators.types.stored_keys import KeyCodec
+from pyspark_ckpt.operators.types.stored_values import value_codec
+from pyspark_ckpt.operators.types.value_types import ValueType, resolved
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.format.meta import Descriptor, State, TimeToLive, is_keyed
+from pyspark_ckpt.state_store.options import PREFIX
+from pyspark_ckpt.state_store.transactions.ticket import Ticket
+
+Holder = TypeVar("Holder")
+
+
+def with_types(declared: Mapping[str, Declared], who: str) -> tuple[ProcessorState, ...]:
+    """What is declared, by attribute, with its types; on the driver. Raises InvalidInputError about ``who``."""
+    states = []
+    for attribute, state in declared.items():
+        types = {
+            what: resolved(kind, f"{who}: the {what} of state {state.name!r}") for what, kind in state.types.items()
+        }
+        for what, kind in types.items():
+            _require_codec(kind, what, f"{who}: the {what} of state {state.name!r}")
+            _require_clear_aliases(kind, state.aliases, f"{who}: the {what} of state {state.name!r}")
+        if isinstance(state, ValueState):
+            _require_default(state, types["value"], who)
+        if isinstance(state, ReducingState) and state.reduce == "sum":
+            _require_sum(state, types["value"], who)
+        states.append(ProcessorState(attribute, state, types))
+    return tuple(states)
+
+
+def require_no_event_time(states: Iterable[ProcessorState], whose: Callable[[ProcessorState], str]) -> None:
+    """Raise InvalidInputError if one of the states, which ``whose`` names, lives by event time, for lack of it."""
+    for each in states:
+        if each.state.ttl is not None and each.state.ttl.clock == "event":
+            raise InvalidInputError(
+                f"{whose(each)} has a time to live in event time, and the frame has no watermark.",
+                hint="Call withWatermark on the frame, or let the state live by processing time (clock='processing').",
+            )
+
+
+def _require_codec(kind: ValueType, what: str, whose: str) -> None:
+    """Raise InvalidInputError about ``whose`` if values of its type cannot be kept."""
+    try:
+        if what == "key":
+            KeyCodec([kind.arrow])
+        value_codec(kind.arrow)
+    except InvalidInputError as problem:
+        raise InvalidInputError(
+            f"{whose} has the type {str(kind.schema)[:200]}: {problem.message}", hint=problem.hint
+        ) from problem
+
+
+def _require_clear_aliases(kind: ValueType, aliases: Mapping[str, str], whose: str) -> None:
+    """Raise InvalidInputError about ``whose`` for aliases that do not say which field is which."""
+    try:
+        require_clear_aliases(kind.arrow, aliases)
+    except InvalidInputError as problem:
+        raise InvalidInputError(f"{whose}: {problem.message}", hint=problem.hint) from problem
+
+
+def _require_sum(state: ReducingState, kind: ValueType, who: str) -> None:
+    """Raise InvalidInputError about ``who`` for a sum of values that have none."""
+    if not _can_be_added(kind.arrow):
+        raise InvalidInputError(
+            f"{who}: state {state.name!r} keeps the sum of values of type {str(kind.schema)[:200]}, which cannot be "
+            f"added.",
+            hint="Reduce them by a function of your own, or keep a number or an interval.",
+        )
+
+
+def _can_be_added(kind: pa.DataType) -> bool:
+    """Whether two values have a sum of the same type: numbers, intervals, and text, bytes and arrays end to end."""
+    is_time = pa.types.is_temporal(kind) and not pa.types.is_duration(kind)
+    return not (is_time or any(matches(kind) for matches in (pa.types.is_boolean, pa.types.is_struct, pa.types.is_map)))
+
+
+def _require_default(state: ValueState, kind: ValueType, who: str) -> None:
+    """Raise InvalidInputError about ``who`` for a default that the state's type does not take."""
+    if state.default is None:
+        return
+    try:
+        value_codec(kind.arrow).encode(state.default)
+    except WRONG_VALUE as problem:
+        raise InvalidInputError(
+            f"{who}: the default of state {state.name!r} is {repr(state.default)[:200]} "
+            f"({type(state.default).__name__}), and its values are of type {kind.arrow}: {problem}.",
+            hint=CONVERT,
+        ) from problem
+
+
+@dataclass(frozen=True)
+class DeclaredStates:
+    """The states of the operator ``uid``, whose names in the store begin with it."""
+
+    uid: str
+    states: tuple[ProcessorState, ...]
+    allow_non_restored_state: bool = False
+
+    def descriptors(
+        self, ticket: Ticket, key_schema: Mapping[str, str], placement: Mapping[str, Any]
+    ) -> list[tuple[str, Descriptor]]:
+        """How the store is to describe them. ``placement``: what places keys.
+
+        Raises InvalidInputError if any partition of the operator has state that this program cannot go on with.
+        """
+        partitions = (ticket.meta.states, *ticket.operator_states)
+        for states in partitions:
+            self._require_all(states, ticket)
+        declared = self._described(partitions, key_schema, {"keyed": self.uid, **placement})
+        described, kept = dict(declared), {self._name(each): each for each in self._kept()}
+        for state in chain.from_iterable(partitions):
+            if state.name in described:
+                check_change(state, described[state.name], kept.get(state.name))
+        return declared
+
+    def _described(
+        self, partitions: Sequence[Sequence[State]], key_schema: Mapping[str, str], encoder: Mapping[str, Any]
+    ) -> list[tuple[str, Descriptor]]:
+        own, *others = ({state.name: state.descriptor for state in states} for states in partitions)
+        declared = []
+        for each in self._kept():
+            name = self._name(each)
+            same = [state for states in partitions for state in states if state.name == name]
+            known = known_as(own.get(name), [states[name] for states in others if name in states])
+            values = {
+                what: asdict(evolved(schemas_of(known, what, f"state {name!r}"), kind.schema))
+                for what, kind in each.types.items()
+            }
+            kind = {**encoder, "kind": kind_of(each.state).__name__}
+            timers = each.state if isinstance(each.state, Timers) else None
+            if timers is not None:
+                kind["clock"] = timers.clock
+            ordered = timers is not None
+            descriptor = Descriptor(
+                ordered=ordered,
+                key_schema=key_schema,
+                value_schema=values,
+                key_encoder=kind,
+                ttl=_ttl_of(each.state, same),
+                aliases=former_names(known, each.state.aliases) or UNSET,
+            )
+            declared.append((name, descriptor))
+            if each.state.ttl is not None or index_name(name) in own:  # which rows have stamps of earlier programs
+                index = Descriptor(
+                    ordered=True, internal=True, key_schema=key_schema, key_encoder={**encoder, "kind": "expiry"}
+                )
+                declared.append((index_name(name), index))
+        return declared
+
+    def require_no_event_time(self) -> None:
+        """Raise InvalidInputError if a state lives by event time, of a frame that has no watermark."""
+        require_no_event_time(self.states, lambda each: f"State {self._name(each)!r}")
+
+    def bound(self, holder: Holder, session: WorkerSession) -> tuple[Holder, list[Kept]]:
+        """A copy of ``holder`` whose states are those of the session's task; and these."""
+        holder = copy.copy(holder)
+        bound = []
+        for each in self.states:
+            if isinstance(each.state, Counter):
+                metric = metric_name(self.uid, each.state)
+                vars(holder)[each.attribute] = BoundCounter(each.state.name, metric, session.counts)
+        for each in self._kept():
+            kinds = {what: kind.arrow for what, kind in each.types.items()}
+            name = self._name(each)
+            index = session.numbers.get(index_name(name))
+            state = bind(Binding(each.state, kinds, session.numbers[name], index, session))
+            if isinstance(holder, VectorProcessor):
+                refuse_one_key_calls(state, self.uid)
+            elif isinstance(holder, KeyedProcessor):
+                refuse_many_key_calls(state, self.uid)
+            vars(holder)[each.attribute] = state  # assignment is refused, of what is frozen as well
+            bound.append(state)
+        return holder, bound
+
+    def _require_all(self, states: Iterable[State], ticket: Ticket) -> None:
+        """Raise InvalidInputError if a partition has state of keyed operators that this one does not declare.
+
+        So nothing is left behind by accident when the program has changed: a new name begins with no state.
+        """
+        names = {self._name(each) for each in self._kept()}
+        known = names | {index_name(name) for name in names}
+        left = [state.name for state in states if is_keyed(state) and state.name not in known]
+        if left and not (self.allow_non_restored_state or ticket.allow_non_restored_state):
+            raise InvalidInputError(
+                f"Keyed operator {self.uid!r} declares {sorted(names)}, and the checkpoint has state {sorted(left)}.",
+                hint="Declare them, restore a savepoint with uid_map if the uid has changed, or set "
+                f"{PREFIX}allowNonRestoredState to true to leave that state alone.",
+            )
+
+    def _kept(self) -> list[ProcessorState]:
+        """What has rows in the store: all but counters."""
+        return [each for each in self.states if not isinstance(each.state, Counter)]
+
+    def _name(self, declared: ProcessorState) -> str:
+        return f"{self.uid}/{declared.state.name}"
+
+
+def _ttl_of(declared: Declared, stored: Iterable[State]) -> TimeToLive | msgspec.UnsetType:
+    """What the descriptor says of the life of a state's rows: also that it had one, if no program gives it one now.
+
+    ``stored``: the state in all partitions, this one first. One without rows may not know of another clock since.
+    """
+    if declared.ttl is not None:
+        return declared.ttl.stored()
+    known = next((each.descriptor.ttl for each in sorted(stored, key=lambda each: each.rows == 0)), UNSET)
+    return UNSET if known is UNSET else known.ended()

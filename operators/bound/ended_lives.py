@@ -1,0 +1,130 @@
+"""Rows of a state that had a time to live and has none now: their values stay, their stamps are dropped.
+
+A stamp is not looked at any more, and is gone when its row is written. The index of the rows by their expiry says
+which rows have one: so every batch of a partition takes a bounded number of rows from it, oldest first, writes them
+without their stamps, and removes them from the index until that is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pyspark_ckpt.operators.declarations.ttl import Life, Stamps, Ttl
+from pyspark_ckpt.operators.rows.entry_rows import Entries
+from pyspark_ckpt.operators.rows.expiry import MOST_BEGUN_BYTES, TimedEntryRows, TimedKeyRows
+from pyspark_ckpt.operators.rows.list_columns import SEQUENCE, IndexRows, counted_on, entries_of
+from pyspark_ckpt.operators.rows.list_rows import ListRows, TimedListRows
+from pyspark_ckpt.operators.rows.ordered_rows import INSTANT, rows_of
+from pyspark_ckpt.operators.types.suffixes import different
+from pyspark_ckpt.state_store.columns.cells import Cells
+from pyspark_ckpt.state_store.columns.packed import Packed, side_by_side
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pyspark_ckpt.operators.declarations.ttl import Bools
+    from pyspark_ckpt.operators.rows.expiry import ExpiryIndex
+
+_ALL = b"\xff" * (INSTANT.size + 1)
+"""Behind every row of an index."""
+
+
+class EndedLife(Life):
+    """Of rows that live for ever, though some have a stamp of earlier programs."""
+
+    def __init__(self) -> None:
+        """Nothing expires, whatever the time."""
+        super().__init__(Ttl(timedelta(milliseconds=1), show_expired=True), 0)
+
+    def stamped(self, value: bytes) -> bytes:
+        """The value: rows are written without a stamp."""
+        return value
+
+    def stamped_cells(self, cells: Cells) -> Cells:
+        """``stamped`` of many values."""
+        return cells
+
+    def all_stamped(self, values: Packed) -> Packed:
+        """``stamped`` of many values."""
+        return values
+
+
+class EndedKeyRows(TimedKeyRows):
+    """KeyRows that had a time to live."""
+
+    def sweep(self, most: int) -> int:
+        """Drop up to ``most`` stamps. Nothing is freed."""
+        for keys in _portions(self._index, most):
+            suffixes, _ = different(rows_of(keys))
+            are_stamped, values = _without_stamps(self._life, self._rows.get_cells(suffixes))
+            self._rows.put_cells(suffixes.at(np.flatnonzero(are_stamped)), values)
+            self._index.remove_all(keys)
+            if _are_many(values):
+                break
+        return 0
+
+
+class EndedEntryRows(TimedEntryRows):
+    """EntryRows that had a time to live."""
+
+    def sweep(self, most: int, ends_of_keys: Callable[[Packed], NDArray[np.int64]]) -> int:
+        """Drop up to ``most`` stamps. Nothing is freed."""
+        for keys in _portions(self._index, most):
+            rows = different(rows_of(keys))[0].packed
+            at = Entries(rows, ends_of_keys(rows))
+            are_stamped, values = _without_stamps(self._life, self._rows.get_cells(at))
+            self._rows.put_run(at.taken(are_stamped), values, 0)
+            self._index.remove_all(keys)
+            if _are_many(values):
+                break
+        return 0
+
+
+class EndedListRows(TimedListRows):
+    """ListRows that had a time to live."""
+
+    _added = ListRows._added  # noqa: SLF001 - elements are added as to any list: without stamps and spans
+    _all_added = ListRows._all_added  # noqa: SLF001
+
+    def sweep(self, most: int) -> int:
+        """Drop the stamps of up to ``most`` elements, or of one span. Nothing is freed."""
+        for portion in self._index.portions(_ALL):
+            found = IndexRows.of(portion)
+            sizes = found.columns["size"].astype(np.int64)
+            found = found.taken(np.cumsum(sizes) - sizes < most)
+            sizes = sizes[: len(found)]
+            suffixes = found.suffixes.taken(np.repeat(np.arange(len(found)), sizes))
+            numbers = counted_on(found.columns["first"], sizes)
+            rows = different(side_by_side(suffixes, entries_of(numbers)))[0].packed
+            at = Entries(rows, rows.size - SEQUENCE.size)
+            are_stamped, values = _without_stamps(self._life, self._elements.get_cells(at))
+            self._elements.put_run(at.taken(are_stamped), values, 0)
+            self._index.remove_all(found.keys)
+            most -= int(sizes.sum())
+            if most <= 0 or _are_many(values):
+                break
+        return 0
+
+
+def _portions(index: ExpiryIndex, most: int) -> Iterator[Packed]:
+    """Up to ``most`` rows of an index, oldest first, in portions that are not empty."""
+    for rows in index.portions(_ALL):
+        yield Packed.of([key for key, _ in rows[:most]])
+        most -= len(rows)
+        if most <= 0:
+            break
+
+
+def _without_stamps(life: Life, stored: Cells) -> tuple[Bools, Cells]:
+    """Which rows have a stamp, and what these are without it."""
+    are_stamped = Stamps.of(stored).there
+    return are_stamped, life.seen(stored).taken(are_stamped)
+
+
+def _are_many(values: Cells) -> bool:
+    """Whether these take much memory: a sweep ends with them."""
+    return int(values.values.size.sum()) >= MOST_BEGUN_BYTES

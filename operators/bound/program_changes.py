@@ -1,0 +1,179 @@
+"""What a program may change of the states that a checkpoint has. All else is refused by name, in whichever partition.
+
+Of what the partitions say of one state, each may have seen some of the programs that there were, for Spark calls a
+program only for partitions that have rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TypeAlias
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from pyspark_ckpt.operators.declarations.operator import ProcessorState
+from pyspark_ckpt.operators.types.evolution import adaptation, schemas_of
+from pyspark_ckpt.operators.types.field_names import ANOTHER_NAME, require_exact
+from pyspark_ckpt.operators.types.type_names import arrow_type_named, spark_name
+from pyspark_ckpt.operators.types.value_types import ValueType, arrow_type
+from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
+from pyspark_ckpt.state_store.format.meta import Descriptor, State, TimeToLive, has_keys_of
+from pyspark_ckpt.state_store.redistribution.merged_states import longer_history
+
+KEY = "key"
+"""Of a map: its values may change their type, its keys may not."""
+
+
+def known_as(own: Descriptor | None, others: Iterable[Descriptor]) -> Descriptor | None:
+    """What is known of a state in all partitions together: every type that it had, and all former names of fields.
+
+    So types get the same numbers in all of them. What has parted from ``own`` is not taken up.
+    """
+    found = own
+    for other in others:
+        if found is None:
+            found = other
+            continue
+        longer = longer_history(found.value_schema, other.value_schema)
+        if longer is not None:
+            aliases = {**(other.aliases or {}), **(found.aliases or {})}
+            found = replace(found, value_schema=longer, aliases=aliases or UNSET)
+    return found
+
+
+def check_change(stored: State, declared: Descriptor, state: ProcessorState | None) -> None:
+    """Raise InvalidInputError unless the rows of a ``stored`` state can be read as what is ``declared`` now.
+
+    ``state``: the declaration; None for an index of expiry. Everything that a descriptor says is compared.
+    """
+    for check in _CHECKS.values():
+        check(stored, declared, state)
+
+
+def _check_keys(stored: State, declared: Descriptor, _state: ProcessorState | None) -> None:
+    before = stored.descriptor
+    if not has_keys_of(before, declared):
+        again = "Key by the same columns again, in the same order."
+        raise InvalidInputError(
+            f"State {stored.name!r} is stored by key ({_columns(before)}), and the program has the key "
+            f"({_columns(declared)}).",
+            hint=again if "partition" in declared.encoder else f"{again} {ANOTHER_NAME}",
+        )
+
+
+def _columns(descriptor: Descriptor) -> str:
+    stored = descriptor.key_schema if isinstance(descriptor.key_schema, dict) else {}
+    return ", ".join(f"{name} {spark_name(arrow_type_named(kind))}" for name, kind in stored.items())
+
+
+_ENCODER_WORDS: Mapping[str, str] = {"kind": "as {}", "clock": "with clock={!r}"}
+"""How messages name what an encoder says; anything else by its name."""
+
+
+def _check_encoder(stored: State, declared: Descriptor, _state: ProcessorState | None) -> None:
+    before, now = stored.descriptor.encoder, declared.encoder
+    groups, declared_groups = before.get("max_parallelism"), now.get("max_parallelism")
+    if groups != declared_groups:
+        raise InvalidInputError(
+            f"State {stored.name!r} is stored with max_parallelism {groups}, and the program has {declared_groups}.",
+            hint=f"Say max_parallelism={groups} again: it is fixed with the first batch of a checkpoint.",
+        )
+    for what in sorted({*before, *now}, key=lambda each: (each != "kind", each)):
+        words = _ENCODER_WORDS.get(what, f"with {what} {{!r}}")
+        if before.get(what) != now.get(what):
+            old, new = words.format(before.get(what)), words.format(now.get(what))
+            raise InvalidInputError(
+                f"State {stored.name!r} is stored {old}, and the program declares it {new}.", hint=ANOTHER_NAME
+            )
+
+
+def _check_values(stored: State, declared: Descriptor, state: ProcessorState | None) -> None:
+    types: Mapping[str, ValueType] = {} if state is None else state.types
+    before = stored.descriptor.value_schema or {}
+    if not isinstance(before, dict) or set(before) - set(types):
+        raise InvalidInputError(
+            f"State {stored.name!r} is stored with the types {str(before)[:200]}, and the program declares "
+            f"{sorted(types)}.",
+            hint=ANOTHER_NAME,
+        )
+    for what, kind in types.items():
+        _check_types(stored, what, kind, declared)
+
+
+def _check_life(stored: State, declared: Descriptor, _state: ProcessorState | None) -> None:
+    """Rows say when they were written by a clock. A state without rows may get another one."""
+    before, now = stored.descriptor.ttl, declared.ttl
+    if before is UNSET or now is UNSET or not stored.rows:
+        return
+    for what, may_change in _LIFE_MAY_CHANGE.items():
+        old, new = getattr(before, what), getattr(now, what)
+        if old != new and not may_change:
+            raise InvalidInputError(
+                f"State {stored.name!r} has rows with a time to live by {what}={old!r}, and the program declares "
+                f"{what}={new!r}: by that they would have expired, or live too long.",
+                hint=f"Declare its ttl with {what}={old!r} again. {ANOTHER_NAME}",
+            )
+
+
+def _check_layout(what: str, stored: State, declared: Descriptor, _state: ProcessorState | None) -> None:
+    old, new = getattr(stored.descriptor, what), getattr(declared, what)
+    if old != new:
+        raise InvalidInputError(
+            f"State {stored.name!r} is stored with {what}={old}, and the program declares {what}={new}.",
+            hint=ANOTHER_NAME,
+        )
+
+
+def _may_change(_stored: State, _declared: Descriptor, _state: ProcessorState | None) -> None:
+    """Rows are read by what the program says now."""
+
+
+def _check_types(stored: State, what: str, kind: ValueType, declared: Descriptor) -> None:
+    """Every type that values were ever written by must be readable."""
+    aliases: Mapping[str, str] = declared.aliases or {}
+    known = schemas_of(stored.descriptor, what, f"state {stored.name!r}")
+    for schema in [] if known is None else known.schemas:
+        if schema == kind.schema:
+            continue
+        old = arrow_type(schema)
+        changed = (
+            f"The {what} of state {stored.name!r} is stored as {spark_name(old)}, "
+            f"and the program declares {spark_name(kind.arrow)}"
+        )
+        if what == KEY:
+            raise InvalidInputError(f"{changed}.", hint=f"The keys of a map keep their type. {ANOTHER_NAME}")
+        try:
+            adaptation(old, kind.arrow, aliases)
+            require_exact(old, kind.arrow, aliases)
+        except InvalidInputError as problem:
+            raise InvalidInputError(f"{changed}: {problem.message}", hint=problem.hint) from problem
+
+
+Check: TypeAlias = Callable[[State, Descriptor, "ProcessorState | None"], None]
+
+_CHECKS: Mapping[str, Check] = {
+    "key_schema": _check_keys,
+    "key_encoder": _check_encoder,
+    "value_schema": _check_values,
+    "ttl": _check_life,
+    "ordered": partial(_check_layout, "ordered"),
+    "multiple_values": partial(_check_layout, "multiple_values"),
+    "internal": partial(_check_layout, "internal"),
+    "aliases": _may_change,
+}
+"""What is compared of each field of a descriptor."""
+_LIFE_MAY_CHANGE: Mapping[str, bool] = {"duration_ms": True, "refresh": True, "clock": False}
+"""Of each field of a time to live whether it may change while rows have stamps, which stay as they are."""
+
+
+def require_all(checked: Iterable[str], kind: type[msgspec.Struct]) -> None:
+    """Raise InternalError unless every field of a stored ``kind`` is among those that are compared."""
+    if left := set(kind.__struct_fields__) ^ set(checked):
+        raise InternalError(f"Nothing says whether a program may change {sorted(left)} of a {kind.__name__}.")
+
+
+require_all(_CHECKS, Descriptor)
+require_all(_LIFE_MAY_CHANGE, TimeToLive)

@@ -1,0 +1,285 @@
+"""Bound states that keep one row for each key: values, and what values are reduced or aggregated to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_ckpt.operators.bound.base import Binding, Bound
+from pyspark_ckpt.operators.declarations.states import AggregatingState, ReducingState, ValueState
+from pyspark_ckpt.operators.rows.state_rows import Written
+from pyspark_ckpt.operators.types.columns import python_values
+from pyspark_ckpt.operators.types.conversions import EXACT, WRONG_VALUE
+from pyspark_ckpt.operators.types.exact_columns import exact_column
+from pyspark_ckpt.operators.types.spark_order import (
+    by_stored_order,
+    floats_of_numbers,
+    greatest_float,
+    in_order_as_numbers,
+    least_float,
+)
+from pyspark_ckpt.operators.types.value_types import normaliser
+from pyspark_ckpt.state_store.columns.cells import Cells
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pyspark_ckpt.operators.types.keys import Keys
+
+
+def _sum(kept: Any, value: Any) -> Any:
+    return EXACT.add(kept, value) if isinstance(kept, Decimal) else kept + value
+
+
+_REDUCED: Mapping[str, Callable[[Any, Any], Any]] = {"sum": _sum, "min": min, "max": max}
+_FLOATS_REDUCED: Mapping[str, Callable[[Any, Any], Any]] = {"sum": _sum, "min": least_float, "max": greatest_float}
+_COMBINED: Mapping[str, Callable[[Any, Any], Any]] = {
+    "sum": pc.add_checked,
+    "min": pc.min_element_wise,
+    "max": pc.max_element_wise,
+}
+_INTEGERS_END = 1 << 63
+
+
+def _may_overflow(column: pa.Array) -> bool:
+    """Whether Arrow's sum of some of these may wrap, which it does not say. Its sum of decimals has no room to add."""
+    if pa.types.is_decimal(column.type):
+        return True
+    if not pa.types.is_integer(column.type):
+        return False
+    bounds = [each for each in pc.min_max(column).as_py().values() if each is not None]
+    return max(map(abs, bounds), default=0) * len(column) >= _INTEGERS_END
+
+
+def _type_of_columns(kind: pa.DataType, how: str) -> pa.DataType | None:
+    """The type as which Arrow reduces whole columns, dates and instants as numbers; None if it has no way to."""
+    if pa.types.is_temporal(kind):
+        numbers = pa.int32() if kind.bit_width == pa.int32().bit_width else pa.int64()
+        return numbers if how != "sum" or pa.types.is_duration(kind) else None
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    is_compared = how != "sum" and (pa.types.is_string(kind) or pa.types.is_binary(kind))
+    return kind if is_number or is_compared else None
+
+
+class OneRow(Bound):
+    """A state that keeps one row for each key."""
+
+    def __init__(self, binding: Binding) -> None:
+        """See Bound."""
+        super().__init__(binding)
+        self._rows = self._key_rows()
+
+    def flush(self, end: bytes | None) -> Written:
+        """See Bound."""
+        return self._rows.flush(end)
+
+    @property
+    def change(self) -> int:
+        """See Bound."""
+        return self._rows.change
+
+    def sweep(self, most: int) -> int:
+        """See Bound."""
+        return self._rows.sweep(most)
+
+    def clear(self) -> None:
+        """Remove the row of the current key."""
+        self._rows.put(self._at.suffix, None)
+
+    def exists(self) -> bool:
+        """Whether the current key has a row."""
+        return self._rows.get(self._at.suffix) is not None
+
+    def clear_keys(self, keys: Keys) -> None:
+        """See State."""
+        self._rows.put_cells(keys.suffixes, Cells.absent(len(keys)))
+
+    def exists_keys(self, keys: Keys) -> pa.BooleanArray:
+        """See State."""
+        return pa.array(self._rows.get_cells(keys.suffixes).there)
+
+    @contextmanager
+    def _for_a_function(self) -> Iterator[None]:
+        """Say of values that Python does not have why they must be some."""
+        try:
+            yield
+        except InvalidInputError as problem:
+            raise InvalidInputError(
+                f"State {self.name!r} calls a function for each value. {problem.message}",
+                hint="Give the state a type that Python has all values of, such as a number.",
+            ) from problem
+
+    def _load(self) -> Any:
+        stored = self._rows.get(self._at.suffix)
+        return None if stored is None else self._codec.decode(stored)
+
+    def _save(self, value: Any) -> None:
+        self._rows.put(self._at.suffix, None if value is None else self._stored(value))
+
+    def _add_each(self, keys: Keys, index: NDArray[Any], values: Sequence[Any], add: Callable[[Any, Any], Any]) -> None:
+        """Add values one after the other to what their keys keep; each key is read and written once."""
+        if len(values) != len(index):
+            raise InvalidInputError(f"State {self.name!r}: {len(values)} values are given for {len(index)} rows.")
+        positions, places = np.unique(index, return_inverse=True)
+        suffixes = keys.suffixes.at(positions)
+        rows = self._rows.get_cells(suffixes).strings()
+        with self._for_a_function():
+            kept = [None if row is None else self._codec.decode(row) for row in rows]
+        is_nested = pa.types.is_nested(self._kinds[self._what])
+        for place, value in zip(places.tolist(), values, strict=True):
+            new = add(kept[place], value)
+            # What is kept has the form that is read, whatever the user's function gave.
+            kept[place] = self._codec.decode(self._stored(new)) if is_nested and new is not None else new
+        self._rows.put_cells(suffixes, Cells.of([None if each is None else self._stored(each) for each in kept]))
+
+
+class BoundValue(OneRow, ValueState):
+    """See ValueState."""
+
+    def __init__(self, binding: Binding) -> None:
+        """See Bound."""
+        super().__init__(binding)
+        default = binding.state.default  # type: ignore[attr-defined]  # it is a ValueState
+        self._default = None if default is None else self._stored(default)
+
+    def value(self) -> Any:
+        """See ValueState."""
+        stored = self._rows.get(self._at.suffix)
+        if stored is None:
+            stored = self._default
+        return None if stored is None else self._codec.decode(stored)
+
+    def update(self, value: Any) -> None:
+        """See ValueState."""
+        self._save(value)
+
+    def get(self, keys: Keys) -> pa.Array:
+        """See ValueState."""
+        return self._codec.decode_cells(self._rows.get_cells(keys.suffixes))
+
+    def put(self, keys: Keys, values: pa.Array) -> None:
+        """See ValueState."""
+        self._rows.put_cells(keys.suffixes, self._codec.encode_cells(self._column("value", values, len(keys))))
+
+
+class BoundReducing(OneRow, ReducingState):
+    """See ReducingState."""
+
+    def __init__(self, binding: Binding) -> None:
+        """See Bound."""
+        super().__init__(binding)
+        how: Any = binding.state.reduce  # type: ignore[attr-defined]  # it is a ReducingState
+        kind = self._kinds["value"]
+        column_kind = None if callable(how) else _type_of_columns(kind, how)
+        self._by_column = None if column_kind is None else (how, column_kind, _COMBINED[how])
+        self._reduce: Callable[[Any, Any], Any] = how if callable(how) else self._reduction(how, kind)
+        self._taken: Callable[[Any], Any] | None = None if callable(how) else normaliser(kind)
+
+    def get(self) -> Any:
+        """See ReducingState."""
+        return self._load()
+
+    def add(self, value: Any) -> None:
+        """See ReducingState."""
+        if value is not None:
+            kept = self._load()
+            self._save(value if kept is None else self._reduce(kept, self._as_kept(value)))
+
+    def get_values(self, keys: Keys) -> pa.Array:
+        """See ReducingState."""
+        return self._codec.decode_cells(self._rows.get_cells(keys.suffixes))
+
+    def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
+        """See ReducingState."""
+        column = self._column("value", values, len(index))
+        how, kind, combined = self._by_column or ("", column.type, None)
+        is_float = pa.types.is_floating(column.type) and how in {"min", "max"}
+        numbers = in_order_as_numbers(column) if is_float else column.view(kind)
+        if combined is None or (how == "sum" and _may_overflow(numbers)):
+            with self._for_a_function():
+                added = python_values(column)
+            self._add_each(keys, index, added, self._reduced)
+            return
+        grouped = pa.table({"key": index, "value": numbers}).group_by("key").aggregate([("value", how)])
+        grouped = grouped.filter(pc.is_valid(grouped.column(f"value_{how}"))).sort_by("key")
+        suffixes = keys.suffixes.at(grouped.column("key").to_numpy())
+        given = grouped.column(f"value_{how}").combine_chunks()
+        old = self._codec.decode_cells(self._rows.get_cells(suffixes))
+        old = in_order_as_numbers(old) if is_float else old.view(kind)
+        try:
+            new = exact_column(pc.if_else(pc.is_valid(old), combined(old, given), given), numbers.type)
+        except (pa.ArrowException, ValueError) as problem:
+            raise InvalidInputError(
+                f"State {self.name!r}: the {how} of its values is not a value of type {column.type}: {problem}"
+            ) from problem
+        reduced = floats_of_numbers(new, column.type) if is_float else new.view(column.type)
+        self._rows.put_cells(suffixes, self._codec.encode_cells(reduced))
+
+    def _reduction(self, how: str, kind: pa.DataType) -> Callable[[Any, Any], Any]:
+        if how == "sum" or not pa.types.is_nested(kind):
+            return (_FLOATS_REDUCED if pa.types.is_floating(kind) else _REDUCED)[how]
+        try:
+            return by_stored_order(kind, how)
+        except InvalidInputError as problem:
+            raise InvalidInputError(
+                f"State {self.name!r} of operator {self._uid!r}: values of type {kind} have no order, and it keeps "
+                f"their {how}.",
+                hint="Reduce them by a function of your own.",
+            ) from problem
+
+    def _as_kept(self, value: Any) -> Any:
+        """A value as it comes back when it is kept. Raises InvalidInputError for what the type does not take."""
+        if self._taken is None:
+            return value
+        try:
+            return self._taken(value)
+        except WRONG_VALUE as problem:
+            raise self._mismatch("value", value, problem) from problem
+
+    def _reduced(self, kept: Any, value: Any) -> Any:
+        if value is None or kept is None:
+            return kept if value is None else value
+        return self._reduce(kept, value)
+
+
+class BoundAggregating(OneRow, AggregatingState):
+    """See AggregatingState."""
+
+    def __init__(self, binding: Binding) -> None:
+        """See Bound."""
+        super().__init__(binding)
+        state: Any = binding.state
+        self.create, self.accumulate, self.result = state.create, state.accumulate, state.result
+
+    def get(self) -> Any:
+        """See AggregatingState."""
+        kept = self._load()
+        return None if kept is None else self.result(kept)
+
+    def add(self, value: Any) -> None:
+        """See AggregatingState."""
+        self._save(self._accumulated(self._load(), value))
+
+    def get_results(self, keys: Keys) -> list[Any]:
+        """See AggregatingState."""
+        with self._for_a_function():
+            kept = python_values(self._codec.decode_cells(self._rows.get_cells(keys.suffixes)))
+        return [None if each is None else self.result(each) for each in kept]
+
+    def add_rows(self, keys: Keys, index: NDArray[Any], values: Sequence[Any] | pa.Array) -> None:
+        """See AggregatingState."""
+        if isinstance(values, pa.ChunkedArray):
+            values = values.combine_chunks()
+        with self._for_a_function():
+            given = python_values(values) if isinstance(values, pa.Array) else values
+        self._add_each(keys, index, given, self._accumulated)
+
+    def _accumulated(self, kept: Any, value: Any) -> Any:
+        return self.accumulate(self.create() if kept is None else kept, value)

@@ -1,0 +1,1 @@
+"""What a program declares: states, timers, counters, times to live, processors."""

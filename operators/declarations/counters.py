@@ -1,0 +1,48 @@
+"""Counters as a processor declares them: numbers of its own in the progress of its query."""
+
+from __future__ import annotations
+
+from collections import Counter as Counts
+
+from pyspark_ckpt.operators.declarations.states import Declared
+from pyspark_ckpt.operators.types.conversions import CONVERT, whole_number
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.json_objects import MAX_LONG
+
+
+class Counter(Declared):
+    """A metric ``<uid>/<name>`` among the operator's ``customMetrics``: what a batch has added, over all partitions.
+
+    Exact: what a task adds counts with its commit, so once however often the task is tried.
+    """
+
+    change_calls = ("add({})", "add({})")
+
+    def add(self, count: int = 1) -> None:  # noqa: ARG002 - a declaration: the bound counter does the work
+        """Count on: an integer, of Python or NumPy. Raises InvalidInputError."""
+        self._unbound()
+
+
+class BoundCounter(Counter):
+    """See Counter."""
+
+    def __init__(self, name: str, metric: str, counts: Counts[str]) -> None:
+        """Count under ``metric``."""
+        super().__init__(name)
+        self._metric = metric
+        self._counts = counts
+
+    def add(self, count: int = 1) -> None:
+        """See Counter."""
+        try:
+            counted = self._counts[self._metric] + whole_number(count)
+        except TypeError as problem:
+            raise InvalidInputError(f"Counter {self.name!r} counts integers: {problem}.", hint=CONVERT) from problem
+        if abs(counted) > MAX_LONG:
+            raise InvalidInputError(f"Counter {self.name!r} would be {counted}, and holds up to {MAX_LONG}.")
+        self._counts[self._metric] = counted
+
+
+def metric_name(uid: str, counter: Counter) -> str:
+    """What the counter of an operator is called in the query's progress."""
+    return f"{uid}/{counter.name}"

@@ -1,0 +1,75 @@
+"""A keyed operator as its query was planned: what goes from the driver to the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from pyspark_ckpt.operators.declarations.timers import Timers
+
+if TYPE_CHECKING:
+    from pyspark_ckpt.operators.declarations.states import Declared
+    from pyspark_ckpt.operators.declarations.ttl import Clock
+    from pyspark_ckpt.operators.types.value_types import ValueType
+
+HASH = "__ckpt_hash"
+ROUTE = "__ckpt_route"
+ROW = "__ckpt_row"
+TIME = "__ckpt_time"
+BATCH = "batch"
+
+
+@dataclass(frozen=True)
+class ProcessorState:
+    """What a processor declares: in which attribute, and what its types are."""
+
+    attribute: str
+    state: Declared
+    types: Mapping[str, ValueType]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A keyed operator as its query was planned."""
+
+    uid: str
+    by: tuple[str, ...]
+    input: pa.Schema
+    output: pa.Schema
+    states: tuple[ProcessorState, ...]
+    partitions: int
+    max_parallelism: int
+    local_dir: str
+    has_watermark: bool
+    memory_bytes: int
+    order_by: tuple[str, ...]
+    keeps_late_rows: bool = False
+    allow_non_restored_state: bool = False
+
+    @property
+    def clocks(self) -> set[Clock]:
+        """The clocks of its timers."""
+        return {each.state.clock for each in self.states if isinstance(each.state, Timers)}
+
+    @property
+    def time_out_clock(self) -> Clock | None:
+        """The clock of Spark's time-outs, of which an operator has one: processing time lets timers of both fire."""
+        return "processing" if "processing" in self.clocks else next(iter(self.clocks), None)
+
+    @property
+    def rows(self) -> pa.Schema:
+        """What a row has behind the shuffle: the columns of the input, and its hash."""
+        return self.input.append(pa.field(HASH, pa.int32()))
+
+    @property
+    def key_fields(self) -> list[pa.Field]:
+        """The key columns."""
+        return [self.input.field(name) for name in self.by]
+
+    @property
+    def key_types(self) -> list[pa.DataType]:
+        """The types of the key columns."""
+        return [field.type for field in self.key_fields]

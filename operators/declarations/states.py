@@ -1,0 +1,380 @@
+"""Keyed state as a processor declares it: as attributes of its class.
+
+Each is found again by its name and the operator's uid, so neither may change while the state lives. Within
+``process`` a state is that of the current key; the forms that take ``keys`` work on many keys at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
+
+from pyspark_ckpt.operators.declarations.ttl import Ttl
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from pyspark_ckpt.operators.types.keys import Keys
+    from pyspark_ckpt.operators.types.value_types import TypeLike
+
+TtlLike: TypeAlias = "str | timedelta | Ttl | None"
+Reduction: TypeAlias = Literal["sum", "min", "max"]
+
+INDEX_SUFFIX = "#expiry"
+"""What the index by expiry of a state is called, behind the state's name."""
+REDUCTIONS: tuple[Reduction, ...] = ("sum", "min", "max")
+
+
+class Declared:
+    """Something that a processor's class declares under a name. ``types``: by the word that errors use for each."""
+
+    change_calls = ("", "")
+    """What changes it, for errors: of the current key, and of many keys."""
+
+    def __init__(
+        self,
+        name: str,
+        types: Mapping[str, TypeLike] | None = None,
+        ttl: TtlLike = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        """``aliases``: for a field that has another name than in stored values its old one, and for that its older one.
+
+        Raises InvalidInputError for an empty name, one of an index, or a time to live that is none.
+        """
+        if not name or not isinstance(name, str):
+            raise InvalidInputError(f"A {type(self).__name__} has the name {name!r}: give it one that stays the same.")
+        if name.endswith(INDEX_SUFFIX):
+            raise InvalidInputError(
+                f"{type(self).__name__} {name!r}: a name that ends in {INDEX_SUFFIX!r} is that of the index of a state "
+                "with a time to live.",
+                hint="Give it another name.",
+            )
+        self.name = name
+        self.types = dict(types or {})
+        self.aliases = dict(aliases or {})
+        self.ttl = ttl if ttl is None or isinstance(ttl, Ttl) else Ttl(ttl)
+
+    def __set__(self, holder: object, value: object) -> None:
+        """Raise InvalidInputError: ``self.n = 5`` would put 5 in place of the state, and keep nothing.
+
+        A dataclass may set a field to its default, the declaration itself. There is no ``__get__``: what is bound is
+        in the object's own attributes, where Python looks before it takes the declaration.
+        """
+        if value is not self:
+            shown = repr(value)[:200]
+            raise self._refused_change(holder, f"is given the value {shown} by an assignment", shown)
+
+    def __delete__(self, holder: object) -> None:
+        """Raise InvalidInputError: the attribute is the state."""
+        raise self._refused_change(holder, "is deleted as an attribute", "value")
+
+    def _refused_change(self, holder: object, what: str, value: str) -> InvalidInputError:
+        attributes = [name for kind in type(holder).__mro__ for name, each in vars(kind).items() if each is self]
+        own = f"self.{attributes[0]}" if attributes else "it"
+        call = self.change_calls[hasattr(holder, "process_batch")].format(value)
+        return InvalidInputError(
+            f"{type(self).__name__} {self.name!r} of {type(holder).__name__} {what}.",
+            hint=f"Call {own}.{call}. A state is declared once, as an attribute of the class.",
+        )
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Raises InvalidInputError for ``self.n.value = 5``, which would put 5 in place of the method."""
+        if callable(getattr(type(self), name, None)):
+            raise InvalidInputError(
+                f"State {self.name!r}: its method {name}() is given the value {repr(value)[:200]} by an assignment.",
+                hint=f"Call {' or '.join(self.change_calls).format('value')}.",
+            )
+        super().__setattr__(name, value)
+
+    def __bool__(self) -> bool:
+        """Raise InvalidInputError: ``if self.n:`` would be true for every key, whatever the state holds."""
+        raise InvalidInputError(
+            f"State {self.name!r} is used as a truth value, which says nothing of what it holds.",
+            hint="Call one of its methods, such as exists() or value() of a ValueState, exists() of a ListState, "
+            "is_empty() of a MapState.",
+        )
+
+    def __eq__(self, other: object) -> bool:
+        """Raise InvalidInputError: ``if self.n == 0:`` would be false for every key, whatever the state holds."""
+        if isinstance(other, Declared):
+            return self is other
+        raise InvalidInputError(
+            f"State {self.name!r} is compared with {repr(other)[:200]}, which says nothing of what it holds.",
+            hint="Call one of its methods, such as value() or get(), and compare what it returns.",
+        )
+
+    __hash__ = object.__hash__
+
+    def _unbound(self) -> NoReturn:
+        raise LifecycleError(
+            f"{type(self).__name__} {self.name!r} is used outside of a processor that a query runs.",
+            hint="Declare it as an attribute of the processor's class, and use it as an attribute of self.",
+        )
+
+
+class State(Declared):
+    """A named state."""
+
+    def clear(self) -> None:
+        """Remove all that the current key has."""
+        self._unbound()
+
+    def clear_keys(self, keys: Keys) -> None:
+        """Remove all that ``keys`` have; lists and maps of any size take no memory for it."""
+        self._unbound()
+
+    def exists_keys(self, keys: Keys) -> pa.BooleanArray:
+        """Whether each of ``keys`` has a value, an element or an entry, in their order."""
+        self._unbound()
+
+
+class ValueState(State):
+    """One value for each key; absent at first, and again when it is cleared or set to None."""
+
+    change_calls = ("update({})", "put(keys, values)")
+
+    def __init__(
+        self,
+        name: str,
+        type: TypeLike,  # noqa: A002
+        *,
+        default: Any = None,
+        ttl: TtlLike = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        """``type``: Spark DDL or a Python type. ``default`` is what ``value`` returns while there is none."""
+        super().__init__(name, {"value": type}, ttl, aliases)
+        self.default = default
+
+    def value(self) -> Any:
+        """The value of the current key, or the default."""
+        self._unbound()
+
+    def exists(self) -> bool:
+        """Whether the current key has a value."""
+        self._unbound()
+
+    def update(self, value: Any) -> None:
+        """Set the value of the current key; None clears. Raises InvalidInputError for a value of another type."""
+        self._unbound()
+
+    def get(self, keys: Keys) -> pa.Array:
+        """The values of ``keys``, in their order, null where absent."""
+        self._unbound()
+
+    def put(self, keys: Keys, values: pa.Array) -> None:
+        """Set the values of all ``keys``, in their order; null clears. Raises InvalidInputError for another type."""
+        self._unbound()
+
+
+class ListState(State):
+    """Any number of elements for each key, in the order in which they were added; larger than memory if need be."""
+
+    change_calls = ("update({})", "put_lists(keys, lists)")
+
+    def __init__(
+        self,
+        name: str,
+        type: TypeLike,  # noqa: A002
+        *,
+        ttl: TtlLike = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        """``type``: of an element, Spark DDL or a Python type. Each element has a life of its own."""
+        super().__init__(name, {"element": type}, ttl, aliases)
+
+    def get(self) -> Iterator[Any]:
+        """The elements of the current key, lazily: those that are there now, whatever is written meanwhile."""
+        self._unbound()
+
+    def exists(self) -> bool:
+        """Whether the current key has an element."""
+        self._unbound()
+
+    def add(self, value: Any) -> None:
+        """Append an element for the current key; reads no other. Raises InvalidInputError."""
+        self._unbound()
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Append elements for the current key. Raises InvalidInputError."""
+        self._unbound()
+
+    def update(self, values: Iterable[Any]) -> None:
+        """Replace all elements of the current key. Raises InvalidInputError."""
+        self._unbound()
+
+    def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
+        """Append ``values[i]`` for the key at ``keys[index[i]]``, for all i in order. Raises InvalidInputError."""
+        self._unbound()
+
+    def get_lists(self, keys: Keys) -> pa.ListArray:
+        """All elements of ``keys``, a list for each, empty where there are none."""
+        self._unbound()
+
+    def put_lists(self, keys: Keys, lists: pa.ListArray) -> None:
+        """Replace all elements of ``keys``, a list for each; null is as empty. Raises InvalidInputError."""
+        self._unbound()
+
+
+class MapState(State):
+    """A map for each key, kept in the order of its own keys; larger than memory if need be."""
+
+    change_calls = ("put(key, value)", "put_entries(keys, index, map_keys, values)")
+
+    def __init__(
+        self,
+        name: str,
+        key_type: TypeLike,
+        value_type: TypeLike,
+        *,
+        ttl: TtlLike = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        """Types of the map's keys and values: Spark DDL or Python types. Each entry has a life of its own."""
+        super().__init__(name, {"key": key_type, "value": value_type}, ttl, aliases)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of a key of the map, or the default."""
+        self._unbound()
+
+    def contains(self, key: Any) -> bool:
+        """Whether the map has the key."""
+        self._unbound()
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set one entry. Raises InvalidInputError for None and for values of another type."""
+        self._unbound()
+
+    def put_all(self, entries: Mapping[Any, Any]) -> None:
+        """Set entries: all of them, or none if one is refused. Raises InvalidInputError."""
+        self._unbound()
+
+    def remove(self, key: Any) -> None:
+        """Remove one entry; no error if there is none."""
+        self._unbound()
+
+    def items(self, begin: Any = None, end: Any = None) -> Iterator[tuple[Any, Any]]:
+        """Entries in key order, from key ``begin`` up to ``end`` (exclusive), if given.
+
+        Lazily: those that are there now, whatever is written meanwhile.
+        """
+        self._unbound()
+
+    def keys(self) -> Iterator[Any]:
+        """The map's keys, in order; lazily, as ``items``."""
+        self._unbound()
+
+    def values(self) -> Iterator[Any]:
+        """The map's values, in the order of their keys; lazily, as ``items``."""
+        self._unbound()
+
+    def is_empty(self) -> bool:
+        """Whether the map has no entry."""
+        self._unbound()
+
+    def get_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> pa.Array:
+        """For each i the value under ``map_keys[i]`` in the map of ``keys[index[i]]``, null where absent."""
+        self._unbound()
+
+    def contains_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> pa.BooleanArray:
+        """For each i whether the map of ``keys[index[i]]`` has ``map_keys[i]``."""
+        self._unbound()
+
+    def get_range(self, keys: Keys, begin: Any = None, end: Any = None) -> pa.MapArray:
+        """The entries of ``keys``, a map for each, in key order; from key ``begin`` up to ``end`` (exclusive).
+
+        A bound is one key of the maps for all ``keys``, or an Arrow array with one for each, null for none.
+        """
+        self._unbound()
+
+    def put_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array, values: pa.Array) -> None:
+        """Set ``map_keys[i]`` to ``values[i]`` in the map of ``keys[index[i]]``, in order; null removes the entry.
+
+        Raises InvalidInputError for a null in ``map_keys`` and for values of another type.
+        """
+        self._unbound()
+
+
+class ReducingState(State):
+    """One value for each key, which every added value is reduced into. None adds nothing."""
+
+    change_calls = ("add({})", "add_rows(keys, index, values)")
+
+    def __init__(
+        self,
+        name: str,
+        type: TypeLike,  # noqa: A002
+        reduce: Callable[[Any, Any], Any] | Reduction,
+        *,
+        ttl: TtlLike = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        """``reduce(kept, added)`` gives what is kept from then on; "sum", "min" and "max" reduce whole columns at once.
+
+        Raises InvalidInputError.
+        """
+        super().__init__(name, {"value": type}, ttl, aliases)
+        if not callable(reduce) and reduce not in REDUCTIONS:
+            raise InvalidInputError(
+                f"ReducingState {name!r}: it reduces by {reduce!r}, neither a function nor one of {REDUCTIONS}."
+            )
+        self.reduce = reduce
+
+    def get(self) -> Any:
+        """The reduced value of the current key, or None."""
+        self._unbound()
+
+    def add(self, value: Any) -> None:
+        """Reduce a value into that of the current key. Raises InvalidInputError."""
+        self._unbound()
+
+    def get_values(self, keys: Keys) -> pa.Array:
+        """The reduced values of ``keys``, in their order, null where nothing was added."""
+        self._unbound()
+
+    def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
+        """Reduce ``values[i]`` into that of ``keys[index[i]]``, for all i in order. Raises InvalidInputError."""
+        self._unbound()
+
+
+class AggregatingState(State):
+    """An accumulator for each key, to which values of another type are added, and which gives a result."""
+
+    change_calls = ("add({})", "add_rows(keys, index, values)")
+
+    def __init__(
+        self,
+        name: str,
+        accumulator_type: TypeLike,
+        *,
+        create: Callable[[], Any],
+        add: Callable[[Any, Any], Any],
+        result: Callable[[Any], Any],
+        ttl: TtlLike = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        """``create()`` makes an accumulator, ``add(kept, value)`` the next one, ``result(kept)`` what is got."""
+        super().__init__(name, {"accumulator": accumulator_type}, ttl, aliases)
+        self.create = create
+        self.accumulate = add
+        self.result = result
+
+    def get(self) -> Any:
+        """The result for the current key, or None if nothing was added."""
+        self._unbound()
+
+    def add(self, value: Any) -> None:
+        """Add a value to the accumulator of the current key. Raises InvalidInputError."""
+        self._unbound()
+
+    def get_results(self, keys: Keys) -> list[Any]:
+        """The results for ``keys``, in their order, None where nothing was added."""
+        self._unbound()
+
+    def add_rows(self, keys: Keys, index: NDArray[Any], values: Sequence[Any] | pa.Array) -> None:
+        """Add ``values[i]`` to the accumulator of ``keys[index[i]]``, for all i in order. Raises InvalidInputError."""
+        self._unbound()

@@ -1,0 +1,1 @@
+"""`with_states`: functions written for `applyInPandasWithState`, unchanged, on keyed state."""

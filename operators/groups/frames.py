@@ -1,0 +1,176 @@
+"""Rows as the pandas frames of applyInPandasWithState, and back, by PySpark's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
+from pyspark.sql.types import StructField, StructType
+
+from pyspark_ckpt.operators.groups.lazy_frames import Slices
+from pyspark_ckpt.operators.types.columns import validity
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """Spark's settings for its way from Arrow to pandas and back."""
+
+    time_zone: str
+    checks_casts: bool
+    columns_by_name: bool
+    prefers_integer_types: bool
+    coerces_integers_to_decimals: bool
+    rows_at_once: int
+
+    @classmethod
+    def of(cls, session: SparkSession) -> Conversion:
+        """The settings of a session."""
+
+        def is_on(name: str, default: str) -> bool:
+            return session.conf.get(name, default) == "true"
+
+        rows_at_once = int(str(session.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")))
+        return cls(
+            time_zone=str(session.conf.get("spark.sql.session.timeZone")),
+            checks_casts=is_on("spark.sql.execution.pandas.convertToArrowArraySafely", "false"),
+            columns_by_name=is_on("spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName", "true"),
+            prefers_integer_types=is_on("spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", "false"),
+            coerces_integers_to_decimals=is_on(
+                "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", "false"
+            ),
+            rows_at_once=rows_at_once if rows_at_once > 0 else 1 << 31,
+        )
+
+    def to_frame(self, rows: pa.Table | pa.RecordBatch) -> pd.DataFrame:
+        """Rows as a function of applyInPandasWithState gets them."""
+        columns = ArrowBatchTransformer.to_pandas(
+            rows,
+            timezone=self.time_zone,
+            struct_in_pandas="dict",
+            ndarray_as_list=False,
+            prefer_int_ext_dtype=self.prefers_integer_types,
+            df_for_struct=False,
+        )
+        return pd.concat(columns, axis=1)
+
+    def to_rows(self, frame: pd.DataFrame, output: StructType) -> pa.RecordBatch:
+        """What such a function returned as rows of the output."""
+        batch = PandasToArrowConversion.convert(
+            [frame],
+            StructType([StructField("_0", output)]),
+            timezone=self.time_zone,
+            safecheck=self.checks_casts,
+            arrow_cast=True,
+            assign_cols_by_name=self.columns_by_name,
+            int_to_decimal_coercion_enabled=self.coerces_integers_to_decimals,
+        )
+        return pa.RecordBatch.from_struct_array(batch.column(0))
+
+
+class Returned:
+    """Frames that a function has returned, to be put together.
+
+    Of those that follow each other with the same names and types, what is kept are the arrays that pandas has their
+    columns in: many frames of a row each take pandas long to put together, and Python long to look for what is garbage
+    among them.
+    """
+
+    def __init__(self) -> None:
+        self._frames: list[pd.DataFrame] = []
+        self._run: list[list[Any]] = []
+        self._first = pd.DataFrame()
+        self._said: tuple[list[Any], list[Any]] = [], []
+        self._count = 0
+
+    def __len__(self) -> int:
+        """How many frames there are."""
+        return self._count
+
+    def add(self, frame: pd.DataFrame) -> None:
+        """One more."""
+        blocks: Any = frame._mgr.blocks  # noqa: SLF001 - public ways are slow
+        arrays = [block.values for block in blocks]  # noqa: PD011 - a block has but this
+        said = frame.columns.tolist(), [(a.dtype, *block.mgr_locs) for a, block in zip(arrays, blocks, strict=True)]
+        if said != self._said:
+            self._end_run()
+            self._first, self._said = frame, said
+        self._run.append(arrays)
+        self._count += 1
+
+    def taken(self) -> pd.DataFrame:
+        """All of them in one; they are forgotten. There must be one."""
+        self._end_run()
+        frames, self._frames, self._count = self._frames, [], 0
+        return pd.concat(frames, ignore_index=True)
+
+    def _end_run(self) -> None:
+        if len(self._run) > 1:
+            columns: dict[int, Any] = {}
+            for (_, *places), *arrays in zip(self._said[1], *self._run, strict=True):
+                array = _one_behind_the_other(arrays)
+                columns.update(zip(places, array if array.ndim > 1 else [array], strict=True))
+            frame = pd.DataFrame({place: columns[place] for place in sorted(columns)}, copy=False)
+            frame.columns = self._first.columns
+            self._frames.append(frame)
+        elif self._run:
+            self._frames.append(self._first)
+        self._run, self._said = [], ([], [])
+
+
+def _one_behind_the_other(arrays: Sequence[Any]) -> Any:
+    first = arrays[0]
+    if isinstance(first, np.ndarray):
+        return np.concatenate(arrays, axis=-1)
+    join = type(first)._concat_same_type  # noqa: SLF001
+    return join(arrays, axis=1) if first.ndim > 1 else join(arrays)
+
+
+class Groups:
+    """Rows as pandas frames, each of a range of rows with the types that it would have if it had been converted alone.
+
+    All are converted at once, for that takes as long as one; but numbers among which there is a null become floats, so
+    what lies beside a null is converted again by itself.
+    """
+
+    def __init__(self, rows: pa.Table, key_names: Sequence[str], how: Conversion) -> None:
+        self._rows = rows
+        self._how = how
+        self._is_uneven = np.zeros(len(rows), np.bool_)
+        columns = []
+        for column in rows.columns:
+            if pa.types.is_nested(column.type):
+                self._is_uneven[:] = True
+            elif column.null_count and (pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)):
+                self._is_uneven |= ~validity(column)
+                column = column.fill_null(pa.scalar(0).cast(column.type))  # noqa: PLW2901
+            columns.append(column)
+        everything = how.to_frame(pa.Table.from_arrays(columns, names=rows.column_names))
+        self._slices = Slices(everything)
+        self._has_uneven = bool(self._is_uneven.any())
+        self._key_columns = [rows.column_names.index(name) for name in key_names]
+        found = [everything.iloc[:, n] for n in self._key_columns]
+        self._keys = [each.to_numpy() if each.dtype.kind in "biuf" else list(each) for each in found]
+
+    def key(self, at: int) -> tuple[Any, ...]:
+        """The key of a row."""
+        if self._has_uneven and self._is_uneven[at]:
+            alone = self._how.to_frame(self._rows.slice(at, 1))
+            return tuple(alone.iloc[:, n][0] for n in self._key_columns)
+        return tuple([each[at] for each in self._keys])
+
+    def frames(self, begin: int, end: int) -> Iterator[pd.DataFrame]:
+        """Rows ``begin`` up to ``end`` as frames with indexes of their own."""
+        for first in range(begin, end, self._how.rows_at_once):
+            last = min(first + self._how.rows_at_once, end)
+            if self._has_uneven and self._is_uneven[first:last].any():
+                yield self._how.to_frame(self._rows.slice(first, last - first))
+            else:
+                yield self._slices.rows(first, last)

@@ -1,0 +1,211 @@
+"""Values of a GroupState: as a function of applyInPandasWithState gets and gives them, and as columns.
+
+A value is converted as Spark converts it, times by PySpark's own code. Where Spark has no conversion it keeps null, or
+what is left of a number, without a word; here a number stays one where nothing is lost, and all else is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import date, timedelta
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import (
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    TimestampNTZType,
+    TimestampType,
+    TimeType,
+    VariantVal,
+    _create_row,
+)
+
+from pyspark_ckpt.operators.types.columns import arrow_values, is_variant, python_values
+from pyspark_ckpt.operators.types.conversions import EXACT, Convert, microseconds_at
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+_WRONG = (TypeError, ValueError, AttributeError, ArithmeticError, pa.ArrowException)
+_NUMBERS = (int, float, Decimal)
+_PLAIN_TEXT = (1e-3, 1e7)
+"""Java writes floats from the first up to the second without an exponent."""
+_NOTHING: frozenset[type] = frozenset()
+_NULL = frozenset({type(None)})
+_TIMES: tuple[tuple[Callable[[pa.DataType], bool], frozenset[type], DataType], ...] = (
+    (pa.types.is_date, frozenset({date}), DateType()),
+    (pa.types.is_time, _NOTHING, TimeType()),
+    (pa.types.is_duration, frozenset({timedelta}), DayTimeIntervalType()),
+)
+
+
+class GroupValues:
+    """The values of one state, which are tuples, or None where there is none."""
+
+    def __init__(self, name: str, kind: pa.StructType) -> None:
+        """Of the state ``name``."""
+        self._name = name
+        self._kind = kind
+        self._shown = [_shown(field.type) for field in kind]
+
+    def of(self, column: pa.StructArray) -> list[Any]:
+        """The values of a column as Spark gives them: times without zone are local, structs are Rows."""
+        fields = []
+        for n, shown in enumerate(self._shown):
+            values = python_values(column.field(n))
+            fields.append(values if shown is None else [None if each is None else shown(each) for each in values])
+        states: list[Any] = list(zip(*fields, strict=True)) if fields else [()] * len(column)
+        if column.null_count:
+            present = column.is_valid().to_pylist()
+            states = [state if there else None for state, there in zip(states, present, strict=True)]
+        return states
+
+    def column(self, states: Sequence[tuple[Any, ...] | None]) -> pa.StructArray:
+        """The column of values that a function has given. Raises InvalidInputError."""
+        nothing = (None,) * len(self._kind)
+        rows = [nothing if state is None else state for state in states]
+        if set(map(len, rows)) - {len(nothing)}:
+            wrong = next(row for row in rows if len(row) != len(nothing))
+            raise InvalidInputError(
+                f"State {self._name!r}: it has the fields {[field.name for field in self._kind]}, "
+                f"and {_brief(wrong)} has {len(wrong)} values."
+            )
+        fields = [self._field(field, values) for field, values in zip(self._kind, zip(*rows, strict=True), strict=True)]
+        absent = pa.array([state is None for state in states], pa.bool_())
+        return pa.StructArray.from_arrays(fields, fields=list(self._kind), mask=absent)
+
+    def _field(self, field: pa.Field, values: Sequence[Any]) -> pa.Array:
+        try:
+            return arrow_values(values, field.type, _converted)
+        except _WRONG:
+            for value in values:
+                self._check(field, value)
+            raise
+
+    def _check(self, field: pa.Field, value: Any) -> None:
+        try:
+            arrow_values([value], field.type, _converted)
+        except _WRONG as problem:
+            raise InvalidInputError(
+                f"State {self._name!r}: its field {field.name!r} is of type {field.type}, "
+                f"and {_brief(value)} of type {type(value).__name__} is not.",
+                hint="Convert it before update(): Spark would fail, or keep null or another value without a word.",
+            ) from problem
+
+
+def _brief(value: Any) -> str:
+    return repr(value)[:200]
+
+
+def _shown(kind: pa.DataType) -> Convert | None:
+    """What makes the value that Spark gives of one that ``python_values`` has made; None: they are the same."""
+    if is_variant(kind):
+        made: Any = VariantVal  # whose parts Spark makes mutable
+        return lambda variant: made(*map(bytearray, variant))
+    if pa.types.is_timestamp(kind) and kind.tz:
+        local = TimestampType().fromInternal
+        return lambda at: local(microseconds_at(at))
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        fields = [_maybe(_shown(field.type)) for field in kind]
+        return lambda row: _create_row(names, [show(each) for show, each in zip(fields, row, strict=True)])
+    if pa.types.is_map(kind):
+        keys, items = _shown(kind.key_type), _shown(kind.item_type)
+        key, item = _maybe(keys), _maybe(items)
+        return (keys or items) and (lambda entries: {key(each): item(value) for each, value in entries.items()})
+    element = _shown(kind.value_type) if pa.types.is_list(kind) else None
+    show = _maybe(element)
+    return element and (lambda elements: list(map(show, elements)))
+
+
+def _maybe(convert: Convert | None) -> Convert:
+    if convert is None:
+        return lambda value: value
+    return lambda value: None if value is None else convert(value)
+
+
+def _converted(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Values that are not nested as a column. Raises what a conversion raises."""
+    same, convert = _taken(kind)
+    if set(map(type, values)) - same - _NULL:
+        plain = (value.item() if isinstance(value, np.generic) else value for value in values)
+        values = [None if value is None else convert(value) for value in plain]
+    return pa.array(values, kind)
+
+
+def _taken(kind: pa.DataType) -> tuple[frozenset[type], Convert]:
+    """The Python types that pyarrow takes as Spark does, and what makes such values of others."""
+    for matches, same, spark in _TIMES:
+        if matches(kind):
+            return same, spark.toInternal
+    if pa.types.is_timestamp(kind):
+        return _NOTHING, (TimestampType() if kind.tz else TimestampNTZType()).toInternal
+    if pa.types.is_floating(kind):
+        return frozenset({float}), lambda value: _float(value, kind)
+    if pa.types.is_decimal(kind):
+        return _NOTHING, lambda value: _decimal(value, kind)
+    return next(taken for matches, *taken in _TAKEN if matches(kind))  # type: ignore[return-value]
+
+
+def _refused(value: Any) -> Any:
+    raise TypeError(f"{value!r} is not converted")
+
+
+def _integer(value: Any) -> int:
+    number = int(value) if isinstance(value, _NUMBERS) else _refused(value)
+    return number if number == value else _refused(value)
+
+
+def _float(value: Any, kind: pa.DataType) -> float:
+    if isinstance(value, float):
+        return value
+    number = float(kind.to_pandas_dtype()(value)) if isinstance(value, _NUMBERS) else _refused(value)
+    return number if number == value else _refused(value)
+
+
+def _decimal(value: Any, kind: pa.Decimal128Type) -> Decimal:
+    """Rounded half up, as Spark rounds a decimal with more digits; other numbers must be the same behind it."""
+    number = Decimal(value) if isinstance(value, _NUMBERS) else _refused(value)
+    rounded = number.quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP, EXACT)
+    return rounded if isinstance(value, Decimal) or rounded == number else _refused(value)
+
+
+def _text(value: Any) -> str:
+    """As Java writes a value."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return _text_of_float(value)
+    if isinstance(value, Decimal) and value.is_finite():
+        return str(value or value.copy_abs())
+    return str(int(value)) if isinstance(value, int) else str(value if isinstance(value, str) else _refused(value))
+
+
+def _text_of_float(value: float) -> str:
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    least, most = _PLAIN_TEXT
+    if value == 0 or least <= abs(value) < most:
+        return repr(float(value))
+    sign, digits, exponent = Decimal(repr(float(value))).as_tuple()
+    first, *rest = map(str, digits)
+    behind = "".join(rest).rstrip("0") or "0"
+    return f"{'-' * sign}{first}.{behind}E{int(exponent) + len(rest)}"
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    return bytes(value if isinstance(value, (bytes, bytearray, memoryview)) else _refused(value))
+
+
+_TAKEN: Sequence[tuple[Callable[[pa.DataType], bool], frozenset[type], Convert]] = (
+    (pa.types.is_integer, frozenset({int}), _integer),
+    (pa.types.is_boolean, frozenset({bool}), _refused),
+    (pa.types.is_string, frozenset({str}), _text),
+    (pa.types.is_binary, frozenset({bytes}), _bytes),
+    (pa.types.is_null, _NOTHING, _refused),
+)

@@ -1,0 +1,187 @@
+"""Value, list and map state for a function that Spark's own ``applyInPandasWithState`` calls for each group."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+from pyspark_ckpt.operators.bound.declared_states import DeclaredStates, with_types
+from pyspark_ckpt.operators.declarations.counters import Counter
+from pyspark_ckpt.operators.declarations.processors import Context, declared_in
+from pyspark_ckpt.operators.declarations.timers import Timers
+from pyspark_ckpt.operators.session.group import GroupSession
+from pyspark_ckpt.operators.session.state_partition import check_place
+from pyspark_ckpt.operators.session.worker import find_ticket, naming
+from pyspark_ckpt.operators.task.group_times import NO_WATERMARK
+from pyspark_ckpt.operators.task.staging import row_changes, spill, sweep, written
+from pyspark_ckpt.operators.types.spark_hash import SparkHash
+from pyspark_ckpt.operators.types.stored_keys import KeyCodec
+from pyspark_ckpt.operators.types.unsafe_rows import row_reader
+from pyspark_ckpt.operators.types.user_errors import located
+from pyspark_ckpt.operators.types.value_types import handed_schema
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.format.keys import HASH_BYTES
+from pyspark_ckpt.state_store.format.meta import check_uid
+from pyspark_ckpt.state_store.options import Options, parse, settings_of
+from pyspark_ckpt.state_store.transactions.ticket import Ticket
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark import TaskContext
+    from pyspark.sql.streaming.state import GroupState
+
+    from pyspark_ckpt.operators.declarations.ttl import Clock
+
+StatesFunction: TypeAlias = (
+    "Callable[[tuple[Any, ...], Iterator[pd.DataFrame], GroupState, Any], Iterable[pd.DataFrame]]"
+)
+
+PLACEMENT = {"partition": "spark hash"}
+"""What decides where a group lives: ``pmod(hash(key), partitions)``, as Spark shuffles."""
+
+
+def with_states(function: StatesFunction, states: object, *, uid: str) -> GroupFunctionWithStates:
+    """What ``applyInPandasWithState`` takes for ``function(key, frames, state, states)``.
+
+    ``states``: an object whose class declares states as attributes. The function is given it with the
+    states of its group. What it writes there is committed together with Spark's own state of the group, or not at
+    all. Removing Spark's state leaves these: clear them. Timers and counters are for keyed operators. ``uid`` names the
+    operator in the checkpoint; the query must run on this package's state store provider.
+
+    Call it on the driver, where there is a session. Raises InvalidInputError.
+    """
+    who = f"with_states(uid={uid!r})"
+    check_uid(uid, who)
+    declared = declared_in(states)
+    if not declared:
+        raise InvalidInputError(f"{who}: {type(states).__name__} declares no states.")
+    for each in declared.values():
+        if isinstance(each, (Timers, Counter)):
+            raise InvalidInputError(
+                f"{who}: {type(each).__name__} {each.name!r} cannot be used in a call of applyInPandasWithState.",
+                hint="Use Spark's time-outs, or ckpt.keyed(...).process(...).",
+            )
+    return GroupFunctionWithStates(function, states, DeclaredStates(uid, with_types(declared, who)))
+
+
+@dataclass(frozen=True)
+class GroupFunctionWithStates:
+    """The function that Spark calls for each group."""
+
+    function: StatesFunction
+    states: object
+    declared: DeclaredStates
+
+    @property
+    def __name__(self) -> str:
+        """What Spark calls it in plans, where the shim's OneKeyedOperator looks for it."""
+        return f"with_states(uid={self.declared.uid!r})"
+
+    def __call__(
+        self, key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
+    ) -> Iterator[pd.DataFrame]:
+        """Process the group's rows. What is written is staged when the last output row has been taken."""
+        task = _task(self, state)
+        with naming(task.ticket, self.declared.uid):
+            states = task.at(state)
+            with located(f"The function of {self.__name__}", task.where, lambda: key):
+                results = self.function(key, frames, state, states)
+                self._require_frames(results)
+                yield from results
+            task.stage()
+
+    def _require_frames(self, results: object) -> None:
+        if not hasattr(type(results), "__iter__") or hasattr(type(results), "itertuples"):
+            raise InvalidInputError(
+                f"The function {getattr(self.function, '__name__', self.function)!r} of {self.__name__} returned "
+                f"{type(results).__name__}, not an iterable of pandas.DataFrame.",
+                hint="Yield frames, or return a list of them.",
+            )
+
+
+class _GroupsTask:
+    """The states of one operator while this process is given groups of one partition.
+
+    Spark makes a new TaskContext whenever it begins to hand groups to the process: those of a partition that have rows,
+    those of it that have timed out, and behind ``coalesce`` those of the task's next partition. All of them are handed
+    over between the begin and the commit of the partition's transaction, so the ticket is that of the partition.
+    """
+
+    def __init__(
+        self, called: GroupFunctionWithStates, context: TaskContext, options: Options, state: GroupState
+    ) -> None:
+        self.context = context
+        self.uid = called.declared.uid
+        self.ticket = ticket = find_ticket(context.taskAttemptId(), options.local_dir)
+        batch_id = int(context.getLocalProperty("streaming.sql.batchId") or -1)
+        self.where = Context(batch_id, ticket.partition, state.getCurrentProcessingTimeMs(), NO_WATERMARK)
+        with naming(ticket, called.declared.uid):
+            self._begin(called, ticket, state)
+            self._session.spill_beyond(options.worker_memory_bytes, partial(spill, self._session, self._bound))
+
+    def _begin(self, called: GroupFunctionWithStates, ticket: Ticket, state: GroupState) -> None:
+        # Spark has refused keys by then whose equality is not that of their bytes: collated strings, maps.
+        schema = _arrow_schema(ticket.key_schema)
+        self._read, kinds = row_reader(schema), list(schema.types)
+        self._codec, self._hash = KeyCodec(kinds, "a key of the group"), SparkHash(kinds)
+        key_schema = {field.name: str(field.type) for field in schema}
+        declared = called.declared.descriptors(ticket, key_schema, PLACEMENT)
+        if not state._watermark_present:  # noqa: SLF001 - or it raises
+            called.declared.require_no_event_time()
+        watermark_ms = state.getCurrentWatermarkMs() if state._watermark_present else NO_WATERMARK  # noqa: SLF001 - or it raises
+        now_ms: Mapping[Clock, int] = {"processing": state.getCurrentProcessingTimeMs(), "event": watermark_ms}
+        self._session = GroupSession(ticket, declared, self._codec, now_ms)
+        self._states, self._bound = called.declared.bound(called.states, self._session)
+        if self._session.is_first:
+            sweep(self._session, self._bound, 0)
+            self._session.stage_swept(written(self._bound), row_changes(self._bound))
+
+    def at(self, state: GroupState) -> object:
+        """The states of a group, which may have had its rows before if Spark's ``state`` has timed out."""
+        key = self._read(state._keyAsUnsafe)  # noqa: SLF001 - the key, unharmed by pandas
+        key_hash = self._hash(key)
+        check_place(self.ticket, self.uid, key_hash)
+        suffix = key_hash.to_bytes(HASH_BYTES, "big") + self._codec.encode(key)
+        self._session.at(suffix, is_again=state.hasTimedOut)
+        return self._states
+
+    def stage(self) -> None:
+        """Stage what the group has written."""
+        self._session.stage_group(written(self._bound), partial(row_changes, self._bound))
+
+    def close(self) -> None:
+        """Let go of the session, whose groups have all been called."""
+        self._session.close()
+
+
+_current: _GroupsTask | None = None
+"""Of the partition whose groups this worker process is given; the next one's takes its place."""
+
+
+def _task(called: GroupFunctionWithStates, state: GroupState) -> _GroupsTask:
+    global _current  # noqa: PLW0603 - Spark gives a function no other place that lives as long as a task
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        raise LifecycleError(f"A function with states of {called.declared.uid!r} is called outside of a Spark task.")
+    if _current is None or _current.context is not context or _current.uid != called.declared.uid:
+        if _current is not None:
+            _current.close()
+            _current = None
+        options = parse(settings_of(context.getLocalProperty))
+        if options.allow_non_restored_state:
+            called = replace(called, declared=replace(called.declared, allow_non_restored_state=True))
+        _current = _GroupsTask(called, context, options, state)
+    return _current
+
+
+def _arrow_schema(spark_json: str) -> pa.Schema:
+    from pyspark.sql.types import StructType
+
+    return handed_schema(StructType.fromJson(json.loads(spark_json)))

@@ -1,0 +1,373 @@
+"""States with any number of rows for each key: lists and maps."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import merge
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, UNREAD, RowCount, Written
+from pyspark_ckpt.state_store.columns.cells import Cells, joined_cells, overlaid
+from pyspark_ckpt.state_store.columns.order import in_order
+from pyspark_ckpt.state_store.columns.packed import Packed, concatenated, side_by_side
+from pyspark_ckpt.state_store.columns.writes import Writes, last_of_each, newest
+from pyspark_ckpt.state_store.format.keys import state_head
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pyspark_ckpt.operators.rows.key_rows import KeyRows
+    from pyspark_ckpt.operators.session.worker import Moment, WorkerSession
+
+MOST_RUNS = 4
+"""So many that are written at once are put together: each is looked through by a read of many rows."""
+_NOTHING: Mapping[bytes, bytes | None] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """Places of rows: ``keys``, each a suffix and an entry, and how many of its bytes are the suffix."""
+
+    keys: Packed
+    suffix_bytes: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, suffixes: Packed, entries: Packed) -> Entries:
+        """Those of some suffixes, each with an entry."""
+        return cls(side_by_side(suffixes, entries), suffixes.size)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.keys)
+
+    def taken(self, which: slice | NDArray[Any]) -> Entries:
+        """Those at some positions, or where a mask is true."""
+        return Entries(self.keys.taken(which), self.suffix_bytes[which])
+
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """Their positions in stored order."""
+        return self._in_order[0]
+
+    @property
+    def has_twins(self) -> bool:
+        """Whether one of them is there again."""
+        return bool(self._in_order[1].any())
+
+    @cached_property
+    def _in_order(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        return in_order(self.keys)
+
+    def with_values(self, cells: Cells) -> Iterator[tuple[bytes, bytes, bytes | None]]:
+        """Suffix, entry and value of each."""
+        for key, size, value in zip(self.keys.strings(), self.suffix_bytes.tolist(), cells.strings(), strict=True):
+            yield key[:size], key[size:], value
+
+    def are(self, others: Entries) -> bool:
+        """Whether these are the same ones, in the same order, and lie so in memory."""
+        mine, theirs = self.keys, others.keys
+        pairs = ((mine.size, theirs.size), (mine.at, theirs.at), (mine.data, theirs.data))
+        return all(np.array_equal(one, other) for one, other in pairs)
+
+
+class Run(NamedTuple):
+    """Rows that are written at once, no two at one place."""
+
+    at: Entries
+    cells: Cells
+
+    def apart(self, end: bytes | None) -> tuple[Run, Run]:
+        """The rows of keys below ``end`` (None: all of them), and the others."""
+        if end is None:
+            return self, self.taken(slice(0))
+        order = self.at.order
+        cut = bisect_left(self.at.keys.taken(order), end)
+        return self.taken(order[:cut]), self.taken(order[cut:])
+
+    def taken(self, which: slice | NDArray[Any]) -> Run:
+        """Those at some positions."""
+        return Run(self.at.taken(which), self.cells.taken(which))
+
+
+class Cleared(NamedTuple):
+    """That all rows of a key from entry ``begin`` on are deleted, and what was written first ``since`` then."""
+
+    begin: bytes
+    since: set[bytes]
+
+
+class EntryRows:
+    """A state with any number of rows for each key, told apart and ordered by what follows the key's suffix."""
+
+    def __init__(self, number: int, session: WorkerSession) -> None:
+        """Read and write state ``number``."""
+        self._head = state_head(number)
+        self._session = session
+        self._written: dict[bytes, dict[bytes, bytes | None]] = {}
+        self._runs: list[Run] = []
+        """Written later than the others; of one row, the last counts. A call for one key has them written by keys."""
+        self._cleared: dict[bytes, Cleared] = {}
+        self._last_read: tuple[bytes, bytes, bytes | None] = (b"", b"", None)
+        self._read: tuple[Entries, Cells] | None = None
+        self._count = RowCount(session)
+
+    def get(self, suffix: bytes, entry: bytes) -> bytes | None:
+        """One row of a key."""
+        value = self.known(suffix, entry)
+        if value is UNREAD:
+            value = self._session.get_many([self._head + suffix + entry])[0]
+            self._last_read = (suffix, entry, value)
+        return value
+
+    def get_cells(self, at: Entries) -> Cells:
+        """Many rows, which may come again."""
+        at = self._known(at)
+        self._fold(len(at))
+        if self._written or self._cleared:
+            return self._get_each(at)
+        cells = self._read_base(at)
+        if len(self._runs) > MOST_RUNS:
+            self._runs = [_joined(self._runs)]
+        for run in self._runs:
+            cells = overlaid(at.keys, cells, run.at.keys, run.cells)
+        return cells
+
+    def _get_each(self, at: Entries) -> Cells:
+        """``get_cells`` by keys."""
+        self._unfold()
+        rows: list[bytes | None] = []
+        unread = np.zeros(len(at), np.bool_)
+        for position, (suffix, entry, _) in enumerate(at.with_values(Cells.absent(len(at)))):
+            row = self._written.get(suffix, _NOTHING).get(entry, UNREAD)
+            unread[position] = row is UNREAD and suffix not in self._cleared
+            rows.append(None if row is UNREAD else row)
+        base = self._read_base(at.taken(unread))
+        for position, row in zip(np.flatnonzero(unread).tolist(), base.strings(), strict=True):
+            rows[position] = row
+        return Cells.of(rows)
+
+    def put(self, suffix: bytes, entry: bytes, value: bytes | None, *, there: bool | None = None) -> None:
+        """Write one row of a key, None deletes it. ``there``: whether it was there, if that is known."""
+        before = self.known(suffix, entry)
+        if before is not UNREAD:
+            there = before is not None
+        elif there is None:
+            self._count.unread(self._head + suffix + entry)
+        self._count.add((value is not None) - bool(there))
+        self._write(suffix, entry, value)
+        self._session.hold(ROW_BYTES + len(value or b""))
+
+    def put_cells(self, at: Entries, cells: Cells) -> None:
+        """``put`` of many rows, one after the other."""
+        at = self._known(at)
+        if at.has_twins:
+            for suffix, entry, value in at.with_values(cells):
+                self.put(suffix, entry, value)
+        else:
+            before = self.get_cells(at)
+            self.put_run(at, cells, int(cells.there.sum()) - int(before.there.sum()))
+
+    def put_run(self, at: Entries, cells: Cells, change: int) -> None:
+        """``put`` of different rows of any keys. ``change``: how many rows more there are then."""
+        self._count.add(change)
+        self._runs.append(Run(at, cells))
+        self._session.hold(len(at.keys.data) + int(cells.values.size.sum()))
+
+    def add(self, suffix: bytes, entries: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """``put`` of different rows of one key that are new."""
+        self._unfold()
+        self._count.add(len(entries))
+        written = self._written.get(suffix)
+        if written is None:
+            written = self._written[suffix] = {}
+        if suffix in self._cleared:
+            self._cleared[suffix].since.update([entry for entry in entries if entry not in written])
+        written.update(zip(entries, values))  # noqa: B905 - a value for each entry
+        self._session.hold(sum(map(len, values)) + ROW_BYTES * len(values))
+
+    def remove(self, suffix: bytes, entries: Collection[bytes]) -> None:
+        """Delete different rows of one key that are there."""
+        self._unfold()
+        if suffix in self._written or suffix in self._cleared:
+            for entry in entries:
+                self.put(suffix, entry, None, there=True)
+        else:
+            self._written[suffix] = dict.fromkeys(entries)
+            self._count.add(-len(entries))
+
+    def known(self, suffix: bytes, entry: bytes) -> bytes | None:
+        """What is there, as far as it takes no look-up: else UNREAD."""
+        self._unfold()
+        value: bytes | None = self._written.get(suffix, _NOTHING).get(entry, UNREAD)
+        if value is not UNREAD:
+            return value
+        if suffix in self._cleared:
+            return None
+        last = self._last_read
+        return last[2] if last[0] == suffix and last[1] == entry else UNREAD
+
+    @property
+    def moment(self) -> Moment:
+        """When a scan that is begun now looks at rows."""
+        return self._session.moment
+
+    def is_still(self, suffix: bytes, entry: bytes, value: bytes, moment: Moment) -> bool:
+        """Whether a row that a scan of ``moment`` has found is there as it was; False when its key's turn is over."""
+        now = self._session.moment
+        if now.turns != moment.turns:
+            return False
+        current = self.known(suffix, entry)
+        if current is UNREAD:
+            if now.spills == moment.spills:
+                return True
+            current = self._session.get_many([self._head + suffix + entry])[0]
+        return current == value
+
+    def scan(self, suffix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Rows of a key from entry ``begin`` up to ``end`` (exclusive), in order.
+
+        Lazily, as they were when this was called, whatever is written meanwhile.
+        """
+        self._unfold()
+        written = self._written.get(suffix)
+        base = iter(()) if suffix in self._cleared else self._session.scan(self._head + suffix, begin, end)
+        if not written:
+            return base
+        inside = sorted(entry for entry in written if entry >= begin and (end is None or entry < end))
+        return merged(base, [(entry, written[entry]) for entry in inside])
+
+    def has_rows(self, suffix: bytes, begin: bytes = b"") -> bool:
+        """Whether a key has rows from entry ``begin`` on."""
+        return next(self.scan(suffix, begin), None) is not None
+
+    def remove_all(self, suffix: bytes, begin: bytes = b"") -> None:
+        """Delete all rows of a key, which are from entry ``begin`` on; however many, they take no memory."""
+        self._unfold()
+        for entry, value in self._written.get(suffix, _NOTHING).items():
+            if value is not None:
+                self.put(suffix, entry, None)
+        if suffix not in self._cleared:
+            self._cleared[suffix] = Cleared(begin, set())
+
+    def sweep(self, _most: int, _ends_of_keys: Callable[[Packed], NDArray[np.int64]]) -> int:
+        """Nothing expires."""
+        return 0
+
+    @property
+    def change(self) -> int:
+        """How many rows more there are than in the base version, behind the flush of all that was cleared."""
+        return self._count.resolved()
+
+    def flush(self, end: bytes | None, heads: KeyRows | None = None) -> Written:
+        """What was written for keys below ``end``, or all of it, in stored order; it is forgotten.
+
+        ``heads``: rows of the same state that stand before all entries of their keys, flushed with them.
+        """
+        self._count.resolved()
+        self._last_read, self._read = (b"", b"", None), None
+        if self._runs and not self._cleared:
+            of_heads = [] if heads is None else [heads.taken_columns(end)]
+            return newest([each.prefixed(self._head) for each in (*of_heads, *self._taken_runs(end))])
+        return self._flushed(end, {} if heads is None else heads.taken(end))
+
+    def _taken_runs(self, end: bytes | None) -> Iterator[Writes]:
+        """What was written for keys below ``end``, run by run."""
+        self._fold(None)
+        runs, self._runs = self._runs, []
+        for run in runs:
+            below, left = run.apart(end)
+            if len(left.at):
+                self._runs.append(left)
+            yield Writes(below.at.keys, below.cells)
+
+    def _flushed(
+        self, end: bytes | None, of_heads: Mapping[bytes, bytes | None]
+    ) -> Iterator[tuple[bytes, bytes | None]]:
+        self._unfold()
+        head = self._head
+        for suffix in sorted({*self._written, *self._cleared, *of_heads}):
+            if end is None or suffix < end:
+                key, entries = head + suffix, self._written.pop(suffix, {})
+                if suffix in of_heads:
+                    yield key, of_heads[suffix]
+                left = self._left_of(suffix, entries) if suffix in self._cleared else ()
+                for entry in merge(sorted(entries), left) if left else sorted(entries):
+                    yield key + entry, entries.get(entry)
+
+    def _write(self, suffix: bytes, entry: bytes, value: bytes | None) -> None:
+        written = self._written.get(suffix)
+        if written is None:
+            written = self._written[suffix] = {}
+        if suffix in self._cleared and entry not in written:
+            self._cleared[suffix].since.add(entry)
+        written[entry] = value
+
+    def _fold(self, most: int | None) -> None:
+        """Have all that is written in runs, if no more than so many rows are not (None: however many), or cleared."""
+        count = sum(map(len, self._written.values()))
+        if count and not self._cleared and (most is None or count <= most):
+            written = [(suffix, *row) for suffix, rows in self._written.items() for row in rows.items()]
+            keys = Packed.of([suffix + entry for suffix, entry, _ in written])
+            suffix_bytes = np.fromiter((len(suffix) for suffix, _, _ in written), np.int64, count)
+            self._runs.insert(0, Run(Entries(keys, suffix_bytes), Cells.of([value for _, _, value in written])))
+            self._written = {}
+
+    def _unfold(self) -> None:
+        """Have all that is written by keys."""
+        while self._runs:
+            for row in self._runs[0].at.with_values(self._runs.pop(0).cells):
+                self._write(*row)
+
+    def _known(self, at: Entries) -> Entries:
+        """The same rows as those that were read last, if they are: their order is known."""
+        return self._read[0] if self._read is not None and self._read[0].are(at) else at
+
+    def _read_base(self, at: Entries) -> Cells:
+        if self._read is None or self._read[0] is not at:
+            order = at.order
+            stored = self._session.get_cells(at.keys.taken(order).prefixed(self._head))
+            place = np.empty(len(order), np.int64)
+            place[order] = np.arange(len(order))
+            self._read = at, stored.taken(place)
+        return self._read[1]
+
+    def _left_of(self, suffix: bytes, entries: Mapping[bytes, bytes | None]) -> Iterator[bytes]:
+        """Entries of the base version that are cleared, and not written."""
+        cleared = self._cleared.pop(suffix)
+        for entry, _ in self._session.scan(self._head + suffix, cleared.begin):
+            is_written = entry in entries
+            if not is_written or entry in cleared.since:
+                self._count.add(-1)
+            if not is_written:
+                yield entry
+
+
+def _joined(runs: Sequence[Run]) -> Run:
+    """What is left of some runs, one after the other."""
+    keys = concatenated([run.at.keys for run in runs])
+    last, suffix_bytes = last_of_each(keys), np.concatenate([run.at.suffix_bytes for run in runs])
+    cells = joined_cells([run.cells for run in runs])
+    return Run(Entries(keys, suffix_bytes), cells).taken(last)
+
+
+def merged(
+    base: Iterator[tuple[bytes, bytes]], written: Iterable[tuple[bytes, bytes | None]]
+) -> Iterator[tuple[bytes, bytes]]:
+    """The rows of ``base`` under what was ``written``."""
+    row = next(base, None)
+    for entry, value in written:
+        while row is not None and row[0] < entry:
+            yield row
+            row = next(base, None)
+        if row is not None and row[0] == entry:
+            row = next(base, None)
+        if value is not None:
+            yield entry, value
+    while row is not None:
+        yield row
+        row = next(base, None)

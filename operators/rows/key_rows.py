@@ -1,0 +1,223 @@
+"""States with one row for each key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, UNREAD, RowCount, Written, stored
+from pyspark_ckpt.operators.types.suffixes import Suffixes
+from pyspark_ckpt.state_store.columns.cells import Cells, joined_cells, overlaid
+from pyspark_ckpt.state_store.columns.order import places_in
+from pyspark_ckpt.state_store.columns.writes import Writes, newest
+from pyspark_ckpt.state_store.format.keys import state_head
+
+if TYPE_CHECKING:
+    from pyspark_ckpt.operators.session.worker import WorkerSession
+
+MOST_COLUMNS = 4
+"""What is written by so many calls is put together: each is looked through by a read of many keys."""
+
+
+class KeyRows:
+    """A state with one row for each key.
+
+    What was written is kept by keys, or in columns if it was written for many keys at once: in the form of the last
+    call, for which the other form is turned into it.
+    """
+
+    def __init__(self, number: int, session: WorkerSession) -> None:
+        """Read and write state ``number``."""
+        self._head = state_head(number)
+        self._session = session
+        self._at = session.position
+        self._base: dict[bytes, bytes | None] = {}
+        self._base_of: Sequence[bytes] = ()
+        self._written: dict[bytes, bytes | None] = {}
+        self._last_written = b""
+        self._in_order = True
+        self._columns: list[tuple[Suffixes, Cells]] = []
+        """What was written, later than anything by keys; of one key, the last counts."""
+        self._columns_read: tuple[Suffixes | None, Cells] = (None, Cells.absent(0))
+        self._ahead: tuple[Suffixes, Cells] | None = None
+        """Rows of the base version that are held until the flush, and the same by keys, once these are asked for."""
+        self._ahead_of: dict[bytes, bytes | None] = {}
+        self._count = RowCount(session)
+
+    def get(self, suffix: bytes) -> bytes | None:
+        """The row of a key."""
+        self._unfold()
+        value = self._written.get(suffix, UNREAD)
+        if value is UNREAD:
+            value = self._base.get(suffix, UNREAD)
+            if value is UNREAD:
+                value = self._look_up(suffix)
+        return value  # type: ignore[no-any-return]
+
+    def put(self, suffix: bytes, value: bytes | None) -> None:
+        """Write the row of a key; None deletes it."""
+        self._unfold()
+        before = self._written.get(suffix, UNREAD)
+        if before is UNREAD:
+            before = self._base.get(suffix, UNREAD)
+            if before is UNREAD:
+                self._count.unread(self._head + suffix)
+                before = None
+            if suffix > self._last_written:
+                self._last_written = suffix
+            else:
+                self._in_order = False
+        self._count.add((value is not None) - (before is not None))
+        self._written[suffix] = value
+        self._session.hold(ROW_BYTES + len(value or b""))
+
+    def get_cells(self, suffixes: Suffixes) -> Cells:
+        """The rows of many different keys, which are in stored order."""
+        self._fold(len(suffixes))
+        if self._written:
+            self._unfold()
+            base = self._fetch(suffixes.strings)
+            return Cells.of([self._written.get(suffix, value) for suffix, value in zip(suffixes, base, strict=True)])
+        if self._columns and self._columns[-1][0] is suffixes:
+            return self._columns[-1][1]
+        cells = self._read_base(suffixes)
+        for some, changes in self._columns:
+            cells = overlaid(suffixes.packed, cells, some.packed, changes)
+        return cells
+
+    def get_ahead(self, suffixes: Suffixes) -> Cells:
+        """``get_cells`` of keys whose rows may be asked for again, among others: they are held until the flush."""
+        self._ahead, self._ahead_of = (suffixes, self._read_base(suffixes)), {}
+        return self.get_cells(suffixes)
+
+    def put_cells(self, suffixes: Suffixes, cells: Cells) -> None:
+        """Write the rows of many different keys, which are in stored order."""
+        if not len(suffixes):
+            return
+        before = self.get_cells(suffixes)
+        self._count.add(int(cells.there.sum()) - int(before.there.sum()))
+        if self._written:
+            self._write_all(suffixes, cells)
+        else:
+            if self._columns and self._columns[-1][0] is suffixes:
+                self._columns.pop()
+            self._columns.append((suffixes, cells))
+            if len(self._columns) > MOST_COLUMNS:
+                self._columns = [_columns_of(self._newest())]
+        self._session.hold(int(suffixes.packed.size.sum()) + int(cells.values.size.sum()))
+
+    def sweep(self, _most: int) -> int:
+        """Nothing expires."""
+        return 0
+
+    @property
+    def change(self) -> int:
+        """How many rows more there are than in the base version."""
+        return self._count.resolved()
+
+    def flush(self, end: bytes | None) -> Written:
+        """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
+        if self._columns:
+            return self.taken_columns(end).prefixed(self._head)
+        is_ordered, taken = self._in_order, self._taken(end)
+        if is_ordered:
+            return zip(map(self._head.__add__, taken), taken.values(), strict=True)
+        return stored(self._head, taken)
+
+    def taken(self, end: bytes | None) -> dict[bytes, bytes | None]:
+        """What was written for keys below ``end``, or all of it, in any order; it is forgotten."""
+        self._unfold()
+        return self._taken(end)
+
+    def taken_columns(self, end: bytes | None) -> Writes:
+        """``taken`` in columns, and in stored order."""
+        self._fold(None)
+        taken, left = self._newest().apart(end)
+        self._columns = [_columns_of(left)] if len(left) else []
+        self._forget()
+        return taken
+
+    def _taken(self, end: bytes | None) -> dict[bytes, bytes | None]:
+        self._forget()
+        self._in_order, self._last_written = True, b""
+        taken, self._written = self._written, {}
+        for suffix in [] if end is None else [each for each in taken if each >= end]:
+            self._in_order &= suffix > self._last_written
+            self._last_written = suffix
+            self._written[suffix] = taken.pop(suffix)
+        return taken
+
+    def _forget(self) -> None:
+        """Let go of what was read."""
+        self._count.resolved()
+        self._base, self._base_of, self._ahead, self._ahead_of = {}, (), None, {}
+        self._columns_read = (None, Cells.absent(0))
+
+    def _newest(self) -> Writes:
+        """What is written in columns, of each key once and in stored order."""
+        parts = [Writes(suffixes.packed, cells) for suffixes, cells in self._columns]
+        return parts[0] if len(parts) == 1 else newest(parts)
+
+    def _fold(self, most: int | None) -> None:
+        """Have what was written in columns, if no more than so many rows are by keys (None: however many)."""
+        if self._written and (most is None or len(self._written) <= most):
+            written = Writes.of(stored(b"", self._written))
+            self._columns.insert(0, _columns_of(written))
+            self._written, self._in_order, self._last_written = {}, True, b""
+
+    def _unfold(self) -> None:
+        """Have what was written by keys."""
+        if self._columns:
+            columns, self._columns = self._columns, []
+            for suffixes, cells in columns:
+                self._write_all(suffixes, cells)
+
+    def _write_all(self, suffixes: Suffixes, cells: Cells) -> None:
+        self._in_order &= suffixes[0] > self._last_written
+        self._last_written = max(self._last_written, suffixes[len(suffixes) - 1])
+        self._written.update(zip(suffixes, cells.strings(), strict=True))
+
+    def _look_up(self, suffix: bytes) -> bytes | None:
+        upcoming = self._at.upcoming
+        if self._base_of is not upcoming:
+            self._base = dict(zip(upcoming, self._fetch(upcoming), strict=True))
+            self._base_of = upcoming
+        value = self._base.get(suffix, UNREAD)
+        if value is UNREAD:
+            value = self._base[suffix] = self._fetch([suffix])[0]
+        return value  # type: ignore[no-any-return]
+
+    def _fetch(self, suffixes: Sequence[bytes]) -> list[bytes | None]:
+        if self._ahead is not None and not self._ahead_of:
+            known, cells = self._ahead
+            self._ahead_of = dict(zip(known, cells.strings(), strict=True))
+        if not self._ahead_of:
+            return self._session.get_many([self._head + suffix for suffix in suffixes])
+        rows = [self._ahead_of.get(suffix, UNREAD) for suffix in suffixes]
+        unread = [position for position, row in enumerate(rows) if row is UNREAD]
+        found = self._session.get_many([self._head + suffixes[position] for position in unread])
+        for position, row in zip(unread, found, strict=True):
+            rows[position] = row
+        return rows
+
+    def _read_base(self, suffixes: Suffixes) -> Cells:
+        if self._columns_read[0] is not suffixes:
+            self._columns_read = suffixes, self._look_up_all(suffixes)
+        return self._columns_read[1]
+
+    def _look_up_all(self, suffixes: Suffixes) -> Cells:
+        keys = suffixes.packed
+        if self._ahead is None:
+            return self._session.get_cells(keys.prefixed(self._head))
+        known, cells = self._ahead
+        places = places_in(known.packed, keys)
+        is_unknown = places < 0
+        found = self._session.get_cells(keys.taken(is_unknown).prefixed(self._head))
+        places[is_unknown] = len(known) + np.arange(len(found))
+        return joined_cells([cells, found]).taken(places)
+
+
+def _columns_of(written: Writes) -> tuple[Suffixes, Cells]:
+    return Suffixes(written.keys), written.cells

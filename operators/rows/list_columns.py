@@ -1,0 +1,254 @@
+"""What rows of lists say, for many lists at once: their heads, and what the expiry index has of their elements.
+
+A head is a row before the elements of its list and says how many there have been. With a time to live, what was
+appended to a list in one batch is one *span* in the expiry index. A span and the head of its list name the *life* that
+the list had then, which is the version that wrote its first span; with the number of the session in its upper 16 bits,
+if that is not the first one of its task.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from pyspark_ckpt.operators.declarations.ttl import MOST_STEP_BITS
+from pyspark_ckpt.operators.rows.ordered_rows import INSTANT, THERE, numbers_at, rows_of
+from pyspark_ckpt.operators.types.stored_values import SHOWN_BYTES
+from pyspark_ckpt.state_store.columns.cells import Cells
+from pyspark_ckpt.state_store.columns.packed import Packed, concatenated
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.format.keys import HASH_BYTES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SEQUENCE = struct.Struct(">Q")
+_SPAN = struct.Struct("<BBQQ")
+SPAN_ELEMENTS = 4096
+"""No span has more: it is freed as a whole."""
+SPAN_BIT = 1 << 63
+_SPAN_MARK = 2
+_HEAD = struct.Struct("<BQ")
+_LIVING_HEAD = struct.Struct("<BQQ")
+_PLAIN, _IN_SPANS, _REFRESHED = 1, 2, 3
+_HEADS = np.dtype([("mark", "u1"), ("end", "<u8")])
+_LIVING_HEADS = np.dtype([("mark", "u1"), ("end", "<u8"), ("life", "<u8")])
+_SPANS = np.dtype([("mark", "u1"), ("step_bits", "u1"), ("size", "<u8"), ("life", "<u8")])
+_COLUMNS = np.dtype(
+    [("instant", "u8"), ("first", "u8"), ("size", "u8"), ("life", "u8"), ("step_bits", "u8"), ("is_span", "?")]
+)
+_LEAST_KEY_BYTES = INSTANT.size + SEQUENCE.size + HASH_BYTES
+_ONE, _BIT = np.uint64(1), np.uint64(SPAN_BIT)
+
+Numbers: TypeAlias = "NDArray[np.uint64]"
+Bools: TypeAlias = "NDArray[np.bool_]"
+Places: TypeAlias = "NDArray[np.int64]"
+Elements: TypeAlias = "tuple[Places, Numbers]"
+"""The places of lists, and numbers of elements in them."""
+
+
+class Head(NamedTuple):
+    """The number of the next element; ``life``: 0 if it has no spans; whether reads have refreshed any of theirs."""
+
+    end: int = 0
+    life: int = 0
+    is_refreshed: bool = False
+
+    @classmethod
+    def decode(cls, stored: bytes | None) -> Head:
+        """The head in a row. Raises FormatError for what is none."""
+        if stored is None:
+            return _NONE
+        if len(stored) == _HEAD.size and stored[0] == _PLAIN:
+            end, life = _HEAD.unpack(stored)[1], 0
+        elif len(stored) == _LIVING_HEAD.size and stored[0] in (_IN_SPANS, _REFRESHED):
+            _, end, life = _LIVING_HEAD.unpack(stored)
+        else:
+            end, life = 0, 0
+        if not 0 < end < SPAN_BIT:
+            raise FormatError(
+                f"The head of a list is stored as {stored[:SHOWN_BYTES].hex()!r}, which is not a valid head."
+            )
+        return cls(end, life, stored[0] == _REFRESHED)
+
+    def encode(self) -> bytes:
+        """The row of a head."""
+        end, life, is_refreshed = self
+        return (
+            _LIVING_HEAD.pack(_REFRESHED if is_refreshed else _IN_SPANS, end, life) if life else _HEAD.pack(_PLAIN, end)
+        )
+
+
+_NONE = Head()
+
+
+@dataclass(frozen=True, eq=False)
+class Heads:
+    """Heads of many lists."""
+
+    end: Numbers
+    life: Numbers
+    is_refreshed: Bools
+
+    @classmethod
+    def of(cls, heads: Sequence[Head]) -> Heads:
+        """The same as ``heads``."""
+        end, life, is_refreshed = zip(*heads, strict=True) if heads else ((), (), ())
+        return cls(np.array(end, np.uint64), np.array(life, np.uint64), np.array(is_refreshed, np.bool_))
+
+    @classmethod
+    def decode(cls, stored: Cells) -> Heads:
+        """``Head.decode`` of many; without a Python loop where those that are there have one form."""
+        values, places = stored.values.taken(stored.there), stored.there
+        is_living = len(values) > 0 and bool((values.size == _LIVING_HEAD.size).all())
+        rows = values.matrix(_LIVING_HEAD.size).reshape(-1).view(_LIVING_HEADS) if is_living else None
+        if rows is None or not _are_living(rows):
+            return cls.of(list(map(Head.decode, stored.strings())))
+        count = len(stored)
+        heads = cls(np.zeros(count, np.uint64), np.zeros(count, np.uint64), np.zeros(count, np.bool_))
+        heads.end[places], heads.life[places] = rows["end"], rows["life"]
+        heads.is_refreshed[places] = rows["mark"] == _REFRESHED
+        return heads
+
+    def encode(self) -> Packed:
+        """``Head.encode`` of each."""
+        if self.life.all():
+            living = np.empty(len(self.end), _LIVING_HEADS)
+            living["mark"] = np.where(self.is_refreshed, _REFRESHED, _IN_SPANS)
+            living["end"], living["life"] = self.end, self.life
+            return _packed(living)
+        if self.life.any():
+            return Packed.of([head.encode() for head in self])
+        plain = np.empty(len(self.end), _HEADS)
+        plain["mark"], plain["end"] = _PLAIN, self.end
+        return _packed(plain)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.end)
+
+    def __iter__(self) -> Iterator[Head]:
+        """One by one."""
+        return map(Head, self.end.tolist(), self.life.tolist(), self.is_refreshed.tolist())
+
+
+@dataclass(frozen=True, eq=False)
+class IndexRows:
+    """Rows of the expiry index of a list: each is of one element, or of a span.
+
+    ``columns`` has what each says: its ``instant``, the number of its ``first`` element, its ``size`` in elements, its
+    ``life`` and ``step_bits`` (0 for a single element), and whether it ``is_span``.
+    """
+
+    keys: Packed
+    suffixes: Packed
+    columns: NDArray[np.void]
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[bytes, bytes]]) -> IndexRows:
+        """What the rows say. Raises FormatError for those that say nothing of elements."""
+        keys, values = Packed.of([key for key, _ in rows]), Packed.of([value for _, value in rows])
+        # A row that only says that it is there has the size of that, and is looked at beside the others.
+        are_spans = values.size == _SPAN.size
+        are_single = values.size == len(THERE)
+        are_single[are_single] = values.data[values.at[are_single]] == THERE[0]
+        is_right = (keys.size >= _LEAST_KEY_BYTES) & (are_spans | are_single)
+        if not is_right.all():
+            raise _damage(*rows[int(np.argmin(is_right))])
+        columns = np.zeros(len(rows), _COLUMNS)
+        columns["size"] = 1
+        columns["is_span"] = are_spans
+        said = values.taken(are_spans).matrix(_SPAN.size).reshape(-1).view(_SPANS)
+        for name in ("step_bits", "size", "life"):
+            columns[name][are_spans] = said[name]
+        columns["instant"] = numbers_at(keys, 0)
+        columns["first"] = numbers_at(keys, keys.size - HASH_BYTES - SEQUENCE.size)
+        has_bit = columns["first"] >= _BIT
+        columns["first"][are_spans] -= _BIT
+        # Nothing of its size is made before that is known to be one: a span is bounded.
+        is_right = has_bit & (columns["first"] < _BIT - columns["size"])
+        is_right &= (
+            (columns["size"] > 0) & (columns["size"] <= SPAN_ELEMENTS) & (columns["step_bits"] <= MOST_STEP_BITS)
+        )
+        is_right[are_spans] &= said["mark"] == _SPAN_MARK
+        is_right |= ~are_spans
+        if not is_right.all():
+            raise _damage(*rows[int(np.argmin(is_right))])
+        without_entry = rows_of(keys).before(SEQUENCE.size)
+        return cls(keys, without_entry, columns)
+
+    @classmethod
+    def joined(cls, parts: Sequence[IndexRows]) -> IndexRows:
+        """All rows of the parts."""
+        keys, suffixes = (concatenated([getattr(part, name) for part in parts]) for name in ("keys", "suffixes"))
+        return cls(keys, suffixes, np.concatenate([np.zeros(0, _COLUMNS), *(part.columns for part in parts)]))
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.keys)
+
+    def taken(self, which: Bools) -> IndexRows:
+        """Those where a mask is true."""
+        if which.all():
+            return self
+        return IndexRows(self.keys.taken(which), self.suffixes.taken(which), self.columns[which])
+
+    @property
+    def last_ms(self) -> Numbers:
+        """The last instant that each stands for: what was appended until then may live as long as if it was then."""
+        last: Numbers = self.columns["instant"] + (_ONE << self.columns["step_bits"]) - _ONE
+        return last
+
+
+def span(step_bits: int, size: int, life: int) -> bytes:
+    """What the index says of a span."""
+    return _SPAN.pack(_SPAN_MARK, step_bits, size, life)
+
+
+def spans(step_bits: int, sizes: NDArray[np.integer[Any]], lives: Numbers) -> Packed:
+    """``span`` of many."""
+    rows = np.empty(len(sizes), _SPANS)
+    rows["mark"], rows["step_bits"], rows["size"], rows["life"] = _SPAN_MARK, step_bits, sizes, lives
+    return _packed(rows)
+
+
+def different_elements(places: Sequence[Places], numbers: Sequence[Numbers]) -> Elements:
+    """Elements of several findings, each once, in stored order."""
+    at, number = np.concatenate(places), np.concatenate(numbers)
+    order = np.lexsort((number, at))
+    at, number = at[order], number[order]
+    is_new = np.ones(len(at), np.bool_)
+    is_new[1:] = (at[1:] != at[:-1]) | (number[1:] != number[:-1])
+    return at[is_new], number[is_new]
+
+
+def entries_of(numbers: Numbers) -> Packed:
+    """What follows the suffix of a list in the keys of its elements, by their numbers."""
+    return _packed(numbers.astype(">u8"))
+
+
+def counted_on(firsts: Numbers, counts: NDArray[np.integer[Any]]) -> Numbers:
+    """From each of some numbers on so many, one after the other."""
+    counts = counts.astype(np.int64)
+    begins = (np.cumsum(counts) - counts).astype(np.uint64)
+    return np.repeat(firsts - begins, counts) + np.arange(counts.sum(), dtype=np.uint64)
+
+
+def _are_living(rows: NDArray[np.void]) -> bool:
+    is_marked = (rows["mark"] == _IN_SPANS) | (rows["mark"] == _REFRESHED)
+    return bool((is_marked & (rows["end"] > 0) & (rows["end"] < _BIT)).all())
+
+
+def _damage(key: bytes, value: bytes) -> FormatError:
+    return FormatError(
+        f"The expiry index of a list has {value[:SHOWN_BYTES].hex()!r} under {key[:SHOWN_BYTES].hex()!r}, "
+        "which is no element and no span."
+    )
+
+
+def _packed(rows: NDArray[Any]) -> Packed:
+    return Packed.of_matrix(rows.view(np.uint8).reshape(len(rows), rows.itemsize))

@@ -1,0 +1,355 @@
+"""The rows of a list: one for each element, and a head before them that says how many there have been.
+
+With a time to live, what was appended to a list in one batch is one *span* in the expiry index, and is freed without
+being read: see ``list_columns``. Reads that refresh elements break spans: so elements of such lists have index rows of
+their own, and a list that has been read so says it in its head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pyspark_ckpt.operators.declarations.ttl import Life, Stamps
+from pyspark_ckpt.operators.rows.entry_rows import Entries, EntryRows
+from pyspark_ckpt.operators.rows.expiry import MOST_BEGUN_BYTES, ExpiryIndex, TimedEntryRows
+from pyspark_ckpt.operators.rows.key_rows import KeyRows
+from pyspark_ckpt.operators.rows.list_columns import (
+    SEQUENCE,
+    SPAN_BIT,
+    SPAN_ELEMENTS,
+    Bools,
+    Elements,
+    Head,
+    Heads,
+    IndexRows,
+    Numbers,
+    Places,
+    counted_on,
+    different_elements,
+    entries_of,
+    span,
+    spans,
+)
+from pyspark_ckpt.operators.rows.ordered_rows import ordered_key, ordered_keys
+from pyspark_ckpt.operators.rows.state_rows import Written
+from pyspark_ckpt.operators.types.suffixes import Suffixes, different
+from pyspark_ckpt.state_store.columns.cells import Cells
+from pyspark_ckpt.state_store.columns.packed import Packed, side_by_side
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pyspark_ckpt.operators.session.worker import WorkerSession
+
+FIRST = SEQUENCE.pack(0)
+
+
+class ListRows:
+    """Lists whose elements live until they are cleared."""
+
+    def __init__(self, number: int, session: WorkerSession) -> None:
+        """Read and write state ``number``."""
+        self._heads = KeyRows(number, session)
+        self._elements = EntryRows(number, session)
+
+    def get(self, suffix: bytes) -> Iterator[bytes]:
+        """The elements of a key, lazily, as they are now."""
+        return self._behind(suffix, self._head(suffix))
+
+    def get_many(self, suffixes: Suffixes) -> Iterator[Iterator[bytes]]:
+        """``get`` of many keys, which are in stored order."""
+        for suffix, stored in zip(suffixes, self._heads.get_cells(suffixes).strings(), strict=True):
+            yield self._behind(suffix, Head.decode(stored))
+
+    def append(self, suffix: bytes, elements: Sequence[bytes]) -> None:
+        """Add elements to the list of a key."""
+        if elements:
+            head = self._head(suffix)
+            self._heads.put(suffix, self._added(suffix, head, elements).encode())
+
+    def append_many(self, suffixes: Suffixes, counts: NDArray[np.int64], elements: Packed) -> None:
+        """Add elements to many lists, whose keys are in stored order: to each so many, one after the other."""
+        heads = Heads.decode(self._heads.get_cells(suffixes))
+        appended = self._all_added(suffixes, heads, counts, elements)
+        self._heads.put_cells(suffixes, Cells.present(appended.encode()))
+
+    def clear(self, suffix: bytes) -> None:
+        """Remove all elements of a key; however many, they take no memory."""
+        if self._head(suffix).end:
+            self._elements.remove_all(suffix, FIRST)
+            self._heads.put(suffix, None)
+
+    def clear_many(self, suffixes: Suffixes) -> None:
+        """``clear`` of many keys, which are in stored order."""
+        filled = suffixes.at(np.flatnonzero(self._ends(suffixes)))
+        for suffix in filled:
+            self._elements.remove_all(suffix, FIRST)
+        self._heads.put_cells(filled, Cells.absent(len(filled)))
+
+    def exist_many(self, suffixes: Suffixes) -> Bools:
+        """Whether each of many keys, which are in stored order, has an element."""
+        return self._ends(suffixes) > 0
+
+    def sweep(self, _most: int) -> int:
+        """Nothing expires."""
+        return 0
+
+    @property
+    def change(self) -> int:
+        """How many rows more there are than in the base version, behind the flush of all that was cleared."""
+        return self._heads.change + self._elements.change
+
+    def flush(self, end: bytes | None) -> Written:
+        """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
+        return self._elements.flush(end, self._heads)
+
+    def spill(self) -> Written:
+        """See Staged."""
+        return self._elements.flush(None, self._heads)
+
+    def _ends(self, suffixes: Suffixes) -> Numbers:
+        return Heads.decode(self._heads.get_cells(suffixes)).end
+
+    def _head(self, suffix: bytes) -> Head:
+        return Head.decode(self._heads.get(suffix))
+
+    def _behind(self, suffix: bytes, head: Head) -> Iterator[bytes]:
+        """The elements behind a head."""
+        if head.end == 0:
+            return iter(())
+        return (element for _, element in self._elements.scan(suffix, FIRST))
+
+    def _added(self, suffix: bytes, head: Head, elements: Sequence[bytes]) -> Head:
+        """Write elements behind those of ``head``; returns the head with them."""
+        begin, life, is_refreshed = head
+        end = begin + len(elements)
+        self._elements.add(suffix, list(map(SEQUENCE.pack, range(begin, end))), elements)
+        return Head(end, life, is_refreshed)
+
+    def _all_added(self, suffixes: Suffixes, heads: Heads, counts: NDArray[np.int64], elements: Packed) -> Heads:
+        """``_added`` for many keys, to each so many elements."""
+        places = np.repeat(np.arange(len(suffixes)), counts)
+        at = Entries.of(suffixes.packed.taken(places), entries_of(counted_on(heads.end, counts)))
+        self._elements.put_run(at, Cells.present(elements), len(elements))
+        return Heads(heads.end + counts.astype(np.uint64), heads.life, heads.is_refreshed)
+
+
+class TimedListRows(ListRows):
+    """Lists whose elements have a time to live, each its own."""
+
+    def __init__(self, number: int, session: WorkerSession, life: Life, index: ExpiryIndex) -> None:
+        """Keep ``index`` as elements are written."""
+        super().__init__(number, session)
+        self._timed = TimedEntryRows(self._elements, life, index)
+        self._life, self._index = life, index
+        self._new_life = session.new_life
+        """Of lists whose first span this task writes. One that is cleared then takes its spans with it."""
+        self._spans: dict[bytes, list[int]] = {}
+        """Where the spans begin that this task has written, by list."""
+        self._new_spans: tuple[Suffixes, Numbers] | None = None
+        """The same of lists that have one each and are not in the others."""
+
+    def clear(self, suffix: bytes) -> None:
+        """See ListRows; what the index has of earlier batches' elements stays until their time is over."""
+        self._remove_spans(suffix)
+        super().clear(suffix)
+
+    def clear_many(self, suffixes: Suffixes) -> None:
+        """See ``clear``."""
+        if self._spans_of_keys():
+            for suffix in suffixes:
+                self._remove_spans(suffix)
+        super().clear_many(suffixes)
+
+    def exist_many(self, suffixes: Suffixes) -> Bools:
+        """See ListRows; without expired elements, and as a read of the first one that lives."""
+        found = super().exist_many(suffixes)
+        for place in np.flatnonzero(found).tolist():
+            found[place] = next(self.get(suffixes[place]), None) is not None
+        return found
+
+    def flush(self, end: bytes | None) -> Written:
+        """See ListRows."""
+        if end is None:
+            self._spans, self._new_spans = {}, None
+        else:
+            self._spans = {suffix: firsts for suffix, firsts in self._spans_of_keys().items() if suffix >= end}
+        return super().flush(end)
+
+    def sweep(self, most: int) -> int:
+        """Free up to ``most`` expired elements, or one span; returns how many."""
+        found = IndexRows.joined(list(self._expired(most)))
+        if not len(found):
+            return 0
+        suffixes, at = different(found.suffixes)
+        heads = Heads.decode(self._heads.get_ahead(suffixes))
+        are_spans = found.columns["is_span"]
+        are_there = are_spans & (found.columns["life"] == heads.life[at])
+        dead = [
+            self._dead_alone(found, at, ~are_spans),
+            self._dead_in_spans(found, at, are_there & ~heads.is_refreshed[at]),
+            self._dead_of_read(found, at, are_there & heads.is_refreshed[at]),
+        ]
+        self._index.remove_all(found.keys.taken(are_spans))
+        return self._free(suffixes, heads, *different_elements(*zip(*dead, strict=True)))
+
+    def _expired(self, most: int) -> Iterator[IndexRows]:
+        """Index rows of up to ``most`` elements, or of one span. Lives that have not begun do, and are none of them."""
+        begun_bytes = 0
+        for portion in self._index.expired(self._life):
+            rows = IndexRows.of(portion)
+            # A time to live that was longer had longer steps.
+            are_over = rows.last_ms <= self._life.dead_ms
+            are_asked = are_over | (self._life.begins_now & (rows.columns["instant"] == 0))
+            rows, are_over = rows.taken(are_asked), are_over[are_asked]
+            sizes = rows.columns["size"].astype(np.int64)
+            are_taken = np.cumsum(sizes) - sizes < most
+            if self._life.begins_late:
+                are_unbegun = are_taken & rows.columns["is_span"] & (rows.columns["instant"] == 0)
+                for position in np.flatnonzero(are_unbegun).tolist():
+                    size_bytes = self._begin(rows, position)
+                    begun_bytes += size_bytes
+                    are_taken[position] = are_over[position] and not size_bytes
+                    if begun_bytes >= MOST_BEGUN_BYTES:
+                        are_taken[position + 1 :] = False
+                        break
+            yield rows.taken(are_taken)
+            most -= int(sizes.sum())
+            if most <= 0 or begun_bytes >= MOST_BEGUN_BYTES:
+                break
+
+    def _begin(self, rows: IndexRows, position: int) -> int:
+        """Let the lives of a span's elements begin that have not; returns how many bytes were written."""
+        suffix = rows.suffixes[position]
+        first, size, life = (int(rows.columns[name][position]) for name in ("first", "size", "life"))
+        if self._head(suffix).life != life:
+            return 0
+        begun_bytes = 0
+        entries = entries_of(np.arange(first, first + size, dtype=np.uint64))
+        elements = self._elements.get_cells(Entries.of(Packed.of([suffix] * size), entries))
+        for stored, entry in zip(elements.strings(), entries.strings(), strict=True):
+            row = None if stored is None else self._life.begun(stored)
+            if row is not None:
+                self._elements.put(suffix, entry, row, there=True)
+                begun_bytes += len(row)
+        if begun_bytes:
+            self._index.put(rows.keys[position], there=False)
+            self._write_span(suffix, first, first + size, life)
+        return begun_bytes
+
+    def _dead_alone(self, found: IndexRows, at: Places, which: Bools) -> Elements:
+        """Elements of index rows, which are removed, but for those that live."""
+        found, at = found.taken(which), at[which]
+        elements = Entries.of(found.suffixes, entries_of(found.columns["first"]))
+        change, changes = self._index.settle(found.keys, self._elements.get_cells(elements), self._life)
+        begun = np.flatnonzero(change)[changes.there]
+        self._elements.put_run(elements.taken(begun), changes.taken(changes.there), 0)
+        dead = np.flatnonzero(change)[~changes.there]
+        return at[dead], found.columns["first"][dead]
+
+    def _dead_in_spans(self, found: IndexRows, at: Places, which: Bools) -> Elements:
+        """All elements of spans."""
+        sizes = found.columns["size"][which].astype(np.int64)
+        return np.repeat(at[which], sizes), counted_on(found.columns["first"][which], sizes)
+
+    def _dead_of_read(self, found: IndexRows, at: Places, which: Bools) -> Elements:
+        """Elements of spans but for those that reads have refreshed, or that are gone."""
+        places, numbers = self._dead_in_spans(found, at, which)
+        suffixes = found.suffixes.taken(np.repeat(np.flatnonzero(which), found.columns["size"][which].astype(np.int64)))
+        stored = self._elements.get_cells(Entries.of(suffixes, entries_of(numbers)))
+        are_dead = self._life.are_dead(Stamps.of(stored))
+        return places[are_dead], numbers[are_dead]
+
+    def _free(self, suffixes: Suffixes, heads: Heads, places: Places, numbers: Numbers) -> int:
+        """Remove elements that are there, and return how many. A list that has lost its last one begins anew.
+
+        They are the elements ``numbers`` of the lists at ``places``, in stored order.
+        """
+        counts = np.bincount(places, minlength=len(suffixes))
+        ends = np.cumsum(counts)
+        has_lost = counts > 0
+        behind = np.zeros(len(suffixes), np.uint64)
+        behind[has_lost] = numbers[ends[has_lost] - 1] + np.uint64(1)
+        # The newest element is the last to expire, but for older ones that have been read since. (A clock that
+        # goes back, or another kind of refresh, may leave a head alone: it waits for the next elements.)
+        has_newest = behind < heads.end
+        may_be_empty = has_lost & (heads.end > 0) & (~has_newest | heads.is_refreshed | self._life.refreshed_by_reads)
+        are_all = ~has_newest & (counts.astype(np.uint64) == heads.end)
+        is_asked = may_be_empty & ~are_all
+        is_emptied = may_be_empty & are_all
+        for place in np.flatnonzero(is_asked).tolist():
+            entries = entries_of(numbers[ends[place] - counts[place] : ends[place]])
+            self._elements.remove(suffixes[place], entries.strings())
+            is_emptied[place] = not self._elements.has_rows(suffixes[place], FIRST)
+        emptied = suffixes.at(np.flatnonzero(is_emptied))
+        self._heads.put_cells(emptied, Cells.absent(len(emptied)))
+        are_left = ~is_asked[places]
+        at = Entries.of(suffixes.packed.taken(places[are_left]), entries_of(numbers[are_left]))
+        self._elements.put_run(at, Cells.absent(len(at)), -len(at))
+        return len(numbers)
+
+    def _behind(self, suffix: bytes, head: Head) -> Iterator[bytes]:
+        """Without expired elements."""
+        if head.end == 0:
+            return iter(())
+        if self._life.refreshed_by_reads and head.life and not head.is_refreshed:
+            self._heads.put(suffix, head._replace(is_refreshed=True).encode())
+        return (element for _, element in self._timed.scan(suffix, FIRST))
+
+    def _added(self, suffix: bytes, head: Head, elements: Sequence[bytes]) -> Head:
+        begin, life, is_refreshed = head
+        end = super()._added(suffix, head, list(map(self._life.stamped, elements))).end
+        if self._life.refreshed_by_reads:
+            for number in range(begin, end):
+                self._index.put(ordered_key(self._life.index_instant, suffix + SEQUENCE.pack(number)), there=True)
+        else:
+            life = life or self._new_life
+            firsts = self._spans_of_keys().setdefault(suffix, [begin])
+            self._write_span(suffix, firsts[-1], end, life)
+            while end - firsts[-1] > SPAN_ELEMENTS:
+                firsts.append(firsts[-1] + SPAN_ELEMENTS)
+                self._write_span(suffix, firsts[-1], end, life)
+        return Head(end, life, is_refreshed)
+
+    def _all_added(self, suffixes: Suffixes, heads: Heads, counts: NDArray[np.int64], elements: Packed) -> Heads:
+        is_simple = not self._life.refreshed_by_reads and counts.max(initial=0) <= SPAN_ELEMENTS
+        if not is_simple or self._have_spans(suffixes):
+            strings = elements.strings()
+            parts = [strings[begin:end] for begin, end in pairwise([0, *np.cumsum(counts).tolist()])]
+            return Heads.of(list(map(self._added, suffixes, heads, parts)))
+        life = np.where(heads.life > 0, heads.life, np.uint64(self._new_life))
+        self._new_spans = suffixes, heads.end
+        at = side_by_side(suffixes.packed, entries_of(heads.end | np.uint64(SPAN_BIT)))
+        keys = ordered_keys(np.full(len(at), self._life.index_instant), at)
+        self._index.write_all(keys, spans(self._life.step_bits, counts, life))
+        return replace(super()._all_added(suffixes, heads, counts, self._life.all_stamped(elements)), life=life)
+
+    def _have_spans(self, suffixes: Suffixes) -> bool:
+        """Whether this task has written spans of some of the lists."""
+        has_any = bool(self._spans) or self._new_spans is not None
+        return has_any and not self._spans_of_keys().keys().isdisjoint(suffixes)
+
+    def _spans_of_keys(self) -> dict[bytes, list[int]]:
+        """Where the spans begin that this task has written, of all lists."""
+        if self._new_spans is not None:
+            suffixes, firsts = self._new_spans
+            self._spans.update(zip(suffixes, ([first] for first in firsts.tolist()), strict=True))
+            self._new_spans = None
+        return self._spans
+
+    def _remove_spans(self, suffix: bytes) -> None:
+        """Forget the spans of a list that this task has written."""
+        for first in self._spans_of_keys().pop(suffix, ()):
+            self._index.put(self._span_key(suffix, first), there=False)
+
+    def _write_span(self, suffix: bytes, first: int, end: int, life: int) -> None:
+        size = min(end - first, SPAN_ELEMENTS)
+        self._index.write(self._span_key(suffix, first), span(self._life.step_bits, size, life))
+
+    def _span_key(self, suffix: bytes, first: int) -> bytes:
+        return ordered_key(self._life.index_instant, suffix + SEQUENCE.pack(first | SPAN_BIT))

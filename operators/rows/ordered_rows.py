@@ -1,0 +1,175 @@
+"""The rows of a state that is kept in the order of time: under an instant the key and what else tells them apart."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, UNREAD, RowCount, Written, stored
+from pyspark_ckpt.state_store.columns.packed import Packed
+from pyspark_ckpt.state_store.columns.writes import Writes, newest
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.format.keys import HASH_BYTES, state_head
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pyspark_ckpt.operators.session.worker import WorkerSession
+
+INSTANT = struct.Struct(">Q")
+THERE = b"\x01"
+_LEAST_BYTES = INSTANT.size + HASH_BYTES
+
+
+def ordered_key(instant: int, row: bytes) -> bytes:
+    """The key ``instant · key and entry · hash`` for a row that begins with its hash."""
+    return INSTANT.pack(instant) + row[HASH_BYTES:] + row[:HASH_BYTES]
+
+
+def ordered_keys(instants: NDArray[np.integer[Any]], rows: Packed) -> Packed:
+    """``ordered_key`` of many rows, each with its instant."""
+    widths = rows.widths()
+    if len(widths) != 1:
+        return Packed.of(list(map(ordered_key, instants.tolist(), rows.strings())))
+    keys = np.empty((len(rows), INSTANT.size + widths[0]), np.uint8)
+    keys[:, : INSTANT.size] = instants.astype(">u8").view(np.uint8).reshape(-1, INSTANT.size)
+    matrix = rows.matrix(widths[0])
+    keys[:, INSTANT.size : -HASH_BYTES] = matrix[:, HASH_BYTES:]
+    keys[:, -HASH_BYTES:] = matrix[:, :HASH_BYTES]
+    return Packed.of_matrix(keys)
+
+
+def row_of(key: bytes) -> bytes:
+    """The row for which ``ordered_key`` was made."""
+    return key[-HASH_BYTES:] + key[INSTANT.size : -HASH_BYTES]
+
+
+def numbers_at(keys: Packed, behind: int | NDArray[np.int64]) -> NDArray[np.uint64]:
+    """The number in eight bytes of each key, so many bytes behind its begin."""
+    words = Packed(keys.data, keys.at + behind, keys.size).matrix(INSTANT.size)
+    return words.reshape(-1).view(">u8").astype(np.uint64)
+
+
+def rows_of(keys: Packed) -> Packed:
+    """``row_of`` of many keys."""
+    hashes = Packed(keys.data, keys.at + keys.size - HASH_BYTES, keys.size).matrix(HASH_BYTES)
+    return keys.behind(INSTANT.size).before(HASH_BYTES).behind_heads(hashes)
+
+
+class OrderedRows:
+    """What the base version has of one state, and apart from it what the task has written."""
+
+    def __init__(self, number: int, session: WorkerSession, there: bytes = THERE) -> None:
+        """Read and write state ``number``, which is in key order. ``there``: the value of a row that is put."""
+        self.number = number
+        self._there = there
+        self._head = state_head(number)
+        self._session = session
+        self._written: dict[bytes, bytes | None] = {}
+        self._runs: list[Writes] = []
+        """What was written in columns, later than the others; of one key, the last counts."""
+
+    def scan(self, begin: bytes = b"", end: bytes | None = None) -> Iterator[bytes]:
+        """Keys of the base version from ``begin`` up to ``end`` that this task has not written, in order."""
+        return (key for key, _ in self.items(begin, end))
+
+    def items(self, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """``scan`` with the values. Raises FormatError for a key that is too short to have an instant and a hash."""
+        self._unfold()
+        for row in self._session.scan(self._head, begin, end):
+            self._check(row[0])
+            if row[0] not in self._written:
+                yield row
+
+    def portions(self, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+        """``items`` up to ``end``, many at once and at least one; fewer calls where all are wanted."""
+        self._unfold()
+        for rows in self._session.portions(self._head, end):
+            self._check(min(rows, key=_size_of_key)[0])
+            unwritten = [row for row in rows if row[0] not in self._written] if self._written else rows
+            if unwritten:
+                yield unwritten
+
+    def _check(self, key: bytes) -> None:
+        if len(key) < _LEAST_BYTES:
+            raise FormatError(f"State {self.number}, in the order of time, has a row under {key.hex()!r}.")
+
+    def put(self, key: bytes, *, there: bool) -> None:
+        """Write a row or delete it."""
+        self._unfold()
+        self._written[key] = self._there if there else None
+        self._session.hold(ROW_BYTES)
+
+    def put_run(self, written: Writes) -> None:
+        """Write many rows, in any order."""
+        self._runs.append(written)
+        self._session.hold(len(written.keys.data) + int(written.cells.values.size.sum()))
+
+    def flush(self, _end: bytes | None) -> Written:
+        """Everything written, in stored order; it is forgotten."""
+        written, self._written = self._written, {}
+        runs, self._runs = self._runs, []
+        if runs:
+            return newest([each.prefixed(self._head) for each in (Writes.of(written.items()), *runs)])
+        return stored(self._head, written)
+
+    def spill(self) -> Written:
+        """``flush`` of all that nobody looks for before the commit."""
+        return self.flush(None)
+
+    def _unfold(self) -> None:
+        """Have all that is written by keys."""
+        for run in self._runs:
+            self._written.update(run.rows())
+        self._runs.clear()
+
+
+def _size_of_key(row: tuple[bytes, bytes]) -> int:
+    return len(row[0])
+
+
+class CountedRows(OrderedRows):
+    """Ordered rows that know how many they are."""
+
+    def __init__(self, number: int, session: WorkerSession, there: bytes = THERE) -> None:
+        """See OrderedRows."""
+        super().__init__(number, session, there)
+        self._count = RowCount(session)
+
+    def put(self, key: bytes, *, there: bool, was_there: bool | None = None) -> None:
+        """See OrderedRows. ``was_there``: whether the base version has the row, if that is known."""
+        if key in self._written:
+            was_there = self._written[key] is not None
+        elif was_there is None:
+            self._count.unread(self._head + key)
+        self._count.add(there - bool(was_there))
+        super().put(key, there=there)
+
+    def is_deleted(self, key: bytes) -> bool:
+        """Whether this task has deleted the row."""
+        return self._written.get(key, UNREAD) is None
+
+    def is_written(self, key: bytes) -> bool:
+        """Whether this task has written or deleted the row."""
+        return key in self._written
+
+    def stored(self, keys: list[bytes]) -> list[bytes | None]:
+        """What the base version has under ``keys``, which are sorted; None where there is nothing."""
+        return self._session.get_many([self._head + key for key in keys])
+
+    def first_written(self) -> bytes | None:
+        """The first key that this task has written and not deleted."""
+        return min((key for key, value in self._written.items() if value is not None), default=None)
+
+    @property
+    def change(self) -> int:
+        """How many rows more there are than in the base version."""
+        return self._count.resolved()
+
+    def flush(self, end: bytes | None) -> Written:
+        """See OrderedRows."""
+        self._count.resolved()
+        return super().flush(end)

@@ -1,0 +1,75 @@
+"""Keys of timers' rows: they sort by the very instant that was registered, in microseconds, and give it back.
+
+A row is ``instant · key and namespace · hash``. The instant is whole milliseconds since 1970, plus 2^63, in eight
+bytes. If it has microseconds beyond them, these follow it: the byte 2 and their number in two bytes. What else follows
+an instant is a key, and keys begin with 0 or 1: so a row without the byte is of a whole millisecond, and lies before
+those of the same millisecond that have it.
+
+A release before this one rounded instants up to a millisecond, and gave its rows the value ROUNDED: such a row may be
+of any microsecond of the one before it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from pyspark_ckpt.operators.declarations.timers import MICROSECONDS, rounded_up_ms
+from pyspark_ckpt.operators.rows.ordered_rows import INSTANT
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.format.keys import HASH_BYTES
+
+ROUNDED, EXACT = b"\x01", b"\x02"
+"""Values of rows."""
+_ZERO = 1 << 63
+_LAST = (1 << 64) - 1
+_REST = struct.Struct(">BH")
+_HAS_REST = 2
+
+
+class TimerRow(NamedTuple):
+    """What the key of a row says: the instant, in microseconds since 1970, and hash, key and namespace."""
+
+    at_us: int
+    row: bytes
+
+
+def timer_key(at_us: int, row: bytes) -> bytes:
+    """The key of a timer of ``row``, which begins with its hash."""
+    at_ms, rest = divmod(at_us, MICROSECONDS)
+    instant = INSTANT.pack(at_ms + _ZERO)
+    if rest:
+        instant += _REST.pack(_HAS_REST, rest)
+    return instant + row[HASH_BYTES:] + row[:HASH_BYTES]
+
+
+def rounded_key(at_us: int, row: bytes) -> bytes:
+    """Where a release before this one has the timer."""
+    return timer_key(rounded_up_ms(at_us) * MICROSECONDS, row)
+
+
+def read_timer_key(key: bytes) -> TimerRow:
+    """The inverse of ``timer_key``. Raises FormatError for a key that has no instant and no hash."""
+    at_us, begin = read_instant(key)
+    if len(key) < begin + HASH_BYTES:
+        raise FormatError(f"A timer is stored under {key.hex()!r}, which has no hash.")
+    return TimerRow(at_us, key[-HASH_BYTES:] + key[begin:-HASH_BYTES])
+
+
+def read_instant(key: bytes) -> tuple[int, int]:
+    """The instant that a row's key begins with, in microseconds since 1970, and where it ends. Raises FormatError."""
+    if len(key) < INSTANT.size:
+        raise FormatError(f"A timer is stored under {key.hex()!r}, which has no instant.")
+    at_us = (int(INSTANT.unpack_from(key)[0]) - _ZERO) * MICROSECONDS
+    if len(key) == INSTANT.size or key[INSTANT.size] != _HAS_REST:
+        return at_us, INSTANT.size
+    end = INSTANT.size + _REST.size
+    rest = int(_REST.unpack_from(key, INSTANT.size)[1]) if len(key) >= end else 0
+    if not 0 < rest < MICROSECONDS:
+        raise FormatError(f"A timer is stored under {key[:end].hex()!r}, which has no microseconds of a millisecond.")
+    return at_us + rest, end
+
+
+def end_of_ms(at_ms: int) -> bytes:
+    """What all rows up to a whole millisecond are before, and no later ones."""
+    return INSTANT.pack(min(max(at_ms + _ZERO, 0), _LAST)) + bytes([_HAS_REST])

@@ -1,0 +1,389 @@
+"""One task's way to its store from the Python worker: the base version to read, and a place to stage writes.
+
+The state server has put a ticket where the worker finds it by the task attempt's number. Rows are read from the same
+files that the server writes, and staged as a sorted table file that the commit of the task applies with the
+shim's own, or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import uuid
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from itertools import chain, islice
+from operator import le
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from pyspark_ckpt.operators.declarations.ttl import Clock
+from pyspark_ckpt.operators.rows.entry_rows import merged
+from pyspark_ckpt.operators.rows.state_rows import Position
+from pyspark_ckpt.operators.session.spilled_rows import SpilledRows
+from pyspark_ckpt.operators.types.stored_keys import KeyCodec
+from pyspark_ckpt.state_store.columns.cells import Cells
+from pyspark_ckpt.state_store.columns.packed import Packed
+from pyspark_ckpt.state_store.columns.writes import Writes
+from pyspark_ckpt.state_store.database import Cursor, Reader, Tuning, write_table_file
+from pyspark_ckpt.state_store.database.column_names import LEAST_KEYS, columns_folder
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, LifecycleError, NotFoundError, StorageError
+from pyspark_ckpt.state_store.format.keys import EMPTY, HASH_BYTES, STATE_BYTES, Marker
+from pyspark_ckpt.state_store.format.meta import Descriptor, State, is_keyed
+from pyspark_ckpt.state_store.local.damage_notes import write_note
+from pyspark_ckpt.state_store.sst.builder import write_columns
+from pyspark_ckpt.state_store.sst.column_file import OpenColumnFiles
+from pyspark_ckpt.state_store.sst.lookup import look_up
+from pyspark_ckpt.state_store.transactions.parts import DeclaredState, Part, declare, write_part
+from pyspark_ckpt.state_store.transactions.staged_tables import Seal, seal_file
+from pyspark_ckpt.state_store.transactions.ticket import Ticket, WorkerTask, read_ticket, ticket_paths
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+CACHE_BYTES = 16 << 20
+OPEN_ATTEMPTS = 5
+READERS_KEPT = 4
+
+
+class View(NamedTuple):
+    """A database that another process owns, and the column files of its table files."""
+
+    reader: Reader
+    columns: OpenColumnFiles
+
+
+_views: OrderedDict[str, View] = OrderedDict()
+
+
+class Moment(NamedTuple):
+    """When rows were looked at: how often turns of keys had ended by then, and how often rows had been spilled."""
+
+    turns: int
+    spills: int
+
+
+class WorkerSession:
+    """The states of one operator at the base version of this task, and what is staged on top of it."""
+
+    def __init__(
+        self,
+        ticket: Ticket,
+        states: Sequence[tuple[str, Descriptor]],
+        keys: KeyCodec,
+        now_ms: Mapping[Clock, int],
+        fired_ms: Mapping[Clock, int] = MappingProxyType({}),
+    ) -> None:
+        """Find or create ``states``.
+
+        ``fired_ms``: the instants up to which there are no timers any more.
+
+        Raises InvalidInputError, LifecycleError (the base has gone: a retry finds it).
+        """
+        self._ticket = ticket
+        _, declared = declare(ticket.meta, states)
+        self.numbers: Mapping[str, int] = {state.name: state.number for state in declared}
+        self.descriptors: Mapping[int, Descriptor] = {state.number: state.descriptor for state in declared}
+        self._declared: tuple[DeclaredState, ...] = declared
+        view = _view(ticket)
+        self._reader = None if view is None else view.reader
+        self._columns = None if view is None else view.columns
+        self._cursors: dict[bytes, list[Cursor]] = {}
+        self.version = ticket.version + 1
+        """What the task's commit makes."""
+        self.new_life = self.version
+        """Names the lives of lists that begin in this session, and none that began in another."""
+        self.position = Position()
+        self.keys = keys
+        self.now_ms = now_ms
+        self.fired_ms = fired_ms
+        self.name = f"worker-{uuid.uuid4().hex[:12]}"
+        self.counts: Counter[str] = Counter()
+        self._files: list[str] = []
+        self._seals: dict[str, Seal] = {}
+        self._written = 0
+        self._held_bytes = 0
+        self._most_held_bytes = sys.maxsize
+        self._when_full: Callable[[], None] = _do_nothing
+        self._spilled: SpilledRows | None = None
+        self.moment = Moment(0, 0)
+        self._is_over = False
+
+    @property
+    def left_alone(self) -> Iterator[State]:
+        """States of keyed operators in the base version that the program does not declare."""
+        return (each for each in self._ticket.meta.states if is_keyed(each) and each.name not in self.numbers)
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """Values of the base version, None where there is none; fastest for sorted keys. What was spilled counts."""
+        values = self._base_of(keys)
+        return values if self._spilled is None else self._spilled.over(keys, values)
+
+    def get_cells(self, keys: Packed) -> Cells:
+        """``get_many`` of keys that rise."""
+        if self._spilled is not None:
+            return Cells.of(self.get_many(keys.strings()))
+        if self._reader is None or not len(keys):
+            return Cells.absent(len(keys))
+        with _noting_damage(self._ticket):
+            return look_up(self._reader, keys, self._columns)
+
+    def scan(self, prefix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Rows of the base version whose keys begin with ``prefix``, what follows it from ``begin`` up to ``end``.
+
+        What was spilled counts.
+        """
+        rows = self._base_rows(prefix, begin, end)
+        return rows if self._spilled is None else merged(rows, self._spilled.scan(prefix, begin, end))
+
+    def _base_of(self, keys: list[bytes]) -> list[bytes | None]:
+        if self._reader is None or not keys:
+            return [None] * len(keys)
+        with _noting_damage(self._ticket):
+            if len(keys) < LEAST_KEYS or not all(map(le, keys, islice(keys, 1, None))):
+                return self._reader.get_many(keys)
+            return look_up(self._reader, Packed.of(keys), self._columns).strings()
+
+    def _base_rows(self, prefix: bytes, begin: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        if self._reader is None:
+            return
+        if self._is_over:
+            raise LifecycleError(
+                "An iterator over the elements or entries of a state is used after the batch in which it was made.",
+                hint="Read it in the call that made it, or make a list of it there.",
+            )
+        idle = self._cursors.setdefault(prefix[:STATE_BYTES], [])
+        first, size = prefix + begin, len(prefix)
+        with _noting_damage(self._ticket):
+            cursor = idle.pop() if idle else self._reader.cursor()
+            # Keys are processed in stored order: behind the rows of one stand those of the next.
+            if cursor.key is None or not cursor.left < first <= cursor.key:
+                cursor.seek(first)
+            try:
+                while cursor.key is not None and cursor.key.startswith(prefix):
+                    entry = cursor.key[size:]
+                    if end is not None and entry >= end:
+                        break
+                    yield entry, cursor.value()
+                    cursor.next()
+            finally:
+                idle.append(cursor)
+
+    def portions(self, prefix: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Rows of the base version from the first one on, many at once and at least one; as they were then."""
+        if self._reader is not None:
+            with _noting_damage(self._ticket):
+                for rows in self._reader.portions(prefix, prefix + end):
+                    yield [(key[len(prefix) :], value) for key, value in rows]
+
+    def ends_of_keys(self, rows: Packed) -> NDArray[np.int64]:
+        """Where the suffix ends in each row, of a suffix and an entry. Raises FormatError for what is no such row."""
+        if self.keys.width is None or (rows.size < HASH_BYTES + self.keys.width).any():
+            return np.array([self.keys.read(row, HASH_BYTES)[1] for row in rows.strings()], np.int64)
+        return np.full(len(rows), HASH_BYTES + self.keys.width)
+
+    def stage(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Write sorted rows (None deletes) as one more file; of rows with one key the last file's counts."""
+        remaining = iter(rows)
+        first = next(remaining, None)
+        if first is not None:
+            tuning = _shared_tuning(self._ticket.compression)
+            path = self._new_file()
+            self._written += write_table_file(path, chain([first], remaining), tuning)
+            self._seals[path.name] = seal_file(path)
+
+    def stage_columns(self, parts: Sequence[Writes]) -> None:
+        """``stage`` of rows of which a table file can be built, part after part."""
+        path = self._new_file()
+        write_columns(path, parts, _shared_tuning(self._ticket.compression))
+        self._seals[path.name] = seal_file(path)
+        self._written += sum(map(len, parts))
+
+    def spill_beyond(self, most_held_bytes: int, spill: Callable[[], None]) -> None:
+        """Have ``spill`` called when more than so many bytes are held of what was written."""
+        self._most_held_bytes, self._when_full = most_held_bytes, spill
+
+    def hold(self, size_bytes: int) -> None:
+        """Say that so many bytes more are held of what was written."""
+        self._held_bytes += size_bytes
+        if self._held_bytes > self._most_held_bytes:
+            self._when_full()
+
+    def let_go(self) -> None:
+        """Say that nothing is held of what was written."""
+        self._held_bytes = 0
+
+    def end_turn(self) -> None:
+        """Say that the turn of some keys is over, and nothing is held of what was written for them."""
+        self.let_go()
+        self.moment = self.moment._replace(turns=self.moment.turns + 1)
+
+    def spill(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """``stage`` of rows that are still to be found by this session, before those of the base version."""
+        self.moment = self.moment._replace(spills=self.moment.spills + 1)
+        self.stage(self._spilled_rows().kept(rows))
+
+    def _spilled_rows(self) -> SpilledRows:
+        if self._spilled is None:
+            folder = Path(self._ticket.staging) / f"{self.name}-spilled"
+            self._spilled = SpilledRows(folder, _shared_tuning(self._ticket.compression))
+        return self._spilled
+
+    def close(self) -> None:
+        """Let go of what was spilled: the batch is over."""
+        self._is_over = True
+        self._forget_spilled()
+
+    def _forget_spilled(self) -> None:
+        if self._spilled is not None:
+            self._spilled.close()
+            self._spilled = None
+
+    def _new_file(self) -> Path:
+        """One that the commit applies."""
+        name = f"{self.name}-{len(self._files)}.sst"
+        self._files.append(name)
+        return Path(self._ticket.staging) / name
+
+    def publish(self, changes: Mapping[int, int]) -> None:
+        """Hand what was staged to the task's commit, with the changes of row counts by state number."""
+        part = Part(
+            self._declared,
+            tuple(self._files),
+            dict(changes),
+            self._written,
+            dict(self.counts),
+            self._ticket.new_id,
+            seals=self._seals,
+        )
+        write_part(Path(self._ticket.staging), self.name, part)
+
+
+def _do_nothing() -> None:
+    """What is held is never too much."""
+
+
+def find_ticket(attempt: int, local_dir: str) -> Ticket:
+    """The ticket of a task attempt of the executor whose Python worker this is: that of the partition it is at.
+
+    Raises NotFoundError if the operator does not run on this state store, LifecycleError if it is at several.
+    """
+    blocks = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
+    roots = [local_dir] if local_dir else blocks
+    task = WorkerTask(attempt, Path(blocks[0]).name)
+    paths = [path for root in roots if root for path in ticket_paths(Path(root), task)]
+    if len(paths) > 1:
+        raise LifecycleError(
+            f"Task attempt {attempt} has {len(paths)} tickets of the ckpt state store below {roots}: it is not certain "
+            f"for which partition a function is called.",
+            hint="Call repartition on the rows of one of the operators that Spark runs in one task.",
+        )
+    if not paths:
+        raise NotFoundError(
+            f"Task attempt {attempt} has 0 tickets of the ckpt state store below {roots}.",
+            hint="Call pyspark_ckpt.configure(builder) first; a checkpoint stays with the provider that made it.",
+        )
+    return read_ticket(paths[0])
+
+
+@contextmanager
+def naming(ticket: Ticket, uid: str) -> Iterator[None]:
+    """Say of a FormatError within whose rows are damaged."""
+    try:
+        yield
+    except FormatError as problem:
+        raise FormatError(
+            f"Keyed operator {uid!r}, partition {ticket.partition}, version {ticket.version}: {problem.message}",
+            hint=problem.hint or "Look at it with pyspark-ckpt checkpoint verify, or go back to an earlier version.",
+        ) from problem
+
+
+@cache
+def _shared_tuning(compression: str) -> Tuning:
+    """The settings of all databases and table files of this process."""
+    return Tuning(CACHE_BYTES, compression)
+
+
+def _view(ticket: Ticket) -> View | None:
+    """A view of exactly the ticket's base; None for version 0. Views of live databases are kept for the next task."""
+    base = Marker(ticket.version, ticket.id)
+    if base == EMPTY:
+        return None
+    with _noting_damage(ticket):
+        view, held = _caught_up(ticket)
+        if held != base and (not ticket.live or held is None or held.version < base.version):
+            view.reader.close()  # a live database goes forward: what shows less has lost its newest records
+            raise FormatError(f"The database in {ticket.db} is damaged: it shows {held}, not {base}.")
+    if held != base:
+        view.reader.close()
+        raise LifecycleError(
+            f"The database in {ticket.db} has moved on from {base} to {held}.",
+            hint="The task is tried again on a copy of the version.",
+            retryable=True,
+        )
+    view.columns.check_again()
+    _views[ticket.db] = view
+    while len(_views) > READERS_KEPT:
+        _views.popitem(last=False)[1].reader.close()
+    return view
+
+
+def _caught_up(ticket: Ticket) -> tuple[View, Marker | None]:
+    """A view of what the database is now, and which commit that is."""
+    view = _views.pop(ticket.db, None) or View(_opened(ticket), OpenColumnFiles(columns_folder(Path(ticket.db))))
+    try:
+        view.reader.catch_up()
+        held = view.reader.marker()
+    except CkptError:
+        view.reader.close()
+        raise
+    return view, held
+
+
+class _noting_damage:  # noqa: N801 - used as a function
+    """Leave a note to the state server of a failure within to read the database, which discards that copy then."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        self._ticket = ticket
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
+        if isinstance(problem, (FormatError, StorageError)):
+            write_note(Path(self._ticket.staging), str(problem))
+
+
+def _opened(ticket: Ticket) -> Reader:
+    scratch = _new_scratch(Path(ticket.staging).parents[1] / "readers") if ticket.live else None
+    for attempt in range(1, OPEN_ATTEMPTS + 1):
+        try:
+            return Reader(Path(ticket.db), _shared_tuning(ticket.compression), scratch)
+        except StorageError:  # compaction may drop a file between its listing and its opening
+            if attempt == OPEN_ATTEMPTS or not ticket.live:
+                raise
+    raise AssertionError("not reached")
+
+
+def _new_scratch(folder: Path) -> Path:
+    """Where a reader may write its log. What workers have left that Spark has ended, at any time, is removed."""
+    for left in folder.glob("*-*"):
+        if not _is_running(int(left.name.partition("-")[0])):
+            shutil.rmtree(left, ignore_errors=True)
+    return folder / f"{os.getpid()}-{uuid.uuid4().hex}"
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,1 @@
+"""One task of a keyed operator: rows in, timers, rows out, what is staged for the commit."""

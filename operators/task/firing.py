@@ -1,0 +1,133 @@
+"""Timers whose time has come, in the order in which they fire.
+
+Those of the base version are listed before the rows are processed, apart by ranges of their hash if they are many;
+those that are registered too late to wait are met on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ckpt.operators.bound.timers import BoundTimers
+from pyspark_ckpt.operators.declarations.operator import HASH
+from pyspark_ckpt.operators.declarations.timers import CLOCKS, Timer, timer_at
+from pyspark_ckpt.operators.rows.timer_rows import read_timer_key
+from pyspark_ckpt.operators.task.row_buffer import RowBuffer
+from pyspark_ckpt.operators.types.stored_values import SHOWN_BYTES
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.format.keys import HASH_BYTES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark_ckpt.operators.session.worker import WorkerSession
+
+TIMERS, KEY = "timers", "key"
+_LISTED = pa.schema([(HASH, pa.int32()), (TIMERS, pa.int32()), (KEY, pa.binary())])
+"""A stored timer that is due: which declared timers it is of, and the key of its row."""
+AT_ONCE = 8192
+
+
+class Due(NamedTuple):
+    """A timer that fires now, for the key whose row suffix and values are given."""
+
+    suffix: bytes
+    key: tuple[Any, ...]
+    timer: Timer
+
+
+class Firing:
+    """The due timers of one task."""
+
+    def __init__(self, timers: Sequence[BoundTimers], session: WorkerSession, limit_bytes: int, folder: Path) -> None:
+        """All timers of the operator; ``limit_bytes`` of those that are due are in memory, others below ``folder``."""
+        self._session = session
+        self.listed = RowBuffer(_LISTED, limit_bytes, folder)
+        """The due timers of the base version, for ``due``."""
+        self._of_clock = [[each for each in timers if each.clock == clock] for clock in CLOCKS]
+        self._timers = [each for group in self._of_clock for each in group]
+        self.count = 0
+
+    def list_stored(self) -> None:
+        """Put the due timers of the base version into ``listed``."""
+        for number, keys in self._in_order():
+            hashes = np.frombuffer(b"".join(key[-HASH_BYTES:] for key in keys), ">u4").astype(np.uint32)
+            columns = [pa.array(hashes.view(np.int32)), pa.array(number, pa.int32()), pa.array(keys, pa.binary())]
+            self.listed.add(pa.RecordBatch.from_arrays(columns, schema=_LISTED))
+
+    def due(self, listed: pa.Table) -> Iterator[Due]:
+        """The timers that fire of some that were ``listed``, those of one clock in order; each is taken as it is given.
+
+        To be called after the rows of these keys were processed. What is registered meanwhile, and due, fires as well.
+        """
+        timers = [self._timers[number] for number in listed.column(TIMERS).to_pylist()]
+        stored = list(zip(listed.column(KEY).to_pylist(), timers, strict=True))
+        for group in self._of_clock:
+            yield from self._fired(group, [row for row in stored if row[1] in group])
+        while self.has_registered:
+            for group in self._of_clock:
+                yield from self._fired(group, [])
+
+    @property
+    def has_registered(self) -> bool:
+        """Whether there are due timers that were registered since: by a call for the last ones that were taken."""
+        return any(each.next_registered() is not None for each in self._timers)
+
+    def close(self) -> None:
+        """Remove what is on disk."""
+        self.listed.close()
+
+    def _in_order(self) -> Iterator[tuple[list[int], list[bytes]]]:
+        for group in self._of_clock:
+            merged = merge(*map(self._numbered, group))
+            while chunk := list(islice(merged, AT_ONCE)):
+                yield [number for _, number in chunk], [key for key, _ in chunk]
+
+    def _numbered(self, timers: BoundTimers) -> Iterator[tuple[bytes, int]]:
+        number = self._timers.index(timers)
+        return ((key, number) for key in timers.stored_due())
+
+    def _fired(self, group: Sequence[BoundTimers], stored: Sequence[tuple[bytes, BoundTimers]]) -> Iterator[Due]:
+        for begin in range(0, len(stored), AT_ONCE):
+            chunk = stored[begin : begin + AT_ONCE]
+            found = [self._due(key, timers) for key, timers in chunk]
+            self._session.position.upcoming = sorted({each.suffix for each in found})
+            for (key, timers), each in zip(chunk, found, strict=True):
+                yield from self._registered(group, key)
+                if self._take(key, timers):
+                    yield each
+        yield from self._registered(group, None)
+
+    def _registered(self, group: Sequence[BoundTimers], before: bytes | None) -> Iterator[Due]:
+        """Timers that were registered too late to wait, up to the row key ``before``."""
+        while heads := [(key, each) for each in group if (key := each.next_registered()) is not None]:
+            key, timers = min(heads, key=itemgetter(0))
+            if before is not None and key >= before:
+                return
+            timers.pop_registered()
+            if self._take(key, timers):
+                yield self._due(key, timers)
+
+    def _take(self, key: bytes, timers: BoundTimers) -> bool:
+        is_there = timers.take(key)
+        self.count += is_there
+        return is_there
+
+    def _due(self, key: bytes, timers: BoundTimers) -> Due:
+        at_us, row = read_timer_key(key)
+        values, end = self._session.keys.read(row, HASH_BYTES)
+        try:
+            namespace = row[end:].decode()
+        except UnicodeDecodeError as problem:
+            raise FormatError(
+                f"A timer of {timers.name!r} is stored as {key[:SHOWN_BYTES].hex()!r}, "
+                f"and its namespace is no text: {problem.reason}."
+            ) from problem
+        return Due(row[:end], values, timer_at(timers.name, namespace, at_us))

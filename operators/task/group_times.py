@@ -1,0 +1,80 @@
+"""What the one Spark group of a partition knows of time: which instants have passed, and when Spark calls it again.
+
+Spark has one kind of time-out for an operator. In event time it drops late rows itself, and calls a group without
+rows once the watermark has passed the group's time-out. In processing time it drops none, and makes a batch at every
+trigger: late rows are told by the watermark of the batch before, which the group's own row in Spark's state remembers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.state import GroupState
+
+    from pyspark_ckpt.operators.bound.timers import BoundTimers
+    from pyspark_ckpt.operators.declarations.operator import Operator
+    from pyspark_ckpt.operators.declarations.ttl import Clock
+
+GROUP_ROW = "watermark_ms long, processing_ms long"
+"""The clocks at the group's last call, those that it has timers for; all timers up to them have fired."""
+NO_WATERMARK = -1
+_NEVER = 1 << 62
+TIME_OUTS: Mapping[Clock | None, str] = {
+    None: "NoTimeout",
+    "event": "EventTimeTimeout",
+    "processing": "ProcessingTimeTimeout",
+}
+"""Spark's names for the kinds of time-outs, by their clock."""
+
+
+class GroupTimes:
+    """The clocks of one call, as its timers and the program see them.
+
+    A clock that has gone back since the last call, like that of another driver, stands still. So an instant ahead of
+    what the program is told is never one that has passed for its timers.
+    """
+
+    def __init__(self, operator: Operator, state: GroupState) -> None:
+        """``state`` is as Spark has given it."""
+        self._state = state
+        self._clock = operator.time_out_clock
+        self._drops_late_rows = self._clock == "processing" and operator.has_watermark and not operator.keeps_late_rows
+        before = state.getOption
+        self.fired_ms: Mapping[Clock, int] = {} if before is None else {"event": before[0], "processing": before[1]}
+        self._batch_ms = state.getCurrentProcessingTimeMs()
+        self.processing_ms = max(self._batch_ms, self.fired_ms.get("processing", 0))
+        self.watermark_ms = NO_WATERMARK
+        if operator.has_watermark:
+            self.watermark_ms = max(state.getCurrentWatermarkMs(), self.fired_ms.get("event", 0))
+        self.now_ms: Mapping[Clock, int] = {
+            "event": max(0, self.watermark_ms, self.fired_ms.get("event", 0)),
+            "processing": self.processing_ms,
+        }
+
+    @property
+    def late_ms(self) -> int | None:
+        """Rows up to this event time are late, and nobody has dropped them; None if there are no such rows."""
+        return self.fired_ms.get("event", 0) if self._drops_late_rows else None
+
+    def set_time_out(self, timers: Iterable[BoundTimers], left_ms: Mapping[Clock, int] = MappingProxyType({})) -> None:
+        """Have Spark call when the first of ``timers`` is due, and remember the clocks.
+
+        ``left_ms``: when the first timers are due that this program leaves alone. None of them has fired, so the clocks
+        that are remembered stay before them: a program that declares them again finds them.
+        """
+        if self._clock is None:
+            return
+        clocks: Sequence[Clock] = ("event", "processing")
+        event_ms, processing_ms = (min(self.now_ms[clock], left_ms.get(clock, _NEVER) - 1) for clock in clocks)
+        self._state.update((event_ms, processing_ms if self._clock == "processing" else 0))
+        first = min((at for each in timers if (at := each.earliest_ms()) is not None), default=None)
+        if self._clock == "event":
+            if first is not None:  # a group times out when the clock is beyond what is set
+                self._state.setTimeoutTimestamp(max(1, first - 1))
+        elif self._drops_late_rows:  # the next batch must find the watermark of this one
+            self._state.setTimeoutDuration(1)
+        elif first is not None:  # Spark adds it to its own clock
+            self._state.setTimeoutDuration(max(1, first - 1 - self._batch_ms))

@@ -1,0 +1,163 @@
+"""What one partition works through, by hash: in memory while it is little, else on local disk, apart by ranges of hash.
+
+So however many keys a batch has, one range of them is processed at a time; all rows of a key are in one range.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from pyspark_ckpt.operators.declarations.operator import HASH
+from pyspark_ckpt.state_store.errors import InternalError, StorageError
+
+RANGES = 64
+_HASH_BITS = 32
+_RANGE_BITS = RANGES.bit_length() - 1
+
+
+class RowBuffer:
+    """Takes rows, and gives them back in the order in which they came, by range of their hash if they are many."""
+
+    def __init__(self, schema: pa.Schema, limit_bytes: int, folder: Path) -> None:
+        """Keep ``limit_bytes`` of rows in memory, and others in files below the new ``folder``.
+
+        The column HASH of ``schema`` says which range a row is of. Raises InternalError if there is none.
+        """
+        if HASH not in schema.names:
+            raise InternalError(f"Rows that are kept by ranges of their hash have no column {HASH!r}: {schema.names}.")
+        self._schema = schema
+        self._limit_bytes = limit_bytes
+        self._folder = folder
+        self._batches: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._files: dict[int, pa.RecordBatchStreamWriter] = {}
+        self._sealed: dict[int, _SealedFile] = {}
+        self.count = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take some rows."""
+        self.count += len(rows)
+        self._batches.append(rows)
+        self._bytes += rows.nbytes
+        if self._bytes > self._limit_bytes:
+            self._spill()
+
+    @property
+    def is_spilled(self) -> bool:
+        """Whether rows are on disk."""
+        return bool(self._files)
+
+    def all(self) -> pa.Table:
+        """All rows, which are in memory. Takes no more."""
+        return pa.Table.from_batches(self._batches, self._schema)
+
+    def seal(self) -> None:
+        """Have all rows on disk. Takes no more."""
+        self._spill()
+        self._close_files()
+
+    def take(self, number: int) -> pa.Table:
+        """The rows of one range, for the last time."""
+        if number not in self._files:
+            return self._schema.empty_table()
+        path = self._path(number)
+        try:
+            with pa.memory_map(str(path)) as source:
+                content = source.read_buffer()
+        except OSError as problem:
+            raise StorageError(f"Could not read {path}, where rows of this batch wait: {problem}.") from problem
+        if xxhash.xxh64_digest(content) != self._sealed[number].digest():
+            raise StorageError(
+                f"{path}, where rows of this batch wait for their turn, is damaged.",
+                hint="The task is tried again. If that goes on, look at the disk of the executor's local folder.",
+            )
+        table = pa.ipc.open_stream(content).read_all()
+        path.unlink()
+        return table
+
+    def close(self) -> None:
+        """Remove the files."""
+        self._close_files()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _close_files(self) -> None:
+        """Complete the files; a second call does nothing."""
+        for number, file in self._sealed.items():
+            if not file.closed:
+                self._files[number].close()
+                file.close()
+
+    def _spill(self) -> None:
+        if not self._batches:
+            return
+        rows = pa.Table.from_batches(self._batches, self._schema).combine_chunks()
+        hashes = rows.column(HASH).to_numpy().astype(np.uint32)
+        number_of = (hashes >> np.uint32(_HASH_BITS - _RANGE_BITS)).astype(np.int64)
+        order = np.argsort(number_of, kind="stable")
+        ends = np.cumsum(np.bincount(number_of, minlength=RANGES)).tolist()
+        ordered = rows.take(pa.array(order))
+        begin = 0
+        for number, end in enumerate(ends):
+            if end > begin:
+                self._writer(number).write_table(ordered.slice(begin, end - begin))
+            begin = end
+        self._batches, self._bytes = [], 0
+
+    def _writer(self, number: int) -> pa.RecordBatchStreamWriter:
+        if number not in self._files:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            file = _SealedFile(self._path(number))
+            self._files[number] = pa.ipc.new_stream(file, self._schema)
+            self._sealed[number] = file
+        return self._files[number]
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number}.arrow"
+
+
+class _SealedFile:
+    """A new file that knows the checksum of what was written to it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("xb")
+        self._digest = xxhash.xxh64()
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def write(self, content: bytes) -> int:
+        self._digest.update(content)
+        return self._file.write(content)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def digest(self) -> bytes:
+        return self._digest.digest()
+
+
+def ranges(buffers: Sequence[RowBuffer]) -> Iterator[tuple[list[pa.Table], bytes | None]]:
+    """What each buffer has of a range, for all ranges in order, and the first hash behind it; None behind the last."""
+    if not any(buffer.is_spilled for buffer in buffers):
+        yield [buffer.all() for buffer in buffers], None
+        return
+    for buffer in buffers:
+        buffer.seal()
+    for number in range(RANGES):
+        tables = [buffer.take(number) for buffer in buffers]
+        if any(len(table) for table in tables):
+            last = number == RANGES - 1
+            yield tables, None if last else (number + 1 << _HASH_BITS - _RANGE_BITS).to_bytes(4, "big")

@@ -1,0 +1,82 @@
+"""What a task does with all states of its operator: sweep them, stage what they have written, count their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+
+from pyspark_ckpt.operators.bound.base import Kept, Row, Staged
+from pyspark_ckpt.operators.rows.expiry import LEAST_SWEPT
+from pyspark_ckpt.operators.rows.state_rows import Written
+from pyspark_ckpt.operators.session.worker import WorkerSession
+from pyspark_ckpt.state_store.columns.writes import Writes
+from pyspark_ckpt.state_store.sst.builder import are_built
+
+
+def sweep(session: WorkerSession, bound: Sequence[Kept], rows: int) -> None:
+    """Free expired rows: of each state no more than twice the batch's ``rows``, or LEAST_SWEPT."""
+    for each in bound:
+        session.counts["expired_rows"] += each.sweep(max(LEAST_SWEPT, 2 * rows))
+
+
+def flush(session: WorkerSession, bound: Sequence[Kept], end: bytes | None) -> None:
+    """Stage what was written for keys below ``end`` (all keys: None), and let go of it: their turn is over.
+
+    As columns, if it is in columns but for a few rows, else as rows.
+    """
+    session.end_turn()
+    parts = [each.flush(end) for each in _tables(bound)]
+    columns = _in_columns(parts)
+    if columns is not None and are_built(columns):
+        session.stage_columns(columns)
+    else:
+        session.stage(_rows(parts if columns is None else columns))
+
+
+def spill(session: WorkerSession, bound: Sequence[Kept]) -> None:
+    """Stage all that was written though no key's turn is over: the session finds it again, and it takes no memory."""
+    session.let_go()
+    session.spill(_rows([each.spill() for each in _tables(bound)]))
+
+
+def _in_columns(parts: list[Written]) -> list[Writes] | None:
+    """The parts that have rows, as columns; None if they are not to be: then nothing of ``parts`` is lost."""
+    count = sum(len(part) for part in parts if isinstance(part, Writes))
+    columns = []
+    for number, part in enumerate(parts):
+        if not isinstance(part, Writes):
+            rows = list(islice(part, count + 1))
+            parts[number] = chain(rows, part)
+            if len(rows) > count:
+                return None
+            part = Writes.of(rows)  # noqa: PLW2901 - the same
+        if len(part):
+            columns.append(part)
+    return columns
+
+
+def finish(session: WorkerSession, bound: Sequence[Kept]) -> None:
+    """Publish what was staged, after the last key: the last act."""
+    flush(session, bound, None)
+    session.publish(row_changes(bound))
+
+
+def written(bound: Sequence[Kept]) -> Iterator[Row]:
+    """All that was written, in stored order; it is forgotten."""
+    return _rows(each.flush(None) for each in _tables(bound))
+
+
+def row_changes(bound: Sequence[Kept]) -> dict[int, int]:
+    """How many rows more than in the base version each state has, by its number; indexes are not counted."""
+    return {each.number: each.change for each in bound}
+
+
+def _rows(parts: Iterable[Written]) -> Iterator[Row]:
+    """Those of all parts, one after the other."""
+    return chain.from_iterable(part.rows() if isinstance(part, Writes) else part for part in parts)
+
+
+def _tables(bound: Sequence[Kept]) -> list[Staged]:
+    """All states of the operator in the order of their numbers."""
+    indexes = [each.index for each in bound if each.index is not None]
+    return sorted([*bound, *indexes], key=lambda each: each.number)

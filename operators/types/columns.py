@@ -1,0 +1,274 @@
+"""Arrow columns as numpy numbers and as Python values, and back. Nothing is lost on the way, in nested types either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_ckpt.operators.types.conversions import plain_column
+from pyspark_ckpt.operators.types.value_types import (
+    NO_NULL_KEY,
+    elements_of,
+    entries_of,
+    fields_of,
+    hashable,
+    no_null,
+    require_distinct,
+    struct_class,
+)
+from pyspark_ckpt.operators.types.value_types import reader as value_reader
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+MOST_ELEMENTS = 2**31 - 1
+"""Arrow counts the elements of a column's arrays and maps in 32 bits."""
+_SMALL_MAP = 8
+"""Keys of maps with so many at most are compared at each distance, which is several times as fast as numbering them."""
+AS_ARROW = "Take it as Arrow: rows_of() or batches() of a reader, the calls for many keys of a VectorProcessor."
+"""What to do about a date or an instant that Python does not have."""
+
+
+def is_fixed_width(kind: pa.DataType) -> bool:
+    """Whether numpy can hold the values of this type as numbers."""
+    return bool(pa.types.is_primitive(kind))
+
+
+def is_variant(kind: pa.DataType) -> bool:
+    """Whether this is a VARIANT: a struct of its value and its metadata, of which PySpark has marked the latter."""
+    return pa.types.is_struct(kind) and any((field.metadata or {}).get(b"variant") == b"true" for field in kind)
+
+
+def has_variant(kind: pa.DataType) -> bool:
+    """Whether this is a VARIANT or has one in it."""
+    is_one = is_variant(kind)
+    return is_one or (pa.types.is_nested(kind) and any(has_variant(kind.field(n).type) for n in range(kind.num_fields)))
+
+
+def number_type(kind: pa.DataType) -> str:
+    """The little-endian numpy type that holds the values of a type of fixed width."""
+    letter = "f" if pa.types.is_floating(kind) else "i"
+    return f"<{letter}{max(1, int(kind.bit_width) // 8)}"
+
+
+def numbers_of(column: pa.Array) -> NDArray[Any]:
+    """The values of a column of fixed width as numbers: dates as days, instants as microseconds, null as 0."""
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    dtype = np.dtype(number_type(column.type))
+    if len(column) == 0:
+        return np.zeros(0, dtype)
+    values = np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * dtype.itemsize)
+    return values if column.null_count == 0 else np.where(validity(column), values, dtype.type(0))
+
+
+def column_of(kind: pa.DataType, numbers: NDArray[Any], valid: NDArray[np.bool_]) -> pa.Array:
+    """The inverse of ``numbers_of``; null where not ``valid``."""
+    content = np.packbits(numbers.astype(np.bool_), bitorder="little") if pa.types.is_boolean(kind) else numbers
+    present = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(numbers), [present, pa.py_buffer(np.ascontiguousarray(content))])
+
+
+def validity(column: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
+    """For each value whether it is not null."""
+    if column.null_count == 0:
+        return np.ones(len(column), np.bool_)
+    valid: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def python_values(column: pa.Array) -> list[Any]:
+    """A column as the Python values that processors see: structs as named tuples, maps as dicts.
+
+    Raises InvalidInputError for a date or an instant that Python does not have.
+    """
+    return _values(column, _temporal_values)
+
+
+def _values(column: pa.Array, of_times: Callable[[pa.Array], list[Any]]) -> list[Any]:
+    kind = column.type
+    if pa.types.is_struct(kind):
+        made = struct_class(kind)
+        fields = [_values(column.field(n), of_times) for n in range(kind.num_fields)]
+        values: list[Any] = list(map(made._make, zip(*fields, strict=True))) if fields else [made()] * len(column)
+    elif pa.types.is_map(kind):
+        keys, items = _values(column.keys, of_times), _values(column.items, of_times)
+        keys = list(map(hashable, keys)) if pa.types.is_nested(kind.key_type) else keys
+        values = [dict(zip(keys[a:b], items[a:b], strict=True)) for a, b in _spans(column)]
+    elif pa.types.is_list(kind):
+        elements = _values(column.values, of_times)
+        values = [elements[a:b] for a, b in _spans(column)]
+    elif pa.types.is_temporal(kind):
+        return of_times(column)
+    else:
+        plain: list[Any] = column.to_pylist()
+        return plain
+    if column.null_count == 0:
+        return values
+    return [value if present else None for value, present in zip(values, validity(column).tolist(), strict=True)]
+
+
+def _temporal_values(column: pa.Array) -> list[Any]:
+    try:
+        if pa.types.is_time(column.type):  # of which Arrow drops nanoseconds
+            read = value_reader(column.type)
+            return [read(value) for value in column.cast(pa.int64()).to_pylist()]
+        values: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError) as problem:
+        raise InvalidInputError(
+            f"There is a value of type {column.type} that Python has none for: {problem}.",
+            hint=AS_ARROW,
+        ) from problem
+    return values
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """A type with dates and instants as the numbers that they are, days and microseconds: of these Python has all."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        keys, items = kind.key_field, kind.item_field
+        return pa.map_(keys.with_type(plain_type(keys.type)), items.with_type(plain_type(items.type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(plain_type(kind.value_type)))
+    if pa.types.is_date(kind):
+        return pa.int32()
+    return pa.int64() if pa.types.is_timestamp(kind) else kind
+
+
+def plain_values(column: pa.Array) -> list[Any]:
+    """``python_values`` with dates and instants as numbers: whatever they are, there is a value."""
+    return _values(column, _plain_times)
+
+
+def arrow_of_plain(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """The inverse of ``plain_values``: of what is stored, also null that is NOT NULL by now.
+
+    Raises ValueError for a map with a key that is null: earlier releases stored some, and Arrow has none.
+    """
+    return arrow_values(values, kind, _plain_column)
+
+
+def _plain_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    return pa.array(values, plain_type(kind)).view(kind)
+
+
+def _plain_times(column: pa.Array) -> list[Any]:
+    plain = plain_type(column.type)
+    return _temporal_values(column) if plain == column.type else list(column.view(plain).to_pylist())
+
+
+def _spans(column: pa.ListArray | pa.MapArray) -> list[tuple[int, int]]:
+    offsets = column.offsets.to_pylist()
+    return list(pairwise(offsets))
+
+
+def arrow_values(
+    values: Sequence[Any], kind: pa.DataType, plain: Callable[[Sequence[Any], pa.DataType], pa.Array] = plain_column
+) -> pa.Array:
+    """The inverse of ``python_values``; a struct may be any sequence, mapping or object with its fields.
+
+    ``plain`` makes the columns whose type is not nested. Raises TypeError, ValueError, AttributeError, OverflowError
+    (pyarrow's own errors among them) for values that the type does not take, and what ``plain`` raises.
+    """
+    if not pa.types.is_nested(kind):
+        return plain(values, kind)
+    absent = np.fromiter((value is None for value in values), np.bool_, len(values))
+    if pa.types.is_struct(kind):
+        return _structs(values, absent, kind, plain)
+    if pa.types.is_map(kind):
+        there = [() if value is None else entries_of(value) for value in values]
+        pairs = list(chain.from_iterable(there))
+        keys = [key for key, _ in pairs]
+        if any(key is None for key in keys):  # of such a map Arrow ends the process
+            raise ValueError(NO_NULL_KEY)
+        stored_keys = arrow_values(keys, kind.key_type, plain)
+        if plain is not _plain_column:
+            require_distinct_keys(stored_keys, np.fromiter(map(len, there), np.int64, len(there)))
+        children = [
+            stored_keys,
+            _part([item for _, item in pairs], kind.item_field, plain),
+        ]
+        contents = [pa.StructArray.from_arrays(children, fields=[kind.key_field, kind.item_field])]
+    else:
+        there = [() if value is None else _counted(elements_of(value)) for value in values]
+        contents = [_part(list(chain.from_iterable(there)), kind.value_field, plain)]
+    counts = np.fromiter(map(len, there), np.int64, len(there))
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    if ends[-1] > MOST_ELEMENTS:
+        raise ValueError(f"{ends[-1]} elements are too many for one column")
+    present = pa.py_buffer(np.packbits(~absent, bitorder="little"))
+    offsets = pa.py_buffer(ends.astype(np.int32))
+    return pa.Array.from_buffers(kind, len(values), [present, offsets], children=contents)
+
+
+def _structs(
+    values: Sequence[Any],
+    absent: NDArray[np.bool_],
+    kind: pa.StructType,
+    plain: Callable[[Sequence[Any], pa.DataType], pa.Array],
+) -> pa.Array:
+    names = [field.name for field in kind]
+    nothing = (None,) * len(names)
+    rows = [nothing if value is None else fields_of(value, names) for value in values]
+    fields = []
+    for n, field in enumerate(kind):
+        column = [row[n] for row in rows]
+        if not field.nullable and plain is not _plain_column:
+            _require_values(field, column, absent)
+        fields.append(arrow_values(column, field.type, plain))
+    return pa.StructArray.from_arrays(fields, fields=list(kind), mask=pa.array(absent))
+
+
+def _require_values(field: pa.Field, column: Sequence[Any], absent: NDArray[np.bool_]) -> None:
+    """Raise ValueError if a value is None where it is NOT NULL, and what it is part of is there."""
+    if any(value is None and not is_absent for value, is_absent in zip(column, absent.tolist(), strict=True)):
+        raise ValueError(no_null(field))
+
+
+def _part(values: Sequence[Any], field: pa.Field, plain: Callable[[Sequence[Any], pa.DataType], pa.Array]) -> pa.Array:
+    """The elements of arrays, or the values of maps."""
+    if not field.nullable and plain is not _plain_column:
+        _require_values(field, values, np.zeros(len(values), np.bool_))
+    return arrow_values(values, field.type, plain)
+
+
+def require_distinct_keys(keys: pa.Array, counts: NDArray[np.int64]) -> None:
+    """Raise ValueError if one of the maps with these keys, ``counts`` of them in each in turn, has one key twice."""
+    most = int(counts.max(initial=0))
+    if most <= 1:
+        return
+    whose = np.repeat(np.arange(len(counts)), counts)
+    if not pa.types.is_nested(keys.type) and not _has_twice(keys, whose, most):
+        return
+    values, at = plain_values(keys), 0
+    for count in counts.tolist():
+        require_distinct(values[at : at + count])
+        at += count
+
+
+def _has_twice(keys: pa.Array, whose: NDArray[np.int64], most: int) -> bool:
+    """Whether a map has a key twice. Element n of ``keys`` is of map ``whose[n]``; no map has more than ``most``."""
+    if most <= _SMALL_MAP:
+        for distance in range(1, most):
+            is_same = pc.equal(keys.slice(distance), keys.slice(0, len(keys) - distance))
+            if is_same.true_count:
+                is_same = is_same.to_numpy(zero_copy_only=False)
+                if (is_same & (whose[distance:] == whose[:-distance])).any():
+                    return True
+        return False
+    numbered = keys.dictionary_encode()
+    pairs = numbered.indices.to_numpy().astype(np.int64) + whose * len(numbered.dictionary)
+    pairs.sort()
+    return bool((pairs[1:] == pairs[:-1]).any())
+
+
+def _counted(elements: Any) -> Any:
+    return elements if hasattr(elements, "__len__") else list(elements)

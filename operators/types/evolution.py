@@ -1,0 +1,247 @@
+"""How a state goes on when the type of its values changes: which changes can be read, and how.
+
+Every schema that values were ever written by stays in the state's descriptor, and every value says by which it was
+written. So nothing is rewritten: an old value is adapted when it is read, and gets the newest schema when it is
+written. Can be read: a field that is added (null in old values), dropped or renamed (its old name is declared as an
+alias, and the old name of that, and so on), and a number that is widened without loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+import msgspec
+import pyarrow as pa
+from msgspec import UNSET
+
+from pyspark_ckpt.operators.types.columns import arrow_of_plain
+from pyspark_ckpt.operators.types.conversions import EXACT
+from pyspark_ckpt.operators.types.field_names import ANOTHER_NAME, names_of, positions_of
+from pyspark_ckpt.operators.types.stored_values import MOST_SCHEMAS, ValueCodec, value_codec
+from pyspark_ckpt.operators.types.type_names import spark_name
+from pyspark_ckpt.operators.types.value_types import struct_class
+from pyspark_ckpt.state_store.columns.cells import Cells
+from pyspark_ckpt.state_store.columns.packed import Packed
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.format.meta import Descriptor
+from pyspark_ckpt.state_store.json_objects import DAMAGE
+
+Adapt: TypeAlias = Callable[[Any], Any]
+
+READABLE = f"Fields may be added, dropped, renamed by an alias, and widened. {ANOTHER_NAME}"
+
+_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
+_EXACT_IN_DOUBLE = 32
+
+
+class Schemas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the descriptor of a state says of its values: the types they were ever written by, and today's, from 1."""
+
+    schemas: list[Any]
+    current: int
+
+
+def schemas_of(descriptor: Descriptor | None, what: str, whose: str) -> Schemas | None:
+    """What a stored descriptor says of ``what``; None if it says nothing. Raises FormatError that names ``whose``."""
+    stored = None if descriptor is None else descriptor.value_schema
+    try:
+        found = msgspec.convert(stored or {}, dict[str, Schemas]).get(what)
+    except DAMAGE as problem:
+        shown = repr(stored)
+        raise FormatError(
+            f"The types of {whose} are stored as {shown[:200]}, which cannot be read: {problem}."
+        ) from problem
+    if found is not None and not 0 < found.current <= len(found.schemas) <= MOST_SCHEMAS:
+        raise FormatError(
+            f"{whose} has {len(found.schemas)} stored types, and number {found.current} is not among them."
+        )
+    return found
+
+
+def evolved(stored: Schemas | None, declared: Any) -> Schemas:
+    """What the descriptor says of values that are ``declared`` now and were ``stored`` by other schemas before.
+
+    Raises InvalidInputError when there were too many.
+    """
+    schemas = [] if stored is None else list(stored.schemas)
+    if declared not in schemas:
+        if len(schemas) == MOST_SCHEMAS:
+            raise InvalidInputError(
+                f"A state has had {MOST_SCHEMAS} types of values, which is the limit.", hint=ANOTHER_NAME
+            )
+        schemas.append(declared)
+    return Schemas(schemas, schemas.index(declared) + 1)
+
+
+def former_names(descriptor: Descriptor | None, declared: Mapping[str, str]) -> dict[str, str]:
+    """The aliases of a state: those that are ``declared``, and those of earlier programs.
+
+    So a program need not know all names that a field had, before it or since.
+    """
+    known = {} if descriptor is None or descriptor.aliases is UNSET else descriptor.aliases
+    return {**known, **declared}
+
+
+class EvolvedCodec(ValueCodec):
+    """Writes by the current schema, and reads all that there were."""
+
+    def __init__(
+        self, kinds: Sequence[pa.DataType], current: int, aliases: Mapping[str, str], whose: str = "a state"
+    ) -> None:
+        """``kinds``: the types of schemas 1, 2, ... Raises InvalidInputError if one cannot be read as the current."""
+        super().__init__(kinds[current - 1], current, whose)
+        self._codec = value_codec(self.kind, current, whose)
+        self._former: dict[int, tuple[ValueCodec, Adapt]] = {
+            number: (value_codec(kind, number, whose), adaptation(kind, self.kind, aliases))
+            for number, kind in enumerate(kinds, 1)
+            if number != current
+        }
+
+    def encode(self, value: Any) -> bytes:
+        """See ValueCodec."""
+        return self._codec.encode(value)
+
+    def encode_packed(self, values: pa.Array) -> Packed:
+        """See ValueCodec."""
+        return self._codec.encode_packed(values)
+
+    def encode_cells(self, values: pa.Array) -> Cells:
+        """See ValueCodec."""
+        return self._codec.encode_cells(values)
+
+    def decode_cells(self, stored: Cells) -> pa.Array:
+        """See ValueCodec."""
+        there = stored.values.taken(stored.there)
+        if there.size.all() and (there.data[there.at] == self._schema).all():
+            return self._codec.decode_cells(stored)
+        return self._decoded_each(stored.strings())
+
+    def decode(self, stored: bytes) -> Any:
+        """See ValueCodec."""
+        if stored and stored[0] == self._schema:
+            return self._codec.decode(stored)
+        codec, adapt = self._way_of(stored)
+        return adapt(codec.decode(stored))
+
+    def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
+        """See ValueCodec."""
+        if all(value is None or (value and value[0] == self._schema) for value in stored):
+            return self._codec.decode_column(stored)
+        return self._decoded_each(stored)
+
+    def _decoded_each(self, stored: Sequence[bytes | None]) -> pa.Array:
+        """Dates and instants, which no adaptation looks at, go from one type to the other as numbers."""
+        return arrow_of_plain([None if value is None else self._decoded_plain(value) for value in stored], self.kind)
+
+    def _decoded_plain(self, stored: bytes) -> Any:
+        codec, adapt = self._way_of(stored)
+        return adapt(codec.plain.decode(stored))
+
+    def _way_of(self, stored: bytes) -> tuple[ValueCodec, Adapt]:
+        """What reads a value, and makes it one of today's type. Raises FormatError."""
+        schema = stored[0] if stored else 0
+        if schema == self._schema:
+            return self._codec, _as_it_is
+        if schema not in self._former:
+            raise self._damage(stored, f"it is written by schema {schema}, which the state does not have")
+        return self._former[schema]
+
+
+def adaptation(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str], path: str = "") -> Adapt:
+    """A function from Python values of type ``old`` to such of type ``new``.
+
+    Raises InvalidInputError that says which field, behind ``path``, cannot be read.
+    """
+    adapt = _adaptation(old, new, aliases, path)
+    return lambda value: None if value is None else adapt(value)
+
+
+def _adaptation(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str], path: str) -> Adapt:
+    if old == new:
+        return _as_it_is
+    if pa.types.is_struct(old) and pa.types.is_struct(new):
+        return _struct(old, new, aliases, path)
+    if pa.types.is_map(old) and pa.types.is_map(new) and old.key_type == new.key_type:
+        item = adaptation(old.item_type, new.item_type, aliases, f"{path}value.")
+        return lambda value: {key: item(each) for key, each in value.items()}
+    if pa.types.is_list(old) and pa.types.is_list(new):
+        element = adaptation(old.value_type, new.value_type, aliases, f"{path}element.")
+        return lambda value: [element(each) for each in value]
+    widened = _widening(old, new)
+    if widened is None:
+        where = f"field {path[:-1]!r}: " if path else ""
+        raise InvalidInputError(
+            f"{where}values of type {spark_name(old)} cannot be read as {spark_name(new)}.", hint=READABLE
+        )
+    return widened
+
+
+def _widening(old: pa.DataType, new: pa.DataType) -> Adapt | None:
+    """How a number is read as one of a type that holds it without loss; None if there is no such way."""
+    if pa.types.is_signed_integer(old):
+        if pa.types.is_signed_integer(new) and new.bit_width >= old.bit_width:
+            return _as_it_is
+        if new == pa.float64() and old.bit_width <= _EXACT_IN_DOUBLE:
+            return float
+        if pa.types.is_decimal(new) and new.precision - new.scale >= _DIGITS[old.bit_width]:
+            return _of_scale(new)
+    elif old == pa.float32() and new == pa.float64():
+        return _as_it_is
+    elif pa.types.is_decimal(old) and pa.types.is_decimal(new) and _holds(new, old):
+        return _of_scale(new)
+    return None
+
+
+def _of_scale(kind: pa.DataType) -> Adapt:
+    """A number as a decimal with as many digits behind the point as its type has."""
+    step = Decimal(1).scaleb(-kind.scale)
+    return lambda value: Decimal(value).quantize(step, context=EXACT)
+
+
+def _holds(new: pa.DataType, old: pa.DataType) -> bool:
+    """Whether a decimal type has no fewer digits than another, before the point and behind it."""
+    return bool(new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale)
+
+
+def _struct(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str], path: str) -> Adapt:
+    made = struct_class(new)
+    found = positions_of(old, new, aliases)
+    unread = [field for position, field in enumerate(old) if position not in found]
+    taken: list[tuple[int, Adapt] | None] = []
+    for field, position in zip(new, found, strict=True):
+        if position is None:
+            _require_known_origin(field, old, unread, aliases)
+            taken.append(None)
+        else:
+            adapt = adaptation(old[position].type, field.type, aliases, f"{path}{field.name}.")
+            taken.append((position, adapt))
+    return lambda value: made(*(None if each is None else each[1](value[each[0]]) for each in taken))
+
+
+def _require_known_origin(
+    field: pa.Field, old: pa.StructType, unread: Sequence[pa.Field], aliases: Mapping[str, str]
+) -> None:
+    """Refuse a renamed field that is not in ``old`` if it may be there by a name that ``aliases`` do not tell."""
+    *_, first = names = names_of(field.name, aliases)
+    lost = [each.name for each in unread if _is_readable(each.type, field.type, aliases)]
+    if lost and len(names) > 1 and first not in aliases:
+        raise InvalidInputError(
+            f"field {field.name!r}, formerly {first!r}, is not in {spark_name(old)}, "
+            f"and nothing reads its fields {lost}.",
+            hint=f"Say by which name values of that type have it: add {{{first!r}: {lost[0]!r}}} to the aliases, "
+            f"or {{{first!r}: {first!r}}} if they do not have it.",
+        )
+
+
+def _is_readable(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str]) -> bool:
+    try:
+        adaptation(old, new, aliases)
+    except InvalidInputError:
+        return False
+    return True
+
+
+def _as_it_is(value: Any) -> Any:
+    return value

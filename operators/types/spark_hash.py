@@ -1,0 +1,100 @@
+"""Spark's hash of a key (``hash(...)``, Murmur3 x86 32 with seed 42), computed in Python for one key at a time.
+
+As in Spark's HashExpression and Murmur3_x86_32: columns are chained, null leaves the hash as it is, -0.0 counts as 0.0,
+and the bytes behind the last whole word are mixed one by one.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from pyspark_ckpt.operators.types.columns import is_fixed_width
+from pyspark_ckpt.operators.types.conversions import EXACT
+from pyspark_ckpt.operators.types.value_types import elements_of, fields_of, writer
+from pyspark_ckpt.state_store.format.spark_hash import SEED, of_bytes, of_int, of_long
+
+_LONG_DECIMAL_DIGITS = 18
+_LONG_BITS = 64
+_DOUBLE_NAN = (0x7FF8000000000000).to_bytes(8, "little")
+_FLOAT_NAN = (0x7FC00000).to_bytes(4, "little")
+
+Hash: TypeAlias = Callable[[Any, int], int]
+
+
+class SparkHash:
+    """The hash of keys whose values have the given types, unsigned."""
+
+    def __init__(self, kinds: Sequence[pa.DataType]) -> None:
+        """Of these columns, in this order."""
+        self._columns = [_hash_of(kind) for kind in kinds]
+
+    def __call__(self, key: Sequence[Any]) -> int:
+        """The hash of one key."""
+        state = SEED
+        for column, value in zip(self._columns, key, strict=True):
+            state = column(value, state)
+        return state
+
+
+def _hash_of(kind: pa.DataType) -> Hash:
+    if pa.types.is_null(kind):
+        return lambda _, seed: seed
+    body = _body(kind)
+    return lambda value, seed: seed if value is None else body(value, seed)
+
+
+def _body(kind: pa.DataType) -> Hash:
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        fields = [_hash_of(field.type) for field in kind]
+        return lambda value, seed: _chained(fields, fields_of(value, names), seed)
+    if pa.types.is_list(kind):
+        element = _hash_of(kind.value_type)
+        return lambda value, seed: _chained([element] * len(value), elements_of(value), seed)
+    if pa.types.is_decimal(kind):
+        write = writer(kind)
+        return lambda value, seed: _of_decimal(Decimal(write(value)), kind, seed)
+    return _of_floats(kind) if pa.types.is_floating(kind) else _of_plain(kind)
+
+
+def _of_plain(kind: pa.DataType) -> Hash:
+    write = writer(kind)
+    if pa.types.is_string(kind):
+        return lambda value, seed: of_bytes(write(value).encode(), seed)
+    if pa.types.is_binary(kind):
+        return lambda value, seed: of_bytes(bytes(write(value)), seed)
+    mix = of_long if is_fixed_width(kind) and kind.bit_width == _LONG_BITS else of_int
+    return lambda value, seed: mix(int(write(value)), seed)
+
+
+def _of_floats(kind: pa.DataType) -> Hash:
+    is_double = kind.bit_width == _LONG_BITS
+    mix, layout = (of_long, struct.Struct("<d")) if is_double else (of_int, struct.Struct("<f"))
+    nan = _DOUBLE_NAN if is_double else _FLOAT_NAN
+
+    def of_float(value: float, seed: int) -> int:
+        bits = nan if math.isnan(value) else layout.pack(value + 0.0)
+        return mix(int.from_bytes(bits, "little"), seed)
+
+    return of_float
+
+
+def _chained(hashes: Sequence[Hash], values: Sequence[Any], seed: int) -> int:
+    for each, value in zip(hashes, values, strict=True):
+        seed = each(value, seed)
+    return seed
+
+
+def _of_decimal(value: Decimal, kind: pa.Decimal128Type, seed: int) -> int:
+    unscaled = int(EXACT.scaleb(value, kind.scale))
+    if kind.precision <= _LONG_DECIMAL_DIGITS:
+        return of_long(unscaled, seed)
+    # As java.math.BigInteger.toByteArray: the fewest bytes that hold the number and its sign.
+    size = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
+    return of_bytes(unscaled.to_bytes(size, "big", signed=True), seed)

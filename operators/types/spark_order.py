@@ -1,0 +1,66 @@
+"""The order of values in Spark, for the least and the greatest of some: NaN is the greatest float, null the least part.
+
+Of -0.0 and 0.0, which are equal, -0.0 is the least and 0.0 the greatest: so the result does not depend on the order in
+which values come.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ckpt.operators.types.columns import column_of, numbers_of, validity
+from pyspark_ckpt.operators.types.stored_keys import KeyCodec
+
+
+def least_float(kept: float, value: float) -> float:
+    """The least of two floats."""
+    if value == kept:
+        return value if math.copysign(1, value) < 0 else kept
+    return value if value < kept or math.isnan(kept) else kept
+
+
+def greatest_float(kept: float, value: float) -> float:
+    """The greatest of two floats."""
+    if value == kept:
+        return kept if math.copysign(1, value) < 0 else value
+    return value if value > kept or math.isnan(value) else kept
+
+
+def by_stored_order(kind: pa.DataType, how: str) -> Callable[[Any, Any], Any]:
+    """What takes the least or the greatest of two arrays or structs, as Spark compares them part by part.
+
+    Raises InvalidInputError for a type that has no order.
+    """
+    codec, is_least = KeyCodec([kind]), how == "min"
+
+    def reduce(kept: Any, value: Any) -> Any:
+        return value if (codec.encode((value,)) < codec.encode((kept,))) == is_least else kept
+
+    return reduce
+
+
+def in_order_as_numbers(column: pa.Array) -> pa.Array:
+    """Floats as integers in the same order, null as null."""
+    numbers = numbers_of(column)
+    bits = np.where(np.isnan(numbers), numbers.dtype.type(np.nan), numbers).view(f"<i{numbers.dtype.itemsize}")
+    return column_of(_integers_of(column.type), _flipped(bits), validity(column))
+
+
+def floats_of_numbers(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The inverse of ``in_order_as_numbers``."""
+    numbers = numbers_of(column)
+    return column_of(kind, _flipped(numbers).view(f"<f{numbers.dtype.itemsize}"), validity(column))
+
+
+def _integers_of(kind: pa.DataType) -> pa.DataType:
+    return pa.int64() if kind.bit_width == pa.int64().bit_width else pa.int32()
+
+
+def _flipped(bits: Any) -> Any:
+    """The bits of floats as numbers that compare as the floats, and back: negative ones run the other way."""
+    return np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)

@@ -1,0 +1,358 @@
+"""Keys as bytes that sort as the keys do, and of which none is the beginning of another.
+
+A value is a byte that is 0 for null and 1 for anything else, and then: a number big-endian with its sign flipped
+(a negative float with all bits flipped; -0.0 as 0.0, every NaN as one, behind infinity), an instant in microseconds,
+a date in days, a time of day in nanoseconds; text and bytes with ``00`` as ``00 FF`` and ``00 00`` behind; a decimal
+as its digits before the point moved behind, a number of 16 bytes; a struct as its fields; an array as ``01`` before
+each element and ``00`` behind the last. So do Spark's own order-preserving encoders treat numbers
+(RangeKeyScanStateEncoder).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_ckpt.operators.types.columns import (
+    AS_ARROW,
+    arrow_of_plain,
+    column_of,
+    is_fixed_width,
+    number_type,
+    numbers_of,
+    plain_type,
+    plain_values,
+    validity,
+)
+from pyspark_ckpt.operators.types.conversions import EXACT
+from pyspark_ckpt.operators.types.stored_values import SHOWN_BYTES
+from pyspark_ckpt.operators.types.value_types import (
+    BeyondPythonError,
+    elements_of,
+    fields_of,
+    reader,
+    struct_class,
+    writer,
+)
+from pyspark_ckpt.state_store.columns.order import in_order
+from pyspark_ckpt.state_store.columns.packed import Packed
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Encode: TypeAlias = Callable[[Any], bytes]
+Decode: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
+
+_NULL, _PRESENT = b"\x00", b"\x01"
+_ENDS = b"\x00\x00"
+_DECIMAL_BYTES = 16
+_ESCAPED = 0xFF
+
+
+class KeyCodec:
+    """Bytes of keys that consist of values of the given types."""
+
+    def __init__(self, kinds: Sequence[pa.DataType], what: str = "a key") -> None:
+        """``what`` this is a key of, for errors. Raises InvalidInputError for a type that cannot be part of a key."""
+        self._kinds = tuple(kinds)
+        self._what = what
+        self._told = self._kinds
+        self._encoders = [_encoder(kind) for kind in kinds]
+        self._decoders = [_decoder(kind) for kind in kinds]
+        self.width: int | None = None
+        """How many bytes all keys have, if these are values of fixed widths."""
+        if all(map(is_fixed_width, kinds)):
+            self.width = sum(1 + np.dtype(number_type(kind)).itemsize for kind in kinds)
+
+    @cached_property
+    def plain(self) -> KeyCodec:
+        """The codec of the same bytes for values with dates and instants as numbers. See ``plain_type``."""
+        kinds = tuple(map(plain_type, self._kinds))
+        if kinds == self._kinds:
+            return self
+        codec = KeyCodec(kinds, self._what)
+        codec._told = self._kinds
+        return codec
+
+    def encode(self, values: Sequence[Any]) -> bytes:
+        """The bytes of one key. Raises TypeError, ValueError, AttributeError, struct.error for other types."""
+        return b"".join([encode(value) for encode, value in zip(self._encoders, values, strict=True)])
+
+    def read(self, stored: bytes, at: int = 0) -> tuple[tuple[Any, ...], int]:
+        """The key whose bytes begin at ``at``, and where they end.
+
+        Raises FormatError for what is no such key, InvalidInputError for one that Python does not have.
+        """
+        values = []
+        end = at
+        try:
+            for decode in self._decoders:
+                value, end = decode(stored, end)
+                values.append(value)
+        except BeyondPythonError as problem:
+            unheld = f"{self._what} has {problem}, which Python cannot hold."
+            raise InvalidInputError(unheld, hint=AS_ARROW) from problem
+        except (IndexError, ValueError, OverflowError, struct.error) as problem:
+            raise self._damage(stored, at, problem) from problem
+        if end > len(stored):
+            raise self._damage(stored, at, "it is cut off")
+        return tuple(values), end
+
+    def decode(self, stored: bytes) -> tuple[Any, ...]:
+        """The key of these bytes. Raises as ``read`` does."""
+        values, end = self.read(stored)
+        if end != len(stored):
+            raise self._damage(stored, 0, f"it ends behind {end} bytes")
+        return values
+
+    def _damage(self, stored: bytes, at: int, problem: object) -> FormatError:
+        shown = stored[at : at + SHOWN_BYTES].hex() + ("..." if len(stored) > at + SHOWN_BYTES else "")
+        kinds = ", ".join(map(str, self._told))
+        return FormatError(f"{self._what} is stored as {shown!r}, which is none of type {kinds}: {problem}.")
+
+    def encode_columns(self, columns: Sequence[pa.Array]) -> list[bytes]:
+        """The bytes of all keys of some columns; no Python loop where all have a fixed width."""
+        return self.encode_packed(columns).strings()
+
+    def decode_columns(self, stored: Sequence[bytes]) -> list[pa.Array]:
+        """The inverse of ``encode_columns``, also of values that Python does not have. Raises FormatError."""
+        return self.columns_of(list(map(self.plain.decode, stored)))
+
+    def columns_of(self, keys: Sequence[tuple[Any, ...]]) -> list[pa.Array]:
+        """Keys that ``plain`` has read, as columns."""
+        return [arrow_of_plain([key[n] for key in keys], kind) for n, kind in enumerate(self._kinds)]
+
+    def encode_packed(self, columns: Sequence[pa.Array]) -> Packed:
+        """``encode_columns`` as columns."""
+        parts = [self._column(column, n) for n, column in enumerate(columns)]
+        if all(isinstance(part, np.ndarray) for part in parts):
+            return Packed.of_matrix(np.hstack(parts))
+        rows = [
+            part.view(f"V{part.shape[1]}").ravel().tolist() if isinstance(part, np.ndarray) else part for part in parts
+        ]
+        return Packed.of([b"".join(pieces) for pieces in zip(*rows, strict=True)])
+
+    def _column(self, column: pa.Array, n: int) -> NDArray[np.uint8] | list[bytes]:
+        kind = self._kinds[n]
+        if is_fixed_width(kind):
+            present = validity(column).astype(np.uint8)[:, None]
+            return np.ascontiguousarray(np.hstack([present, _sortable(kind, numbers_of(column)) * present]))
+        return list(map(self.plain._encoders[n], plain_values(column)))  # noqa: SLF001 - it is of the same class
+
+
+_IN_ARROWS_ORDER = (
+    pa.types.is_signed_integer,
+    pa.types.is_decimal,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+    pa.types.is_string,
+)
+"""Types that Arrow sorts as Spark does, several times as fast as by encoded keys. Of numbers with NaN it does not."""
+
+
+def order_of(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
+    """The positions of rows with these columns as Spark orders them, ascending; equal rows stay as they are.
+
+    Null comes first, -0.0 is 0.0, NaN is the greatest. Raises InvalidInputError for a type that has no order.
+    """
+    if all(any(matches(column.type) for matches in _IN_ARROWS_ORDER) for column in columns):
+        sorted_by: list[pa.Array] = []
+        for column in columns:
+            sorted_by += [pc.is_valid(column).cast(pa.int8())] if column.null_count else []  # null comes first
+            sorted_by.append(column)
+        table = pa.Table.from_arrays(sorted_by, names=list(map(str, range(len(sorted_by)))))
+        order = pc.sort_indices(table, [(name, "ascending") for name in table.column_names])
+        return np.asarray(order.to_numpy(), np.int64)
+    return in_order(KeyCodec([column.type for column in columns]).encode_packed(columns))[0]
+
+
+def normalised(column: pa.Array) -> pa.Array:
+    """A column with one zero and one NaN of floats, also within its values, as Spark compares keys."""
+    if pa.types.is_floating(column.type):
+        return column_of(column.type, _comparable(numbers_of(column)), validity(column))
+    if not _has_floats(column.type):
+        return column
+    codec = KeyCodec([column.type])
+    return codec.decode_columns(codec.encode_columns([column]))[0]
+
+
+def _comparable(numbers: NDArray[Any]) -> NDArray[Any]:
+    """Floats with one zero and one NaN."""
+    with np.errstate(invalid="ignore"):  # a NaN that signals is one as well
+        comparable = numbers + 0.0
+    comparable[np.isnan(comparable)] = np.nan
+    return comparable
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    if pa.types.is_nested(kind):
+        return any(_has_floats(kind.field(n).type) for n in range(kind.num_fields))
+    return bool(pa.types.is_floating(kind))
+
+
+def _sortable(kind: pa.DataType, numbers: NDArray[Any]) -> NDArray[np.uint8]:
+    """The bytes of numbers, one row for each: in the order of the numbers."""
+    width = numbers.dtype.itemsize
+    if pa.types.is_boolean(kind):
+        return numbers.astype(np.uint8)[:, None]
+    if not pa.types.is_floating(kind):
+        rows = numbers.astype(f">i{width}").view(np.uint8).reshape(-1, width)
+        rows[:, 0] ^= 0x80
+        return rows
+    bits = _comparable(numbers).view(f"<i{width}")
+    flipped = np.where(bits < 0, ~bits, bits ^ np.iinfo(bits.dtype).min)
+    return flipped.astype(f">i{width}").view(np.uint8).reshape(-1, width)
+
+
+def _encoder(kind: pa.DataType) -> Encode:
+    if pa.types.is_null(kind):
+        return _encode_nothing
+    body = _body_encoder(kind)
+    nothing = _NULL + bytes(np.dtype(number_type(kind)).itemsize) if is_fixed_width(kind) else _NULL
+    return lambda value: nothing if value is None else _PRESENT + body(value)
+
+
+def _encode_nothing(value: Any) -> bytes:
+    if value is not None:
+        raise TypeError(f"{value!r} is not None")
+    return _NULL
+
+
+def _body_encoder(kind: pa.DataType) -> Encode:
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        text = writer(kind)
+        if pa.types.is_string(kind):
+            return lambda value: text(value).encode().replace(b"\x00", b"\x00\xff") + _ENDS
+        return lambda value: text(value).replace(b"\x00", b"\x00\xff") + _ENDS
+    if is_fixed_width(kind):
+        write, dtype = writer(kind), np.dtype(number_type(kind))
+        if pa.types.is_floating(kind):
+            return lambda value: _sortable(kind, np.array([write(value)], dtype)).tobytes()
+        if pa.types.is_boolean(kind):
+            return lambda value: b"\x01" if write(value) else b"\x00"
+        flip, width = 1 << (dtype.itemsize * 8 - 1), dtype.itemsize
+        return lambda value: int(write(value) + flip).to_bytes(width, "big")
+    if pa.types.is_decimal(kind):
+        write = writer(kind)
+        return lambda value: (
+            int(Decimal(write(value)).scaleb(kind.scale, EXACT)) + (1 << (_DECIMAL_BYTES * 8 - 1))
+        ).to_bytes(_DECIMAL_BYTES, "big")
+    if pa.types.is_struct(kind):
+        return _struct_encoder(kind)
+    if pa.types.is_list(kind):
+        element = _encoder(kind.value_type)
+        return lambda value: b"".join([_PRESENT + element(each) for each in elements_of(value)]) + _NULL
+    raise InvalidInputError(
+        f"A value of type {kind} cannot be part of a key.", hint="Spark cannot group by it either: key by its parts."
+    )
+
+
+def _struct_encoder(kind: pa.StructType) -> Encode:
+    names = [field.name for field in kind]
+    fields = [_encoder(field.type) for field in kind]
+
+    return lambda value: b"".join([field(each) for field, each in zip(fields, fields_of(value, names), strict=True)])
+
+
+def _decoder(kind: pa.DataType) -> Decode:
+    body = _body_decoder(kind)
+    skipped = 1 + (np.dtype(number_type(kind)).itemsize if is_fixed_width(kind) else 0)
+
+    def decode(stored: bytes, at: int) -> tuple[Any, int]:
+        return body(stored, at + 1) if _is_marked(stored, at) else (None, at + skipped)
+
+    return decode
+
+
+def _decode_nothing(_stored: bytes, _at: int) -> tuple[Any, int]:
+    raise ValueError("there is no value of type void")
+
+
+def _is_marked(stored: bytes, at: int) -> bool:
+    """Whether a value is there, or one more element. Raises IndexError, ValueError."""
+    mark = stored[at]
+    if mark > 1:
+        raise ValueError(f"{mark:#04x} does not say whether there is a value")
+    return mark == 1
+
+
+def _body_decoder(kind: pa.DataType) -> Decode:
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return _text_decoder(is_text=pa.types.is_string(kind))
+    if is_fixed_width(kind):
+        return _number_decoder(kind)
+    if pa.types.is_null(kind):
+        return _decode_nothing
+    if pa.types.is_decimal(kind):
+        return _decimal_decoder(kind)
+    if pa.types.is_struct(kind):
+        made, fields = struct_class(kind), [_decoder(field.type) for field in kind]
+
+        def decode_struct(stored: bytes, at: int) -> tuple[Any, int]:
+            values = []
+            for field in fields:
+                value, at = field(stored, at)
+                values.append(value)
+            return made(*values), at
+
+        return decode_struct
+    element = _decoder(kind.value_type)
+
+    def decode_list(stored: bytes, at: int) -> tuple[Any, int]:
+        values = []
+        while _is_marked(stored, at):
+            value, at = element(stored, at + 1)
+            values.append(value)
+        return values, at + 1
+
+    return decode_list
+
+
+def _decimal_decoder(kind: pa.DataType) -> Decode:
+    most, zero = 10**kind.precision, 1 << (_DECIMAL_BYTES * 8 - 1)
+
+    def decode(stored: bytes, at: int) -> tuple[Any, int]:
+        unscaled = int.from_bytes(stored[at : at + _DECIMAL_BYTES], "big") - zero
+        if not -most < unscaled < most:
+            raise ValueError(f"it has more than {kind.precision} digits")
+        return Decimal(unscaled).scaleb(-kind.scale, EXACT), at + _DECIMAL_BYTES
+
+    return decode
+
+
+def _text_decoder(*, is_text: bool) -> Decode:
+    def decode(stored: bytes, at: int) -> tuple[Any, int]:
+        end = stored.index(b"\x00", at)
+        while mark := stored[end + 1]:
+            if mark != _ESCAPED:
+                raise ValueError(f"{mark:#04x} follows a zero")
+            end = stored.index(b"\x00", end + 2)
+        value = stored[at:end].replace(b"\x00\xff", b"\x00")
+        return value.decode() if is_text else value, end + 2
+
+    return decode
+
+
+def _number_decoder(kind: pa.DataType) -> Decode:
+    read, width = reader(kind), np.dtype(number_type(kind)).itemsize
+    flip = 1 << (width * 8 - 1)
+    if pa.types.is_boolean(kind):
+        return lambda stored, at: (_is_marked(stored, at), at + 1)
+    if pa.types.is_floating(kind):
+        layout = struct.Struct(">d" if width == 8 else ">f")  # noqa: PLR2004
+
+        def decode_float(stored: bytes, at: int) -> tuple[Any, int]:
+            bits = int.from_bytes(stored[at : at + width], "big")
+            bits = bits ^ flip if bits & flip else ~bits & (2 * flip - 1)
+            return layout.unpack(bits.to_bytes(width, "big"))[0], at + width
+
+        return decode_float
+    return lambda stored, at: (read(int.from_bytes(stored[at : at + width], "big") - flip), at + width)

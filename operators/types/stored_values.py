@@ -1,0 +1,237 @@
+"""Values of keyed state as bytes: packed where every field has a fixed width, else msgpack. Never pickle.
+
+A value begins with a byte that says by which of the state's schemas it is written, 1 to 127. A packed value then has a
+byte for each field, 1 where the field is not null, and the fields, little-endian: so whole columns are written and
+read at once. All others are one msgpack value: structs as arrays of their fields, maps as arrays of pairs, dates as
+days, instants as microseconds, times of day as nanoseconds, decimals as text.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ckpt.operators.types.columns import (
+    AS_ARROW,
+    arrow_of_plain,
+    column_of,
+    is_fixed_width,
+    number_type,
+    numbers_of,
+    plain_type,
+    plain_values,
+    validity,
+)
+from pyspark_ckpt.operators.types.value_types import BeyondPythonError, message_type, reader, struct_class, writer
+from pyspark_ckpt.state_store.columns.cells import Cells
+from pyspark_ckpt.state_store.columns.packed import Packed
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.json_objects import DAMAGE
+
+MOST_SCHEMAS = 127
+SHOWN_BYTES = 32
+_LETTERS = {"<i1": "b", "<i2": "h", "<i4": "i", "<i8": "q", "<f2": "e", "<f4": "f", "<f8": "d"}
+
+
+class ValueCodec(ABC):
+    """Bytes of the values of one Arrow type, written as schema number ``schema``."""
+
+    def __init__(self, kind: pa.DataType, schema: int = 1, whose: str = "a state") -> None:
+        """Write by schema ``schema``, 1 to 127. ``whose`` values these are, for errors."""
+        self.kind = kind
+        self._schema = schema
+        self._whose = whose
+        self._told = kind
+
+    @cached_property
+    def plain(self) -> ValueCodec:
+        """The codec of the same bytes for values with dates and instants as numbers. See ``plain_type``."""
+        kind = plain_type(self.kind)
+        if kind == self.kind:
+            return self
+        codec = value_codec(kind, self._schema, self._whose)
+        codec._told = self.kind  # noqa: SLF001 - it is of the same class
+        return codec
+
+    @abstractmethod
+    def encode(self, value: Any) -> bytes:
+        """One Python value that is not None. Raises TypeError, ValueError, AttributeError, struct.error."""
+
+    @abstractmethod
+    def decode(self, stored: bytes) -> Any:
+        """The inverse of ``encode``.
+
+        Raises FormatError for bytes that are no such value, InvalidInputError for a value that Python does not have.
+        """
+
+    @abstractmethod
+    def encode_packed(self, values: pa.Array) -> Packed:
+        """All values of a column, in their order; what stands for null is for the caller to replace."""
+
+    def encode_cells(self, values: pa.Array) -> Cells:
+        """``encode_packed``; null is absent."""
+        there, stored = validity(values), self.encode_packed(values)
+        return Cells(stored if there.all() else Packed(stored.data, stored.at, stored.size * there), there)
+
+    def decode_cells(self, stored: Cells) -> pa.Array:
+        """``decode_column``; null where absent."""
+        return self.decode_column(stored.strings())
+
+    @abstractmethod
+    def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
+        """The inverse of ``encode_packed``; None becomes null. Raises FormatError as ``decode`` does."""
+
+    def _damage(self, stored: bytes, problem: object) -> FormatError:
+        shown = stored[:SHOWN_BYTES].hex() + ("..." if len(stored) > SHOWN_BYTES else "")
+        return FormatError(f"A stored value of {self._whose}, {shown!r}, is none of type {self._told}: {problem}.")
+
+    def _unheld(self, problem: BeyondPythonError) -> InvalidInputError:
+        return InvalidInputError(f"A value of {self._whose} has {problem}, which Python cannot hold.", hint=AS_ARROW)
+
+
+def value_codec(kind: pa.DataType, schema: int = 1, whose: str = "a state") -> ValueCodec:
+    """The codec of a type: packed if it has a fixed width."""
+    fields = list(kind) if pa.types.is_struct(kind) else [pa.field("value", kind)]
+    packed = fields and all(is_fixed_width(field.type) for field in fields)
+    return PackedCodec(kind, schema, whose) if packed else MessageCodec(kind, schema, whose)
+
+
+class PackedCodec(ValueCodec):
+    """One number, or a struct of numbers; whole columns without a Python loop."""
+
+    def __init__(self, kind: pa.DataType, schema: int = 1, whose: str = "a state") -> None:
+        """See ValueCodec."""
+        super().__init__(kind, schema, whose)
+        self._is_struct = pa.types.is_struct(kind)
+        self._fields = list(kind) if self._is_struct else [pa.field("value", kind)]
+        marks = [(f"has{n}", "u1") for n in range(len(self._fields))]
+        numbers = [(f"f{n}", number_type(field.type)) for n, field in enumerate(self._fields)]
+        self._row = np.dtype([("schema", "u1"), *marks, *numbers])
+        self._struct = struct.Struct(f"<{1 + len(marks)}B{''.join(_LETTERS[each] for _, each in numbers)}")
+        self._readers = [reader(field.type) for field in self._fields]
+        self._class = struct_class(kind) if self._is_struct else None
+        self._whole = writer(kind)
+
+    def encode(self, value: Any) -> bytes:
+        """See ValueCodec."""
+        fields = self._whole(value) if self._is_struct else [self._whole(value)]
+        marks = [field is not None for field in fields]
+        return self._struct.pack(self._schema, *marks, *(0 if field is None else field for field in fields))
+
+    def decode(self, stored: bytes) -> Any:
+        """See ValueCodec."""
+        count = len(self._fields)
+        try:
+            schema, *content = self._struct.unpack(stored)
+            values = [
+                read(number) if present else None
+                for read, present, number in zip(self._readers, content[:count], content[count:], strict=True)
+            ]
+        except BeyondPythonError as problem:
+            raise self._unheld(problem) from problem
+        except (struct.error, ValueError, OverflowError) as problem:
+            raise self._damage(stored, problem) from problem
+        if schema != self._schema:
+            raise self._damage(stored, f"it is of schema {schema}, not {self._schema}")
+        return values[0] if self._class is None else self._class(*values)
+
+    def encode_packed(self, values: pa.Array) -> Packed:
+        """See ValueCodec."""
+        rows = np.zeros(len(values), self._row)
+        rows["schema"] = self._schema
+        for n in range(len(self._fields)):
+            column = values.field(n) if self._is_struct else values
+            rows[f"has{n}"] = validity(column)
+            rows[f"f{n}"] = numbers_of(column)
+        return Packed.of_matrix(rows.view(np.uint8).reshape(len(rows), self._row.itemsize))
+
+    def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
+        """See ValueCodec."""
+        return self.decode_cells(Cells.of(stored))
+
+    def decode_cells(self, stored: Cells) -> pa.Array:
+        """See ValueCodec."""
+        width, there = self._row.itemsize, stored.there
+        values = stored.values if there.all() else stored.values.taken(there)
+        if (values.size != width).any():
+            value = values[int((values.size != width).argmax())]
+            raise self._damage(value, f"it has {len(value)} bytes, not {width}")
+        rows = values.matrix(width).reshape(-1).view(self._row)
+        if (rows["schema"] != self._schema).any():
+            value = values[int((rows["schema"] != self._schema).argmax())]
+            raise self._damage(value, f"it is of schema {value[0]}, not {self._schema}")
+        if len(rows) < len(stored):
+            some, rows = rows, np.zeros(len(stored), self._row)
+            rows[there] = some
+        columns = [
+            column_of(field.type, rows[f"f{n}"], rows[f"has{n}"].astype(np.bool_))
+            for n, field in enumerate(self._fields)
+        ]
+        for column in columns:
+            self._require_times(column, stored)
+        if not self._is_struct:
+            return columns[0]
+        return pa.StructArray.from_arrays(columns, fields=self._fields, mask=pa.array(~there))
+
+    def _require_times(self, column: pa.Array, stored: Cells) -> None:
+        """Raise FormatError for a time that is of no day, which Arrow would have as it is."""
+        if pa.types.is_time(column.type):
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid as problem:
+                raise self._damage(stored.values[0], problem) from problem
+
+
+class MessageCodec(ValueCodec):
+    """Any other type, as msgpack."""
+
+    def __init__(self, kind: pa.DataType, schema: int = 1, whose: str = "a state") -> None:
+        """See ValueCodec."""
+        super().__init__(kind, schema, whose)
+        self._head = bytes([schema])
+        self._write, self._read = writer(kind), reader(kind)
+        self._encoder, self._decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(message_type(kind))
+
+    def encode(self, value: Any) -> bytes:
+        """See ValueCodec."""
+        return self._head + self._encoder.encode(self._write(value))
+
+    def decode(self, stored: bytes) -> Any:
+        """See ValueCodec."""
+        if not stored.startswith(self._head):
+            raise self._damage(stored, f"it is not of schema {self._schema}")
+        try:
+            return self._read(self._decoder.decode(memoryview(stored)[1:]))
+        except BeyondPythonError as problem:
+            raise self._unheld(problem) from problem
+        except (*DAMAGE, ValueError, OverflowError) as problem:
+            raise self._damage(stored, problem) from problem
+
+    def encode_packed(self, values: pa.Array) -> Packed:
+        """See ValueCodec."""
+        return Packed.of(list(map(self.plain.encode, plain_values(values))))
+
+    def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
+        """See ValueCodec."""
+        decode = self.plain.decode
+        values = [None if value is None else decode(value) for value in stored]
+        try:
+            return arrow_of_plain(values, self.kind)
+        except ValueError:
+            for value, content in zip(values, stored, strict=True):
+                self._require_column(value, content)
+            raise
+
+    def _require_column(self, value: Any, stored: bytes | None) -> None:
+        """Raise FormatError for a value that Python has, and a column has not: a map with a key that is None."""
+        try:
+            arrow_of_plain([value], self.kind)
+        except ValueError as problem:
+            raise self._damage(stored or b"", problem) from problem

@@ -1,0 +1,414 @@
+"""Types that a user gives to state and output, and how one Python value of each is written for msgpack or Arrow.
+
+In Python a struct is a named tuple (any sequence, mapping or object with its fields is taken), a timestamp an aware
+datetime in UTC, a timestamp_ntz a naive one, a map a dict, in whose keys an array is a tuple.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from pyspark_ckpt.operators.types.conversions import (
+    EPOCH,
+    EPOCH_DAY,
+    MICROSECOND_NS,
+    NAIVE_EPOCH,
+    Convert,
+    plain_writer,
+    stored_as_they_are,
+)
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+TypeLike: TypeAlias = "str | type | DataType"
+
+PYTHON_TYPES: Mapping[type, str] = {
+    bool: "boolean",
+    int: "bigint",
+    float: "double",
+    str: "string",
+    bytes: "binary",
+    date: "date",
+    datetime: "timestamp",
+    Decimal: "decimal(38,18)",
+}
+_NO_TYPE = (LookupError, TypeError, ValueError, AttributeError, AssertionError, RecursionError)
+"""What PySpark raises, too, for JSON that is none of its types."""
+_DECIMAL = Annotated[str, msgspec.Meta(pattern=r"\A-?[0-9]{1,39}(\.[0-9]{1,38})?(E-[0-9]{1,2})?\Z", max_length=64)]
+
+
+class BeyondPythonError(ValueError):
+    """A date or an instant that Spark and Arrow have, and Python has not: before year 1 or behind 9999."""
+
+
+@dataclass(frozen=True)
+class ValueType:
+    """A Spark type: as Spark's JSON, and as Arrow."""
+
+    schema: Any
+    arrow: pa.DataType
+
+
+def resolved(declared: TypeLike, what: str) -> ValueType:
+    """The type of ``what``, from Spark DDL, Spark's object for it or a Python type; on the driver.
+
+    Raises InvalidInputError.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import DataType, _parse_datatype_string
+
+    ddl = PYTHON_TYPES.get(declared) if isinstance(declared, type) else declared
+    if not isinstance(ddl, (str, DataType)):
+        raise InvalidInputError(
+            f"{what} has the type {declared!r}.",
+            hint=f"Give a Spark type as text, like 'struct<n bigint>', or one of {_names(PYTHON_TYPES)}.",
+        )
+    try:
+        kind = ddl if isinstance(ddl, DataType) else _parse_datatype_string(ddl)
+        check_handed(kind, what)
+        return ValueType(json.loads(kind.json()), handed_type(kind))
+    except PySparkException as problem:
+        raise InvalidInputError(f"{what} has the type {ddl!r}, which Spark cannot read: {problem}") from problem
+
+
+def check_handed(kind: DataType, what: str) -> None:
+    """Raise InvalidInputError if ``what`` has values of a type that Python is not handed."""
+    unshown = _unshown(kind)
+    if unshown is not None:
+        raise InvalidInputError(
+            f"{what} has values of type {unshown.simpleString()}, which cannot be handed to Python: "
+            "PySpark has no Arrow type for them, or one that is not what Spark's rows hold.",
+            hint="Cast them to another type, such as string, or leave them out.",
+        )
+
+
+def handed_type(kind: DataType) -> pa.DataType:
+    """The Arrow type in which Python is handed values of a Spark type."""
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    return to_arrow_type(_with_months_as_numbers(kind), timezone="UTC")
+
+
+def handed_schema(columns: StructType) -> pa.Schema:
+    """``handed_type`` of each column."""
+    return pa.schema(list(handed_type(columns)))
+
+
+def _with_months_as_numbers(kind: DataType) -> DataType:
+    """A type with integers for intervals of months, as which Spark holds them; PySpark has no type for them."""
+    from pyspark.sql import types
+
+    inner = _with_months_as_numbers
+    if isinstance(kind, types.YearMonthIntervalType):
+        return types.IntegerType()
+    if isinstance(kind, types.StructType):
+        fields = [types.StructField(each.name, inner(each.dataType), each.nullable, each.metadata) for each in kind]
+        return types.StructType(fields)
+    if isinstance(kind, types.MapType):
+        return types.MapType(inner(kind.keyType), inner(kind.valueType), kind.valueContainsNull)
+    if isinstance(kind, types.ArrayType):
+        return types.ArrayType(inner(kind.elementType), kind.containsNull)
+    return inner(kind.sqlType()) if isinstance(kind, types.UserDefinedType) else kind
+
+
+def arrow_type(schema: Any) -> pa.DataType:
+    """The Arrow type of a stored type in Spark's JSON. Raises FormatError for what is none, or cannot be shown.
+
+    Imports nothing that the type names: a type of the user's own is what it is stored as.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import _parse_datatype_json_value
+
+    try:
+        kind = _parse_datatype_json_value(_without_classes(schema))
+        unshown = _unshown(kind)
+        if unshown is None:
+            return handed_type(kind)
+    except (PySparkException, *_NO_TYPE) as problem:
+        raise FormatError(f"The stored type {repr(schema)[:200]} is not a type of Spark: {problem}") from problem
+    raise FormatError(
+        f"Values of type {unshown.simpleString()} cannot be shown, and the stored type {repr(schema)[:200]} has some.",
+        hint="Spark's own reader of state shows them: spark.read.format('statestore').",
+    )
+
+
+def _unshown(kind: DataType) -> DataType | None:
+    """A part of a type that Arrow has no type for, or has as a struct that is none in Spark's rows."""
+    from pyspark.sql import types
+
+    parts: Sequence[DataType] = ()
+    if isinstance(kind, types.StructType):
+        parts = [field.dataType for field in kind]
+    elif isinstance(kind, types.MapType):
+        parts = [kind.keyType, kind.valueType]
+    elif isinstance(kind, types.ArrayType):
+        parts = [kind.elementType]
+    elif isinstance(kind, types.UserDefinedType):
+        parts = [kind.sqlType()]
+    elif isinstance(kind, (types.CalendarIntervalType, types.GeometryType, types.GeographyType)):
+        return kind
+    return next((found for found in map(_unshown, parts) if found is not None), None)
+
+
+def _without_classes(schema: Any) -> Any:
+    """Spark's JSON of a type with the stored type of each user-defined one in its place.
+
+    PySpark imports the module of such a type's class, whatever that is, before it looks at anything else.
+    """
+    if isinstance(schema, list):
+        return [_without_classes(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") == "udt":
+        if "sqlType" not in schema:
+            raise ValueError("it is a type of the user's own that does not say what it is stored as")
+        return _without_classes(schema["sqlType"])
+    return {what: _without_classes(each) for what, each in schema.items()}
+
+
+def _names(kinds: Mapping[type, str]) -> str:
+    return ", ".join(kind.__name__ for kind in kinds)
+
+
+def writer(kind: pa.DataType) -> Convert:
+    """A function that turns a Python value of Arrow type ``kind`` into what msgpack holds; None stays None.
+
+    It raises TypeError, ValueError or AttributeError for a value of another type.
+    """
+    convert, same = _writer(kind), stored_as_they_are(kind)
+    if same is not None:
+        return lambda value: value if type(value) is same or value is None else convert(value)
+    return lambda value: None if value is None else convert(value)
+
+
+def normaliser(kind: pa.DataType) -> Convert:
+    """What makes of a value that the type takes the one that comes back when it is stored."""
+    write, read = writer(kind), reader(kind)
+    return lambda value: read(write(value))
+
+
+def reader(kind: pa.DataType) -> Convert:
+    """The inverse of ``writer``."""
+    convert = _reader(kind)
+    return lambda value: None if value is None else convert(value)
+
+
+def _writer(kind: pa.DataType) -> Convert:
+    if pa.types.is_struct(kind):
+        return _struct_writer(kind)
+    if pa.types.is_map(kind):
+        return _map_writer(kind)
+    if pa.types.is_list(kind):
+        element = _field_writer(kind.value_field)
+        return lambda value: [element(each) for each in elements_of(value)]
+    convert = plain_writer(kind)
+    return (lambda value: str(convert(value))) if pa.types.is_decimal(kind) else convert
+
+
+def _map_writer(kind: pa.MapType) -> Convert:
+    """Raises ValueError if two keys, which Python tells apart, are one of the type."""
+    keys, items = _part_writer(kind.key_type, NO_NULL_KEY), _field_writer(kind.item_field)
+    is_nested = pa.types.is_nested(kind.key_type)
+
+    def write(value: Any) -> Any:
+        entries = [[keys(key), items(item)] for key, item in entries_of(value)]
+        if is_nested or len(dict(entries)) < len(entries):
+            require_distinct([key for key, _ in entries])
+        return entries
+
+    return write
+
+
+def _field_writer(field: pa.Field) -> Convert:
+    """``writer`` of a part of a value: None stays None where there may be null."""
+    return writer(field.type) if field.nullable else _part_writer(field.type, no_null(field))
+
+
+def _part_writer(kind: pa.DataType, no_null: str) -> Convert:
+    convert = _writer(kind)
+
+    def write(value: Any) -> Any:
+        if value is None:
+            raise TypeError(no_null)
+        return convert(value)
+
+    return write
+
+
+NO_NULL_KEY = "a map has a key that is None"
+
+
+def require_distinct(keys: Sequence[Any]) -> None:
+    """Raise ValueError if two of the keys of a map, as they are stored, are one."""
+    known = set()
+    for key in map(hashable, keys):
+        if key in known:
+            raise ValueError(f"a map has two keys that are {repr(key)[:200]}")
+        known.add(key)
+
+
+def no_null(field: pa.Field) -> str:
+    """What is said of None in a part of a value that must not be null."""
+    return f"{field.name!r} is None, and is declared NOT NULL"
+
+
+def _reader(kind: pa.DataType) -> Convert:
+    if pa.types.is_struct(kind):
+        return _struct_reader(kind)
+    if pa.types.is_map(kind):
+        keys, items = reader(kind.key_type), reader(kind.item_type)
+        if not pa.types.is_nested(kind.key_type):
+            return lambda value: {keys(key): items(item) for key, item in value}
+        return lambda value: {hashable(keys(key)): items(item) for key, item in value}
+    if pa.types.is_list(kind):
+        element = reader(kind.value_type)
+        return lambda value: [element(each) for each in value]
+    if pa.types.is_decimal(kind):
+        return _decimal_reader(kind)
+    if pa.types.is_timestamp(kind):
+        return _instant_reader(EPOCH if kind.tz else NAIVE_EPOCH)
+    for matches, convert in _PLAIN_READERS:
+        if matches(kind):
+            return convert
+    return lambda value: value
+
+
+def message_type(kind: pa.DataType) -> Any:
+    """What msgpack must hold for a value of Arrow type ``kind``, which ``reader`` then takes, or for null."""
+    made: Any
+    if pa.types.is_struct(kind):
+        made = tuple[tuple(message_type(field.type) for field in kind)]  # type: ignore[misc]  # built at run time
+    elif pa.types.is_map(kind):
+        made = list[tuple[message_type(kind.key_type), message_type(kind.item_type)]]  # type: ignore[misc]
+    elif pa.types.is_list(kind):
+        made = list[message_type(kind.value_type)]  # type: ignore[misc]
+    elif pa.types.is_decimal(kind):
+        made = _DECIMAL
+    else:
+        plain = ((pa.types.is_string, str), (pa.types.is_binary, bytes), (pa.types.is_boolean, bool))
+        found = [each for matches, each in (*plain, (pa.types.is_floating, float)) if matches(kind)]
+        most = 1 << (kind.bit_width - 1) if not found else 0
+        made = found[0] if found else Annotated[int, msgspec.Meta(ge=-most, le=most - 1)]
+    return made | None
+
+
+def struct_class(kind: pa.StructType) -> type[Any]:
+    """The named tuple that stands for a struct, or for a row."""
+    return namedtuple("Row", [field.name for field in kind], rename=True)  # noqa: PYI024
+
+
+def hashable(value: Any) -> Any:
+    """A value that ``reader`` has made, as a dict can have it as a key: its arrays, which are lists, as tuples."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    make = getattr(value, "_make", tuple)  # a struct stays a named tuple
+    return make(map(hashable, value))
+
+
+def fields_of(value: Any, names: Sequence[str]) -> Sequence[Any]:
+    """The fields of a struct as a user gives it: a sequence, a mapping or an object that has them.
+
+    Raises ValueError, AttributeError.
+    """
+    if not isinstance(value, (tuple, list)):
+        if not names and not isinstance(value, Mapping):  # of no fields every object has all
+            raise TypeError(f"{repr(value)[:200]} of type {type(value).__name__} is no struct")
+        if len(set(names)) < len(names):
+            raise ValueError(f"several of the fields {list(names)} have one name: give a tuple of all")
+        if not isinstance(value, Mapping):
+            return [getattr(value, name) for name in names]
+        unknown = [name for name in value if name not in names]
+        if unknown:
+            raise ValueError(f"there is no field {unknown[0]!r} in {list(names)}")
+        return [value.get(name) for name in names]
+    if len(value) != len(names):
+        raise ValueError(f"{len(value)} values are given for the fields {list(names)}")
+    return value
+
+
+def entries_of(value: Any) -> Any:
+    """The entries of a map as a user gives it, which is a mapping. Raises TypeError."""
+    if type(value) is not dict and not isinstance(value, Mapping):
+        raise TypeError(f"{repr(value)[:200]} is no map")
+    return value.items()
+
+
+def elements_of(value: Any) -> Any:
+    """The elements of an array as a user gives it: anything that has some, but for text, bytes and mappings.
+
+    Those have some as well, and "ab" is not what is meant by ["a", "b"]. Raises TypeError.
+    """
+    if isinstance(value, (str, bytes, bytearray, memoryview, Mapping)):
+        raise TypeError(f"{value!r} is no array")
+    return value
+
+
+def _struct_writer(kind: pa.StructType) -> Convert:
+    names = [field.name for field in kind]
+    fields = list(map(_field_writer, kind))
+
+    return lambda value: [field(each) for field, each in zip(fields, fields_of(value, names), strict=True)]
+
+
+def _struct_reader(kind: pa.StructType) -> Convert:
+    made = struct_class(kind)
+    fields = [reader(field.type) for field in kind]
+    return lambda value: made(*(field(each) for field, each in zip(fields, value, strict=True)))
+
+
+def _decimal_reader(kind: pa.DataType) -> Convert:
+    step, most = Decimal(1).scaleb(-kind.scale), Decimal(10) ** (kind.precision - kind.scale)
+
+    def read(value: Any) -> Decimal:
+        number = Decimal(value)
+        if number.copy_abs() >= most or not number.same_quantum(step):
+            raise ValueError(f"{value} is no decimal({kind.precision},{kind.scale})")
+        return number
+
+    return read
+
+
+def _date(days: int) -> date:
+    try:
+        return date.fromordinal(EPOCH_DAY + days)
+    except (ValueError, OverflowError) as problem:
+        raise BeyondPythonError(f"the date {days} days from 1970-01-01") from problem
+
+
+def _instant_reader(begin: datetime) -> Convert:
+    def read(micros: int) -> datetime:
+        try:
+            return begin + timedelta(microseconds=micros)
+        except OverflowError as problem:
+            raise BeyondPythonError(f"the instant {micros} us from {begin.isoformat()}") from problem
+
+    return read
+
+
+def _time_of_day(nanoseconds: int) -> time:
+    micros, rest = divmod(nanoseconds, MICROSECOND_NS)
+    if rest:
+        raise ValueError(f"a time of {nanoseconds} ns is no whole number of microseconds")
+    at = NAIVE_EPOCH + timedelta(microseconds=micros)
+    if at.date() != NAIVE_EPOCH.date():
+        raise ValueError(f"a time of {nanoseconds} ns is of no day")
+    return at.time()
+
+
+_PLAIN_READERS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
+    (pa.types.is_boolean, bool),
+    (pa.types.is_date, _date),
+    (pa.types.is_time, _time_of_day),
+    (pa.types.is_duration, lambda value: timedelta(microseconds=value)),
+)

@@ -1,0 +1,202 @@
+"""Which states a version of a checkpoint has, in all partitions together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from msgspec import UNSET
+
+from pyspark_ckpt.operators.rows.expiry import index_name
+from pyspark_ckpt.reading.decoded import StateCodec
+from pyspark_ckpt.reading.keyed_rows import has_ended, keyed_codec, ttl_of
+from pyspark_ckpt.reading.native_rows import NativeRows
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta, TimeToLive
+from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
+from pyspark_ckpt.state_store.transactions.shared import Identity
+
+if TYPE_CHECKING:
+    from pyspark_ckpt.reading.sources import Source
+
+SPARKS = "spark"
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """A state of a checkpoint. ``kind`` is that of its declaration, such as ``ValueState``; Spark's own are ``spark``.
+
+    ``uid`` and ``name`` are what the program says of a keyed operator's; Spark's have no uid, and its name of the
+    state, ``default`` where a store has one only. ``rows`` are stored ones, of the partitions that were looked at; the
+    head of a list is one.
+    """
+
+    operator: Operator
+    store: str
+    name: str
+    uid: str | None
+    kind: str
+    rows: int
+    descriptor: Descriptor
+    has_life: bool
+
+    @property
+    def stored_name(self) -> str:
+        """What the store calls it."""
+        return self.name if self.uid is None else f"{self.uid}/{self.name}"
+
+    @property
+    def key_type(self) -> pa.StructType:
+        """The columns of its keys. Raises FormatError."""
+        return pa.struct(self.codec().key_fields)
+
+    @property
+    def value_type(self) -> pa.DataType | None:
+        """The type of its values; None of timers. Raises FormatError."""
+        return next((field.type for field in self.codec().fields if field.name == "value"), None)
+
+    @property
+    def ttl(self) -> TimeToLive | None:
+        """How long rows live, if they do not for ever and the checkpoint says so.
+
+        A partition without rows since a change of it still says the former one, and which is newer is not stored.
+        """
+        return ttl_of(self.descriptor)
+
+    @property
+    def whose(self) -> str:
+        """The words of messages."""
+        of_keyed = "" if self.uid is None else f" of {self.uid!r}"
+        where = "" if self.store == DEFAULT_STORE else f", store {self.store!r}"
+        return f"state {self.name!r}{of_keyed} (operator {self.operator.number}{where})"
+
+    def codec(self, own: Descriptor | None = None) -> StateCodec:
+        """Reads its rows, in a store that describes them as ``own``. Raises FormatError, InvalidInputError."""
+        descriptor = own or self.descriptor
+        if self.uid is None:
+            return NativeRows(descriptor, self.store if self.name == DEFAULT_STORE else self.name, self.whose)
+        return keyed_codec(descriptor, self.descriptor, self.name, self.whose, has_life=self.has_life)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which states are meant; what is None is left open."""
+
+    uid: str | None = None
+    operator: int | None = None
+    store: str | None = None
+    state: str | None = None
+
+    def includes(self, state: StoredState) -> bool:
+        """Whether a state is meant."""
+        return (
+            self.uid in {None, state.uid}
+            and self.operator in {None, state.operator.number}
+            and self.store in {None, state.store}
+            and self.state in {None, state.name, state.stored_name}
+        )
+
+    def __str__(self) -> str:
+        given = {"uid": self.uid, "operator": self.operator, "store": self.store, "state": self.state}
+        return ", ".join(f"{what} {value!r}" for what, value in given.items() if value is not None) or "nothing"
+
+
+class Catalog:
+    """The states of one version. What a store says of itself is asked once."""
+
+    def __init__(self, source: Source, where: str, pool: Executor) -> None:
+        """Look at ``source``, which is ``where``, with the threads of ``pool``."""
+        self._source, self._where, self._pool = source, where, pool
+        self._metas: dict[Identity, StoreMeta] = {}
+        self._partitions = {each.number: source.metas_of(each) for each in source.operators}
+
+    def meta(self, identity: Identity) -> StoreMeta:
+        """What a store says of itself. Raises NotFoundError, FormatError, StorageError."""
+        if identity not in self._metas:
+            self._metas[identity] = self._source.meta(identity)
+        return self._metas[identity]
+
+    def all(self, wanted: Selection) -> list[StoredState]:
+        """The states that are meant, by operator, store and name, with the rows of all partitions."""
+        most = max(self._partitions.values(), default=0)
+        return self._in_partitions(wanted, range(most))
+
+    def one(self, wanted: Selection, *, of_all_partitions: bool) -> StoredState:
+        """The only state that is meant; else of the first partition that has it. Raises InvalidInputError."""
+        if not of_all_partitions:
+            most = max(self._partitions.values(), default=0)
+            found = next((states for n in range(most) if (states := self._in_partitions(wanted, [n]))), [])
+        else:
+            found = self.all(wanted)
+        if wanted.state is None:
+            found = _without_internal(found)
+        if len(found) == 1:
+            return found[0]
+        raise self._not_one(wanted, found)
+
+    def _in_partitions(self, wanted: Selection, partitions: Sequence[int]) -> list[StoredState]:
+        asked = [
+            (each, Identity(each.number, partition, store))
+            for each in self._source.operators
+            if wanted.operator in {None, each.number}
+            for partition in partitions
+            if partition < self._partitions[each.number]
+            for store in each.stores
+            if wanted.store in {None, store}
+        ]
+        metas = self._pool.map(self.meta, [identity for _, identity in asked])
+        found: dict[tuple[int, str, str], StoredState] = {}
+        for state in chain.from_iterable(
+            _states_in(each, identity.name, meta) for (each, identity), meta in zip(asked, metas, strict=True)
+        ):
+            if wanted.includes(state):
+                place = state.operator.number, state.store, state.stored_name
+                found[place] = _joined(found[place], state) if place in found else state
+        return [found[place] for place in sorted(found)]
+
+    def _not_one(self, wanted: Selection, found: Sequence[StoredState]) -> InvalidInputError:
+        there = found or self.all(Selection())
+        names = "; ".join(each.whose for each in there) or "none at all"
+        if found:
+            return InvalidInputError(
+                f"{self._where} has {len(found)} states for {wanted}: {names}.",
+                hint="Name one by uid or operator, store and state.",
+            )
+        return InvalidInputError(f"{self._where} has no state for {wanted}; there are: {names}.")
+
+
+def _states_in(operator: Operator, store: str, meta: StoreMeta) -> list[StoredState]:
+    """All but the indexes of rows with a time to live."""
+    states = []
+    for state in meta.states:
+        if not state.is_counted:
+            continue
+        uid, kind = state.uid, str(state.descriptor.encoder.get("kind", SPARKS))
+        name = state.name if uid is None else state.name.removeprefix(f"{uid}/")
+        has_life = meta.state(index_name(state.name)) is not None and not has_ended(state.descriptor)
+        states.append(StoredState(operator, store, name, uid, kind, state.rows, state.descriptor, has_life))
+    return states
+
+
+def _without_internal(found: Sequence[StoredState]) -> list[StoredState]:
+    """Those that a program has: of a keyed operator, Spark's own state is a row for each partition that no user has."""
+    keyed = {each.operator.number for each in found if "max_parallelism" in each.descriptor.encoder}
+    return [each for each in found if each.uid is not None or each.operator.number not in keyed]
+
+
+def _joined(first: StoredState, other: StoredState) -> StoredState:
+    """One state in two stores: as that one describes it in which it was written by more types, so last."""
+    newest = max(first.descriptor, other.descriptor, key=_how_new)
+    has_life = first.has_life or other.has_life
+    return replace(first, rows=first.rows + other.rows, descriptor=newest, has_life=has_life)
+
+
+def _how_new(descriptor: Descriptor) -> tuple[int, bool]:
+    values = descriptor.value_schema.values() if isinstance(descriptor.value_schema, dict) else ()
+    types = sum(len(each.get("schemas", ())) for each in values if isinstance(each, dict))
+    return types, descriptor.ttl is not UNSET

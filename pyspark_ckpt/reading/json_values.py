@@ -1,0 +1,115 @@
+"""Values as JSON has them, both ways: instants, dates and times as ISO 8601, bytes as base64, decimals as text.
+
+A map is an array of pairs, a float that is no number the text that Python has for it, an interval a number of
+microseconds. An instant that Python does not have is a number of microseconds since 1970, such a date
+one of days, such a time one of nanoseconds.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal, InvalidOperation
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from pyspark_ckpt.operators.types.value_types import elements_of, fields_of, reader
+from pyspark_ckpt.state_store.errors import InvalidInputError
+
+Convert: TypeAlias = Callable[[Any], Any]
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def json_values(column: pa.Array) -> list[Any]:
+    """The values of a column."""
+    kind = column.type
+    if pa.types.is_temporal(kind):
+        show = int if pa.types.is_duration(kind) else _iso(kind)
+        numbers = column.cast(pa.int32() if pa.types.is_date(kind) else pa.int64())
+        return [None if value is None else show(value) for value in numbers.to_pylist()]
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        fields = [json_values(column.field(n)) for n in range(kind.num_fields)]
+        rows = (
+            [dict(zip(names, row, strict=True)) for row in zip(*fields, strict=True)] if fields else [{}] * len(column)
+        )
+        return _with_nulls(column, rows)
+    if pa.types.is_map(kind):
+        pairs = list(map(list, zip(json_values(column.keys), json_values(column.items), strict=True)))
+        return _with_nulls(column, _spans(column, pairs))
+    if pa.types.is_list(kind):
+        return _with_nulls(column, _spans(column, json_values(column.values)))
+    show = next((convert for matches, convert in _SHOWN if matches(kind)), _as_it_is)
+    return [None if value is None else show(value) for value in column.to_pylist()]
+
+
+def from_json(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401 - any value
+    """The Python value of Arrow type ``kind`` that JSON stands for. Raises InvalidInputError."""
+    try:
+        return _from_json(value, kind)
+    except (TypeError, ValueError, AttributeError, InvalidOperation, binascii.Error, OverflowError) as problem:
+        raise InvalidInputError(f"{value!r} is no JSON of a {kind}: {problem}.") from problem
+
+
+def _from_json(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401 - any value
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        given = fields_of(value, [field.name for field in kind])
+        return [_from_json(each, field.type) for each, field in zip(given, kind, strict=True)]
+    if pa.types.is_list(kind):
+        return [_from_json(each, kind.value_type) for each in elements_of(value)]
+    if pa.types.is_timestamp(kind):
+        at = datetime.fromisoformat(value.replace("Z", "+00:00") if isinstance(value, str) else value)
+        return at if at.tzinfo or not kind.tz else at.replace(tzinfo=timezone.utc)
+    read = next((convert for matches, convert in _READ if matches(kind)), _as_it_is)
+    return read(value)
+
+
+def _iso(kind: pa.DataType) -> Convert:
+    """As ISO 8601 while Python has such values, else as the number that Spark has."""
+    read = reader(kind)
+
+    def show(number: int) -> str | int:
+        try:
+            return str(read(number).isoformat())
+        except (ValueError, OverflowError):
+            return number
+
+    return show
+
+
+def _spans(column: pa.ListArray | pa.MapArray, values: Sequence[Any]) -> list[Any]:
+    return [values[begin:end] for begin, end in pairwise(column.offsets.to_pylist())]
+
+
+def _with_nulls(column: pa.Array, values: Sequence[Any]) -> list[Any]:
+    return [value if there else None for value, there in zip(values, column.is_valid().to_pylist(), strict=True)]
+
+
+def _as_it_is(value: Any) -> Any:  # noqa: ANN401 - any value
+    return value
+
+
+def _shown_float(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+_SHOWN: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
+    (pa.types.is_floating, _shown_float),
+    (pa.types.is_binary, lambda value: base64.b64encode(value).decode("ascii")),
+    (pa.types.is_decimal, str),
+)
+_READ: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
+    (pa.types.is_floating, float),
+    (pa.types.is_date, date.fromisoformat),
+    (pa.types.is_time, time.fromisoformat),
+    (pa.types.is_binary, lambda value: base64.b64decode(value, validate=True)),
+    (pa.types.is_decimal, lambda value: Decimal(str(value))),
+    (pa.types.is_duration, lambda value: value * _MICROSECOND),
+)

@@ -1,0 +1,253 @@
+"""Rows of keyed operators, whose states users have declared: values, elements of lists, entries of maps, timers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ckpt.operators.declarations.timers import Timer, rounded_up_ms, timer_at
+from pyspark_ckpt.operators.declarations.ttl import unstamped
+from pyspark_ckpt.operators.rows.list_columns import SEQUENCE
+from pyspark_ckpt.operators.rows.timer_rows import read_instant
+from pyspark_ckpt.operators.types.columns import python_values
+from pyspark_ckpt.operators.types.evolution import EvolvedCodec, Schemas, schemas_of
+from pyspark_ckpt.operators.types.spark_hash import SparkHash
+from pyspark_ckpt.operators.types.stored_keys import KeyCodec
+from pyspark_ckpt.operators.types.stored_values import ValueCodec
+from pyspark_ckpt.operators.types.type_names import arrow_type_named
+from pyspark_ckpt.operators.types.value_types import arrow_type, hashable
+from pyspark_ckpt.reading.decoded import Decoded, StateCodec, StoredRow, Wanted, struct_column
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.format.meta import Descriptor, TimeToLive
+
+INSTANTS = pa.timestamp("us", "UTC")
+LISTS, MAPS, TIMERS = "ListState", "MapState", "Timers"
+VALUES: Mapping[str, str] = {
+    "ValueState": "value",
+    "ReducingState": "value",
+    "AggregatingState": "accumulator",
+    LISTS: "element",
+    MAPS: "value",
+}
+"""What the descriptor calls the values of each kind of state."""
+_LAST_US = (1 << 63) - 1
+
+
+class _KeyedRows:
+    """What all states of keyed operators have in common: their keys."""
+
+    is_one_to_one = True
+
+    def __init__(self, descriptor: Descriptor, whose: str) -> None:
+        self._whose = whose
+        schema = descriptor.key_schema
+        if not isinstance(schema, dict) or not all(isinstance(kind, str) for kind in schema.values()):
+            raise FormatError(f"The key type of {whose} is stored as {str(schema)[:200]!r}, which cannot be a key.")
+        self.key_fields = [pa.field(name, arrow_type_named(kind)) for name, kind in schema.items()]
+        self._kinds = [field.type for field in self.key_fields]
+        self._keys = KeyCodec(self._kinds, f"a key of {whose}")
+
+    @property
+    def placing_fields(self) -> list[pa.Field]:
+        """See StateCodec: all of them."""
+        return self.key_fields
+
+    def wanted(self, key: Sequence[Any]) -> Wanted:
+        """See StateCodec."""
+        encoded = self._keys.encode(key)
+        return Wanted(SparkHash(self._kinds)(key), encoded, tuple(key), encoded)
+
+    def has_key(self, row: Any, wanted: Wanted) -> bool:  # noqa: ANN401 - see StateCodec
+        """See StateCodec."""
+        return self._keys.encode(row) == wanted.encoded
+
+    def _key_column(self, keys: Sequence[tuple[Any, ...]]) -> pa.Array:
+        """The column of keys that the plain codec has read."""
+        return struct_column(self.key_fields, self._keys.columns_of(keys), len(keys))
+
+    @property
+    def _key_field(self) -> pa.Field:
+        return pa.field("key", pa.struct(self.key_fields))
+
+
+class KeyedValues(_KeyedRows):
+    """The rows of a state with values. See StateCodec."""
+
+    def __init__(self, descriptor: Descriptor, newest: Descriptor, whose: str, *, has_life: bool) -> None:
+        """``newest``: how the state is described where it was written last, perhaps in another partition.
+
+        Raises FormatError, InvalidInputError.
+        """
+        super().__init__(descriptor, whose)
+        self._kind: str = descriptor.key_encoder["kind"]
+        self._codec = _value_codec(descriptor, newest, VALUES[self._kind], whose)
+        self._map_kind = _map_kind(descriptor, whose) if self._kind == MAPS else None
+        self._map_keys = None if self._map_kind is None else KeyCodec([self._map_kind], f"a key of a map of {whose}")
+        self._has_life = has_life
+        ttl = ttl_of(descriptor, newest)
+        self._life_ms = None if ttl is None else ttl.duration_ms
+        self.is_one_to_one = self._kind != LISTS
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        """See StateCodec."""
+        entry = [pa.field("index", pa.int64())] if self._kind == LISTS else []
+        if self._map_kind is not None:
+            entry = [pa.field("map_key", self._map_kind)]
+        life = [pa.field("written_at", INSTANTS), pa.field("expires_at", INSTANTS)] if self._has_life else []
+        return [self._key_field, *entry, pa.field("value", self._codec.kind), *life]
+
+    def decode(self, rows: Sequence[StoredRow]) -> Decoded:
+        """See StateCodec; the heads of lists are no rows."""
+        read = self._keys.plain.read
+        keys, entries, positions = [], [], []
+        for position, row in enumerate(rows):
+            key, end = read(row.key)
+            if end == len(row.key) and self._kind == LISTS:
+                continue
+            keys.append(key)
+            entries.append(row.key[end:])
+            positions.append(position)
+        lives, values = _without_stamps([rows[position].value for position in positions])
+        columns = [self._key_column(keys), *self._entry_columns(entries), self._codec.decode_column(values)]
+        if self._has_life:
+            columns += [_instants(lives), _instants([_expiry(written, self._life_ms) for written in lives])]
+        return Decoded(columns, np.array(positions, np.int64))
+
+    def value_of(self, columns: pa.Table, _wanted: Wanted) -> Any:  # noqa: ANN401 - see StateCodec
+        """See StateCodec: a list of a list state, a dict of a map state."""
+        values = python_values(columns["value"].combine_chunks())
+        if self._kind == LISTS:
+            return values
+        if self._kind == MAPS:
+            return dict(zip(map(hashable, python_values(columns["map_key"].combine_chunks())), values, strict=True))
+        return values[0] if values else None
+
+    def _entry_columns(self, entries: Sequence[bytes]) -> list[pa.Array]:
+        if self._map_keys is not None:
+            return self._map_keys.decode_columns(entries)
+        size = SEQUENCE.size if self._kind == LISTS else 0
+        damaged = next((entry for entry in entries if len(entry) != size), None)
+        if damaged is not None:
+            raise FormatError(f"{self._whose} has {damaged[:32].hex()!r} after a key, where {size} bytes must be.")
+        return [pa.array([SEQUENCE.unpack(entry)[0] for entry in entries], pa.int64())] if size else []
+
+
+class KeyedTimers(_KeyedRows):
+    """The rows of timers. See StateCodec."""
+
+    def __init__(self, descriptor: Descriptor, name: str, whose: str) -> None:
+        """``name``: of the declared Timers. Raises FormatError."""
+        super().__init__(descriptor, whose)
+        self._name = name
+        self._clock = str(descriptor.key_encoder.get("clock", ""))
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        """See StateCodec."""
+        return [
+            self._key_field,
+            pa.field("at", INSTANTS),
+            pa.field("at_ms", pa.int64()),
+            pa.field("namespace", pa.string()),
+            pa.field("clock", pa.string()),
+        ]
+
+    def decode(self, rows: Sequence[StoredRow]) -> Decoded:
+        """See StateCodec."""
+        keys, at_us, namespaces = [], [], []
+        for row in rows:
+            try:
+                instant, begin = read_instant(row.key)
+            except FormatError as problem:
+                raise FormatError(f"{self._whose}: {problem.message}") from problem
+            key, end = self._keys.plain.read(row.key, begin)
+            keys.append(key)
+            at_us.append(instant)
+            try:
+                namespaces.append(row.key[end:].decode())
+            except UnicodeDecodeError as problem:
+                raise FormatError(f"{self._whose} has the namespace {row.key[end:][:32].hex()!r}.") from problem
+        at_ms = pa.array(list(map(rounded_up_ms, at_us)), pa.int64())
+        columns = [self._key_column(keys), _timestamps(at_us), at_ms]
+        texts = [pa.array(namespaces, pa.string()), pa.array([self._clock] * len(rows), pa.string())]
+        return Decoded([*columns, *texts], np.arange(len(rows)))
+
+    def value_of(self, columns: pa.Table, _wanted: Wanted) -> Any:  # noqa: ANN401 - see StateCodec
+        """See StateCodec: timers, by time."""
+        columns = columns.append_column("us", columns["at"].cast(pa.int64()))
+        rows = zip(*(columns[name].to_pylist() for name in ("namespace", "at_ms", "us")), strict=True)
+        return [
+            Timer(self._name, namespace, at_ms) if at_us is None else timer_at(self._name, namespace, at_us)
+            for namespace, at_ms, at_us in rows
+        ]
+
+
+def keyed_codec(own: Descriptor, newest: Descriptor, name: str, whose: str, *, has_life: bool) -> StateCodec:
+    """The codec of a state of a keyed operator that a store describes so. Raises FormatError, InvalidInputError."""
+    kind = own.key_encoder.get("kind")
+    if kind == TIMERS:
+        return KeyedTimers(own, name, whose)
+    if kind not in VALUES:
+        raise FormatError(f"{whose} is stored as a {kind!r}, which is no kind of state.")
+    return KeyedValues(own, newest, whose, has_life=has_life)
+
+
+def ttl_of(*descriptors: Descriptor) -> TimeToLive | None:
+    """How long rows live, by the first of these that says so: their own store's, which has seen the last change.
+
+    None if nothing says so, or that says that they live for ever now.
+    """
+    found = next((each.ttl for each in descriptors if each.ttl is not msgspec.UNSET), None)
+    return None if found is None or found.has_ended else found
+
+
+def has_ended(descriptor: Descriptor) -> bool:
+    """Whether the rows of a store had a time to live, and live for ever now."""
+    return descriptor.ttl is not msgspec.UNSET and descriptor.ttl.has_ended
+
+
+def _value_codec(own: Descriptor, newest: Descriptor, what: str, whose: str) -> ValueCodec:
+    """Reads by the schemas that the store knows, as the type that the program had last."""
+    known, goal = _required(own, what, whose), _required(newest, what, whose)
+    schemas, target = list(known.schemas), goal.schemas[goal.current - 1]
+    if target not in schemas:
+        schemas.append(target)
+    aliases = {} if newest.aliases is msgspec.UNSET else newest.aliases
+    return EvolvedCodec([arrow_type(schema) for schema in schemas], schemas.index(target) + 1, aliases, whose)
+
+
+def _map_kind(descriptor: Descriptor, whose: str) -> pa.DataType:
+    keys = _required(descriptor, "key", whose)
+    return arrow_type(keys.schemas[keys.current - 1])
+
+
+def _required(descriptor: Descriptor, what: str, whose: str) -> Schemas:
+    found = schemas_of(descriptor, what, whose)
+    if found is None:
+        raise FormatError(f"{whose} does not say of which type its {what} is.")
+    return found
+
+
+def _without_stamps(stored: Sequence[bytes]) -> tuple[list[int | None], list[bytes]]:
+    pairs = list(map(unstamped, stored))
+    return [written for written, _ in pairs], [value for _, value in pairs]
+
+
+def _expiry(written_ms: int | None, life_ms: int | None) -> int | None:
+    return None if written_ms is None or life_ms is None else written_ms + life_ms
+
+
+def _instants(milliseconds: Sequence[int | None]) -> pa.Array:
+    """Milliseconds since 1970 as instants; null for those that no timestamp can hold."""
+    return _timestamps([None if ms is None else ms * 1000 for ms in milliseconds])
+
+
+def _timestamps(microseconds: Sequence[int | None]) -> pa.Array:
+    """The same of microseconds."""
+    micros = [None if each is None or abs(each) > _LAST_US else each for each in microseconds]
+    return pa.array(micros, pa.int64()).cast(INSTANTS)

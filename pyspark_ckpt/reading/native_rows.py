@@ -1,0 +1,266 @@
+"""Rows of Spark's own operators: UnsafeRow keys and values, in the layouts of Spark's key encoders.
+
+Source of the layouts: ``RocksDBStateEncoder`` of Spark 4.3 and ``KeyCodec.scala``. Spark's encoders put a version, a
+zero byte, before each UnsafeRow; what is not made by them (whole keys, values) has none::
+
+    whole row           UnsafeRow
+    prefix scan         bytes of the prefix:u32le · 00 UnsafeRow of the prefix · 00 UnsafeRow of the other columns
+    range scan          as prefix scan: of the ordered columns, each of them bytes, and of the others, if there are any
+    event time first    micros:u64, sign flipped · 00 UnsafeRow of the other columns
+    event time last     00 UnsafeRow of the other columns · micros:u64, sign flipped
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ckpt.operators.types.columns import python_values
+from pyspark_ckpt.operators.types.spark_hash import SparkHash
+from pyspark_ckpt.operators.types.stored_keys import KeyCodec
+from pyspark_ckpt.operators.types.unsafe_rows import read_rows
+from pyspark_ckpt.operators.types.value_types import arrow_type
+from pyspark_ckpt.reading.decoded import Decoded, StoredRow, Wanted, struct_column
+from pyspark_ckpt.reading.ordered_columns import read_ordered
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.format.meta import Descriptor
+from pyspark_ckpt.state_store.json_objects import DAMAGE, Count
+
+_VERSION = b"\x00"
+_LENGTH = struct.Struct("<I")
+_VALUE_LENGTH = struct.Struct(">I")
+_INSTANT = struct.Struct(">Q")
+_SIGN = 1 << 63
+_WORD = 8
+_INDEXED = "keyWithIndexToValue"
+_TIMED = ("TimestampAsPrefixKeyStateEncoderSpec", "TimestampAsPostfixKeyStateEncoderSpec")
+EVENT_TIME = "__event_time"
+"""What Spark calls the column, in microseconds. Where a row has no event time it is a number from 0 to 1023."""
+
+Columns: TypeAlias = "list[pa.Array]"
+DecodeKeys: TypeAlias = Callable[[Sequence[bytes]], Columns]
+
+
+class NativeRows:
+    """The rows of one state of an operator of Spark's own. See StateCodec."""
+
+    def __init__(self, descriptor: Descriptor, name: str, whose: str) -> None:
+        """``name``: of the state, or of a store that has one only. ``whose`` rows these are, for errors.
+
+        Raises FormatError, InvalidInputError.
+        """
+        self._whose = whose
+        self._schema_of_keys = descriptor.key_schema
+        encoder = _encoder(descriptor.key_encoder, whose)
+        self.key_fields = _key_fields(descriptor.key_schema, encoder, whose)
+        self._value_fields = _fields(descriptor.value_schema, whose)
+        self._is_multiple = descriptor.multiple_values
+        self._decode_keys = self._key_decoder(encoder)
+        self._placing = _placing_columns(name, encoder, len(self.key_fields))
+
+    @property
+    def placing_fields(self) -> list[pa.Field]:
+        """See StateCodec."""
+        return [self.key_fields[n] for n in self._placing]
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        """See StateCodec."""
+        return [pa.field("key", pa.struct(self.key_fields)), pa.field("value", pa.struct(self._value_fields))]
+
+    @property
+    def is_one_to_one(self) -> bool:
+        """See StateCodec."""
+        return not self._is_multiple
+
+    def decode(self, rows: Sequence[StoredRow]) -> Decoded:
+        """See StateCodec; a key with several values has as many rows."""
+        try:
+            values, counts = self._split([row.value for row in rows])
+            keys = struct_column(self.key_fields, self._decode_keys([row.key for row in rows]), len(rows))
+            columns = _unsafe_columns(self._value_fields, values)
+        except (ValueError, IndexError, OverflowError, struct.error, pa.ArrowException) as problem:
+            raise FormatError(f"{self._whose} has a row that does not fit its types: {problem}.") from problem
+        positions = np.repeat(np.arange(len(rows)), counts)
+        if self._is_multiple:
+            keys = keys.take(pa.array(positions))
+        return Decoded([keys, struct_column(self._value_fields, columns, len(values))], positions)
+
+    def wanted(self, key: Sequence[Any]) -> Wanted:
+        """See StateCodec."""
+        if "__COLLATIONS" in repr(self._schema_of_keys):
+            raise InvalidInputError(
+                f"{self._whose} has keys with a collation, whose hash only Spark can compute.",
+                hint="Read the state and filter it.",
+            )
+        placing = [key[n] for n in self._placing] if len(key) == len(self.key_fields) else list(key)
+        encoded = self._codec_of(key).encode(key)
+        return Wanted(SparkHash([field.type for field in self.placing_fields])(placing), b"", tuple(key), encoded)
+
+    def has_key(self, row: Any, wanted: Wanted) -> bool:  # noqa: ANN401 - see StateCodec
+        """See StateCodec."""
+        is_whole = len(wanted.values) == len(self.key_fields)
+        columns = list(row) if is_whole else [row[n] for n in self._placing]
+        return self._codec_of(wanted.values).encode(columns) == wanted.encoded
+
+    def _codec_of(self, values: Sequence[Any]) -> KeyCodec:
+        """The codec of whole keys if as many values are given, else of the columns that place them."""
+        fields = self.key_fields if len(values) == len(self.key_fields) else self.placing_fields
+        return KeyCodec([field.type for field in fields], f"a key of {self._whose}")
+
+    def value_of(self, columns: pa.Table, wanted: Wanted) -> Any:  # noqa: ANN401 - see StateCodec
+        """See StateCodec; a list of values if the state can have several for what was asked."""
+        values = python_values(columns["value"].combine_chunks())
+        is_single = not self._is_multiple and len(wanted.values) == len(self.key_fields)
+        return values if not is_single else values[0] if values else None
+
+    def _split(self, stored: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[int]]:
+        """The single values of stored ones, and how many of them each is."""
+        if not self._is_multiple:
+            return stored, [1] * len(stored)
+        values: list[bytes] = []
+        counts = []
+        for value in stored:
+            at, before = 0, len(values)
+            while at < len(value):
+                (size,) = _VALUE_LENGTH.unpack_from(value, at)
+                at += _VALUE_LENGTH.size
+                values.append(_slice(value, at, at + size))
+                at += size
+            counts.append(len(values) - before)
+        return values, counts
+
+    def _key_decoder(self, encoder: _Encoder) -> DecodeKeys:
+        kind, fields = encoder.keyStateEncoderType, self.key_fields
+        if kind == "NoPrefixKeyStateEncoderSpec":
+            return lambda keys: _unsafe_columns(fields, keys)
+        if kind == "PrefixKeyScanStateEncoderSpec":
+            return lambda keys: _prefix_columns(fields, encoder.numColsPrefixKey, keys)
+        if kind == "RangeKeyScanStateEncoderSpec":
+            return lambda keys: _range_columns(fields, encoder.orderingOrdinals, keys)
+        if kind == "TimestampAsPrefixKeyStateEncoderSpec":
+            return lambda keys: _timed_columns(fields, slice(0, _WORD), slice(_WORD, None), keys)
+        if kind == "TimestampAsPostfixKeyStateEncoderSpec":
+            return lambda keys: _timed_columns(fields, slice(-_WORD, None), slice(0, -_WORD), keys)
+        raise InvalidInputError(f"{self._whose} has keys of the encoder {kind!r}, which is not known here.")
+
+
+class _Encoder(msgspec.Struct):
+    """Spark's JSON of a key encoder."""
+
+    keyStateEncoderType: str  # noqa: N815 - Spark's names, here and below
+    numColsPrefixKey: Count = 0  # noqa: N815
+    orderingOrdinals: tuple[Count, ...] = ()  # noqa: N815
+
+
+def _encoder(stored: Any, whose: str) -> _Encoder:  # noqa: ANN401 - JSON
+    try:
+        return msgspec.convert(stored, _Encoder)
+    except DAMAGE as problem:
+        raise FormatError(
+            f"The key encoder of {whose} is stored as {repr(stored)[:200]}, which is not an encoder."
+        ) from problem
+
+
+def _key_fields(schema: Any, encoder: _Encoder, whose: str) -> list[pa.Field]:  # noqa: ANN401 - JSON
+    """The columns of a key. An event time is in the key, and not in the schema that is stored of it."""
+    fields, ordinals = _fields(schema, whose), encoder.orderingOrdinals
+    columns = len(fields)
+    if encoder.numColsPrefixKey > columns or len(set(ordinals)) < len(ordinals) or max(ordinals, default=-1) >= columns:
+        raise FormatError(f"The key encoder of {whose} is stored with columns that its {columns} are not: {encoder}.")
+    return [*fields, pa.field(EVENT_TIME, pa.int64())] if encoder.keyStateEncoderType in _TIMED else fields
+
+
+def _placing_columns(name: str, encoder: _Encoder, columns: int) -> list[int]:
+    """Which columns of a key Spark places its row by: as ``PartitionKey.columns`` in the shim."""
+    everything, kind = list(range(columns)), encoder.keyStateEncoderType
+    if kind == "PrefixKeyScanStateEncoderSpec":
+        return everything[: encoder.numColsPrefixKey]
+    if kind == "RangeKeyScanStateEncoderSpec":
+        return [n for n in everything if n not in encoder.orderingOrdinals]
+    return everything[:-1] if kind in _TIMED or name.endswith(_INDEXED) else everything
+
+
+def _fields(schema: Any, whose: str) -> list[pa.Field]:  # noqa: ANN401 - JSON
+    """The columns of Spark's JSON of a struct; a name that comes again has its number behind."""
+    try:
+        kind = arrow_type(_without_metadata(schema))
+    except FormatError as problem:
+        raise FormatError(f"The columns of {whose}: {problem.message}", hint=problem.hint) from problem
+    if not pa.types.is_struct(kind):
+        raise FormatError(f"The stored type {str(kind)[:200]!r} is no struct.")
+    names: Counter[str] = Counter()
+    fields = []
+    for field in kind:
+        names[field.name] += 1
+        name = field.name if names[field.name] == 1 else f"{field.name}_{names[field.name]}"
+        fields.append(pa.field(name, field.type))
+    return fields
+
+
+def _without_metadata(schema: Any) -> Any:  # noqa: ANN401 - JSON
+    """Spark's JSON of a type without what says more of fields: PySpark refuses collations as Spark writes them here."""
+    if isinstance(schema, list):
+        return [_without_metadata(each) for each in schema]
+    if isinstance(schema, dict):
+        return {what: {} if what == "metadata" else _without_metadata(each) for what, each in schema.items()}
+    return schema
+
+
+def _unsafe_columns(fields: Sequence[pa.Field], rows: Sequence[bytes]) -> Columns:
+    least = _WORD * (len(fields) + (len(fields) + 63) // 64)
+    if any(len(row) % _WORD or len(row) < least for row in rows):
+        raise ValueError(f"an UnsafeRow of {len(fields)} fields has at least {least} bytes, in whole words")
+    columns = list(read_rows(rows, pa.schema(fields)).columns)
+    for column in columns:
+        column.validate(full=True)
+    return columns
+
+
+def _prefix_columns(fields: Sequence[pa.Field], count: int, keys: Sequence[bytes]) -> Columns:
+    parts = list(map(_parts, keys))
+    prefix = _unsafe_columns(fields[:count], [first for first, _ in parts])
+    return prefix + _unsafe_columns(fields[count:], [rest for _, rest in parts])
+
+
+def _range_columns(fields: Sequence[pa.Field], ordinals: Sequence[int], keys: Sequence[bytes]) -> Columns:
+    parts = list(map(_parts, keys))
+    ordered = [fields[n] for n in ordinals]
+    stored = _unsafe_columns([pa.field(field.name, pa.binary()) for field in ordered], [first for first, _ in parts])
+    found = {n: read_ordered(column, fields[n].type) for n, column in zip(ordinals, stored, strict=True)}
+    others = [n for n in range(len(fields)) if n not in found]
+    if others:
+        rest = _unsafe_columns([fields[n] for n in others], [rest for _, rest in parts])
+        found.update(zip(others, rest, strict=True))
+    return [found[n] for n in range(len(fields))]
+
+
+def _timed_columns(fields: Sequence[pa.Field], instant: slice, row: slice, keys: Sequence[bytes]) -> Columns:
+    micros = [_INSTANT.unpack(key[instant])[0] - _SIGN for key in keys]
+    others = _unsafe_columns(fields[:-1], [_unversioned(key[row]) for key in keys])
+    return [*others, pa.array(micros, pa.int64())]
+
+
+def _parts(key: bytes) -> tuple[bytes, bytes]:
+    """The two rows of a key in two parts; the second may be missing."""
+    end = _LENGTH.size + int(_LENGTH.unpack_from(key)[0])
+    first, rest = _slice(key, _LENGTH.size, end), key[end:]
+    return _unversioned(first), _unversioned(rest) if rest else b""
+
+
+def _unversioned(stored: bytes) -> bytes:
+    if not stored.startswith(_VERSION):
+        raise ValueError(f"{stored[:1].hex()!r} is no version of a row")
+    return stored[1:]
+
+
+def _slice(stored: bytes, begin: int, end: int) -> bytes:
+    if end > len(stored):
+        raise ValueError(f"{end} bytes are said to be there, and {len(stored)} are")
+    return stored[begin:end]

@@ -1,0 +1,59 @@
+"""Where rows are: the partition and the range of keys that can have one, and what a stored key says of its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_ckpt.reading.catalog import StoredState
+from pyspark_ckpt.reading.decoded import StoredRow, Wanted
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.format.key_groups import HASHES, MAX_PARALLELISM, max_parallelism_of, remainder_of
+from pyspark_ckpt.state_store.format.keys import HASH_BYTES, STATE_BYTES, hash_of, hashed_key, state_range
+from pyspark_ckpt.state_store.format.meta import State
+from pyspark_ckpt.state_store.restore.range_restorer import Range
+
+PLACE = [pa.field("partition", pa.int32()), pa.field("key_group", pa.int32()), pa.field("hash", pa.int32())]
+
+
+def place_columns(state: StoredState, partition: int, rows: Sequence[StoredRow]) -> list[pa.Array]:
+    """The columns of ``PLACE`` for rows of a partition. Raises FormatError."""
+    groups = max_parallelism_of(state.descriptor, state.whose) or MAX_PARALLELISM
+    hashes = np.fromiter((row.hash for row in rows), np.int64, len(rows))
+    return [
+        pa.array(np.full(len(hashes), partition, np.int32)),
+        pa.array((hashes * groups // HASHES).astype(np.int32)),
+        pa.array(hashes.astype(np.uint32).view(np.int32)),
+    ]
+
+
+def range_of(own: State, wanted: Wanted) -> Range:
+    """Where the rows of a key can be: all of the state if it is kept in another order than that of hashes."""
+    if own.descriptor.ordered:
+        return state_range(own.number)
+    begin = hashed_key(own.number, wanted.hash, wanted.prefix)
+    return begin, _behind(begin)
+
+
+def _behind(prefix: bytes) -> bytes:
+    """The first key behind all that begin with ``prefix``, which begins with the number of a state."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1])
+
+
+def partition_of(state: StoredState, key_hash: int, in_use: int) -> int:
+    """Which of the partitions in use has the rows of a hash. Raises FormatError."""
+    groups = max_parallelism_of(state.descriptor, state.whose)
+    if groups is not None:
+        return (key_hash * groups // HASHES) * in_use // groups
+    return remainder_of(key_hash, in_use)
+
+
+def stored_row(key: bytes, value: bytes, *, is_ordered: bool) -> StoredRow:
+    """The row that is stored under ``key``. Raises FormatError."""
+    begin, end = (STATE_BYTES, len(key) - HASH_BYTES) if is_ordered else (STATE_BYTES + HASH_BYTES, len(key))
+    if len(key) < STATE_BYTES + HASH_BYTES:
+        raise FormatError(f"A row is stored under {key.hex()!r}, which has no hash.")
+    return StoredRow(hash_of(key), key[begin:end], value)

@@ -1,0 +1,311 @@
+"""``open_state``: the state of a checkpoint as Arrow, without Spark.
+
+A row's way: catalog (which states there are) > source (table files, or those of a canonical savepoint) > StoredRow > a
+codec (columns) > what is said of its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from itertools import islice
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_ckpt.operators.types.columns import python_values
+from pyspark_ckpt.operators.types.conversions import WRONG_VALUE
+from pyspark_ckpt.reading.batch_clocks import clock_ms
+from pyspark_ckpt.reading.catalog import Catalog, Selection, StoredState
+from pyspark_ckpt.reading.decoded import StateCodec, StoredRow, Wanted
+from pyspark_ckpt.reading.json_values import from_json
+from pyspark_ckpt.reading.keyed_rows import INSTANTS, has_ended, ttl_of
+from pyspark_ckpt.reading.places import PLACE, place_columns, stored_row
+from pyspark_ckpt.reading.sources import source_of, state_at
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.workplace import THREADS
+from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.format.keys import hash_of
+from pyspark_ckpt.state_store.format.meta import State
+from pyspark_ckpt.state_store.location import Location, location_text
+from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.transactions.shared import Identity
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Convert: TypeAlias = Callable[[Any, pa.DataType], Any]
+
+BATCH_ROWS = 8192
+BATCH_BYTES = 4 << 20
+
+
+def open_state(
+    path: Location,
+    *,
+    uid: str | None = None,
+    operator: int | None = None,
+    state: str | None = None,
+    store: str | None = None,
+    version: int | None = None,
+    include_expired: bool = True,
+    options: Mapping[str, str] | None = None,
+) -> StateReader:
+    """The state of one version of a checkpoint or savepoint; the newest committed one unless another is given.
+
+    ``path``: a checkpointLocation, or the folder of a savepoint of either kind, wherever that is. ``uid`` and ``state``
+    name a keyed operator's state, ``operator`` (its number), ``store`` (of a join) and ``state`` one of Spark's; what
+    is left open leaves several, of which ``states`` tells. Nothing is written to the checkpoint, and a query may run on
+    it. ``include_expired``: whether rows are shown that have outlived their time to live and were not freed yet.
+    ``options``: of the store, such as ``s3Endpoint``.
+
+    Raises InvalidInputError if this is no checkpoint, or if the version is not there: it says which are; StorageError.
+    """
+    if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
+        raise InvalidInputError(f"version is {version!r}, of type {type(version).__name__}.", hint="Give an integer.")
+    if options is not None and not isinstance(options, Mapping):
+        raise InvalidInputError(
+            f"options are {repr(options)[:200]}, of type {type(options).__name__}.",
+            hint="Give values by names: {'s3Region': 'eu-north-1'}.",
+        )
+    found = state_at(location_text(path, "path"), parse(options or {}))
+    return StateReader(found, Selection(uid, operator, store, state), version, include_expired=include_expired)
+
+
+class StateReader:
+    """States of one version, and, if exactly one is meant, its rows. To be closed, or used in a ``with`` block.
+
+    Rows come as ``key`` (a struct), what tells rows of one key apart, ``value``, and ``partition``, ``key_group`` and
+    ``hash``. For one caller at a time.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        wanted: Selection,
+        version: int | None = None,
+        *,
+        include_expired: bool = True,
+        known: StoredState | None = None,
+    ) -> None:
+        """See ``open_state``. ``known``: the state that is meant, as another reader of this version has found it."""
+        self.checkpoint = checkpoint
+        self.version = checkpoint.newest_version if version is None else version
+        self._wanted = wanted
+        self._known = known
+        self._clocks_ms: dict[str, int] = {}
+        self._include_expired = include_expired
+        self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(THREADS)
+        try:
+            self._source = source_of(checkpoint, self.version, self._pool)
+            self._catalog = Catalog(self._source, f"Version {self.version} of {checkpoint.place.url}", self._pool)
+            if version is not None and known is None:
+                self._source.require_version()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> StateReader:  # noqa: PYI034 - Self is not in Python 3.10
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End its threads. May be called twice; temporary folders are gone when the call that needs them has ended."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=True)
+
+    @cached_property
+    def states(self) -> tuple[StoredState, ...]:
+        """All states that are meant, with their rows. Raises FormatError, StorageError."""
+        self._threads()
+        return tuple(self._catalog.all(self._wanted))
+
+    @cached_property
+    def state(self) -> StoredState:
+        """The one state that is meant. Raises InvalidInputError that names what is there, FormatError, StorageError."""
+        self._threads()
+        return self._known or self._catalog.one(self._wanted, of_all_partitions=True)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the state. Raises as ``state`` does."""
+        return pa.schema([*self.state.codec().fields, *PLACE])
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the state is in; of a canonical savepoint, how many files. Raises as ``state`` does."""
+        state = self.state
+        return self._source.parts_of(state)
+
+    def batches(self, partition: int | None = None) -> Generator[pa.RecordBatch, None, None]:
+        """The rows of all partitions, or of one, lazily and in a bounded amount of memory.
+
+        A partition is in a temporary folder, private to the user, while its rows are read: the next one is fetched when
+        it is reached; ``close()`` ends that earlier. Rows are in the order of their stored keys, so those of one key
+        stand together, but for timers. Raises as ``state`` does, NotFoundError.
+        """
+        state = self.state
+        if partition is not None and not 0 <= partition < self.partitions:
+            raise InvalidInputError(f"{state.whose} has the partitions 0 to {self.partitions - 1}, not {partition}.")
+        for each in range(self.partitions) if partition is None else [partition]:
+            own = self._own(state, each)
+            if own is not None and own.rows:
+                with self._source.rows(state, each, own) as rows:
+                    yield from self._batches(state, each, own, rows)
+
+    def to_arrow(self) -> pa.Table:
+        """All rows. Raises as ``batches`` does."""
+        return pa.Table.from_batches(self.batches(), self.schema)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """All rows. Raises as ``batches`` does."""
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+    def count(self) -> int:
+        """How many rows there are: without reading them, if what the stores say of themselves is enough."""
+        state = self.state
+        if state.codec().is_one_to_one and (self._include_expired or not state.has_life):
+            return state.rows
+        return sum(batch.num_rows for batch in self.batches())
+
+    def get(self, key: Any) -> Any:  # noqa: ANN401 - values of any type
+        """What the state has for one key, as the program has it: a value or None, a list, a dict, timers.
+
+        ``key`` is a value, or a tuple or a dict of the key's columns. Of Spark's own operators it may also be the
+        columns that rows are placed by (of a join its key without the index): then it is a list of values. Fetches rows
+        of the key's partition alone, and of its snapshot the table files that can have the key; the first key of a
+        keyed state also what all partitions say of themselves, for the newest type.
+
+        Raises InvalidInputError for what cannot be a key, else as ``batches`` does.
+        """
+        found = self._find(key)
+        return found.codec.value_of(found.rows, found.wanted)
+
+    def rows_of(self, key: Any) -> pa.Table:  # noqa: ANN401 - as get
+        """The rows of one key, with all columns; see ``get``."""
+        return self._find(key).rows
+
+    def rows_of_json(self, key: Any) -> pa.Table:  # noqa: ANN401 - as get
+        """``rows_of`` a key whose values are as JSON has them: see ``json_values``."""
+        return self._find(key, from_json).rows
+
+    def _find(self, key: Any, convert: Convert | None = None) -> _Found:  # noqa: ANN401 - as get
+        self._threads()
+        state = self._catalog.one(self._wanted, of_all_partitions=False)
+        if state.uid is not None:  # any partition can be the one that knows the newest type of a keyed state's values
+            state = self.state
+        codec = state.codec()
+        wanted = _wanted(codec, key, state.whose, convert)
+        partition = self._source.part_of(state, wanted.hash)
+        schema = pa.schema([*codec.fields, *PLACE])
+        own = self._own(state, partition)
+        if own is None or not own.rows:
+            return _Found(codec, wanted, schema.empty_table())
+        with self._source.rows(state, partition, own, wanted) as rows:
+            of_hash = (row for row in rows if hash_of(row[0]) == wanted.hash)
+            found = [
+                batch.filter(pa.array([codec.has_key(row, wanted) for row in python_values(batch["key"])], pa.bool_()))
+                for batch in self._batches(state, partition, own, of_hash)
+            ]
+        return _Found(codec, wanted, pa.Table.from_batches(found, schema))
+
+    def _own(self, state: StoredState, partition: int) -> State | None:
+        """The state as a partition has it."""
+        self._threads()
+        identity = Identity(state.operator.number, partition, state.store)
+        return self._catalog.meta(identity).state(state.stored_name)
+
+    def _batches(
+        self, state: StoredState, partition: int, own: State, rows: Iterator[tuple[bytes, bytes]]
+    ) -> Iterator[pa.RecordBatch]:
+        codec = state.codec(own.descriptor)
+        schema = pa.schema([*codec.fields, *PLACE])
+        stored = (stored_row(key, value, is_ordered=own.descriptor.ordered) for key, value in rows)
+        while portion := _portion(stored):
+            decoded = codec.decode(portion)
+            place = place_columns(state, partition, [portion[position] for position in decoded.rows.tolist()])
+            batch = pa.RecordBatch.from_arrays([*decoded.columns, *place], schema=schema)
+            batch = batch if self._include_expired else self._without_expired(state, own, batch)
+            if batch.num_rows:
+                yield batch
+
+    def _without_expired(self, state: StoredState, own: State, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not state.has_life or has_ended(own.descriptor):
+            return batch
+        alive = pc.greater(batch["expires_at"], pa.scalar(self._now_ms(state, own) * 1000, pa.int64()).cast(INSTANTS))
+        return batch.filter(pc.fill_null(alive, True))
+
+    def _now_ms(self, state: StoredState, own: State) -> int:
+        """What the clock of the state's time to live in one store said when the version was made."""
+        ttl = ttl_of(own.descriptor, state.descriptor)
+        if ttl is None:
+            raise InvalidInputError(
+                f"{state.whose} has a time to live, and was written last by a release that does not say which.",
+                hint="Read expired rows as well, and compare written_at with a time of your own.",
+            )
+        if ttl.clock not in self._clocks_ms:
+            self._clocks_ms[ttl.clock] = clock_ms(self.checkpoint.place, self.version, ttl.clock)
+        return self._clocks_ms[ttl.clock]
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            raise LifecycleError("This reader of state is closed.", hint="Call open_state again.")
+        return self._pool
+
+
+class _Found(NamedTuple):
+    """What was looked for, and what was found."""
+
+    codec: StateCodec
+    wanted: Wanted
+    rows: pa.Table
+
+
+def _wanted(codec: StateCodec, key: Any, whose: str, convert: Convert | None) -> Wanted:  # noqa: ANN401 - any value
+    """What is looked for when a user gives ``key``. Raises InvalidInputError."""
+    fields, values = _given(codec, key, whose)
+    if convert is not None:
+        values = [convert(value, field.type) for value, field in zip(values, fields, strict=True)]
+    try:
+        return codec.wanted(values)
+    except WRONG_VALUE as problem:
+        kinds = ", ".join(f"{field.name} {field.type}" for field in codec.key_fields)
+        raise InvalidInputError(f"{whose} has keys of {kinds}, and {key!r} is none: {problem}.") from problem
+
+
+def _given(codec: StateCodec, key: Any, whose: str) -> tuple[Sequence[pa.Field], Sequence[Any]]:  # noqa: ANN401
+    """Which columns of a key a user gives, all or those that place it, and their values. Raises InvalidInputError."""
+    values = key if isinstance(key, (tuple, list, Mapping)) else (key,)
+    for fields in (codec.key_fields, codec.placing_fields):
+        names = [field.name for field in fields]
+        if isinstance(values, Mapping):
+            if values.keys() == set(names):
+                return fields, [values[name] for name in names]
+        elif len(values) == len(names):
+            return fields, values
+    names, placing = ([field.name for field in fields] for fields in (codec.key_fields, codec.placing_fields))
+    shown = f"{list(values)} are given" if isinstance(values, Mapping) else f"{len(values)} values are given"
+    raise InvalidInputError(
+        f"{whose} has keys of the columns {names}, and {shown}.",
+        hint="Give all of them" + ("." if names == placing else f", or those that place a key: {placing}."),
+    )
+
+
+def _portion(rows: Iterator[StoredRow]) -> list[StoredRow]:
+    """So many rows that their columns take little memory."""
+    taken, size = [], 0
+    for row in islice(rows, BATCH_ROWS):
+        taken.append(row)
+        size += len(row.key) + len(row.value)
+        if size >= BATCH_BYTES:
+            break
+    return taken

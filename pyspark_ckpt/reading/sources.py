@@ -1,0 +1,196 @@
+"""Where rows of state are read from: the stores of a checkpoint, or the Parquet files of a canonical savepoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from pyspark_ckpt.reading.catalog import StoredState
+from pyspark_ckpt.reading.decoded import Wanted
+from pyspark_ckpt.reading.places import partition_of, range_of
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
+from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.format.keys import state_range
+from pyspark_ckpt.state_store.format.meta import State, StoreMeta, is_keyed
+from pyspark_ckpt.state_store.format.names import ROWS_FOLDER
+from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.redistribution.canonical import Held, SavedRows, fetched, file_of, rows_in
+from pyspark_ckpt.state_store.redistribution.merged_states import Layout
+from pyspark_ckpt.state_store.restore.range_restorer import restored_range
+from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint
+from pyspark_ckpt.state_store.transactions.shared import Identity
+
+Rows: TypeAlias = Iterator[tuple[bytes, bytes]]
+"""Stored keys and values, in the order of the keys."""
+
+
+class Source(Protocol):
+    """One version of all states. A *part* is what is read by itself: a partition, or a file."""
+
+    @property
+    def operators(self) -> list[Operator]:
+        """All that have state."""
+        ...
+
+    def metas_of(self, operator: Operator) -> int:
+        """In how many partitions its stores say what they have, each of its own rows."""
+        ...
+
+    def meta(self, identity: Identity) -> StoreMeta:
+        """What a store says of itself. Raises NotFoundError, FormatError, StorageError."""
+        ...
+
+    def require_version(self) -> None:
+        """Raise InvalidInputError if the version is not there, and say which ones there are."""
+        ...
+
+    def parts_of(self, state: StoredState) -> int:
+        """How many parts its rows are in."""
+        ...
+
+    def part_of(self, state: StoredState, key_hash: int) -> int:
+        """The one that has the rows of a hash. Raises FormatError."""
+        ...
+
+    def rows(
+        self, state: StoredState, part: int, own: State, wanted: Wanted | None = None
+    ) -> AbstractContextManager[Rows]:
+        """The rows of a part, which its store calls ``own`` state; of a ``wanted`` key, and perhaps a few others.
+
+        Raises NotFoundError, FormatError, StorageError, there and while they are taken.
+        """
+        ...
+
+
+class StoresSource:
+    """The stores of a checkpoint, or of a native savepoint, which is one."""
+
+    def __init__(self, checkpoint: Checkpoint, version: int, pool: Executor) -> None:
+        """Read ``version`` with the threads of ``pool``. Raises FormatError, StorageError."""
+        self._checkpoint, self._version, self._pool = checkpoint, version, pool
+        self._tuning = checkpoint.workplace.tuning()
+        self.operators = checkpoint.operators() if version else []
+        self._partitions = {each.number: checkpoint.partitions_in_use(each) for each in self.operators}
+
+    def metas_of(self, operator: Operator) -> int:
+        """See Source."""
+        return self._partitions[operator.number]
+
+    def meta(self, identity: Identity) -> StoreMeta:
+        """See Source."""
+        return self._checkpoint.meta(identity, self._version)
+
+    def require_version(self) -> None:
+        """See Source. By the first store; what an attempt has put there that is not committed is no version of it."""
+        operators = self._checkpoint.operators()
+        if not operators:
+            return
+        stored = self._checkpoint.stored(Identity(operators[0].number, 0, operators[0].stores[0]))
+        last = min(stored.last_version, self._checkpoint.newest_version)
+        if not stored.first_version <= self._version <= last or self._version < 1:
+            there = f"there are {stored.first_version} to {last}" if last else "none is there"
+            raise InvalidInputError(
+                f"{self._checkpoint.place.url} has no version {self._version}: {there}. Batch N made version N + 1.",
+                hint="Retention keeps spark.sql.streaming.minBatchesToRetain versions.",
+            )
+
+    def parts_of(self, state: StoredState) -> int:
+        """See Source: its partitions."""
+        return self._partitions[state.operator.number]
+
+    def part_of(self, state: StoredState, key_hash: int) -> int:
+        """See Source."""
+        return partition_of(state, key_hash, self.parts_of(state))
+
+    @contextmanager
+    def rows(self, state: StoredState, part: int, own: State, wanted: Wanted | None = None) -> Iterator[Rows]:
+        """See Source."""
+        identity = Identity(state.operator.number, part, state.store)
+        place, commit = self._checkpoint.place_of(identity), self._checkpoint.commit_of(identity, self._version)
+        keys = state_range(own.number) if wanted is None else range_of(own, wanted)
+        try:
+            with restored_range(place, commit, keys, self._tuning, self._pool, str(identity)) as database:
+                yield database.rows_in(*keys)
+        except FormatError as problem:
+            raise FormatError(
+                f"{own.name!r} in version {self._version} of {identity}: {problem.message}", hint=problem.hint
+            ) from problem
+
+
+class FilesSource:
+    """The files of a canonical savepoint, each of one range of hashes. It has one version."""
+
+    def __init__(self, savepoint: Savepoint, version: int) -> None:
+        """Read it; see ``require_version``."""
+        self._savepoint, self._version = savepoint, version
+        self._saved = {(rows.operator, rows.name): rows for rows in savepoint.info.rows}
+        partitions = savepoint.info.partitions
+        self.operators = [
+            Operator(each.number, each.name, each.stores, partitions) for each in savepoint.info.operators
+        ]
+
+    def metas_of(self, _operator: Operator) -> int:
+        """See Source: what is said of all rows together."""
+        return 1
+
+    def meta(self, identity: Identity) -> StoreMeta:
+        """See Source. Without the rows that Spark has of each partition of a keyed operator: they are in no file."""
+        return _of_files(self._saved[identity.operator, identity.name])
+
+    def require_version(self) -> None:
+        """See Source."""
+        info = self._savepoint.info
+        if self._version != info.version:
+            raise InvalidInputError(
+                f"{self._savepoint.place.url} has no version {self._version}: it is a savepoint of {info.version}.",
+                hint=f"Batch N made version N + 1, and this savepoint is of batch {info.version - 1}.",
+            )
+
+    def parts_of(self, state: StoredState) -> int:
+        """See Source: its files."""
+        return len(self._rows_of(state).files)
+
+    def part_of(self, state: StoredState, key_hash: int) -> int:
+        """See Source."""
+        return file_of(key_hash, self.parts_of(state))
+
+    @contextmanager
+    def rows(self, state: StoredState, part: int, own: State, wanted: Wanted | None = None) -> Iterator[Rows]:
+        """See Source. Of the file, which is checked, those row groups are read that have the state and the hash."""
+        saved, workplace, url = self._rows_of(state), self._savepoint.workplace, self._savepoint.place.url
+        with workplace.folder() as folder:
+            path = fetched(workplace, url, saved, part, folder)
+            held = Held(own.number, None if wanted is None else wanted.hash)
+            found = rows_in(path, url, saved, part, held)
+            yield (row for each, portion in found if each.number == own.number for row in portion.rows())
+
+    def _rows_of(self, state: StoredState) -> SavedRows:
+        return self._saved[state.operator.number, state.store]
+
+
+def state_at(location: str, options: Options) -> Checkpoint:
+    """What is at ``location``: a checkpoint, or a savepoint of either kind, which can be read as one.
+
+    Raises InvalidInputError (there is neither; a savepoint that did not finish), FormatError, StorageError.
+    """
+    if Workplace(options).named(location).walk(ROWS_FOLDER):
+        return Savepoint(location, options)
+    return Checkpoint(location, options)
+
+
+def source_of(checkpoint: Checkpoint, version: int, pool: Executor) -> Source:
+    """A version of what ``state_at`` has found, read with the threads of ``pool``. Raises FormatError, StorageError."""
+    if isinstance(checkpoint, Savepoint) and checkpoint.info.kind == "canonical":
+        return FilesSource(checkpoint, version)
+    return StoresSource(checkpoint, version, pool)
+
+
+def _of_files(saved: SavedRows) -> StoreMeta:
+    if saved.layout != Layout.KEY_GROUPS.value:
+        return saved.meta
+    return msgspec.structs.replace(saved.meta, states=tuple(filter(is_keyed, saved.meta.states)))

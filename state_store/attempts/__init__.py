@@ -1,0 +1,1 @@
+"""Which attempt of a commit counts, when several have written."""

@@ -1,0 +1,1 @@
+"""HDFS as a place of blobs."""

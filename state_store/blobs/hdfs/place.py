@@ -1,0 +1,529 @@
+"""A folder of HDFS as a place for blobs, through hdfs-native, a client that needs no JVM.
+
+A write goes to a temporary file in the same folder, which the data nodes sync to their disks and the name node closes,
+and gets its final name by a rename, which the name node does as a whole and, when it is told so, not onto another file.
+So a name that can be seen has its whole content.
+
+What was written is kept until its file is closed: a file whose data node or lease is lost is written again, as another.
+A rename without an answer is asked for again, for it can happen only once: if the temporary file is gone, the content
+tells whether it has the name. When nobody waits any longer the temporary file is deleted, so that its rename can never
+happen later.
+
+The client has no timeouts of its own: a call without an answer is left behind, and its client with it.
+
+Paths are Hadoop's: what stands in a URI is the name itself, percent signs and all.
+"""
+
+from __future__ import annotations
+
+import builtins
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import wait
+from contextlib import contextmanager, suppress
+from copy import copy
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
+
+import xxhash
+from hdfs_native import Client, FileReader, FileStatus, WriteOptions
+
+from pyspark_ckpt.state_store.blobs.hdfs.errors import (
+    CLIENT_ERRORS,
+    DataNodeError,
+    fail,
+    failures,
+    is_refusal,
+    may_pass,
+    reading,
+    refuse_uri,
+)
+from pyspark_ckpt.state_store.blobs.hdfs.silent_calls import DaemonThreads, within_try
+from pyspark_ckpt.state_store.blobs.patience import OutlastedError, Patience, limited
+from pyspark_ckpt.state_store.blobs.place import Blob, Sink, checked_name
+from pyspark_ckpt.state_store.blobs.place_clock import shown_time_of
+from pyspark_ckpt.state_store.blobs.spool import PIECE_BYTES, Spool
+from pyspark_ckpt.state_store.errors import ConflictError
+
+if TYPE_CHECKING:
+    from hdfs_native._internal import RawFileWriter
+
+FIRST_LOOK_S, LAST_LOOK_S = 0.02, 0.32
+"""Pauses before a look whether a file that is being closed is complete: they double from the first to the last."""
+
+TOUCH_S = 20.0
+"""A temporary file that is still written gets a new time so often: HDFS itself gives it none."""
+
+CONNECT_ATTEMPTS = 0
+"""How often the client itself tries a single name node again that refuses: the patience of the place does that."""
+
+FAILOVERS = 3
+"""How often the client goes from one name node of a service to the next within a try."""
+
+READ_BYTES = 8 << 20
+"""What is read of an object in one request."""
+
+TIDY_S = 2.0
+"""What the last look at a write that was given up may take."""
+
+_PATIENCE = Patience()
+T = TypeVar("T")
+
+_TEMPORARY = ".tmp"
+_ACTIVE_ANSWERS = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
+
+
+class HdfsPlace:
+    """A folder of HDFS; it is created by the first write. Safe to use from many threads."""
+
+    def __init__(self, uri: str, patience: Patience = _PATIENCE) -> None:
+        """Use ``hdfs://host:port/path``, ``hdfs://nameservice/path``, ``hdfs:///path`` or ``viewfs://table/path``.
+
+        All but the first are looked up in HADOOP_CONF_DIR. Makes no request. Raises InvalidInputError.
+        """
+        scheme, _, rest = uri.partition(":")
+        authority, _, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
+        self._service = f"{scheme.lower()}://{authority}"
+        self._root = "".join(f"/{part}" for part in path.split("/") if part)
+        self.patience = patience
+        try:
+            _client(self._service)
+        except CLIENT_ERRORS as problem:
+            refuse_uri(uri, problem)
+
+    @property
+    def client(self) -> Client:
+        """The client, which is another one after one that did not answer."""
+        return _client(self._service)
+
+    def waiting(self, patience: Patience) -> HdfsPlace:
+        """The same place, which repeats its requests as ``patience`` has it."""
+        place = copy(self)
+        place.patience = patience
+        return place
+
+    def ask(self, request: Callable[[], T]) -> T:
+        """The answer to a request, which is repeated while its failures may pass."""
+        return self.patience.repeat(self._service, request, may_pass)
+
+    def call(self, request: Callable[[], T]) -> T:
+        """The answer of the client, within a try. After none the next try has another client."""
+        try:
+            return within_try(request)
+        except TimeoutError:
+            _client.cache_clear()
+            raise
+
+    def call_data_node(self, request: Callable[[], T]) -> T:
+        """The same of a request that goes to data nodes; says so where they are the ones that fail."""
+        try:
+            return self.call(request)
+        except OSError as problem:
+            if not may_pass(problem):
+                raise
+            client = self.client
+            try:
+                self.call(lambda: client.get_file_info("/"))
+            except CLIENT_ERRORS:
+                raise problem from None
+            raise DataNodeError(f"a data node does not answer ({problem}), while {self._service} does") from problem
+
+    @property
+    def url(self) -> str:
+        """URI of the folder."""
+        return f"{self._service}{self._root or '/'}"
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[Sink]:
+        """Write a new object piece by piece; see the protocol."""
+        with self._writing(name) as upload:
+            yield upload
+            if not upload.publish(replace=False):
+                raise ConflictError(f"{self._where(name)} exists already.")
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Write ``data`` unless ``name`` exists; see the protocol."""
+        try:
+            with self.create(name) as sink:
+                sink.write(data)
+        except ConflictError:
+            return False
+        return True
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write ``data``, replacing what was there; see the protocol."""
+        with self._writing(name) as upload:
+            upload.write(data)
+            upload.publish(replace=True)
+
+    def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """Bytes ``start`` to ``end`` of the object; see the protocol."""
+        path = self._path(name)
+
+        def read() -> bytes:
+            source = self._open(path)
+            stop = len(source) if end is None else min(end, len(source))
+            return b"".join(self._read(source, at, stop) for at in range(start, stop, READ_BYTES))
+
+        with reading(self._where(name)):
+            return self.ask(read)
+
+    def download(self, name: str, path: Path) -> int:
+        """Copy the object into the new local file ``path``; see the protocol. Goes on where a data node was lost."""
+        where, size = self._path(name), 0
+        with reading(self._where(name)), path.open("wb", buffering=0) as target:
+            source = self.ask(lambda: self._open(where))
+            while size < len(source):
+                piece = self.ask(partial(self._read_again, where, source, size))
+                _write_all(target, piece)
+                size += len(piece)
+        return size
+
+    def _open(self, path: str) -> FileReader:
+        client = self.client
+        return self.call(lambda: client.read(path))
+
+    def _read(self, source: FileReader, start: int, stop: int) -> bytes:
+        size = min(READ_BYTES, stop - start)
+        piece = self.call_data_node(lambda: source.read_range(start, size))
+        if len(piece) != size:
+            raise DataNodeError(f"a data node has given {len(piece)} of {size} bytes")
+        return piece
+
+    def _read_again(self, path: str, source: FileReader, start: int) -> bytes:
+        """A piece, by the reader at hand or, if that has lost its data nodes, by another."""
+        try:
+            return self._read(source, start, len(source))
+        except CLIENT_ERRORS as problem:
+            if not may_pass(problem):
+                raise
+        return self._read(self._open(path), start, len(source))
+
+    def list(self, folder: str = "", prefix: str = "", start: str = "") -> list[Blob]:
+        """Objects directly in ``folder``; see the protocol."""
+        lead = f"{checked_name(folder)}/" if folder else ""
+        found = []
+        for entry in self._entries(folder):
+            name = _last_part(entry)
+            if not entry.isdir and name.startswith(prefix) and name >= start and not name.startswith("."):
+                found.append(Blob(lead + name, entry.length, entry.modification_time / 1000))
+        return sorted(found, key=lambda blob: blob.name)
+
+    def walk(self, folder: str = "") -> builtins.list[Blob]:
+        """All objects below ``folder``; see the protocol. One request for each folder."""
+        found: builtins.list[Blob] = []
+        folders = [folder]
+        while folders:
+            here = folders.pop()
+            for entry in self._entries(here):
+                name = _last_part(entry)
+                where = f"{here}/{name}".lstrip("/")
+                if entry.isdir and not name.startswith("."):
+                    folders.append(where)
+                elif not name.startswith("."):
+                    found.append(Blob(where, entry.length, entry.modification_time / 1000))
+        return sorted(found, key=lambda blob: blob.name)
+
+    def delete(self, name: str) -> None:
+        """Remove the object; see the protocol."""
+        with failures("delete", self._where(name)):
+            self._delete(self._path(name))
+
+    def remove_empty_folders(self) -> None:
+        """Remove the folders in which nothing is; see the protocol."""
+        folders = [""]
+        for here in folders:  # which grows meanwhile
+            inside = (_last_part(entry) for entry in self._entries(here) if entry.isdir)
+            folders += [f"{here}/{name}".lstrip("/") for name in inside if not name.startswith(".")]
+        for folder in reversed(folders[1:]):
+            with failures("delete", self._where(folder)):
+                self._remove_if_empty(self._path(folder))
+
+    def unfinished(self, older_than_s: float) -> builtins.list[Blob]:
+        """Temporary files of writers that died; see the protocol."""
+        return self._unfinished(older_than_s, lambda: shown_time_of(self))
+
+    def _unfinished(self, older_than_s: float, now_s: Callable[[], float]) -> builtins.list[Blob]:
+        found: builtins.list[Blob] = []
+        folders = [""]
+        for here in folders:  # which grows meanwhile
+            for entry in self._entries(here):
+                name = _last_part(entry)
+                where = f"{here}/{name}".lstrip("/")
+                if entry.isdir and not name.startswith("."):
+                    folders.append(where)
+                elif name.startswith(".") and name.endswith(_TEMPORARY) and not entry.isdir:
+                    found.append(Blob(where, entry.length, entry.modification_time / 1000))
+        if not found:
+            return []
+        limit = now_s() - older_than_s
+        return sorted((blob for blob in found if blob.modified_s <= limit), key=lambda blob: blob.name)
+
+    def discard_unfinished(self, older_than_s: float) -> int:
+        """Remove temporary files of writers that died; see the protocol."""
+        count = 0
+        for blob in self._unfinished(older_than_s, self.now_s):
+            with failures("delete", self._where(blob.name)):
+                count += self._delete(self._path(blob.name))
+        return count
+
+    @property
+    def service(self) -> str:
+        """The name node, or a name service."""
+        return self._service
+
+    def now_s(self) -> float:
+        """The time of the name node, which stamps a new file with it. Raises StorageError."""
+        with failures("ask for the time of", self.url):
+            return self.ask(lambda: self.stamp_ms(self._root)) / 1000
+
+    def stamp_ms(self, folder: str) -> int:
+        """The time of the name node in milliseconds: that of a new file in ``folder``, which goes again."""
+        client, path = self.client, f"{folder}/.{uuid.uuid4().hex}{_TEMPORARY}"
+
+        def stamp() -> int:
+            client.create(path).close()
+            try:
+                return int(client.get_file_info(path).modification_time)
+            finally:
+                client.delete(path)
+
+        return self.call(stamp)
+
+    def _remove_if_empty(self, path: str) -> None:
+        try:
+            self._delete(path)
+        except RuntimeError as problem:
+            if "PathIsNotEmptyDirectoryException" not in str(problem):
+                raise
+
+    def _delete(self, path: str) -> bool:
+        def delete() -> bool:
+            client = self.client
+            return self.call(lambda: client.delete(path))
+
+        return self.ask(delete)
+
+    def _entries(self, folder: str) -> Sequence[FileStatus]:
+        path = self._path(folder) if folder else self._root or "/"
+
+        def entries() -> Sequence[FileStatus]:
+            client = self.client
+            return self.call(lambda: list(client.list_status(path)))
+
+        with failures("list", f"{self.url}/{folder}".rstrip("/")):
+            try:
+                return self.ask(entries)
+            except FileNotFoundError:
+                return []
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[_Upload]:
+        upload = _Upload(self, self._path(name), self._where(name))
+        try:
+            upload.begin()
+            yield upload
+        except BaseException:
+            upload.abandon()
+            raise
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{checked_name(name)}"
+
+    def _where(self, name: str) -> str:
+        return f"{self.url.rstrip('/')}/{name}"
+
+
+class _Upload:
+    """The sink of one object: a temporary file beside its final name."""
+
+    def __init__(self, place: HdfsPlace, path: str, where: str) -> None:
+        self._place, self._path, self._where = place, path, where
+        self._spool, self._content = Spool(), xxhash.xxh3_128()
+        self._temporary = ""
+        self._writer: RawFileWriter | None = None
+        self._sent = 0
+        self._is_closed = self._is_left = False
+        self._touched = time.monotonic()
+
+    def begin(self) -> None:
+        """Begin a temporary file: what does not pass is found out before anything is written."""
+        with failures("write", self._where), self._leaving_what_passes():
+            self._begin()
+
+    def write(self, data: bytes | memoryview, /) -> int:
+        """Append ``data``."""
+        with failures("write", self._where):
+            self._spool.append(data)
+            if not self._is_left and self._spool.size - self._sent >= PIECE_BYTES:
+                with self._leaving_what_passes():
+                    self._send()
+            if not self._is_left and time.monotonic() - self._touched > TOUCH_S:
+                with self._leaving_what_passes():
+                    self._touch()
+        self._content.update(data)
+        return len(data)
+
+    def publish(self, *, replace: bool) -> bool:
+        """Make the object durable, then let it appear; False if there is another one that is not to be replaced."""
+        try:
+            return self._place.ask(lambda: self._publish(replace=replace))
+        except CLIENT_ERRORS as problem:
+            if is_refusal(problem):
+                fail("write", self._where, problem)
+            return self._resolve(problem)
+        finally:
+            self._spool.close()
+
+    def abandon(self) -> None:
+        """Leave nothing."""
+        self._spool.close()
+        if not self._temporary:
+            return
+        with suppress(*CLIENT_ERRORS), limited(TIDY_S):  # discard_unfinished finds what is left
+            self._call(lambda client: client.delete(self._temporary))
+
+    def _begin(self) -> RawFileWriter:
+        """Begin a file that has nothing yet. A try before may have left one, for discard_unfinished."""
+        folder, _, name = self._path.rpartition("/")
+        self._temporary = temporary = f"{folder}/.{name}.{uuid.uuid4().hex}{_TEMPORARY}"
+        self._sent = 0
+        # Not by the class for files of Python: as one of them is forgotten it is closed, which may take a minute.
+        self._writer = writer = self._call(lambda client: client.inner.create(temporary, WriteOptions()))
+        return writer
+
+    def _send(self) -> RawFileWriter:
+        """Write what the file has not yet, and return its writer."""
+        writer = self._writer or self._begin()
+        for piece in self._spool.pieces(self._sent):
+            self._place.call_data_node(partial(writer.write, piece))
+            self._sent += len(piece)
+        return writer
+
+    def _touch(self) -> None:
+        now_ms = self._place.stamp_ms(self._path.rpartition("/")[0])
+        self._call(lambda client: client.set_times(self._temporary, now_ms, now_ms))
+        self._touched = time.monotonic()
+
+    @contextmanager
+    def _leaving_what_passes(self) -> Iterator[None]:
+        """Leave it to ``publish`` to write all of a file that cannot be written now."""
+        try:
+            with limited(self._place.patience.first_try_s):
+                yield
+        except CLIENT_ERRORS as problem:
+            self._writer, self._is_left = None, True
+            if not may_pass(problem):
+                raise
+
+    def _publish(self, *, replace: bool) -> bool:
+        if not self._is_closed:
+            try:
+                writer = self._send()
+                self._place.call_data_node(lambda: self._sync(writer))
+            except CLIENT_ERRORS:
+                self._writer = None
+                raise
+            self._is_closed = True
+        try:
+            self._call(lambda client: client.rename(self._temporary, self._path, overwrite=replace))
+        except FileExistsError:
+            if not replace and self._has_temporary():
+                return False
+            return self._require_landed()
+        except FileNotFoundError:
+            return self._require_landed()
+        return True
+
+    def _sync(self, writer: RawFileWriter) -> None:
+        """Close the file: after return all its blocks are complete, and the name node says so also after a restart.
+
+        The client asks for that as soon as the data nodes have the last byte. The name node refuses until one of them
+        has told it, which takes some milliseconds, and then the client sleeps for half a second. So another thread
+        does the asking, and this one sees from the length when all blocks are complete: closing the file is then
+        all that a recovery of its lease does. The other thread finds the file closed, and is content.
+        """
+        client = self._place.client
+        writer.hsync()
+        closing = _closers().submit(writer.close)
+        pause_s = FIRST_LOOK_S
+        while not wait([closing], pause_s).done:
+            is_whole = len(client.read(self._temporary)) == self._spool.size
+            if is_whole and client.recover_lease(self._temporary):
+                return
+            pause_s = min(2 * pause_s, LAST_LOOK_S)
+        closing.result()
+
+    def _has_temporary(self) -> bool:
+        try:
+            self._call(lambda client: client.get_file_info(self._temporary))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _require_landed(self) -> bool:
+        """True if an earlier try has renamed the file, which is gone. Raises StorageError if nobody can say."""
+        try:
+            is_landed = self._place.call_data_node(self._is_there)
+        except FileNotFoundError:
+            is_landed = False
+        if not is_landed:
+            fail("write", self._where, OSError("its temporary file is gone, and the object is another"), "unknown")
+        return True
+
+    def _resolve(self, problem: Exception) -> bool:
+        """Whether a write that was given up has landed. Raises StorageError if not, or if nobody can say."""
+        is_waited_for = isinstance(problem, OutlastedError) and problem.after_s > TIDY_S
+        try:
+            with limited(TIDY_S):
+                was_prevented = self._call(lambda client: client.delete(self._temporary))
+                is_landed = not was_prevented and not is_waited_for and self._place.call(self._is_there)
+        except CLIENT_ERRORS:
+            fail("write", self._where, problem, "unknown" if self._is_closed else "not_applied")
+        if not is_landed:
+            fail("write", self._where, problem, "not_applied" if was_prevented else "unknown")
+        return True
+
+    def _is_there(self) -> bool:
+        """Whether the object has the content that was written here."""
+        found = xxhash.xxh3_128()
+        for piece in self._place.client.read(self._path):
+            found.update(piece)
+        return found.digest() == self._content.digest()
+
+    def _call(self, request: Callable[[Client], T]) -> T:
+        client = self._place.client
+        return self._place.call(lambda: request(client))
+
+
+@cache
+def _client(service: str) -> Client:
+    """The client of this process for a name node or service; it keeps its connections.
+
+    Observer nodes may lag behind what others have written, and a listing must not: the active one answers.
+    """
+    host, colon, _ = service.partition("://")[2].partition(":")
+    if colon:
+        return Client(f"{service}/", {"dfs.client.failover.max.attempts": str(CONNECT_ATTEMPTS)})
+    settings = {
+        f"dfs.client.failover.proxy.provider.{host}": _ACTIVE_ANSWERS,
+        "dfs.client.failover.max.attempts": str(FAILOVERS),
+    }
+    return Client(f"{service}/", settings)
+
+
+@cache
+def _closers() -> DaemonThreads:
+    return DaemonThreads("hdfs-close")
+
+
+def _write_all(target: BinaryIO, data: bytes) -> None:
+    view, done = memoryview(data), 0
+    while done < len(view):
+        done += target.write(view[done:])
+
+
+def _last_part(entry: FileStatus) -> str:
+    return str(entry.path).rpartition("/")[2]

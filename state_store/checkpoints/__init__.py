@@ -1,0 +1,1 @@
+"""A checkpoint or a savepoint as a whole: its stores, versions and queries."""

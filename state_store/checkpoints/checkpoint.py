@@ -1,0 +1,376 @@
+"""A checkpoint as a whole, read without Spark: its operators, their stores, and what is stored of them.
+
+Spark writes ``metadata`` (the query's id), ``commits/<batch>`` and, for each operator,
+``state/<id>/_metadata/metadata`` (name, stores, number of partitions), or ``_metadata/v2/<batch>`` of one with column
+families; batch N makes version N + 1.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import count
+from typing import ClassVar
+
+import msgspec
+
+from pyspark_ckpt.state_store.attempts.commit_log import ids_of
+from pyspark_ckpt.state_store.attempts.winners import resolve
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.checkpoints.digests import Digest
+from pyspark_ckpt.state_store.checkpoints.query_log import refuse_other_provider
+from pyspark_ckpt.state_store.checkpoints.state_rows import digests_of, require_counts
+from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
+from pyspark_ckpt.state_store.database import Database
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.format.keys import MARKER_KEY, STATE_BYTES, Marker, hash_of
+from pyspark_ckpt.state_store.format.lineage import Lineage
+from pyspark_ckpt.state_store.format.manifest import Manifest, read_manifest
+from pyspark_ckpt.state_store.format.meta import StoreMeta
+from pyspark_ckpt.state_store.format.names import ROWS_FOLDER, TABLE_FOLDER
+from pyspark_ckpt.state_store.format.remote import is_store_name, place_of, query_id
+from pyspark_ckpt.state_store.format.stored_meta import meta_at
+from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count, decoded
+from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.restore.restorer import Restored
+from pyspark_ckpt.state_store.transactions.shared import Identity
+
+MOST_PARTITIONS = 1 << 20
+"""Each is looked for: a number beyond all that a query can have is damage."""
+
+VERIFY_ATTEMPTS = 3
+"""How many versions of a store are looked at when retention takes one after the other away."""
+
+_BATCH = re.compile(r"[0-9]{1,19}")
+_OPERATOR_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A stateful operator, as Spark names it, and its stores."""
+
+    number: int
+    name: str
+    stores: tuple[str, ...]
+    partitions: int
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What is stored of one store, by the names of its objects. ``lag``: versions since the newest snapshot."""
+
+    identity: Identity
+    place: str
+    first_version: int
+    last_version: int
+    deltas: int
+    delta_bytes: int
+    snapshots: int
+    lag: int
+    table_files: int
+    table_bytes: int
+
+
+@dataclass(frozen=True)
+class Verified:
+    """Outcome of reading everything that one version of a store needs; no ``problems``: all of it is right.
+
+    ``digests``: of each state, by its name; none if it could not be read.
+    """
+
+    identity: Identity
+    version: int
+    rows: int
+    bytes_read: int
+    problems: tuple[str, ...]
+    digests: Mapping[str, Digest] = field(default_factory=dict)
+
+
+class Checkpoint:
+    """A query's checkpoint, to be read only."""
+
+    has_stores: ClassVar[bool] = True
+    """Whether there must be stores: a canonical savepoint has none."""
+
+    def __init__(self, location: str, options: Options) -> None:
+        """Look at ``location``. Raises InvalidInputError if there is no checkpoint of a query, StorageError."""
+        self.workplace = Workplace(options)
+        self._places: dict[Identity, BlobPlace] = {}
+        self.place = self.workplace.named(location)
+        try:
+            self.query_id = query_id(self.place)
+        except (NotFoundError, FormatError) as problem:
+            raise InvalidInputError(
+                f"{self.place.url} is no checkpoint of a query: it has no metadata with the query's id.",
+                hint="Name the checkpointLocation of the query.",
+            ) from problem
+        if self.has_stores and self.place.walk(ROWS_FOLDER):
+            raise InvalidInputError(
+                f"{self.place.url} is a canonical savepoint: its rows are in the Parquet files below {ROWS_FOLDER}.",
+                hint="See `savepoint inspect`, and `state read` for its rows; for the rest, restore it first.",
+            )
+
+    @cached_property
+    def newest_version(self) -> int:
+        """The newest version whose batch was committed when this was first asked; 0 if none was."""
+        names = (blob.name.rpartition("/")[2] for blob in self.place.list("commits"))
+        batches = (int(name) for name in names if _BATCH.fullmatch(name) is not None)
+        return max((batch + 1 for batch in batches if batch < MAX_LONG), default=0)
+
+    def refuse_other_provider(self) -> None:
+        """Raise InvalidInputError if the query has state, and keeps it in another provider's store; StorageError."""
+        if self.operators():
+            with suppress(FormatError):  # an offset log that is damaged says nothing of it, and is not needed here
+                refuse_other_provider(self.place, max(self.newest_version - 1, 0))
+
+    def look_again(self) -> None:
+        """Ask anew which version is the newest, and what its commits are."""
+        for known in ("newest_version", "_ids"):
+            self.__dict__.pop(known, None)
+
+    def require_committed(self, version: int) -> None:
+        """Raise InvalidInputError unless ``version`` is of a committed batch: what lies there of others may change."""
+        if not 1 <= version <= self.newest_version:
+            newest = self.newest_version
+            there = f"the newest committed one is {newest}" if newest else "no batch is committed yet"
+            raise InvalidInputError(
+                f"{self.place.url} has no version {version}: {there}.",
+                hint="Batch N makes version N + 1 when it is committed.",
+            )
+
+    def operators(self) -> list[Operator]:
+        """All stateful operators, by their number."""
+        found: list[Operator] = []
+        for number in count():
+            name = self._metadata_of(number)
+            if name is None:
+                return found
+            found.append(_operator(self.place.get(name), number, f"{self.place.url}/{name}"))
+        raise AssertionError("not reached")
+
+    def _metadata_of(self, number: int) -> str | None:
+        """The newest object in which Spark says what an operator is; None if there is no such operator."""
+        folder = f"state/{number}/_metadata"
+        if any(blob.name.rpartition("/")[2] == "metadata" for blob in self.place.list(folder, "metadata")):
+            return f"{folder}/metadata"
+        names = (blob.name.rpartition("/")[2] for blob in self.place.list(f"{folder}/v2"))
+        newest = max((name for name in names if _BATCH.fullmatch(name)), key=int, default=None)
+        return None if newest is None else f"{folder}/v2/{newest}"
+
+    def stores(self) -> Iterator[tuple[Operator, Identity]]:
+        """Every store in use, operator by operator and partition by partition."""
+        for operator in self.operators():
+            for partition in range(self.partitions_in_use(operator)):
+                for store in operator.stores:
+                    yield operator, Identity(operator.number, partition, store)
+
+    def partitions_in_use(self, operator: Operator) -> int:
+        """One for an operator that needs all rows in one place, whatever its number of partitions is said to be."""
+        ids = self.ids(operator.number)
+        if ids:
+            return len(ids)
+        others = (Identity(operator.number, number, operator.stores[0]) for number in range(1, operator.partitions))
+        return operator.partitions if any(self.place_of(each).list() for each in others) else 1
+
+    def ids(self, operator: int) -> list[list[str]]:
+        """The ids of the newest version that the commit log names for an operator: by partition and store, or none."""
+        return self._ids.get(str(operator), [])
+
+    def logged_operators(self) -> set[int]:
+        """Operators whose state the commit log names for the newest version; none in checkpoint format 1."""
+        return {int(number) for number in self._ids if _OPERATOR_NUMBER.fullmatch(number)}
+
+    @cached_property
+    def _ids(self) -> dict[str, list[list[str]]]:
+        return ids_of(self.place, self.newest_version)
+
+    def place_of(self, identity: Identity) -> BlobPlace:
+        """Where the state of a store is. Raises StorageError."""
+        if identity not in self._places:
+            self._places[identity] = place_of(self.place, identity, self.workplace.place, self.workplace.options.remote)
+        return self._places[identity]
+
+    def stored(self, identity: Identity) -> Stored:
+        """Count the objects of a store; two listings, and nothing is opened. Raises StorageError."""
+        place = self.place_of(identity)
+        lineage = Lineage.read(place)
+        versions = sorted({marker.version for marker in (*lineage.deltas, *lineage.snapshots)})
+        tables = place.list(TABLE_FOLDER)
+        last = versions[-1] if versions else 0
+        newest_snapshot = max((marker.version for marker in lineage.snapshots), default=0)
+        return Stored(
+            identity,
+            place.url,
+            versions[0] if versions else 0,
+            last,
+            len(lineage.deltas),
+            sum(blob.size_bytes for _, blob in lineage.deltas.values()),
+            len(lineage.snapshots),
+            last - newest_snapshot,
+            len(tables),
+            sum(blob.size_bytes for blob in tables),
+        )
+
+    def meta(self, identity: Identity, version: int) -> StoreMeta:
+        """States and row counts of a store at a version. Raises NotFoundError, FormatError, StorageError."""
+        lineage = Lineage.read(self.place_of(identity))
+        return self.meta_of(identity, self.commit_of(identity, version, lineage), lineage)
+
+    def meta_of(self, identity: Identity, commit: Marker, lineage: Lineage) -> StoreMeta:
+        """States and row counts of a store at a commit. Raises NotFoundError, FormatError, StorageError."""
+        return meta_at(self.place_of(identity), commit, lineage)
+
+    def manifest_of(self, identity: Identity, commit: Marker) -> Manifest:
+        """The manifest of a snapshot. Raises NotFoundError, FormatError, StorageError."""
+        return read_manifest(self.place_of(identity), commit)[1]
+
+    def verify(self, identity: Identity, version: int) -> Verified:
+        """Restore a version of a store into a temporary folder: every checksum, the lineage, markers and row counts."""
+        return self._verified(identity, version)[0]
+
+    def verify_newest(self, identity: Identity) -> Verified:
+        """``verify`` the newest committed version of a store; the one that is by then, if it has gone meanwhile.
+
+        So a query may run: nothing is held against its retention. What is found was read of ``Verified.version``.
+        """
+        for _ in range(VERIFY_ATTEMPTS):
+            version = self.newest_version
+            found, is_missing = self._verified(identity, version)
+            if is_missing:
+                self.look_again()
+            if self.newest_version == version:
+                return found
+        faster = (
+            f"{identity}: {VERIFY_ATTEMPTS} versions were looked at, each the newest by then; if retention was faster "
+            "each time, take a savepoint, which it leaves alone, and verify that"
+        )
+        return replace(found, problems=(*found.problems, faster))
+
+    def _verified(self, identity: Identity, version: int) -> tuple[Verified, bool]:
+        """What a version of a store was found to be, and whether it ended with an object that is not there."""
+        problems = _Problems(identity.short)
+        try:
+            commit = self.commit_of(identity, version)
+            with self.restored(identity, commit, problems.log) as restored:
+                counts = _counted(restored.database, restored.meta, commit, problems.log)
+                digests = digests_of(restored.database, restored.meta.states)
+                require_counts(counts, digests, str(identity))
+                rows = restored.meta.rows
+        except CkptError as problem:
+            is_missing = isinstance(problem, NotFoundError)
+            return Verified(identity, version, 0, 0, (*problems.found, f"{problem}")), is_missing
+        size_bytes = restored.metrics["downloaded_bytes"]
+        return Verified(identity, version, rows, size_bytes, tuple(problems.found), digests), False
+
+    def steps(self, identity: Identity, version: int) -> tuple[Marker, list[Marker]]:
+        """What a restore of a version takes: the base, and the commits whose deltas are applied to it, in order.
+
+        By the names of objects alone. Raises NotFoundError, StorageError.
+        """
+        lineage = Lineage.read(self.place_of(identity))
+        commit = self.commit_of(identity, version, lineage)
+        base, deltas = lineage.chain(commit, lambda marker: marker in lineage.snapshots)
+        return base, [delta.commit for delta in deltas]
+
+    def rows_by_hash(self, identity: Identity, version: int, parts: int) -> Counter[int]:
+        """Rows of a version by so many equal parts of the range of hashes, from 0 on; it is restored for that.
+
+        Raises NotFoundError, FormatError, StorageError.
+        """
+        log = StoreLog(f"inspect.{identity.short}", identity.short)
+        with self.restored(identity, self.commit_of(identity, version), log) as restored:
+            return Counter(hash_of(key) * parts >> 32 for key, _ in restored.database.rows() if key != MARKER_KEY)
+
+    @contextmanager
+    def restored(self, identity: Identity, commit: Marker, log: StoreLog) -> Iterator[Restored]:
+        """The database of a commit in a temporary folder, open. Raises as ``Workplace.restored``."""
+        place = self.place_of(identity)
+        with (
+            self.workplace.folder() as folder,
+            self.workplace.restored_from(place, identity, commit, folder / "copy", log) as restored,
+        ):
+            yield restored
+
+    def commit_of(self, identity: Identity, version: int, lineage: Lineage | None = None) -> Marker:
+        """Which commit of a store stands; ``lineage``: the store's, if it is known already.
+
+        Raises NotFoundError, ConflictError, InvalidInputError (also for a version that is not committed), StorageError.
+        """
+        self.require_committed(version)
+        place, who, named = self.place_of(identity), str(identity), None
+        if version == self.newest_version:
+            ids = self.ids(identity.operator)
+            named = ids[identity.partition] if identity.partition < len(ids) else []
+        try:
+            return resolve(place, self.place, version, identity.operator, identity.partition, who, named, lineage)
+        except NotFoundError:
+            refuse_other_provider(self.place, version - 1)
+            raise
+
+
+class _Problems(logging.Handler):
+    """What a store's log warns of."""
+
+    def __init__(self, store: str) -> None:
+        super().__init__(logging.WARNING)
+        self.found: list[str] = []
+        self.log = StoreLog(f"verify.{store}", store)
+        self.log.logger.propagate = False
+        self.log.logger.handlers[:] = [self]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(record.getMessage())
+
+
+class _StoreInfo(msgspec.Struct):
+    storeName: str  # noqa: N815 - Spark's names, here and below
+    numPartitions: Count  # noqa: N815
+
+
+class _OperatorInfo(msgspec.Struct):
+    operatorId: int  # noqa: N815
+    operatorName: str  # noqa: N815
+
+
+class _OperatorMetadata(msgspec.Struct):
+    operatorInfo: _OperatorInfo  # noqa: N815
+    stateStoreInfo: list[_StoreInfo]  # noqa: N815
+
+
+def _operator(content: bytes, number: int, where: str) -> Operator:
+    entry = decoded(content.partition(b"\n")[2], _OperatorMetadata, where)
+    stores = tuple(store.storeName for store in entry.stateStoreInfo)
+    partitions = max((store.numPartitions for store in entry.stateStoreInfo), default=0)
+    is_usable = 0 < partitions <= MOST_PARTITIONS and all(map(is_store_name, stores))
+    if entry.operatorInfo.operatorId != number or not is_usable:
+        raise FormatError(
+            f"{where} is damaged: operator {entry.operatorInfo.operatorId} cannot have "
+            f"{partitions} partitions of the stores {list(stores)}."
+        )
+    return Operator(number, entry.operatorInfo.operatorName, stores, partitions)
+
+
+def _counted(database: Database, meta: StoreMeta, commit: Marker, log: StoreLog) -> dict[str, int]:
+    """Count all rows, one by one, and compare with what the commit says of them; how many each state has."""
+    held = database.marker()
+    if held != commit:
+        log.warning("the restored database holds %s, not %s", held, commit)
+    counts: dict[int, int] = {}
+    for key, _ in database.rows():
+        if key != MARKER_KEY:
+            number = int.from_bytes(key[:STATE_BYTES], "big")
+            counts[number] = counts.get(number, 0) + 1
+    of_states = {state.name: counts.pop(state.number, 0) for state in meta.states}
+    for state in meta.states:
+        found = of_states[state.name]
+        if found != state.rows and state.is_counted:
+            log.warning("state %r has %s rows, and the commit says %s", state.name, found, state.rows)
+    for number, found in counts.items():
+        log.warning("%s rows are of state %s, which the commit does not know", found, number)
+    return of_states

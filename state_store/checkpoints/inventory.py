@@ -1,0 +1,143 @@
+"""Every store of a checkpoint or savepoint at one version: what an operation on all of it begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
+from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion
+from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
+from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
+from pyspark_ckpt.state_store.format.lineage import Lineage
+from pyspark_ckpt.state_store.format.manifest import Manifest
+from pyspark_ckpt.state_store.format.meta import StoreMeta
+from pyspark_ckpt.state_store.format.names import DeltaName
+from pyspark_ckpt.state_store.redistribution.merged_states import Layout, key_groups_of, layout_of
+from pyspark_ckpt.state_store.transactions.shared import Identity
+
+THREADS = 16
+
+
+@dataclass(frozen=True)
+class OperatorVersion:
+    """All stores of an operator at one version: by store name, and there by partition."""
+
+    operator: Operator
+    stores: dict[str, tuple[StoreVersion, ...]]
+    saved_layout: Layout | None = None
+    """What a savepoint says of it, which does not have the stores themselves."""
+
+    @cached_property
+    def metas(self) -> list[StoreMeta]:
+        """Of all its stores."""
+        return [each.meta for stores in self.stores.values() for each in stores]
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions have state."""
+        return max(map(len, self.stores.values()), default=0)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """How rows are spread over its partitions."""
+        return self.saved_layout or layout_of(self.operator.name, self.operator.partitions, self.partitions, self.metas)
+
+    @property
+    def key_groups(self) -> int:
+        """The number of key groups of a keyed operator."""
+        return key_groups_of(self.operator.name, self.metas)
+
+    @property
+    def size_bytes(self) -> int:
+        """What a restore of all of it fetches."""
+        return sum(each.size_bytes for stores in self.stores.values() for each in stores)
+
+    @property
+    def objects(self) -> int:
+        """How many objects that are."""
+        return sum(each.objects for stores in self.stores.values() for each in stores)
+
+    @property
+    def uids(self) -> list[str]:
+        """The uids of keyed operators whose states it has."""
+        return sorted({uid for meta in self.metas for state in meta.states if (uid := state.uid)})
+
+    def rows(self) -> dict[tuple[str, str], int]:
+        """Rows of each state, by store and state."""
+        return {(name, state): rows for name in self.stores for state, rows in self.rows_of(name).items()}
+
+    def rows_of(self, name: str) -> dict[str, int]:
+        """Rows of each state of one store."""
+        found: dict[str, int] = {}
+        for each in self.stores[name]:
+            for state in each.meta.states:
+                found[state.name] = found.get(state.name, 0) + state.rows
+        return found
+
+
+def inventory(
+    checkpoint: Checkpoint, version: int, progress: Callable[[int, int], None] = lambda _done, _all: None
+) -> list[OperatorVersion]:
+    """All operators at ``version``. Three or four requests for each store.
+
+    Raises NotFoundError (a store has no such version), FormatError, StorageError.
+    """
+    stores = list(checkpoint.stores())
+    _refuse_unnamed(checkpoint, len({operator.number for operator, _ in stores}))
+    found: dict[int, dict[str, list[StoreVersion]]] = {}
+    with ThreadPoolExecutor(THREADS) as pool:
+        for done, each in enumerate(pool.map(lambda pair: _version_of(checkpoint, pair[1], version), stores), 1):
+            found.setdefault(each.identity.operator, {}).setdefault(each.identity.name, []).append(each)
+            progress(done, len(stores))
+    operators = {operator.number: operator for operator, _ in stores}
+    return [
+        OperatorVersion(operators[number], {name: tuple(each) for name, each in by_name.items()})
+        for number, by_name in sorted(found.items())
+    ]
+
+
+def _refuse_unnamed(checkpoint: Checkpoint, operators: int) -> None:
+    """Raise FormatError if there is state behind that of so many operators: who has no metadata is not found."""
+    logged = sorted(number for number in checkpoint.logged_operators() if number >= operators)
+    if logged or checkpoint.place.walk(f"state/{operators}"):
+        number = (logged or [operators])[0]
+        raise FormatError(
+            f"{checkpoint.place.url}/state/{operators}/_metadata does not say what operator {operators} is, "
+            f"and there is state of operator {number}.",
+            hint="Restore what Spark has written there from a backup of the checkpoint.",
+        )
+
+
+def _version_of(checkpoint: Checkpoint, identity: Identity, version: int) -> StoreVersion:
+    place = checkpoint.place_of(identity)
+    lineage = Lineage.read(place)
+    commit = checkpoint.commit_of(identity, version, lineage)
+    lineage.require(commit, str(identity))
+    manifest, steps = _base(checkpoint, identity, commit, lineage)
+    sizes = [lineage.deltas[step.commit][1].size_bytes for step in steps]
+    if manifest is not None:
+        sizes.append(lineage.snapshots[manifest.store.marker].size_bytes)
+        sizes += [file.size_bytes for file in manifest.objects().values()]
+    is_whole = manifest is not None and not steps  # then it says what a delta of the same commit would
+    meta = manifest.store if manifest is not None and is_whole else checkpoint.meta_of(identity, commit, lineage)
+    return StoreVersion(identity, place.url, meta, len(sizes), sum(sizes))
+
+
+def _base(
+    checkpoint: Checkpoint, identity: Identity, commit: Marker, lineage: Lineage
+) -> tuple[Manifest | None, list[DeltaName]]:
+    """What a restore begins with, and the deltas: an older snapshot and more of them, where the newest is damaged."""
+    bases, damage = set(lineage.snapshots), None
+    while True:
+        try:
+            base, steps = lineage.chain(commit, lambda marker: marker in bases)
+        except NotFoundError as problem:
+            raise damage or NotFoundError(f"{identity}: {problem}", hint=problem.hint) from problem
+        try:
+            return None if base == EMPTY else checkpoint.manifest_of(identity, base), steps
+        except FormatError as problem:
+            damage = problem
+            bases.discard(base)

@@ -1,0 +1,310 @@
+"""What Spark writes into a checkpoint beside state, as far as a savepoint takes it and a restore changes it.
+
+::
+
+    metadata                              {"id": "<query id>"}
+    offsets/<batch>                       v1 or v2, then JSON with the confs that the query keeps, then its offsets
+    commits/<batch>                       v1, v2 or v3, then JSON, perhaps with the ids of state (see commit_log)
+    sources/...                           what sources remember
+    state/<operator>/_metadata/...        name, stores and number of partitions of an operator
+    state/<operator>/_stateSchema/...     schemas of transformWithState
+    state/<operator>/0/<store>/_metadata/schema
+
+and what a restore has written there, _ckpt/non-restored-state.allowed.
+
+A query goes on behind batch N from the offsets of N - 1 and N and the commit of N. A batch N + 1 that was planned and
+not committed runs again with its offsets, so that a sink that has seen a part of it sees the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import xxhash
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.format.names import (
+    CHECKPOINT_FOLDER,
+    NON_RESTORED_STATE_NAME,
+    PROVIDER_CLASS,
+    PROVIDER_CONF,
+)
+from pyspark_ckpt.state_store.json_objects import Count
+
+QUERY = "metadata"
+PARTITIONS_CONF = "spark.sql.shuffle.partitions"
+"""Under this name the offset log keeps the number of partitions of stateful operators."""
+
+_STATE_ROWS = re.compile(r"state/[0-9]+/[0-9]+/(?!(?:[^/]+/)?_metadata/)")
+_OPERATOR = re.compile(r"state/([0-9]+)/_metadata/(?:metadata|v2/[0-9]+)")
+_PARTITIONS = re.compile(r"[0-9]{1,9}")
+
+Ids = Mapping[str, Sequence[Sequence[str]]]
+"""The ids of state that a commit names: by operator, partition and store."""
+
+
+class QueryFile(msgspec.Struct, frozen=True):
+    """One of these objects, as it was copied."""
+
+    name: str
+    size_bytes: Count
+    xxh3: str
+
+    @classmethod
+    def of(cls, name: str, content: bytes) -> QueryFile:
+        """An object with this content."""
+        return cls(name, len(content), xxhash.xxh3_128_hexdigest(content))
+
+
+def log_names(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
+    """Names of what the query has logged that it needs to go on behind ``batch``, and of what its sources remember.
+
+    In this order: a source knows what a batch is to read before its offsets are logged. Raises NotFoundError if the
+    query has deleted logs of the batch, InvalidInputError for a link to a folder, StorageError.
+    """
+    wanted = {f"offsets/{each}" for each in (batch - 1, batch) if each >= 0} | {f"commits/{batch}"}
+    found = {blob.name for folder in ("offsets", "commits") for blob in checkpoint.list(folder)}
+    missing = sorted(wanted - found)
+    if missing:
+        raise NotFoundError(
+            f"{checkpoint.url}/{missing[0]} is missing, and no query can go on after batch {batch} without it.",
+            hint="A query that runs keeps the logs of spark.sql.streaming.minBatchesToRetain batches: raise it. "
+            "If it has stopped, restore the file from a backup.",
+        )
+    yield from sorted(found & (wanted | {f"commits/{batch - 1}", f"offsets/{batch + 1}"}))
+    yield from _walked(checkpoint, "sources")
+
+
+def operator_names(checkpoint: BlobPlace) -> Iterator[str]:
+    """Names of what says which operators, stores and types there are, and that some may be undeclared.
+
+    Raises InvalidInputError for a link to a folder, StorageError.
+    """
+    yield from _walked(checkpoint, "state", but_for=_STATE_ROWS)
+    yield from (blob.name for blob in checkpoint.list(CHECKPOINT_FOLDER, prefix=NON_RESTORED_STATE_NAME))
+
+
+def _walked(checkpoint: BlobPlace, folder: str, but_for: re.Pattern[str] | None = None) -> Iterator[str]:
+    """The names of all objects below a folder but some. Raises InvalidInputError for a link to a folder."""
+    for blob in checkpoint.walk(folder):
+        if but_for is not None and but_for.match(blob.name):
+            continue
+        if blob.name.endswith("/"):
+            raise InvalidInputError(
+                f"{checkpoint.url}/{blob.name} is a link to another folder: a copy would not have what is in it.",
+                hint="Put the folder itself in the place of the link.",
+            )
+        yield blob.name
+
+
+def partitions_of(checkpoint: BlobPlace, batch: int) -> int:
+    """The number of partitions that ``batch`` ran with. Raises NotFoundError, FormatError, StorageError."""
+    found = _confs_of(checkpoint, batch)[PARTITIONS_CONF]
+    if _PARTITIONS.fullmatch(str(found)) is None:
+        raise FormatError(f"{checkpoint.url}/offsets/{batch} has {found!r} as {PARTITIONS_CONF}.")
+    return int(found)
+
+
+def refuse_other_provider(checkpoint: BlobPlace, batch: int) -> None:
+    """Raise InvalidInputError if ``batch`` ran with another state store provider; FormatError, StorageError."""
+    try:
+        found = _confs_of(checkpoint, batch).get(PROVIDER_CONF, PROVIDER_CLASS)
+    except NotFoundError:  # the query has deleted it since: of no batch that is asked for again
+        return
+    if found != PROVIDER_CLASS:
+        raise InvalidInputError(
+            f"{checkpoint.url}: the query keeps its state in {found}, not in pyspark-ckpt.",
+            hint="State of another provider cannot be read or moved. Start the query anew, with an empty "
+            "checkpointLocation, in a session that pyspark_ckpt.configure(builder) has set up.",
+        )
+
+
+def _confs_of(checkpoint: BlobPlace, batch: int) -> dict[str, Any]:
+    name = f"offsets/{batch}"
+    where = f"{checkpoint.url}/{name}"
+    return _confs(_lines(checkpoint.get(name), where)[1], where)
+
+
+class Rewriting:
+    """What a restore changes of the files of a query: its number of partitions, the ids of its state, its own id."""
+
+    def __init__(self, batch: int, partitions: int, ids: Ids, query_id: str) -> None:
+        """``ids``: those that the commit of ``batch`` is to name, if it names any."""
+        self._batch = batch
+        self._partitions = partitions
+        self._ids = ids
+        self._query_id = query_id
+
+    def __call__(self, name: str, content: bytes, where: str) -> bytes:
+        """The new content of an object. Raises FormatError that names ``where`` the old one is."""
+        if _OPERATOR.fullmatch(name) is not None:
+            return _changed(content, where, self._operator)
+        if name == QUERY:
+            return self._query(content, where)
+        if name.startswith("offsets/"):
+            return _changed(content, where, lambda entry: self._offsets(entry, where))
+        if name == f"commits/{self._batch}":
+            return _changed(content, where, self._commit)
+        return content
+
+    def _query(self, content: bytes, where: str) -> bytes:
+        return msgspec.json.encode(_json(content, where) | {"id": self._query_id})
+
+    def _offsets(self, entry: dict[str, Any], where: str) -> None:
+        _confs_in(entry, where)[PARTITIONS_CONF] = str(self._partitions)
+
+    def _commit(self, entry: dict[str, Any]) -> None:
+        if entry.get("stateUniqueIds"):
+            entry["stateUniqueIds"] = dict(self._ids)
+
+    def _operator(self, entry: dict[str, Any]) -> None:
+        for store in entry["stateStoreInfo"]:
+            store["numPartitions"] = self._partitions
+
+
+def _changed(content: bytes, where: str, change: Callable[[dict[str, Any]], None]) -> bytes:
+    lines = _lines(content, where)
+    entry = _json(lines[1], where)
+    try:
+        change(entry)
+    except (LookupError, TypeError, AttributeError) as problem:
+        raise FormatError(f"{where} is not as Spark writes it: {problem!r} is wrong in it.") from problem
+    lines[1] = msgspec.json.encode(entry)
+    return b"\n".join(lines)
+
+
+def _lines(content: bytes, where: str) -> list[bytes]:
+    """The version, the JSON and what follows."""
+    lines = content.split(b"\n")
+    if len(lines) < 2 or not re.fullmatch(rb"v[0-9]{1,9}", lines[0]):  # noqa: PLR2004 - version and JSON
+        raise FormatError(f"{where} does not begin with a version and a line of JSON.")
+    return lines
+
+
+def _json(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(line, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+        raise FormatError(f"{where} is damaged: {problem}.") from problem
+
+
+def _confs(line: bytes, where: str) -> dict[str, Any]:
+    return _confs_in(_json(line, where), where)
+
+
+def _confs_in(entry: dict[str, Any], where: str) -> dict[str, Any]:
+    confs = entry.get("conf")
+    if not isinstance(confs, dict) or PARTITIONS_CONF not in confs:
+        raise FormatError(f"{where} does not say by how many partitions the batch ran ({PARTITIONS_CONF}).")
+    return confs
+
+
+Change = Callable[[str, bytes, str], bytes]
+
+
+def _checked(name: str, content: bytes, where: str) -> bytes:
+    """The same, if that is what it is. Raises FormatError: a copy of a log that is cut would be found out too late."""
+    if name == QUERY:
+        _json(content, where)
+    elif name.startswith(("offsets/", "commits/")):
+        _json(_lines(content, where)[1], where)
+    return content
+
+
+class Proof:
+    """Lets through what a savepoint says that it has, as it was when the savepoint was taken, and nothing else."""
+
+    def __init__(self, files: Iterable[QueryFile], change: Change = _checked) -> None:
+        """Change objects by ``change`` that are what one of the ``files`` says."""
+        self._files = {file.name: file for file in files}
+        self._left = set(self._files)
+        self._change = change
+
+    def __call__(self, name: str, content: bytes, where: str) -> bytes:
+        """See Change. Raises FormatError."""
+        if self._files.get(name) != QueryFile.of(name, content):
+            raise FormatError(
+                f"{where} is damaged: it is not what the savepoint was taken with.",
+                hint="Copy the savepoint again from where it was taken, or take another.",
+            )
+        self._left.discard(name)
+        return self._change(name, content, where)
+
+    def require_all(self, place: BlobPlace) -> None:
+        """Raise NotFoundError if an object of ``place`` has not come by."""
+        if self._left:
+            raise NotFoundError(
+                f"{place.url}/{min(self._left)} is missing, which the savepoint was taken with.",
+                hint="Copy the savepoint again from where it was taken, or take another.",
+            )
+
+
+def unproven(place: BlobPlace, batch: int, files: Sequence[QueryFile]) -> list[str]:
+    """What is wrong with a savepoint's objects of a query, for which a restore refuses it. Raises StorageError."""
+    proof, known, problems = Proof(files), {file.name for file in files}, list[str]()
+
+    def prove(names: Iterable[str]) -> None:
+        for name in names:
+            try:
+                proof(name, place.get(name), f"{place.url}/{name}")
+            except (FormatError, NotFoundError) as problem:
+                problems.append(problem.message)
+
+    prove(sorted(known))
+    try:
+        prove(name for name in [*log_names(place, batch), *operator_names(place), QUERY] if name not in known)
+    except NotFoundError as problem:
+        if not problems:  # else what it misses is among them
+            problems.append(problem.message)
+    return problems
+
+
+def copy_logs(source: BlobPlace, batch: int, target: BlobPlace, change: Change = _checked) -> list[QueryFile]:
+    """Copy what a query has logged as of ``batch``, and what its sources remember.
+
+    A query that runs deletes its logs soon: this is the first thing to be done. ``change`` makes the new content of an
+    object from its name, its content and where that is. Raises NotFoundError, FormatError, StorageError.
+    """
+    return _copied(lambda: log_names(source, batch), source, target, change)
+
+
+def copy_operators(source: BlobPlace, target: BlobPlace, change: Change = _checked) -> list[QueryFile]:
+    """Copy what is known of operators beside their state. Raises as ``copy_logs``."""
+    return _copied(lambda: operator_names(source), source, target, change)
+
+
+def copy_id(source: BlobPlace, target: BlobPlace, change: Change = _checked) -> list[QueryFile]:
+    """Copy ``metadata``, which makes a checkpoint of the target. Raises as ``copy_logs``."""
+    return _copied(lambda: iter([QUERY]), source, target, change)
+
+
+def _copied(
+    names: Callable[[], Iterator[str]], source: BlobPlace, target: BlobPlace, change: Change
+) -> list[QueryFile]:
+    """Copy objects, also while a query deletes some for others that say the same: then those are copied alone."""
+    copied: set[str] = set()
+    while True:
+        wanted = list(names())
+        for name in sorted(copied.difference(wanted)):
+            target.delete(name)
+        copied.intersection_update(wanted)
+        files: list[QueryFile] = []
+        try:
+            for name in wanted:
+                files.append(_copied_object(name, source, target, change))
+                copied.add(name)
+        except NotFoundError:
+            if set(wanted) <= set(names()):
+                raise
+        else:
+            return files
+
+
+def _copied_object(name: str, source: BlobPlace, target: BlobPlace, change: Change) -> QueryFile:
+    content = change(name, source.get(name), f"{source.url}/{name}")
+    target.put(name, content)
+    return QueryFile.of(name, content)

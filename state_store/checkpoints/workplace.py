@@ -1,0 +1,94 @@
+"""One version of one store as offline work sees it: where it is, what is known of it, and how to have it here."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, names_scheme, place_at
+from pyspark_ckpt.state_store.database import Tuning
+from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.format.keys import Marker
+from pyspark_ckpt.state_store.format.meta import StoreMeta
+from pyspark_ckpt.state_store.local.files import take_open_files
+from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.restore.restorer import Restored, Restorer
+from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
+from pyspark_ckpt.state_store.transactions.shared import Identity
+
+CACHE_BYTES = 16 << 20
+THREADS = 8
+"""For the objects of one store."""
+
+
+@dataclass(frozen=True)
+class StoreVersion:
+    """A commit of a store: ``url`` of its folder, what its metadata says, and how much a restore of it fetches."""
+
+    identity: Identity
+    url: str
+    meta: StoreMeta
+    objects: int = 0
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What a task of offline work needs of its machine; it travels to the machine with the task."""
+
+    options: Options
+
+    def place(self, url: str) -> BlobPlace:
+        """The place behind a URL; each bucket of ``s3a:`` is reached as S3A reaches it. Raises InvalidInputError."""
+        return place_at(url, self.options.s3, self.options.s3a, Patience(self.options.place_timeout_s))
+
+    def named(self, location: str) -> BlobPlace:
+        """The place that a user names: a path that is not absolute is one of the present folder, as for a shell.
+
+        Raises InvalidInputError.
+        """
+        is_path = location and not names_scheme(location)
+        return self.place(str(Path(location).absolute()) if is_path else location)
+
+    def tuning(self) -> Tuning:
+        """RocksDB settings for databases that are read once, and compact nothing; all share one cache."""
+        return _tuning(self.options.compression)
+
+    @contextmanager
+    def folder(self) -> Iterator[Path]:
+        """A folder of this user's alone that goes when the block ends, for databases whose files are all open."""
+        take_open_files()
+        with tempfile.TemporaryDirectory(prefix="pyspark-ckpt-") as folder:
+            yield Path(folder)
+
+    def restored(self, store: StoreVersion, folder: Path) -> AbstractContextManager[Restored]:
+        """The database of a version in the new ``folder``, open. Raises as ``Restorer.restore``."""
+        log = StoreLog(f"offline.{store.identity.short}", store.identity.short)
+        return self.restored_from(self.place(store.url), store.identity, store.meta.marker, folder, log)
+
+    @contextmanager
+    def restored_from(
+        self, place: BlobPlace, identity: Identity, commit: Marker, folder: Path, log: StoreLog
+    ) -> Iterator[Restored]:
+        """The same of a commit of the store that ``place`` has; what is passed over on the way goes to ``log``."""
+        folder.mkdir(mode=0o700)
+        with ThreadPoolExecutor(THREADS) as pool:
+            restorer = Restorer(
+                place, self.tuning(), pool, FailPoints(""), RestoreForecast(), log, str(identity), checks_tables=True
+            )
+            restored = restorer.restore(commit, folder, set(), lambda _commit, _folder: None)
+            try:
+                yield restored
+            finally:
+                restored.database.close()
+
+
+@cache
+def _tuning(compression: str) -> Tuning:
+    return Tuning(CACHE_BYTES, compression, compacts=False)

@@ -1,0 +1,1 @@
+"""Many keys and values at once, as arrays of bytes, by numpy."""

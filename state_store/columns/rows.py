@@ -1,0 +1,94 @@
+"""Rows of a store, many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pyspark_ckpt.state_store.columns.packed import Integers, Packed, are_same, concatenated
+from pyspark_ckpt.state_store.format.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
+
+
+@dataclass(frozen=True, eq=False)
+class RowColumns:
+    """Rows whose keys rise."""
+
+    keys: Packed
+    values: Packed
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.keys)
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[bytes, bytes]]) -> RowColumns:
+        """The same as ``rows``."""
+        return cls(Packed.of([key for key, _ in rows]), Packed.of([value for _, value in rows]))
+
+    @classmethod
+    def joined(cls, parts: Sequence[RowColumns]) -> RowColumns:
+        """All of them, part after part."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(concatenated([part.keys for part in parts]), concatenated([part.values for part in parts]))
+
+    def taken(self, which: slice | npt.NDArray[np.generic]) -> RowColumns:
+        """Those at some positions, or where a mask is true."""
+        return RowColumns(self.keys.taken(which), self.values.taken(which))
+
+    def rows(self) -> Iterator[tuple[bytes, bytes]]:
+        """One by one."""
+        return zip(self.keys.strings(), self.values.strings(), strict=True)
+
+    @property
+    def are_of_one_size(self) -> bool:
+        """Whether all keys have one size, and all values, of rows of which there is one at least."""
+        return are_same(self.keys.size) and are_same(self.values.size)
+
+    @property
+    def sizes(self) -> Integers:
+        """One number for both sizes of each row; there must be one."""
+        return self.keys.size * (int(self.values.size.max()) + 1) + self.values.size
+
+    def by_size(self) -> Iterator[tuple[slice | Integers, RowColumns]]:
+        """The rows in parts, all keys of which have one size, and all values; and where they are among all."""
+        if not len(self):
+            return
+        if self.are_of_one_size:
+            yield slice(None), self
+            return
+        sizes = self.sizes
+        order = np.argsort(sizes, kind="stable")
+        for some in np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1):
+            yield some, self.taken(some)
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the rows, all of one state, are of one that is scanned in key order: then hashes are at the end."""
+        return len(self) > 0 and bool(self.keys.data[self.keys.at[0]] & ORDERED_BIT >> 8)
+
+    def hashes(self) -> npt.NDArray[np.uint32]:
+        """The hashes in the keys of rows that are all of one state."""
+        keys = self.keys
+        at = keys.at + keys.size - HASH_BYTES if self.is_ordered else keys.at + STATE_BYTES
+        numbers = np.ndarray((max(0, len(keys.data) - HASH_BYTES + 1),), ">u4", keys.data, 0, (1,))
+        return numbers[at].astype(np.uint32)
+
+    def with_hashes(self, begin: int, end: int) -> RowColumns:
+        """Those, all of one state, whose hashes, without a sign, are from ``begin`` up to ``end``."""
+        hashes = self.hashes().astype(np.int64)
+        return self.taken((begin <= hashes) & (hashes < end))
+
+    def renumbered(self, number: int) -> RowColumns:
+        """The same, all of one state, as rows of the state ``number``."""
+        head, width = state_head(number), self.keys.widths()
+        if not len(self) or self.keys[0][:STATE_BYTES] == head:
+            return self
+        if len(width) != 1:
+            return RowColumns(Packed.of([head + key[STATE_BYTES:] for key in self.keys.strings()]), self.values)
+        keys = self.keys.matrix(width[0])
+        keys[:, :STATE_BYTES] = np.frombuffer(head, np.uint8)
+        return RowColumns(Packed.of_matrix(keys), self.values)

@@ -1,0 +1,37 @@
+"""What many rows hash to, added up: see ``Digest``."""
+
+from __future__ import annotations
+
+import numpy as np
+import xxhash
+
+from pyspark_ckpt.state_store.columns.packed import Bytes
+from pyspark_ckpt.state_store.columns.rows import RowColumns
+from pyspark_ckpt.state_store.columns.xxh3 import LENGTHS, hashes_of
+from pyspark_ckpt.state_store.format.keys import STATE_BYTES
+
+LEAST_ROWS = 512
+"""Fewer rows of one length are hashed faster one by one."""
+_HALF = np.uint64(32)
+_LOW = np.uint64(0xFFFFFFFF)
+
+
+def sum_of(rows: RowColumns) -> int:
+    """What the rows, by their stored keys, hash to, added up."""
+    total = 0
+    for _, part in rows.by_size():
+        key_size, value_size = int(part.keys.size[0]), int(part.values.size[0])
+        if len(part) < LEAST_ROWS or key_size - STATE_BYTES + value_size not in LENGTHS:
+            total += sum(xxhash.xxh3_64_intdigest(key[STATE_BYTES:] + value, len(key)) for key, value in part.rows())
+        else:
+            found = hashes_of(_joined(part, key_size, value_size), key_size)
+            total += int((found & _LOW).sum()) + (int((found >> _HALF).sum()) << 32)
+    return total
+
+
+def _joined(rows: RowColumns, key_size: int, value_size: int) -> Bytes:
+    """Of each row the key without its state's number, and the value."""
+    joined = np.empty((len(rows), key_size - STATE_BYTES + value_size), np.uint8)
+    joined[:, : key_size - STATE_BYTES] = rows.keys.behind(STATE_BYTES).matrix(key_size - STATE_BYTES)
+    joined[:, key_size - STATE_BYTES :] = rows.values.matrix(value_size)
+    return joined

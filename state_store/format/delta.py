@@ -1,0 +1,305 @@
+"""One commit as one object: a zip of its table files, as they are, and, last, ``meta.json``, deflated.
+
+Inside are ``0000.sst``, ``0001.sst``, ... to be ingested in this order, and ``meta.json``::
+
+    {"format": 1, "store": {...StoreMeta...}, "rows": 12, "files": [{"name", "bytes", "sha256", "xxh3"}]}
+
+The version marker row is in the first file. A reader checks the name against ``meta.json``, every size,
+and every xxh3 (128 bits) before it uses one byte; sha256 is for whoever does not trust the store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+import msgspec
+import xxhash
+
+from pyspark_ckpt.state_store.blobs import BlobPlace, Sink
+from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatError, InvalidInputError
+from pyspark_ckpt.state_store.format.meta import FORMAT_VERSION, StoreMeta
+from pyspark_ckpt.state_store.format.names import META_NAME, DeltaName, is_delta_file
+from pyspark_ckpt.state_store.json_objects import Count, decoder
+from pyspark_ckpt.state_store.transactions.staged_tables import StagedTable
+
+CHUNK_BYTES = 1 << 20
+IN_MEMORY_BYTES = 16 << 20
+MAX_META_BYTES = 16 << 20
+MAX_FILES = 9_999
+MOST_DEFLATED = 1032
+"""Times that deflate can make anything smaller: https://zlib.net/zlib_tech.html."""
+RANGE_BYTES = 64 << 10
+END_BYTES = 16 << 10
+"""Enough for what most deltas say of themselves, which is their end."""
+
+
+class DeltaFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"size_bytes": "bytes"}):
+    """One table file inside a delta."""
+
+    name: str
+    size_bytes: Count
+    sha256: str
+    xxh3: str
+
+
+class DeltaMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Content of ``meta.json``."""
+
+    format: int
+    store: StoreMeta
+    rows: Count
+    files: tuple[DeltaFile, ...]
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A delta that was fetched and verified: the store after it, and its table files in order."""
+
+    store: StoreMeta
+    files: list[Path]
+    size_bytes: int
+
+
+def write_delta(place: BlobPlace, name: DeltaName, store: StoreMeta, files: Sequence[Path | StagedTable]) -> int:
+    """Make the commit durable as one object; returns its size in bytes.
+
+    After return it survives the loss of this machine. Nothing is visible before. An object of this
+    name is accepted if it holds the same commit: then an earlier answer was lost. Raises InvalidInputError
+    (more files, or more to say of the store, than a delta holds), StorageError, ConflictError (another commit
+    has this name), FormatError (a staged table is not what was written: it is checked in the pass that uploads it).
+    """
+    if len(files) > MAX_FILES:
+        raise InvalidInputError(f"A commit of {len(files)} files has more than {MAX_FILES}.")
+    counter = _Counter()
+    described: list[DeltaFile] = []
+    try:
+        with place.create(str(name)) as sink:
+            counter.target = sink
+            with zipfile.ZipFile(cast("IO[bytes]", counter), "w", zipfile.ZIP_STORED) as archive:
+                for index, file in enumerate(files):
+                    described.append(_add(archive, f"{index:04d}.sst", _chunks(file, store, is_first=index == 0)))
+                meta = DeltaMeta(FORMAT_VERSION, store, store.rows, tuple(described))
+                content = msgspec.json.encode(meta)
+                if len(content) > MAX_META_BYTES:
+                    raise InvalidInputError(
+                        f"What is to be said of {len(store.states)} states takes {len(content)} bytes, "
+                        f"and a delta has room for {MAX_META_BYTES}."
+                    )
+                archive.writestr(zipfile.ZipInfo(META_NAME), content, zipfile.ZIP_DEFLATED)
+    except ConflictError:
+        found = place.get(str(name))
+        landed = _read_meta(place, name, io.BytesIO(found), len(found))
+        if landed.store != store or landed.files != tuple(described):
+            raise
+    return counter.count
+
+
+def read_delta(place: BlobPlace, name: DeltaName, size_bytes: int, folder: Path) -> Delta:
+    """Fetch a delta into the new local ``folder`` and verify it whole.
+
+    Raises NotFoundError if the object is gone, FormatError that names it if it is damaged, StorageError.
+    """
+    folder.mkdir(mode=0o700, parents=True)
+    if size_bytes <= IN_MEMORY_BYTES:
+        source: BinaryIO = io.BytesIO(place.get(str(name)))
+    else:
+        path = folder / "object"
+        place.download(str(name), path)
+        source = path.open("rb")
+    with source, _naming(place, name), zipfile.ZipFile(source) as archive:
+        meta = _checked_meta(archive, name, size_bytes)
+        files = [_extract(archive, file, folder) for file in meta.files]
+    return Delta(meta.store, files, size_bytes)
+
+
+def download_delta(place: BlobPlace, name: DeltaName, size_bytes: int, path: Path) -> None:
+    """Bring a delta here as the file ``path``, and verify it whole. Raises as ``read_delta``."""
+    path.unlink(missing_ok=True)
+    place.download(str(name), path)
+    with path.open("rb") as source, _naming(place, name), zipfile.ZipFile(source) as archive:
+        for file in _checked_meta(archive, name, size_bytes).files:
+            _pour(archive, file, lambda _chunk: None)
+
+
+def read_meta(place: BlobPlace, name: DeltaName, size_bytes: int) -> StoreMeta:
+    """What a delta says of its store, by its end. Raises NotFoundError, FormatError, StorageError."""
+    source = io.BufferedReader(_Ranges(place, str(name), size_bytes), RANGE_BYTES)
+    return _read_meta(place, name, source, size_bytes).store
+
+
+def _chunks(file: Path | StagedTable, store: StoreMeta, *, is_first: bool) -> Iterator[bytes]:
+    if isinstance(file, StagedTable):
+        yield from file.chunks(store.marker, is_first=is_first)
+        return
+    with file.open("rb", buffering=0) as source:
+        while chunk := source.read(CHUNK_BYTES):
+            yield chunk
+
+
+def _add(archive: zipfile.ZipFile, name: str, chunks: Iterator[bytes]) -> DeltaFile:
+    sha256, xxh3, size = hashlib.sha256(), xxhash.xxh3_128(), 0
+    with archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as target:
+        for chunk in chunks:
+            sha256.update(chunk)
+            xxh3.update(chunk)
+            size += target.write(chunk)
+    return DeltaFile(name, size, sha256.hexdigest(), xxh3.hexdigest())
+
+
+def _extract(archive: zipfile.ZipFile, file: DeltaFile, folder: Path) -> Path:
+    path = folder / file.name
+    with path.open("xb") as target:  # buffered: a write is never cut short
+        _pour(archive, file, target.write)
+    return path
+
+
+def _pour(archive: zipfile.ZipFile, file: DeltaFile, write: Callable[[bytes], object]) -> None:
+    xxh3 = xxhash.xxh3_128()
+    with archive.open(file.name) as source:
+        while chunk := source.read(CHUNK_BYTES):
+            xxh3.update(chunk)
+            write(chunk)
+    if xxh3.hexdigest() != file.xxh3:
+        raise _Damage(f"the checksum of {file.name} is wrong")
+
+
+def _read_meta(place: BlobPlace, name: DeltaName, source: BinaryIO, size_bytes: int) -> DeltaMeta:
+    with source, _naming(place, name), zipfile.ZipFile(source) as archive:
+        return _checked_meta(archive, name, size_bytes)
+
+
+def _checked_meta(archive: zipfile.ZipFile, name: DeltaName, size_bytes: int) -> DeltaMeta:
+    entries = archive.infolist()
+    sizes = {entry.filename: entry.file_size for entry in entries}
+    if META_NAME not in sizes or len(sizes) != len(entries) or len(sizes) > MAX_FILES + 1:
+        raise _Damage(f"it has no usable {META_NAME}")
+    for entry in entries:
+        _check_size(entry, size_bytes)
+    with archive.open(META_NAME) as source:
+        content = source.read(sizes[META_NAME])  # no more is inflated, whatever there is
+        if len(content) != sizes[META_NAME] or source.read(1):
+            raise _Damage(f"{META_NAME} is not as large as it says")
+    written_as = decoder(_FormatOnly).decode(content).format
+    if written_as != FORMAT_VERSION:
+        raise _Damage(f"its format is {written_as}, this release reads {FORMAT_VERSION}")
+    meta = decoder(DeltaMeta).decode(content)
+    if (meta.store.marker, meta.store.parent) != (name.commit, name.parent.id):
+        raise _Damage(f"it holds {meta.store.marker} on {meta.store.parent}, not what its name says")
+    if not all(is_delta_file(file.name) for file in meta.files):
+        raise _Damage("it lists a file under a name that is not allowed")
+    listed = {file.name: file.size_bytes for file in meta.files}
+    if len(listed) != len(meta.files) or {META_NAME: sizes[META_NAME], **listed} != sizes:
+        raise _Damage(f"its files are not those that {META_NAME} lists")
+    return meta
+
+
+def _check_size(entry: zipfile.ZipInfo, size_bytes: int) -> None:
+    """Before a byte of it is read: it is in the object as it is, or inflates to no more than it can. Raises _Damage."""
+    is_meta = entry.filename == META_NAME
+    is_deflated = is_meta and entry.compress_type == zipfile.ZIP_DEFLATED
+    most = min(MAX_META_BYTES, MOST_DEFLATED * entry.compress_size) if is_deflated else entry.compress_size
+    known = is_deflated or (entry.compress_type == zipfile.ZIP_STORED and entry.file_size == entry.compress_size)
+    if not known or entry.compress_size > size_bytes or entry.file_size > most or (is_meta and not entry.file_size):
+        raise _Damage(
+            f"{entry.filename[:64]!r} cannot have {entry.file_size} bytes that are stored in {entry.compress_size}"
+        )
+
+
+class _FormatOnly(msgspec.Struct):
+    format: int
+
+
+class _Damage(Exception):  # noqa: N818 - a fact on its way to a FormatError
+    pass
+
+
+class _Ranges(io.RawIOBase):
+    """An object as a file to read here and there; its end, where most of that is, is fetched once."""
+
+    def __init__(self, place: BlobPlace, name: str, size_bytes: int) -> None:
+        self._place, self._name, self._size = place, name, size_bytes
+        self._at, self._end_at = 0, max(0, size_bytes - END_BYTES)
+
+    @cached_property
+    def _last(self) -> bytes:
+        return self._place.get(self._name, self._end_at, self._size)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        if at < 0:
+            raise ValueError(f"there is nothing at {at}")
+        self._at = at
+        return at
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - a buffer, which has no type before Python 3.12
+        end = min(self._at + len(buffer), self._size)
+        if self._at >= self._end_at:
+            data = self._last[self._at - self._end_at : end - self._end_at]
+        else:
+            data = self._place.get(self._name, self._at, end)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+class _Counter:
+    """Passes bytes on and counts them; deliberately cannot seek, as a remote store cannot."""
+
+    target: Sink
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def write(self, data: bytes) -> int:
+        self.count += len(data)
+        return self.target.write(data)
+
+    def flush(self) -> None:
+        """Nothing is held back here."""
+
+
+class _naming:  # noqa: N801 - used as a function
+    """Turn damage found in an object into a FormatError that names the object."""
+
+    def __init__(self, place: BlobPlace, name: DeltaName) -> None:
+        self._object = f"{place.url}/{name}"
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
+        # What zipfile and zlib say of bytes that are none of theirs; places raise nothing of these kinds.
+        damage = (
+            _Damage,
+            zipfile.BadZipFile,
+            zipfile.LargeZipFile,
+            zlib.error,
+            struct.error,
+            msgspec.MsgspecError,
+            EOFError,
+            NotImplementedError,
+            OverflowError,
+            RuntimeError,
+            ValueError,
+        )
+        if isinstance(problem, damage) and not isinstance(problem, CkptError):
+            raise FormatError(
+                f"{self._object} is damaged: {problem}.",
+                hint="Restore this file from a backup of the checkpoint, "
+                "or go back to a version that does not need it.",
+            ) from problem

@@ -1,0 +1,103 @@
+"""Which versions of a store exist remotely and how they descend from each other, from one listing.
+
+Two attempts at the same version are siblings: the graph is a tree that grows from version 0. Everything
+here is read from object names; no object is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
+from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
+from pyspark_ckpt.state_store.format.names import DeltaName, WinnerName, parse, snapshot_name
+
+
+@dataclass
+class Lineage:
+    """Everything that the remote folder of one store has."""
+
+    deltas: dict[Marker, tuple[DeltaName, Blob]] = field(default_factory=dict)
+    snapshots: dict[Marker, Blob] = field(default_factory=dict)
+    winners: dict[WinnerName, Blob] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, blobs: Iterable[Blob]) -> Lineage:
+        """Build the graph from a listing; names that are not ours are passed over."""
+        found = cls()
+        for blob in blobs:
+            name = parse(blob.name)
+            if isinstance(name, DeltaName):
+                found.deltas[name.commit] = (name, blob)
+            elif isinstance(name, WinnerName):
+                found.winners[name] = blob
+            elif isinstance(name, Marker):
+                found.snapshots[name] = blob
+        return found
+
+    @classmethod
+    def read(cls, place: BlobPlace) -> Lineage:
+        """List the folder. One request (or as many as the listing has pages)."""
+        return cls.of(place.list())
+
+    def has_lost(self, later: Lineage) -> bool:
+        """Whether a delta or a snapshot of this listing is not in a ``later`` one."""
+        return not (self.deltas.keys() <= later.deltas.keys() and self.snapshots.keys() <= later.snapshots.keys())
+
+    def commits_of(self, version: int) -> list[Marker]:
+        """Every commit of ``version`` that has a delta or a snapshot, by id."""
+        return sorted({marker for marker in (*self.deltas, *self.snapshots) if marker.version == version})
+
+    def require(self, commit: Marker, store: str) -> None:
+        """Check that ``commit`` exists.
+
+        Raises NotFoundError if the version was never committed (or is retired), InvalidInputError if it
+        was, but not under this id.
+        """
+        if commit == EMPTY or commit in self.deltas or commit in self.snapshots:
+            return
+        siblings = self.commits_of(commit.version)
+        if siblings:
+            raise InvalidInputError(
+                f"{store}: {commit} does not exist; version {commit.version} was committed as "
+                + ", ".join(sibling.id for sibling in siblings)
+                + ".",
+                hint="The commit log names another attempt than the state folder has: are both from one checkpoint?",
+            )
+        newest = max((marker.version for marker in (*self.deltas, *self.snapshots)), default=0)
+        raise NotFoundError(
+            f"{store}: {commit} was never committed, or retention has retired it; "
+            f"the newest version there is {newest}.",
+            hint="Check that state and commit log are from one checkpoint; raise "
+            "spark.sql.streaming.minBatchesToRetain to keep more versions.",
+        )
+
+    def chain(self, commit: Marker, is_base: Callable[[Marker], bool]) -> tuple[Marker, list[DeltaName]]:
+        """Walk back from ``commit`` to the nearest base; returns it and the deltas from it, oldest first.
+
+        Version 0 is always a base. Raises NotFoundError if the chain breaks: ``broken_at`` of the message
+        is the commit whose delta is missing.
+        """
+        steps: list[DeltaName] = []
+        at = commit
+        while at != EMPTY and not is_base(at):
+            if at not in self.deltas:
+                raise NotFoundError(
+                    f"The delta of {at} is missing, which {commit} needs ({snapshot_name(at)} is not usable either).",
+                    hint="Restore the file from a backup of the checkpoint.",
+                )
+            name = self.deltas[at][0]
+            steps.append(name)
+            at = name.parent
+        return at, steps[::-1]
+
+    def ancestors(self, commit: Marker) -> set[Marker]:
+        """``commit`` and everything it descends from, as far back as deltas are there."""
+        found = {commit}
+        at = commit
+        while at in self.deltas:
+            at = self.deltas[at][0].parent
+            found.add(at)
+        return found

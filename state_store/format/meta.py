@@ -1,0 +1,210 @@
+"""What is known of a store at one version beside its rows: its states, their row counts, its partitions.
+
+It travels in every delta (``meta.json``), in every snapshot manifest, and lies beside every local copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.format.keys import (
+    EMPTY,
+    EMPTY_ID,
+    FIRST_KEYED_COUNTER,
+    LAST_COUNTER,
+    LAST_KEYED_COUNTER,
+    ORDERED_BIT,
+    CommitId,
+    Marker,
+    state_number,
+)
+from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count
+
+FORMAT_VERSION = 1
+
+
+ENDED = "ended"
+"""In place of what refreshes rows, of a state that has no time to live any more."""
+
+
+class TimeToLive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long rows of a keyed state live, for readers without the program; see ``operators/declarations/ttl.py``."""
+
+    duration_ms: Annotated[int, msgspec.Meta(ge=1)]
+    refresh: str
+    clock: str
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether rows live for ever now. Some may still say when their lives began, and ``clock`` by which clock."""
+        return self.refresh == ENDED
+
+    def ended(self) -> TimeToLive:
+        """What is said of the same state when a program declares it without a time to live."""
+        return msgspec.structs.replace(self, refresh=ENDED)
+
+
+class Descriptor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the rows of one state are laid out; schemas and encoder are kept as the shim gave them.
+
+    ``ttl`` is what the program of a keyed operator said last, ``aliases`` what it and those before it said: they may
+    change, and are not stored of states that have none.
+    """
+
+    ordered: bool = False
+    multiple_values: bool = False
+    internal: bool = False
+    key_schema: Any = None
+    value_schema: Any = None
+    key_encoder: Any = None
+    ttl: TimeToLive | msgspec.UnsetType = msgspec.UNSET
+    aliases: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def encoder(self) -> Mapping[str, Any]:
+        """The fields of the key encoder; none if it has none."""
+        return self.key_encoder if isinstance(self.key_encoder, dict) else {}
+
+
+def check_uid(uid: object, who: str) -> None:
+    """Raise InvalidInputError about ``who`` for what cannot name a keyed operator in a checkpoint."""
+    if not isinstance(uid, str) or not uid or "/" in uid:
+        raise InvalidInputError(f"{who}: give a uid without '/' that stays the same when the program changes.")
+
+
+def has_keys_of(one: Descriptor, other: Descriptor) -> bool:
+    """Whether two states have the same key columns in the same order, in which a key's bytes have them."""
+    first, second = one.key_schema, other.key_schema
+    if isinstance(first, dict) and isinstance(second, dict):
+        return list(first.items()) == list(second.items())
+    return bool(first == second)
+
+
+class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One state of a store: its number in the keys, its name, how many rows it has."""
+
+    number: int
+    name: str
+    rows: Count
+    descriptor: Descriptor
+
+    @property
+    def uid(self) -> str | None:
+        """The uid of the keyed operator whose state it is; None of Spark's own operators."""
+        uid = self.descriptor.encoder.get("keyed")
+        return uid if isinstance(uid, str) else None
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether ``rows`` says how many there are: nobody counts those of an expiry index."""
+        return self.descriptor.encoder.get("kind") != "expiry"
+
+
+def is_keyed(state: State) -> bool:
+    """Whether it is a state of a keyed operator, and not Spark's own."""
+    return state.number & ~ORDERED_BIT >= FIRST_KEYED_COUNTER
+
+
+class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The store at one commit.
+
+    ``counter`` counts all states there ever were, ``keyed_counter`` those of keyed operators: numbers are
+    never reused.
+    """
+
+    version: Count
+    id: CommitId
+    parent: CommitId
+    num_partitions: Count | None
+    counter: Count
+    states: tuple[State, ...]
+    keyed_counter: Count = 0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError when two states have one name or number, or one has a number that was never given out."""
+        numbers = {state.number & ~ORDERED_BIT for state in self.states}
+        if len(numbers) < len(self.states) or len({state.name for state in self.states}) < len(self.states):
+            raise ValueError(f"two of the states {[(state.name, state.number) for state in self.states]} are one")
+        for state in self.states:
+            counted = state.number & ~ORDERED_BIT
+            last = self.counter if counted < FIRST_KEYED_COUNTER else self.keyed_counter + FIRST_KEYED_COUNTER - 1
+            is_ordered = state.number == counted | ORDERED_BIT
+            if not 0 < counted <= last or state.number < 0 or is_ordered != state.descriptor.ordered:
+                raise ValueError(f"state {state.name!r} cannot have the number {state.number}")
+
+    @property
+    def marker(self) -> Marker:
+        """Version and id."""
+        return Marker(self.version, self.id)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all states together."""
+        return sum(state.rows for state in self.states)
+
+    def state(self, name: str) -> State | None:
+        """Return the state of that name, if there is one."""
+        return next((state for state in self.states if state.name == name), None)
+
+    def with_state(self, name: str, descriptor: Descriptor, *, keyed: bool = False) -> tuple[StoreMeta, int]:
+        """Return this store with state ``name`` in it, and the state's number.
+
+        A state that exists keeps its number and rows; its schemas become the given ones. The numbers of
+        ``keyed`` states follow from the order in which they are asked for alone. Raises InvalidInputError if
+        the layout of its rows would change, or if all state numbers are used up.
+        """
+        known = self.state(name)
+        if known is None:
+            used, most = (self.keyed_counter, LAST_KEYED_COUNTER) if keyed else (self.counter, LAST_COUNTER)
+            if used + FIRST_KEYED_COUNTER * keyed > most - 1:
+                raise InvalidInputError(f"State {name!r}: this store has had {used} states, which is the limit.")
+            number = state_number(used + 1 + (FIRST_KEYED_COUNTER - 1) * keyed, ordered=descriptor.ordered)
+            states = (*self.states, State(number, name, 0, descriptor))
+            counter = {"keyed_counter" if keyed else "counter": used + 1}
+            return msgspec.structs.replace(self, states=states, **counter), number
+        for field in ("ordered", "multiple_values"):
+            if getattr(known.descriptor, field) != getattr(descriptor, field):
+                raise InvalidInputError(
+                    f"State {name!r} was created with {field}={getattr(known.descriptor, field)} "
+                    f"and is now asked for with {field}={getattr(descriptor, field)}.",
+                    hint="Give the changed state another name, or start the query with a new checkpoint.",
+                )
+        changed = msgspec.structs.replace(known, descriptor=descriptor)
+        states = tuple(changed if state is known else state for state in self.states)
+        return msgspec.structs.replace(self, states=states), known.number
+
+    def without_state(self, name: str) -> StoreMeta:
+        """Return this store without state ``name``; no error if there is none."""
+        return msgspec.structs.replace(self, states=tuple(state for state in self.states if state.name != name))
+
+    def committed(self, commit_id: str, row_changes: Mapping[int, int], num_partitions: int | None) -> StoreMeta:
+        """Return the next version: same states, row counts changed by ``row_changes`` (by state number).
+
+        Raises InvalidInputError for a state number that is not there and for a count below zero.
+        """
+        unknown = set(row_changes) - {state.number for state in self.states}
+        if unknown:
+            raise InvalidInputError(f"Row counts name states {sorted(unknown)}, which this store does not have.")
+        states = []
+        for state in self.states:
+            rows = state.rows + row_changes.get(state.number, 0)
+            if not 0 <= rows <= MAX_LONG:
+                raise InvalidInputError(f"State {state.name!r} would have {rows} rows: the writer's counts are wrong.")
+            states.append(msgspec.structs.replace(state, rows=rows))
+        return StoreMeta(
+            version=self.version + 1,
+            id=commit_id,
+            parent=self.id,
+            num_partitions=self.num_partitions if num_partitions is None else num_partitions,
+            counter=self.counter,
+            states=tuple(states),
+            keyed_counter=self.keyed_counter,
+        )
+
+
+EMPTY_META = StoreMeta(version=EMPTY.version, id=EMPTY_ID, parent=EMPTY_ID, num_partitions=None, counter=0, states=())
+"""Version 0 of every store."""

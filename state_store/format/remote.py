@@ -1,0 +1,140 @@
+"""State that is kept apart from its checkpoint (option ``remote``): where that is, and what the checkpoint says of it.
+
+The checkpoint keeps a small object in the folder of every store, for two reasons: it tells where the state is, and
+Spark's ``statestore`` source finds the partitions of a checkpoint by their folders.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated
+from urllib.parse import unquote
+
+import msgspec
+
+from pyspark_ckpt.state_store.blobs import BlobPlace, place_at
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.json_objects import read_json
+from pyspark_ckpt.state_store.transactions.shared import Identity
+
+POINTER_NAME = "remote.json"
+DEFAULT_STORE = "default"
+_ENCODED = "s3://"
+"""URLs that have %25 for a percent sign in a pointer, and nowhere else."""
+
+_QUERY_ID = r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z"
+_STORE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
+StoreName = Annotated[str, msgspec.Meta(pattern=rf"\A{_STORE_NAME.pattern}\Z")]
+"""See ``is_store_name``."""
+
+
+class _QueryMetadata(msgspec.Struct):
+    id: Annotated[str, msgspec.Meta(pattern=_QUERY_ID)]
+
+
+class Pointer(msgspec.Struct, frozen=True):
+    """What the checkpoint says: the place of a store's state."""
+
+    place: str
+
+
+def query_id(checkpoint: BlobPlace) -> str:
+    """What Spark calls the query of a checkpoint. Raises NotFoundError, FormatError, StorageError."""
+    return read_json(checkpoint, "metadata", _QueryMetadata).id
+
+
+def query_folder(remote: str, checkpoint: BlobPlace) -> str:
+    """The folder of a query below ``remote``. Raises InvalidInputError, StorageError."""
+    try:
+        query = query_id(checkpoint)
+    except (NotFoundError, FormatError) as problem:
+        raise InvalidInputError(
+            f"The option remote is set, and {checkpoint.url}/metadata does not tell the id of the query.",
+            hint="Spark writes that file when a query starts: keep it with the checkpoint.",
+        ) from problem
+    return folder_of_query(remote, query)
+
+
+def folder_of_query(remote: str, query: str) -> str:
+    """The folder of a query below ``remote``, by its id; ``ownership`` says whose it is."""
+    return f"{remote.rstrip('/')}/{query}"
+
+
+def folder_in(remote: str, query: str, identity: Identity) -> str:
+    """The folder of a store of a query below ``remote``."""
+    return f"{folder_of_query(remote, query)}/{store_folder(identity)}"
+
+
+def point_to(place: BlobPlace, checkpoint: BlobPlace, identity: Identity) -> None:
+    """Say in the checkpoint where the state of a store is. Raises StorageError."""
+    checkpoint.put(f"{store_folder(identity)}/{POINTER_NAME}", msgspec.json.encode(Pointer(_encoded(place.url))))
+
+
+def place_of(checkpoint: BlobPlace, identity: Identity, places: Callable[[str], BlobPlace], remote: str) -> BlobPlace:
+    """Where the state of a store is: where its checkpoint says, else in there; ``remote`` is the option.
+
+    Raises StorageError, FormatError, InvalidInputError (a place that ``places`` does not reach as it is set).
+    """
+    name = f"{store_folder(identity)}/{POINTER_NAME}"
+    try:
+        pointed = read_json(checkpoint, name, Pointer).place
+    except NotFoundError:
+        return places(f"{checkpoint.url}/{store_folder(identity)}")
+    url = _decoded(pointed, remote)
+    try:
+        place_at(url)
+    except InvalidInputError as problem:
+        raise FormatError(f"{checkpoint.url}/{name} is damaged: {problem.message}", hint=problem.hint) from problem
+    return places(url)
+
+
+def missing_elsewhere(
+    problem: NotFoundError, place: BlobPlace, checkpoint: BlobPlace, identity: Identity, remote: str
+) -> NotFoundError:
+    """Of a version that is not in ``place``: ``problem``, or that the checkpoint says the state is elsewhere.
+
+    ``remote`` is the option that the session has. Raises StorageError, FormatError.
+    """
+    name = f"{store_folder(identity)}/{POINTER_NAME}"
+    try:
+        pointed = _decoded(read_json(checkpoint, name, Pointer).place, remote)
+    except NotFoundError:
+        return problem
+    if _as_s3(pointed) == _as_s3(place.url):
+        return problem
+    folder = pointed.removesuffix(f"/{store_folder(identity)}").rpartition("/")[0]
+    has = f"this session has {remote!r}" if remote else "this session does not have it"
+    return NotFoundError(
+        f"{problem.message} But {checkpoint.url}/{name} says that this state is in {pointed}, and not in {place.url}: "
+        f"the query was started with the option remote, and {has}.",
+        hint=f"Set spark.sql.streaming.stateStore.ckpt.remote to {folder} in this session.",
+    )
+
+
+def _as_s3(url: str) -> str:
+    return re.sub(r"\As3[an]:", "s3:", url.rstrip("/"))
+
+
+def _encoded(url: str) -> str:
+    return url.replace("%", "%25") if url.startswith(_ENCODED) else url
+
+
+def _decoded(pointed: str, remote: str) -> str:
+    """The URL that a pointer means: one of ``s3:`` may be of a ``remote`` of ``s3a:``, and is reached like that."""
+    if not pointed.startswith(_ENCODED):
+        return pointed
+    url = unquote(pointed)
+    as_s3a = url.replace("s3:", "s3a:", 1)
+    return as_s3a if as_s3a.startswith(f"{remote.rstrip('/')}/") else url
+
+
+def is_store_name(name: str) -> bool:
+    """Whether ``name`` can be that of a store: a folder may have it."""
+    return _STORE_NAME.fullmatch(name) is not None
+
+
+def store_folder(identity: Identity) -> str:
+    """Where Spark keeps the state of a store, in a checkpoint."""
+    folder = f"state/{identity.operator}/{identity.partition}"
+    return folder if identity.name == DEFAULT_STORE else f"{folder}/{identity.name}"

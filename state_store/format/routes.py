@@ -1,0 +1,57 @@
+"""How keyed operators have one Spark group for each partition, and the row that Spark keeps of it.
+
+Spark places a group by the hash of the column that it groups by. The column of a keyed operator is the *route*: for
+each partition p of n the smallest integer whose hash, modulo n, is p. In Spark's own state the key of the row is the
+route, and its value holds the clocks of the group's last call, and when Spark is to call it again::
+
+    key    UnsafeRow(route int)
+    value  UnsafeRow(groupState struct<watermark_ms bigint, processing_ms bigint>, timeoutTimestamp bigint)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.format.keys import hashed_key
+from pyspark_ckpt.state_store.format.spark_hash import hash_of_int
+
+NO_TIME_OUT = -1
+_U32 = 0xFFFFFFFF
+_KEY = struct.Struct("<qi4x")
+_VALUE = struct.Struct("<qqqqqq")
+_STRUCT_AT = 24 << 32 | 24
+"""Where the struct is in the row, and its size, as an UnsafeRow has it."""
+
+
+def routes(partitions: int) -> list[int]:
+    """For each partition of so many, the smallest integer from 0 on that Spark places there."""
+    found: dict[int, int] = {}
+    candidate = 0
+    while len(found) < partitions:
+        found.setdefault(hash_of_int(candidate) % partitions, candidate)
+        candidate += 1
+    return [found[partition] for partition in range(partitions)]
+
+
+def route_key(state: int, partition: int, partitions: int) -> bytes:
+    """The stored key of the row of a partition, in the state with this number."""
+    route = routes(partitions)[partition]
+    return hashed_key(state, hash_of_int(route) & _U32, _KEY.pack(0, route))
+
+
+def joined_times(values: Sequence[bytes], what: str) -> bytes:
+    """The row of a group that goes on for several.
+
+    Its clocks are the earliest: the timers up to them have fired in all groups. Spark calls it when it would have
+    called the first of them. Raises FormatError about ``what`` for a row that is none.
+    """
+    rows = []
+    for value in values:
+        if len(value) != _VALUE.size or _VALUE.unpack(value)[:2] != (0, _STRUCT_AT) or _VALUE.unpack(value)[3] != 0:
+            raise FormatError(f"{what}: Spark's row of the partition is {value.hex()!r}, which has no clocks.")
+        rows.append(_VALUE.unpack(value))
+    time_outs = [row[2] for row in rows if row[2] != NO_TIME_OUT]
+    time_out = min(time_outs, default=NO_TIME_OUT)
+    return _VALUE.pack(0, _STRUCT_AT, time_out, 0, min(row[4] for row in rows), min(row[5] for row in rows))

@@ -1,0 +1,1 @@
+"""Local copies of stores: their files, what is wrong with them, and who makes column files of them."""

@@ -1,0 +1,151 @@
+"""Which table files of live databases have column files beside them, and how these get there.
+
+A batch that changes few keys of a large state looks them up in table files that many later batches ask, too. Such are
+written again, in columns, to be looked up in a quarter of the time: behind the commit, by a process of its own. Nobody
+waits for that, and nothing is lost with it: where there is no column file, RocksDB is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark_ckpt.state_store.database import BACKGROUND_NICE, TableFile
+from pyspark_ckpt.state_store.database.column_names import LEAST_KEYS, ROWS_A_KEY, column_files_in, columns_folder
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, StorageError
+from pyspark_ckpt.state_store.local.copies import LocalCopy
+from pyspark_ckpt.state_store.local.worker_process import Worker
+from pyspark_ckpt.state_store.log import StoreLog
+
+MERGE_S = 0.1
+"""What a commit has added is merged with files of its size by then."""
+
+
+@dataclass(frozen=True)
+class WriteTask:
+    """Writes the column file of a table file, of at most so many bytes, into a folder."""
+
+    table: Path
+    bounds: tuple[bytes, bytes]
+    folder: Path
+    most_bytes: int
+
+    @property
+    def key(self) -> str:
+        """See Task."""
+        return f"columns-{self.table.stem}"
+
+    def __call__(self) -> None:
+        """Do it, giving way to whatever else there is to do. Raises CkptError."""
+        from pyspark_ckpt.state_store.sst.column_file import write_column_file  # noqa: PLC0415 - not for the server
+
+        os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
+        try:
+            write_column_file(self.table, self.bounds, self.folder, self.most_bytes)
+        except OSError as problem:
+            raise StorageError(f"Could not write the column file of {self.table}: {problem}") from problem
+
+
+def written_rows(tables: Sequence[TableFile]) -> int:
+    """How many rows a batch has written that has just been added to some table files, newest first."""
+    return max((table.rows for table in tables if table.level == tables[0].level), default=0)
+
+
+def worth_columns(tables: Sequence[TableFile], written: int) -> list[TableFile]:
+    """Those of some table files that batches ask over and over again which write so many rows."""
+    return [table for table in tables if table.rows > ROWS_A_KEY * written] if written >= LEAST_KEYS else []
+
+
+OnDamage = Callable[[LocalCopy, object], None]
+"""What is called with a copy one of whose table files is damaged, and what is wrong with it."""
+
+
+def _leave(_copy: LocalCopy, _problem: object) -> None:
+    """Whoever reads the file will find the same."""
+
+
+class ColumnFiles:
+    """The column files of all stores below a folder: at most ``most_bytes`` together."""
+
+    def __init__(self, stores: Path, most_bytes: int) -> None:
+        self._stores, self._most_bytes = stores, most_bytes
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="columns")
+        self._worker: Worker | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+        self._refused: set[Path] = set()
+
+    def follow(self, copy: LocalCopy, tables: Sequence[TableFile], log: StoreLog, on_damage: OnDamage = _leave) -> None:
+        """A commit has added to the live database, which now has these: have column files written, some time."""
+        written = written_rows(tables)
+        if self._most_bytes and (worth_columns(tables, written) or columns_folder(copy.db).exists()):
+            with suppress(RuntimeError):  # the process is ending
+                self._thread.submit(self._followed, copy, written, time.monotonic() + MERGE_S, log, on_damage)
+
+    def close(self) -> None:
+        """Write no more."""
+        with self._lock:
+            self._closed = True
+            if self._worker is not None:
+                self._worker.kill()
+        self._thread.shutdown(cancel_futures=True)
+        if self._worker is not None:
+            self._worker.close()
+
+    def _followed(self, copy: LocalCopy, written: int, when: float, log: StoreLog, on_damage: OnDamage) -> None:
+        time.sleep(max(0, when - time.monotonic()))
+        database, folder = copy.database, columns_folder(copy.db)
+        if database is None or self._closed:
+            return
+        try:
+            tables = database.table_files()
+            live = {table.name for table in tables}
+            there = column_files_in(folder)
+            for name in there.keys() - live:
+                there[name].unlink(missing_ok=True)
+            self._refused = {path for path in self._refused if path.parent != copy.db or path.name in live}
+            for table in reversed(worth_columns(tables, written)):  # the oldest first: without it, others are no use
+                if table.name not in there and copy.db / table.name not in self._refused:
+                    self._write(copy.db / table.name, table, folder, log)
+        except FormatError as problem:
+            on_damage(copy, problem)
+        except (CkptError, OSError) as problem:
+            if copy.database is not None:  # else it was closed meanwhile
+                log.warning("no column files are written for %s after this commit: %s", copy.db, problem)
+        finally:
+            if not copy.db.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _write(self, path: Path, table: TableFile, folder: Path, log: StoreLog) -> None:
+        left = self._most_bytes - sum(each.stat().st_size for each in self._stores.glob("*/*/columns/*.arrow"))
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            self._run(WriteTask(path, (table.first_key, table.last_key), folder, left))
+        except (CkptError, OSError) as problem:
+            if path.exists() and not self._closed:
+                self._refused.add(path)
+                log.warning("%s has no column file, so that more time is taken to look its rows up: %s", path, problem)
+                if isinstance(problem, FormatError):
+                    raise
+
+    def _run(self, task: WriteTask) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            if self._worker is None:
+                self._worker = Worker()
+            worker = self._worker
+        try:
+            worker.run(task)
+        except StorageError:
+            if worker.has_ended:
+                worker.close()
+                self._worker = None
+            raise

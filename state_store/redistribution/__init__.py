@@ -1,0 +1,1 @@
+"""State to another number of partitions: rows and files, and the proof that all have arrived."""

@@ -1,0 +1,181 @@
+"""Make the database of a new store, prove what is in it, and publish it as the snapshot of its first version."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs.copying import StoredFile, fetch
+from pyspark_ckpt.state_store.checkpoints.digests import Digest
+from pyspark_ckpt.state_store.checkpoints.state_rows import Row, digests_of
+from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
+from pyspark_ckpt.state_store.database import LEVEL0_COMPACTION_FILES, Database, Tuning, write_table_file
+from pyspark_ckpt.state_store.errors import InternalError
+from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker
+from pyspark_ckpt.state_store.format.lineage import Lineage
+from pyspark_ckpt.state_store.format.manifest import decode
+from pyspark_ckpt.state_store.format.meta import State, StoreMeta, is_keyed
+from pyspark_ckpt.state_store.format.names import snapshot_name
+from pyspark_ckpt.state_store.format.routes import joined_times, route_key
+from pyspark_ckpt.state_store.json_objects import Count
+from pyspark_ckpt.state_store.local.copies import LocalCopy
+from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.redistribution.merged_states import Merged
+from pyspark_ckpt.state_store.snapshots.writer import NOWHERE, Origin, SnapshotWriter
+from pyspark_ckpt.state_store.sst.scan import Sums
+from pyspark_ckpt.state_store.transactions.shared import Identity
+
+AT_ONCE = 2
+"""New stores that a task makes side by side: while one waits for the disk, rows of the other are read."""
+_READING = threading.Lock()
+"""Held while the rows of a new store are read: who reads gives the interpreter's lock away for every block, so that two
+at once take longer than one behind the other."""
+LEAST_COMPACTED = 5
+"""From so many runs on they are merged: each is one more file that a look-up asks. Fewer RocksDB merges with others."""
+
+
+class Assembled(msgspec.Struct, frozen=True):
+    """A new store: digests of its states, and how much of it was written and not copied."""
+
+    digests: dict[str, Digest]
+    rewritten_bytes: Count
+    copied_bytes: Count
+
+
+@dataclass(frozen=True)
+class NewStore:
+    """A store that is being made: which one, the URL of its folder, its states, and what its first commit is called."""
+
+    identity: Identity
+    url: str
+    merged: Merged
+    version: int
+    commit_id: str
+    partitions: int
+
+    @property
+    def key(self) -> str:
+        """Names the task that makes it among all of its redistribution."""
+        return f"make-{self.identity.key}"
+
+    def meta(self, digests: Mapping[str, Digest]) -> StoreMeta:
+        """What the store is with these rows."""
+        rows = {name: each.rows for name, each in digests.items()}
+        return self.merged.meta(self.version, self.commit_id, self.partitions, rows)
+
+    def marker_file(self, folder: Path, tuning: Tuning) -> Path:
+        """A table file in ``folder`` that makes a database one of this store. It goes in with the rows: see publish."""
+        path = folder / "marker.sst"
+        write_table_file(path, [(MARKER_KEY, Marker(self.version, self.commit_id).encode())], tuning)
+        return path
+
+    def row_of_spark(self, state: State, values: Sequence[bytes]) -> Row:
+        """The row that Spark keeps of the partition, in its own ``state``, after ``values``. Raises FormatError."""
+        key = route_key(state.number, self.identity.partition, self.partitions)
+        return key, joined_times(values, f"{self.identity}, state {state.name!r}")
+
+
+@dataclass(frozen=True)
+class JoinTask:
+    """Joins the runs of one new partition. ``spark_rows``: see ``Split``; they become one."""
+
+    workplace: Workplace
+    new: NewStore
+    target: str
+    runs: tuple[tuple[StoredFile, ...], ...]
+    spark_rows: tuple[bytes, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """See NewStore."""
+        return self.new.key
+
+    def __call__(self) -> Assembled:
+        """Publish the new store. Raises StorageError, FormatError, NotFoundError."""
+        with self.workplace.folder() as folder:
+            place = self.workplace.place(self.target)
+            files = [file for run in self.runs for file in run]
+            paths = [fetch(place, file, folder / f"{number}.sst") for number, file in enumerate(files)]
+            spark = [self._row_of_spark(folder / "spark.sst")] if self.spark_rows else []
+            are_merged = len(self.runs) >= LEAST_COMPACTED
+            return assembled(self.workplace, self.new, (paths, spark), folder, are_merged=are_merged)
+
+    def _row_of_spark(self, path: Path) -> Path:
+        """The row that Spark keeps of the partition of a keyed operator."""
+        (state,) = (state for state in self.new.merged.states if not is_keyed(state))
+        write_table_file(path, [self.new.row_of_spark(state, self.spark_rows)], self.workplace.tuning())
+        return path
+
+
+def assembled(
+    workplace: Workplace, new: NewStore, files: Sequence[Sequence[Path]], folder: Path, *, are_merged: bool = False
+) -> Assembled:
+    """Publish a new store that has the rows of some table files, which are taken. Raises as ``publish``."""
+    (folder / "copy").mkdir(parents=True, mode=0o700)
+    marker = new.marker_file(folder, workplace.tuning())
+    with closing(Database(folder / "copy" / "db", workplace.tuning())) as database:
+        first, *rest = files
+        database.ingest([marker, *first])
+        for some in filter(None, rest):
+            database.ingest(some)
+        level0_files = sum(table.level == 0 for table in database.table_files())
+        if are_merged or level0_files >= LEVEL0_COMPACTION_FILES:  # by itself it does not
+            database.compact()
+        return publish(workplace, new, database, folder)
+
+
+def publish(
+    workplace: Workplace,
+    new: NewStore,
+    database: Database,
+    folder: Path,
+    origins: dict[str, Origin] | None = None,
+    known: Sums | None = None,
+) -> Assembled:
+    """Make what ``database``, in ``folder/copy/db``, holds the first version of a new store. The database is closed.
+
+    Its marker is among the rows: a file that is ingested by itself takes several writes that wait for the disk.
+
+    Table files that are among ``origins`` are copied from there, and by the next store from this one; of their rows,
+    sums may be ``known``: see ``sums_of``.
+
+    What another attempt has published stands: nothing that it may rely on is deleted. Objects that one has left which
+    was killed are in no manifest, and go with the clean-up of the query. Raises StorageError, InternalError.
+    """
+    identity = new.identity
+    with _READING:
+        digests = digests_of(database, new.merged.states, known)
+    meta = new.meta(digests)
+    if database.marker() != meta.marker:
+        raise InternalError(f"{identity}: the database of {meta.marker} says that it is {database.marker()}.")
+    database.close()
+    place, log = workplace.place(new.url), StoreLog(f"offline.{identity.short}", identity.short)
+    writer = SnapshotWriter(place, identity.partition, workplace.tuning(), FailPoints(""), log, full=False)
+    copy = LocalCopy(folder / "copy", meta)
+    published = writer.publish(copy, Lineage.read(place), lambda: False, origins or NOWHERE)
+    if published is None:
+        return Assembled(digests, _standing_bytes(place, meta), 0)
+    if origins is not None:
+        origins.update({file.name: Origin(place, file, True) for file in published.files if file.name in origins})
+    return Assembled(digests, published.uploaded_bytes, published.copied_bytes)
+
+
+def _standing_bytes(place: BlobPlace, meta: StoreMeta) -> int:
+    """Bytes of the snapshot that another attempt has published of the same rows."""
+    name = snapshot_name(meta.marker)
+    manifest = decode(place.get(name), f"{place.url}/{name}")
+    if manifest.store != meta:
+        raise InternalError(f"{place.url}/{name} was made of other rows than those that it should hold.")
+    return sum(file.size_bytes for file in manifest.objects().values())
+
+
+def run_files(runs: Sequence[Mapping[int, Sequence[StoredFile]]], partition: int) -> tuple[tuple[StoredFile, ...], ...]:
+    """The runs of one new partition, of all old ones that have any."""
+    return tuple(tuple(each[partition]) for each in runs if each.get(partition))

@@ -1,0 +1,343 @@
+"""Canonical savepoints: rows sorted by hash in Parquet files, whatever the number of partitions and the engine.
+
+::
+
+    <savepoint>/rows/<operator>/<store>/<range:05d>.parquet
+        state int32, hash uint32, key binary, value binary
+
+A file has the rows of one range of hashes; ranges are equal parts of the 32,768 key groups. Within it rows are in the
+order of states, and of a hashed state in the order of hash and key; of a state that is scanned in key order, in that.
+``key`` is what is behind the state's number and beside the hash in a stored key: see docs/stored-format.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import lt
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pyspark_ckpt.state_store.blobs.copying import StoredFile, fetch, send
+from pyspark_ckpt.state_store.checkpoints.digests import Digest, combined, digest, require_equal
+from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
+from pyspark_ckpt.state_store.checkpoints.state_rows import proven, rows_of
+from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
+from pyspark_ckpt.state_store.columns.packed import Packed
+from pyspark_ckpt.state_store.columns.rows import RowColumns
+from pyspark_ckpt.state_store.columns.sums import sum_of
+from pyspark_ckpt.state_store.database import Database
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.format.key_groups import HASHES, MAX_PARALLELISM
+from pyspark_ckpt.state_store.format.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
+from pyspark_ckpt.state_store.format.meta import State, StoreMeta, is_keyed
+from pyspark_ckpt.state_store.format.names import ROWS_FOLDER
+from pyspark_ckpt.state_store.format.remote import StoreName
+from pyspark_ckpt.state_store.json_objects import Count
+from pyspark_ckpt.state_store.redistribution.assembly import run_files
+from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
+from pyspark_ckpt.state_store.redistribution.merged_states import Layout, merged
+from pyspark_ckpt.state_store.redistribution.splitting import RunWriters, Split, SplitTask, send_all
+from pyspark_ckpt.state_store.transactions.shared import Identity
+
+RANGE_BYTES = 64 << 20
+"""About so much state goes into one file."""
+BATCH_ROWS = 16_384
+BATCH_BYTES = 4 << 20
+GROUP_ROWS = 65_536
+
+
+class SavedRows(msgspec.Struct, frozen=True):
+    """All rows of one store of an operator: its states as of partition 0, its files by range, digests of its states.
+
+    ``spark_rows``: see ``Split``.
+    """
+
+    operator: Count
+    name: StoreName
+    layout: str
+    meta: StoreMeta
+    files: tuple[StoredFile, ...]
+    digests: dict[str, Digest]
+    spark_rows: tuple[bytes, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises ValueError when its parts do not belong together."""
+        what = f"operator {self.operator}, store {self.name!r}"
+        counted = {state.name: state.rows for state in self.meta.states if state.is_counted}
+        proven = {name: each.rows for name, each in self.digests.items() if each.sum is not None}
+        names = {state.name for state in self.meta.states}
+        if not self.digests.keys() <= names or any(rows != proven.get(name, 0) for name, rows in counted.items()):
+            raise ValueError(f"{what}: its digests are not of the states {sorted(names)} as they are counted")
+        spark_states = [state.name for state in self.meta.states if not is_keyed(state)]
+        if self.spark_rows and (self.layout != Layout.KEY_GROUPS.value or len(spark_states) != 1):
+            raise ValueError(f"{what}: rows of Spark's are of one state of a keyed operator, not {spark_states}")
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """One file, and digests of the states that have rows in it."""
+
+    file: StoredFile
+    digests: dict[str, Digest]
+
+
+@dataclass(frozen=True)
+class ExportTask:
+    """Writes the file of one range, from the runs of all partitions."""
+
+    workplace: Workplace
+    identity: Identity
+    states: tuple[State, ...]
+    target: str
+    runs: tuple[tuple[StoredFile, ...], ...]
+
+    @property
+    def key(self) -> str:
+        """Names the task among all of its job."""
+        return f"export-{self.identity.key}"
+
+    def __call__(self) -> Exported:
+        """Write it. Raises StorageError, FormatError, NotFoundError."""
+        place = self.workplace.place(self.target)
+        with self.workplace.folder() as folder:
+            files = [file for run in self.runs for file in run]
+            paths = [fetch(place, file, folder / f"{number}.sst") for number, file in enumerate(files)]
+            database = Database(folder / "db", self.workplace.tuning())
+            try:
+                if paths:
+                    database.ingest(paths)
+                digests = self._write(database, folder / "rows.parquet")
+            finally:
+                database.close()
+            name = f"{ROWS_FOLDER}/{self.identity.operator}/{self.identity.name}/{self.identity.partition:05d}.parquet"
+            return Exported(send(place, name, folder / "rows.parquet"), digests)
+
+    def _write(self, database: Database, path: Path) -> dict[str, Digest]:
+        import pyarrow.parquet as pq  # noqa: PLC0415 - the state server never needs it, and it is slow to import
+
+        digests: dict[str, Digest] = {}
+        schema = _schema()
+        with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as writer:
+            for state in sorted(self.states, key=lambda state: state.number):
+                for rows in proven(rows_of(database, state.number), state.name, digests):
+                    writer.write_batch(_batch(rows, state, schema), row_group_size=GROUP_ROWS)
+        return digests
+
+
+@dataclass(frozen=True)
+class ImportTask:
+    """Splits the rows of one file for so many ``partitions``: see SplitTask."""
+
+    workplace: Workplace
+    source: str
+    rows: SavedRows
+    number: int
+    target: str
+    partitions: int
+    key_groups: int = 0
+
+    @property
+    def key(self) -> str:
+        """Names the task among all of its job."""
+        return f"import-{self.identity.key}"
+
+    @property
+    def identity(self) -> Identity:
+        """The file as a store of its own, whose partition is the range."""
+        return Identity(self.rows.operator, self.number, self.rows.name)
+
+    def __call__(self) -> Split:
+        """Write the runs of all new partitions. Raises StorageError, FormatError, NotFoundError."""
+        with self.workplace.folder() as folder:
+            path = fetched(self.workplace, self.source, self.rows, self.number, folder)
+            writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups)
+            for _ in writers.passes():
+                parts: list[dict[str, Digest]] = []  # the same in each pass
+                for state, portion in rows_in(path, self.source, self.rows, self.number):
+                    parts.append({state.name: digest(len(portion), sum_of(portion))})
+                    writers.write(portion)
+            return Split(combined(parts), send_all(self.workplace.place(self.target), self.identity, writers.files))
+
+
+def fetched(workplace: Workplace, source: str, saved: SavedRows, number: int, folder: Path) -> Path:
+    """Bring one file here. Raises NotFoundError, FormatError, StorageError."""
+    return fetch(workplace.place(source), saved.files[number], folder / "rows.parquet")
+
+
+def file_of(row_hash: int, files: int) -> int:
+    """Which of so many files has the rows of a hash, without a sign."""
+    return (row_hash * MAX_PARALLELISM // HASHES) * files // MAX_PARALLELISM
+
+
+class Held(NamedTuple):
+    """What is looked for in a file: the rows of a state, or of one hash there. Row groups without any are passed over.
+
+    By their two columns of numbers: of statistics that are damaged, Arrow ends the process.
+    """
+
+    state: int
+    hash: int | None
+
+    def is_in(self, parquet: Any, group: int) -> bool:  # noqa: ANN401 - see _schema
+        """Whether a row group has such a row."""
+        for batch in parquet.iter_batches(GROUP_ROWS, [group], columns=["state", "hash"]):
+            found = batch.column("state").to_numpy() == self.state
+            if self.hash is not None:
+                found &= batch.column("hash").to_numpy() == self.hash
+            if found.any():
+                return True
+        return False
+
+
+def rows_in(
+    path: Path, source: str, saved: SavedRows, number: int, wanted: Held | None = None
+) -> Iterator[tuple[State, RowColumns]]:
+    """The rows of one file, which is at ``path``, by their stored keys, which rise, in portions of one state each.
+
+    ``wanted``: those alone that are in row groups which have it. Raises FormatError.
+    """
+    name = f"{source}/{saved.files[number].name}"
+    states = {state.number: state for state in saved.meta.states}
+    last = b""
+    with _opened(path, name) as parquet:
+        for batch in _batches(parquet, wanted):
+            for begin, end in _runs_of(batch.column("state").to_numpy()):
+                part = batch.slice(begin, end - begin)
+                state = states.get(part.column("state")[0].as_py())
+                if state is None:
+                    raise FormatError(f"{name} has rows of a state that there is not.")
+                keys = _stored_keys(part, state)
+                if not all(map(lt, [last, *keys], keys)):
+                    raise FormatError(f"{name} is damaged: its rows are not in order.")
+                last = keys[-1]
+                yield state, RowColumns(Packed.of(keys), Packed.of(part.column("value").to_pylist()))
+
+
+def hashes_in(path: Path, source: str, saved: SavedRows, number: int) -> Iterator[Any]:
+    """The hashes of all rows of one file, without a sign, in arrays of numpy. Raises FormatError."""
+    with _opened(path, f"{source}/{saved.files[number].name}") as parquet:
+        for batch in parquet.iter_batches(GROUP_ROWS, columns=["hash"]):
+            yield batch.column("hash").to_numpy()
+
+
+@contextmanager
+def _opened(path: Path, name: str) -> Iterator[Any]:
+    """A file of rows, whose errors are said of ``name``."""
+    import pyarrow as pa  # noqa: PLC0415 - see ExportTask
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    try:
+        with pq.ParquetFile(path) as parquet:
+            if not parquet.schema_arrow.equals(_schema()):
+                raise FormatError(f"{name} has other columns: {parquet.schema_arrow.names}.")
+            yield parquet
+    except (pa.ArrowException, OSError, UnicodeError) as problem:  # Parquet has a word of its own for each damage
+        raise FormatError(f"{name} is damaged: {problem}") from problem
+
+
+def _batches(parquet: Any, wanted: Held | None) -> Iterator[Any]:  # noqa: ANN401 - see _schema
+    """Rows, in batches of about ``BATCH_BYTES`` and no more than ``BATCH_ROWS``: as the file says of each group."""
+    for number in range(parquet.num_row_groups):
+        group = parquet.metadata.row_group(number)
+        if wanted is not None and not wanted.is_in(parquet, number):
+            continue
+        row_bytes = group.total_byte_size // max(1, group.num_rows)
+        yield from parquet.iter_batches(max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes))), [number])
+
+
+def digests_of_file(workplace: Workplace, source: str, saved: SavedRows, number: int) -> dict[str, Digest]:
+    """Digests of the states that have rows in a file. Raises FormatError, StorageError."""
+    with workplace.folder() as folder:
+        path = fetched(workplace, source, saved, number, folder)
+        return combined(
+            {state.name: digest(len(rows), sum_of(rows))} for state, rows in rows_in(path, source, saved, number)
+        )
+
+
+def export(
+    workplace: Workplace, operators: list[OperatorVersion], target: str, runner: Runner, progress: Progress
+) -> list[SavedRows]:
+    """Write the rows of all stores below ``target``. Raises StorageError, FormatError (also: digests that differ)."""
+    return [
+        _exported(workplace, operator, name, target, runner, progress)
+        for operator in operators
+        for name in operator.stores
+    ]
+
+
+def _exported(
+    workplace: Workplace, operator: OperatorVersion, name: str, target: str, runner: Runner, progress: Progress
+) -> SavedRows:
+    stores, number = operator.stores[name], operator.operator.number
+    what = f"operator {number}, store {name!r}"
+    whole = merged([store.meta for store in stores], what)
+    is_keyed = operator.layout is Layout.KEY_GROUPS
+    ranges = max(1, min(MAX_PARALLELISM, sum(store.size_bytes for store in stores) // RANGE_BYTES))
+    splits: list[Split] = runner(
+        [
+            SplitTask(workplace, store, target, ranges, numbers, MAX_PARALLELISM, is_keyed)
+            for store, numbers in zip(stores, whole.numbers, strict=True)
+        ],
+        progress,
+    )
+    runs = [split.runs for split in splits]
+    tasks = [
+        ExportTask(workplace, Identity(number, each, name), whole.states, target, run_files(runs, each))
+        for each in range(ranges)
+    ]
+    exported: list[Exported] = runner(tasks, progress)
+    before, after = combined(split.digests for split in splits), combined(each.digests for each in exported)
+    require_equal(before, after, what)
+    rows = {state: each.rows for state, each in before.items()}
+    first = stores[0].meta
+    return SavedRows(
+        number,
+        name,
+        operator.layout.value,
+        whole.meta(first.version, first.id, len(stores), rows),
+        tuple(each.file for each in exported),
+        before,
+        tuple(value for split in splits for value in split.spark_rows),
+    )
+
+
+def _schema() -> Any:  # noqa: ANN401 - of Arrow, which is imported late
+    import pyarrow as pa  # noqa: PLC0415 - see ExportTask
+
+    return pa.schema(
+        [
+            pa.field("state", pa.int32(), nullable=False),
+            pa.field("hash", pa.uint32(), nullable=False),
+            pa.field("key", pa.binary(), nullable=False),
+            pa.field("value", pa.binary(), nullable=False),
+        ]
+    )
+
+
+def _batch(rows: RowColumns, state: State, schema: Any) -> Any:  # noqa: ANN401 - see _schema
+    import pyarrow as pa  # noqa: PLC0415 - see ExportTask
+
+    if rows.is_ordered:
+        keys = rows.keys.behind(STATE_BYTES).before(HASH_BYTES)
+    else:
+        keys = rows.keys.behind(STATE_BYTES + HASH_BYTES)
+    columns = [[state.number] * len(rows), rows.hashes(), keys.strings(), rows.values.strings()]
+    return pa.record_batch([pa.array(each, field.type) for each, field in zip(columns, schema, strict=True)], schema)
+
+
+def _stored_keys(batch: Any, state: State) -> list[bytes]:  # noqa: ANN401 - see _schema
+    head = state_head(state.number)
+    hashes = [each.to_bytes(HASH_BYTES, "big") for each in batch.column("hash").to_pylist()]
+    keys = batch.column("key").to_pylist()
+    if state.number & ORDERED_BIT:
+        return [head + key + at for at, key in zip(hashes, keys, strict=True)]
+    return [head + at + key for at, key in zip(hashes, keys, strict=True)]
+
+
+def _runs_of(numbers: Any) -> Iterable[tuple[int, int]]:  # noqa: ANN401 - an array of numpy
+    """Where runs of equal numbers begin and end."""
+    ends = [*((numbers[1:] != numbers[:-1]).nonzero()[0] + 1).tolist(), len(numbers)]
+    return zip([0, *ends[:-1]], ends, strict=True)

@@ -1,0 +1,290 @@
+"""Redistribution by key groups: a new partition is the old one that has most of its rows, clipped, and rows of others.
+
+A range of key groups is one range of keys of a hashed state. So what does not belong to the new partition is hidden by
+marks of a few bytes, and the table files stay as they are: the target gets copies of them. Rows that are hidden leave
+the files when these are next compacted; where whole files are hidden, that is done here. Rows of states in key order
+(timers, expiry indexes) lie in the order of time, not of hashes, and are written anew.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+
+import msgspec
+
+from pyspark_ckpt.state_store.checkpoints.digests import Digest, digest
+from pyspark_ckpt.state_store.checkpoints.state_rows import counts_of, proven, refuse_stray_rows, rows_of
+from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
+from pyspark_ckpt.state_store.columns.order import joined
+from pyspark_ckpt.state_store.columns.rows import RowColumns
+from pyspark_ckpt.state_store.database import Database, Tuning, keep_only
+from pyspark_ckpt.state_store.format.keys import HASH_BYTES, ORDERED_BIT, state_head, state_range
+from pyspark_ckpt.state_store.format.meta import State, is_keyed
+from pyspark_ckpt.state_store.json_objects import Count
+from pyspark_ckpt.state_store.redistribution.assembly import AT_ONCE, Assembled, NewStore, publish
+from pyspark_ckpt.state_store.redistribution.splitting import ROLL_OVER_BYTES
+from pyspark_ckpt.state_store.snapshots.writer import Origin
+from pyspark_ckpt.state_store.sst.rolling_writer import RollingWriter
+from pyspark_ckpt.state_store.sst.scan import Sums, columns_of, sums_of
+
+LEAST_DROPPED_BYTES = 64 << 20
+"""So much in table files that are hidden as a whole is worth reading them, so that they are not copied."""
+
+MOST_CLIPS = 64
+"""Of one task: what an interrupted one has done is done again, and its result is one small object."""
+
+Hashes = tuple[int, int]
+"""The first of a range of hashes, and the one behind its last."""
+
+
+class Clipped(msgspec.Struct, frozen=True):
+    """A new store, and what each part of its clip had, by the names of its states.
+
+    ``before``: digests of the rows that are the new store's. ``counts``: how many rows there are for all new stores, of
+    those parts that this clip counts.
+    """
+
+    made: Assembled
+    before: list[dict[str, Digest]]
+    counts: list[dict[str, Count]]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """An old partition: its store, the hashes of its rows, and what the numbers of its states become."""
+
+    store: StoreVersion
+    hashes: Hashes
+    numbers: Mapping[int, int]
+
+    def shared(self, hashes: Hashes) -> int:
+        """How many hashes of a range are its own."""
+        return max(0, min(self.hashes[1], hashes[1]) - max(self.hashes[0], hashes[0]))
+
+    def state_of(self, state: State) -> State | None:
+        """What a state of the new store is in this one."""
+        return next((old for old in self.store.meta.states if self.numbers[old.number] == state.number), None)
+
+    @property
+    def keeps_numbers(self) -> bool:
+        """Whether its rows can stay as they are."""
+        return all(old == new for old, new in self.numbers.items())
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A new partition, whose rows have these ``hashes``, and the old ones that have any of them.
+
+    ``counted``: those of the parts whose rows are counted on this occasion.
+    """
+
+    new: NewStore
+    hashes: Hashes
+    parts: tuple[Part, ...]
+    counted: tuple[Part, ...]
+
+    @cached_property
+    def best(self) -> Part | None:
+        """The part that has most of its rows, of those whose rows can stay as they are."""
+        usable = [part for part in self.parts if part.keeps_numbers]
+        return max(usable, key=lambda part: part.shared(self.hashes), default=None)
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether all that the best part has belongs to the new partition."""
+        best = self.best
+        return best is not None and best.shared(self.hashes) == best.hashes[1] - best.hashes[0]
+
+
+def grouped(clips: Sequence[Clip], width: int) -> list[tuple[Clip, ...]]:
+    """Those together that have the same best part, if that leaves enough tasks for ``width`` at once; else each alone.
+
+    A part is brought to the machine of a task once for all of its clips, of which there are ``MOST_CLIPS`` at most.
+    """
+    groups: dict[Part | tuple[Part, ...], list[Clip]] = defaultdict(list)
+    for clip in clips:
+        groups[clip.best or clip.parts].append(clip)
+    if len(groups) < width:
+        return [(clip,) for clip in clips]
+    return [
+        tuple(group[first : first + MOST_CLIPS])
+        for group in groups.values()
+        for first in range(0, len(group), MOST_CLIPS)
+    ]
+
+
+@dataclass(frozen=True)
+class ClipTask:
+    """Makes some new partitions."""
+
+    workplace: Workplace
+    clips: tuple[Clip, ...]
+
+    @property
+    def key(self) -> str:
+        """Names the task among all of its redistribution."""
+        return f"clip-{self.clips[0].new.identity.key}-{len(self.clips)}"
+
+    def __call__(self) -> list[Clipped]:
+        """Publish the new stores. Raises StorageError, FormatError, NotFoundError."""
+        with self.workplace.folder() as folder, ExitStack() as stack:
+            sources: dict[Part, _Source] = {}
+            for part in (part for clip in self.clips for part in clip.parts):
+                if part not in sources:
+                    restored = stack.enter_context(self.workplace.restored(part.store, folder / f"old-{len(sources)}"))
+                    refuse_stray_rows(restored.database, restored.meta, str(part.store.identity))
+                    place = self.workplace.place(part.store.url)
+                    origins = {name: Origin(place, file) for name, file in restored.table_files.items()}
+                    sources[part] = _Source(restored.database, origins)
+            known: Sums = {}
+
+            def clipped(clip: Clip) -> Clipped:
+                made, before = self._made(clip, sources, folder / f"new-{clip.new.key}", known)
+                return Clipped(
+                    made, before, [counts_of(sources[part].database, part.store.meta) for part in clip.counted]
+                )
+
+            first, *others = self.clips  # the others share what the first one has copied
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                return [clipped(first), *pool.map(clipped, others)]
+
+    def _made(
+        self, clip: Clip, sources: Mapping[Part, _Source], folder: Path, known: Sums
+    ) -> tuple[Assembled, list[dict[str, Digest]]]:
+        """A new store, and digests of what each part had of it."""
+        (folder / "copy").mkdir(parents=True, mode=0o700)
+        tuning, best = self.workplace.tuning(), clip.best
+        if best is not None:
+            sources[best].database.checkpoint(folder / "copy" / "db")
+            keep_only(folder / "copy" / "db", {table.name for table in sources[best].database.table_files()})
+        filling = _Filling(clip, {part: sources[part].database for part in clip.parts}, tuning, folder, known)
+        database = Database(folder / "copy" / "db", tuning)
+        try:
+            before = filling.fill(database)
+            origins = None if best is None else sources[best].origins
+            return publish(self.workplace, clip.new, database, folder, origins, known), before
+        finally:
+            database.close()
+            shutil.rmtree(folder)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The database of an old store, and where its table files are objects."""
+
+    database: Database
+    origins: dict[str, Origin]
+
+
+@dataclass(frozen=True)
+class _Filling:
+    """Brings into the copy of the best part, or an empty database, what belongs to a new partition."""
+
+    clip: Clip
+    sources: Mapping[Part, Database]
+    tuning: Tuning
+    folder: Path
+    known: Sums
+
+    def fill(self, database: Database) -> list[dict[str, Digest]]:
+        """Do it, and hide everything else. Returns what each part had of the rows."""
+        best, parts = self.clip.best, self.clip.parts
+        written = []
+        before: list[dict[str, Digest]] = [{} for _ in parts]
+        for state in self.clip.new.merged.states:
+            if not is_keyed(state):
+                written += self._written(state, self._rows_of_spark(state))
+                continue
+            is_ordered = bool(state.number & ORDERED_BIT)
+            wanted = []
+            for part, digests in sorted(zip(parts, before, strict=True), key=lambda each: each[0].hashes):
+                if part is best and (self.clip.is_whole or not is_ordered):
+                    digests.update(self._digest(state, part))
+                else:
+                    wanted.append(self._rows(state, part, digests))
+            written += self._written(state, joined(wanted) if is_ordered else chain.from_iterable(wanted))
+        if best is not None:
+            hidden = list(self._hidden())
+            database.hide(*hidden)
+            _drop(database, hidden)
+        database.ingest([self.clip.new.marker_file(self.folder, self.tuning), *written])
+        return before
+
+    def _written(self, state: State, portions: Iterable[RowColumns]) -> list[Path]:
+        """Table files of the rows, whose keys rise from file to file; none if there are no rows."""
+        writer = RollingWriter(self.folder, str(state.number), self.tuning, ROLL_OVER_BYTES)
+        for rows in portions:
+            writer.write(rows)
+        return writer.finish()
+
+    def _rows_of_spark(self, state: State) -> list[RowColumns]:
+        values = [
+            value
+            for part, source in self.sources.items()
+            if (old := part.state_of(state)) is not None
+            for rows in rows_of(source, old.number)
+            for value in rows.values.strings()
+        ]
+        return [RowColumns.of([self.clip.new.row_of_spark(state, values)])] if values else []
+
+    def _rows(self, state: State, part: Part, digests: dict[str, Digest]) -> Iterator[RowColumns]:
+        """The rows of a state that an old partition has for the new one; when all are read, so is their digest."""
+        old = part.state_of(state)
+        if old is None:
+            return
+        is_ordered = bool(state.number & ORDERED_BIT)
+        readers = len(self.clip.parts) if is_ordered else 1
+        found = columns_of(self.sources[part], *self._range(old), readers=readers)
+        if is_ordered:
+            found = (rows.with_hashes(*self.clip.hashes) for rows in found)
+        for rows in proven(found, old.name, digests):
+            if len(rows):
+                yield rows.renumbered(state.number)
+
+    def _digest(self, state: State, part: Part) -> dict[str, Digest]:
+        """That of the rows of a state which stay where they are."""
+        old = part.state_of(state)
+        return {} if old is None else {old.name: digest(*sums_of(self.sources[part], *self._range(old), self.known))}
+
+    def _range(self, state: State) -> tuple[bytes, bytes]:
+        """Where the rows of the new partition are, and only they if the state is not scanned in key order."""
+        if state.number & ORDERED_BIT:
+            return state_range(state.number)
+        begin, end = self.clip.hashes
+        return _bound(state.number, begin), _bound(state.number, end)
+
+    def _hidden(self) -> Iterator[tuple[bytes, bytes]]:
+        """What must not be seen of the store that is clipped."""
+        for state in self.clip.new.merged.states:
+            begin, end = state_range(state.number)
+            if not is_keyed(state) or (state.number & ORDERED_BIT and not self.clip.is_whole):
+                yield begin, end
+            elif not state.number & ORDERED_BIT and not self.clip.is_whole:
+                inside = [_bound(state.number, at) for at in self.clip.hashes]
+                for outside in ((begin, inside[0]), (inside[1], end)):
+                    if outside[0] < outside[1]:
+                        yield outside
+
+
+def _drop(database: Database, hidden: Iterable[tuple[bytes, bytes]]) -> None:
+    """Take rows out that are hidden with the whole of their files, if that saves much."""
+    tables = database.table_files()
+    for begin, end in hidden:
+        within = [table.size_bytes for table in tables if begin <= table.first_key and table.last_key < end]
+        if sum(within) >= LEAST_DROPPED_BYTES:
+            database.drop(begin, end)
+
+
+def _bound(number: int, at: int) -> bytes:
+    """Where the rows of a state begin whose hash is ``at`` or more."""
+    if at >= 1 << 8 * HASH_BYTES:
+        return state_range(number)[1]
+    return state_head(number) + at.to_bytes(HASH_BYTES, "big")

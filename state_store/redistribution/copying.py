@@ -1,0 +1,146 @@
+"""Copy what a version of a store is made of as it is: table files, manifest and deltas, to another place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs.copying import copy_object, described, fetch, is_copied_by_service, is_intact, send
+from pyspark_ckpt.state_store.checkpoints.workplace import THREADS, StoreVersion, Workplace
+from pyspark_ckpt.state_store.errors import ConflictError, FormatError, NotFoundError
+from pyspark_ckpt.state_store.format.delta import download_delta
+from pyspark_ckpt.state_store.format.keys import Marker
+from pyspark_ckpt.state_store.format.lineage import Lineage
+from pyspark_ckpt.state_store.format.manifest import ManifestFile, read_manifest
+from pyspark_ckpt.state_store.format.names import DeltaName, snapshot_name
+from pyspark_ckpt.state_store.json_objects import Count, read_again
+from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.restore.restorer import stored_damaged
+from pyspark_ckpt.state_store.sst.table_check import check_table
+
+
+class CopiedObject(msgspec.Struct, frozen=True):
+    """An object of a store: its name in the store's folder, and its size."""
+
+    name: str
+    size_bytes: Count
+
+
+class Copied(msgspec.Struct, frozen=True):
+    """What was copied of one store."""
+
+    objects: list[CopiedObject]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all objects."""
+        return sum(each.size_bytes for each in self.objects)
+
+
+@dataclass(frozen=True)
+class CopyTask:
+    """Copies one store into the folder at the URL ``target``; what another attempt has copied there stands."""
+
+    workplace: Workplace
+    source: StoreVersion
+    target: str
+
+    @property
+    def key(self) -> str:
+        """Names the task among all of its job."""
+        return f"copy-{self.source.identity.key}"
+
+    def __call__(self) -> Copied:
+        """Copy; an older snapshot and more deltas are taken where the newest snapshot is damaged.
+
+        Every checksum is compared on the way. Raises NotFoundError, FormatError (damage without a way round it),
+        StorageError.
+        """
+        source, target = self.workplace.place(self.source.url), self.workplace.place(self.target)
+        log = StoreLog(f"offline.{self.source.identity.short}", self.source.identity.short)
+        lineage = Lineage.read(source)
+        bases, troubles = set(lineage.snapshots), list[str]()
+        while True:
+            try:
+                base, steps = lineage.chain(self.source.meta.marker, lambda marker: marker in bases)
+            except NotFoundError as problem:
+                if not troubles:
+                    raise NotFoundError(f"{self.source.identity}: {problem}", hint=problem.hint) from problem
+                reasons = "; ".join((*troubles, f"{problem}"))
+                raise FormatError(f"{self.source.identity} cannot be copied: {reasons}", hint=problem.hint) from problem
+            try:
+                copied = self._snapshot(source, target, base) if base in bases else []
+            except (FormatError, NotFoundError) as problem:
+                log.warning("%s; an older snapshot and more deltas are copied instead", problem)
+                troubles.append(f"{problem}")
+                bases.discard(base)
+                continue
+            return Copied([*copied, *self._deltas(source, target, lineage, steps)])
+
+    def _snapshot(self, source: BlobPlace, target: BlobPlace, base: Marker) -> list[CopiedObject]:
+        """The table files, and then the manifest, without which they are nothing."""
+        content, manifest = read_manifest(source, base)
+        with self.workplace.folder() as folder, ThreadPoolExecutor(THREADS) as pool:
+            copied = list(
+                pool.map(lambda file: _copied_table(source, file, target, folder), manifest.objects().values())
+            )
+        target.put(snapshot_name(base), content)
+        return [*copied, CopiedObject(snapshot_name(base), len(content))]
+
+    def _deltas(
+        self, source: BlobPlace, target: BlobPlace, lineage: Lineage, steps: Sequence[DeltaName]
+    ) -> list[CopiedObject]:
+        with self.workplace.folder() as folder, ThreadPoolExecutor(THREADS) as pool:
+            sizes = [lineage.deltas[step.commit][1].size_bytes for step in steps]
+            return list(pool.map(lambda step, size: _copied_delta(source, step, size, target, folder), steps, sizes))
+
+
+def _copied_table(source: BlobPlace, file: ManifestFile, target: BlobPlace, folder: Path) -> CopiedObject:
+    """A table file that passes through this process is checked by its own checksums: it may have been stored damaged.
+
+    Raises NotFoundError, FormatError that names the object, StorageError.
+    """
+    stored = file.stored
+
+    def copy() -> None:
+        try:
+            if is_copied_by_service(source, target):
+                copy_object(source, stored, target, stored.name)
+            else:
+                _copy_checked(source, file, target, folder / file.name)
+        except ConflictError:  # another attempt was here
+            if not is_intact(target, stored):
+                target.delete(stored.name)
+                raise FormatError(f"{target.url}/{stored.name} is damaged: its checksum is wrong.") from None
+
+    read_again(copy)
+    return CopiedObject(stored.name, stored.size_bytes)
+
+
+def _copy_checked(source: BlobPlace, file: ManifestFile, target: BlobPlace, path: Path) -> None:
+    stored = file.stored
+    fetch(source, stored, path)
+    try:
+        check_table(path)
+    except FormatError as problem:
+        raise stored_damaged(f"{source.url}/{stored.name}", path, problem) from problem
+    if send(target, stored.name, path) != stored:
+        target.delete(stored.name)
+        raise FormatError(f"{path} is damaged: it has changed since its checksums were right.")
+
+
+def _copied_delta(source: BlobPlace, name: DeltaName, size_bytes: int, target: BlobPlace, folder: Path) -> CopiedObject:
+    """A delta has no checksum as a whole: it is verified here, and what was verified is sent."""
+    path = folder / str(name)
+    read_again(lambda: download_delta(source, name, size_bytes, path))
+    try:
+        send(target, str(name), path)
+    except ConflictError:  # another attempt was here
+        if not is_intact(target, described(str(name), path)):
+            raise
+    return CopiedObject(str(name), size_bytes)

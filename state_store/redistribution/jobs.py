@@ -1,0 +1,141 @@
+"""Run many independent tasks of offline work: here, in processes of this machine, or wherever a runner takes them.
+
+A task is a function without arguments that can be pickled, and has a key. Where results are recorded in a place, a
+task that has run before is not run again: so a job that was interrupted is finished by a second run of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
+from pyspark_ckpt.state_store.errors import NotFoundError
+from pyspark_ckpt.state_store.json_objects import read_sealed, seal
+from pyspark_ckpt.state_store.local.worker_process import Task, Worker
+
+T = TypeVar("T")
+
+DONE_FOLDER = "_ckpt/restore/done"
+SMALL_BYTES = 16 << 20
+"""A job that moves less is run in this process: to start others takes longer."""
+MOST_BYTES = 64 << 20
+COPIES = 8
+
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Told how many of how many tasks are done."""
+
+
+class Runner(Protocol):
+    """Runs tasks, ``width`` at once."""
+
+    @property
+    def width(self) -> int:
+        """At least 1."""
+        ...
+
+    def __call__(self, tasks: Sequence[Task], progress: Progress) -> list[Any]:
+        """Run them in any order; returns their results in the order of the tasks. Raises what a task raises."""
+        ...
+
+
+@dataclass(frozen=True)
+class RecordedTask:
+    """A task whose result, of the type ``kind``, is kept in the place at ``url`` until the job is through."""
+
+    workplace: Workplace
+    task: Task
+    url: str
+    kind: Any
+
+    @property
+    def key(self) -> str:
+        """That of the task."""
+        return self.task.key
+
+    def __call__(self) -> Any:  # noqa: ANN401 - see Task
+        """The result, now or as it was recorded. Raises what the task raises; StorageError, FormatError."""
+        place, name = self.workplace.place(self.url), f"{DONE_FOLDER}/{self.key}.json"
+        kind: Any = _Done.__class_getitem__(self.kind)  # type: ignore[attr-defined]  # known at run time alone
+        try:
+            return read_sealed(place, name, kind, MOST_BYTES).result
+        except NotFoundError:
+            result = self.task()
+            place.put(name, seal(_Done(result)))
+            return result
+
+
+class _Done(msgspec.Struct, Generic[T]):
+    result: T
+
+
+class RunHere:
+    """A runner: one task after the other, in this process."""
+
+    width = 1
+
+    def __call__(self, tasks: Sequence[Task], progress: Progress) -> list[Any]:
+        """See Runner."""
+        results = []
+        for number, task in enumerate(tasks):
+            progress(number, len(tasks))
+            results.append(task())
+        progress(len(tasks), len(tasks))
+        return results
+
+
+class CopyHere:
+    """A runner for tasks that copy, and so wait for places and disks: many at once, in threads of this process."""
+
+    width = COPIES
+
+    def __call__(self, tasks: Sequence[Task], progress: Progress) -> list[Any]:
+        """See Runner."""
+        with ThreadPoolExecutor(self.width) as pool:
+            running = [pool.submit(task) for task in tasks]
+            try:
+                for done, future in enumerate(as_completed(running), 1):
+                    future.result()
+                    progress(done, len(tasks))
+            finally:
+                pool.shutdown(cancel_futures=True)
+        return [future.result() for future in running]
+
+
+@dataclass(frozen=True)
+class LocalProcesses:
+    """A runner on the processors of this machine."""
+
+    width: int = os.cpu_count() or 1
+
+    def __call__(self, tasks: Sequence[Task], progress: Progress) -> list[Any]:
+        """See Runner. Raises StorageError if a process dies."""
+        if not tasks:
+            return []
+        results: dict[int, Any] = {}
+        waiting = list(enumerate(tasks))[::-1]
+
+        def work() -> None:
+            with closing(Worker()) as worker:
+                while waiting:
+                    try:
+                        number, task = waiting.pop()
+                    except IndexError:  # another thread was quicker
+                        return
+                    results[number] = worker.run(task)
+                    progress(len(results), len(tasks))
+
+        progress(0, len(tasks))
+        with ThreadPoolExecutor(min(self.width, len(tasks))) as pool:
+            for future in as_completed([pool.submit(work) for _ in range(min(self.width, len(tasks)))]):
+                if future.exception() is not None:
+                    waiting.clear()
+                future.result()
+        return [results[number] for number in range(len(tasks))]

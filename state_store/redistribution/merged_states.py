@@ -1,0 +1,203 @@
+"""How the rows of an operator move when its number of partitions changes, and what the new stores are.
+
+Which partition a row is of follows from the hash in its key:
+
+- rows of Spark's own operators by the remainder of the hash: all old partitions have rows for all new ones;
+- rows of keyed operators by ranges of it, the key groups: a new partition takes ranges of few old ones;
+- operators that need all rows in one place (global aggregation, limit) stay in partition 0.
+
+The stores of one operator may have given their states different numbers, for a store learns of a state when its
+partition first needs it: so states are matched by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
+from pyspark_ckpt.state_store.format.key_groups import max_parallelism_of, owned_groups
+from pyspark_ckpt.state_store.format.keys import EMPTY_ID
+from pyspark_ckpt.state_store.format.meta import Descriptor, State, StoreMeta, has_keys_of, is_keyed
+
+SINGLE_OPERATORS = frozenset({"globalLimit", "streamingGlobalLimit"})
+
+
+class Layout(Enum):
+    """How the rows of an operator are spread over its partitions."""
+
+    SINGLE = "one partition"
+    REMAINDERS = "remainders of hashes"
+    KEY_GROUPS = "key groups"
+
+
+def layout_of(operator_name: str, partitions: int, partitions_in_use: int, metas: Sequence[StoreMeta]) -> Layout:
+    """How the stores of an operator, with these metadata, share its rows."""
+    states = [state for meta in metas for state in meta.states]
+    if any(_groups_of(state, operator_name) for state in states):
+        return Layout.KEY_GROUPS
+    is_alone = partitions_in_use == 1 and (partitions > 1 or all(map(_has_no_key, states)))
+    return Layout.SINGLE if is_alone or operator_name in SINGLE_OPERATORS else Layout.REMAINDERS
+
+
+def key_groups_of(operator_name: str, metas: Sequence[StoreMeta]) -> int:
+    """The number of key groups of a keyed operator, whose stores have these metadata. Raises FormatError."""
+    found = {number for meta in metas for state in meta.states if (number := _groups_of(state, operator_name))}
+    if len(found) != 1:
+        raise FormatError(f"The states of the keyed operator {operator_name} have {sorted(found)} key groups.")
+    return found.pop()
+
+
+def _groups_of(state: State, operator_name: str) -> int | None:
+    return max_parallelism_of(state.descriptor, f"State {state.name!r} of the operator {operator_name}")
+
+
+def _has_no_key(state: State) -> bool:
+    schema = state.descriptor.key_schema
+    return isinstance(schema, dict) and schema.get("fields") == []
+
+
+def overlaps(partition: int, partitions: int, old_partitions: int, max_parallelism: int) -> list[int]:
+    """Which old partitions of a keyed operator have rows of a new one."""
+    first, end = owned_groups(partition, partitions, max_parallelism)
+    return [
+        old
+        for old in range(old_partitions)
+        if (groups := owned_groups(old, old_partitions, max_parallelism))[0] < end and first < groups[1]
+    ]
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The states of all stores of an operator as one, and how each store's state numbers become theirs."""
+
+    states: tuple[State, ...]
+    counter: int
+    keyed_counter: int
+    numbers: tuple[Mapping[int, int], ...]
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What states are called now that had other names in the stores."""
+
+    def renamed(self, uid_map: Mapping[str, str]) -> Merged:
+        """The same with other uids of keyed operators, whose states are named after them."""
+        names = {state.name: new for state in self.states if (new := _name(state, uid_map)) != state.name}
+        states = tuple(_renamed(state, names.get(state.name, state.name), uid_map) for state in self.states)
+        return replace(self, states=states, names=names)
+
+    def meta(self, version: int, commit_id: str, partitions: int, rows: Mapping[str, int]) -> StoreMeta:
+        """What a new store is that has so many ``rows`` of each state."""
+        states = tuple(
+            msgspec.structs.replace(state, rows=rows.get(state.name, 0) if state.is_counted else 0)
+            for state in self.states
+        )
+        return StoreMeta(
+            version=version,
+            id=commit_id,
+            parent=EMPTY_ID,
+            num_partitions=partitions,
+            counter=self.counter,
+            states=states,
+            keyed_counter=self.keyed_counter,
+        )
+
+
+def merged(metas: Sequence[StoreMeta], what: str) -> Merged:
+    """The states of the stores of ``what``. Raises InvalidInputError if the stores cannot become one."""
+    largest = max(metas, key=lambda meta: (len(meta.states), meta.counter + meta.keyed_counter))
+    counters = max(meta.counter for meta in metas), max(meta.keyed_counter for meta in metas)
+    whole = msgspec.structs.replace(largest, counter=counters[0], keyed_counter=counters[1])
+    for meta in metas:
+        for state in meta.states:
+            known = whole.state(state.name)
+            descriptor = state.descriptor if known is None else _one(known, state, what)
+            whole, _ = whole.with_state(state.name, descriptor, keyed=is_keyed(state))
+    whole = msgspec.structs.replace(whole, states=tuple(_with_life(state, metas, what) for state in whole.states))
+    number_of = {state.name: state.number for state in whole.states}
+    numbers = tuple({state.number: number_of[state.name] for state in meta.states} for meta in metas)
+    return Merged(whole.states, whole.counter, whole.keyed_counter, numbers)
+
+
+def _name(state: State, uid_map: Mapping[str, str]) -> str:
+    uid = state.uid
+    if uid is None or uid not in uid_map:
+        return state.name
+    return f"{uid_map[uid]}/{state.name.removeprefix(f'{uid}/')}"
+
+
+def _renamed(state: State, name: str, uid_map: Mapping[str, str]) -> State:
+    uid = state.uid
+    if uid is None or uid not in uid_map:
+        return state
+    encoder = {**state.descriptor.encoder, "keyed": uid_map[uid]}
+    return msgspec.structs.replace(
+        state, name=name, descriptor=msgspec.structs.replace(state.descriptor, key_encoder=encoder)
+    )
+
+
+def _one(known: State, other: State, what: str) -> Descriptor:
+    """The descriptor that reads the rows of both."""
+    if is_keyed(known) and not has_keys_of(known.descriptor, other.descriptor):
+        one, another = (json.dumps(each.descriptor.key_schema) for each in (known, other))
+        raise InvalidInputError(
+            f"{what}: the key columns of state {known.name!r} are {one} in one partition and {another} in another.",
+            hint="Redistribute an older version, in which all partitions have them in the same order.",
+        )
+    if known.descriptor == other.descriptor:
+        return known.descriptor
+    values = known.descriptor.value_schema, other.descriptor.value_schema
+    longer = longer_history(*values)
+    if longer is None:
+        raise InvalidInputError(
+            f"{what}: the types of state {known.name!r} did not change in the same order in all partitions.",
+            hint="Redistribute an older version, in which they are alike.",
+        )
+    newer = other.descriptor if longer == values[1] and longer != values[0] else known.descriptor
+    return msgspec.structs.replace(newer, value_schema=longer)
+
+
+def _with_life(state: State, metas: Sequence[StoreMeta], what: str) -> State:
+    """The state with the time to live of the stores that have rows of it.
+
+    Rows say when they were written, and only the descriptor says by which clock. A store without rows may not know
+    that a program has changed it since.
+    """
+    same = [found for meta in metas if (found := meta.state(state.name)) is not None]
+    lives = [each.descriptor.ttl for each in sorted(same, key=lambda each: each.rows == 0)]
+    known = [ttl for ttl in lives if ttl is not msgspec.UNSET]
+    clocks = {each.descriptor.ttl.clock for each in same if each.rows and each.descriptor.ttl is not msgspec.UNSET}
+    if len(clocks) > 1:
+        raise InvalidInputError(
+            f"{what}: rows of state {state.name!r} have a time to live by the clocks {sorted(clocks)} in different "
+            "partitions.",
+            hint="Redistribute an older version, in which they have one clock.",
+        )
+    if not known:
+        return state
+    # What the program said last is in one of them: the one that the descriptor is of, if its clock is right.
+    own = state.descriptor.ttl
+    ttl = own if own is not msgspec.UNSET and own.clock == known[0].clock else known[0]
+    return msgspec.structs.replace(state, descriptor=msgspec.structs.replace(state.descriptor, ttl=ttl))
+
+
+def longer_history(first: Any, second: Any) -> Any:  # noqa: ANN401 - JSON
+    """That of two histories of types which goes on where the other ends; None if they part."""
+    if first == second:
+        return first
+    if not (isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys()):
+        return None
+    found = {}
+    for what, one in first.items():
+        other = second[what]
+        histories = [each.get("schemas") if isinstance(each, dict) else None for each in (one, other)]
+        if not all(isinstance(each, list) for each in histories):
+            return None
+        short, long = sorted((one, other), key=lambda each: len(each["schemas"]))
+        if long["schemas"][: len(short["schemas"])] != short["schemas"]:
+            return None
+        found[what] = long
+    return found

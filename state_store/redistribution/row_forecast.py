@@ -1,0 +1,135 @@
+"""How many rows each new partition of an operator will have: counted, by the hashes in the keys of all rows.
+
+A key with many rows is in one partition whatever their number is. So nothing but the rows themselves tells how even new
+partitions will be.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
+from pyspark_ckpt.state_store.checkpoints.state_rows import rows_of
+from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
+from pyspark_ckpt.state_store.format.key_groups import owned_hashes
+from pyspark_ckpt.state_store.format.meta import is_keyed
+from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, fetched, hashes_in
+from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
+from pyspark_ckpt.state_store.redistribution.merged_states import Layout, overlaps
+from pyspark_ckpt.state_store.redistribution.splitting import places_of
+from pyspark_ckpt.state_store.transactions.shared import Identity
+
+
+@dataclass(frozen=True)
+class CountTask:
+    """Counts the rows of one store for each of so many ``partitions``, by remainders or, if there are any, key groups.
+
+    Those that Spark has for each partition of an operator with key groups are no rows of keys.
+    """
+
+    workplace: Workplace
+    store: StoreVersion
+    partitions: int
+    key_groups: int
+
+    @property
+    def key(self) -> str:
+        """Names the task among all of its job."""
+        return f"count-{self.store.identity.key}"
+
+    def __call__(self) -> list[int]:
+        """Read the store. Raises StorageError, FormatError, NotFoundError."""
+        counts = np.zeros(self.partitions, np.int64)
+        with self.workplace.folder() as folder, self.workplace.restored(self.store, folder / "copy") as restored:
+            for state in restored.meta.states:
+                if self.key_groups and not is_keyed(state):
+                    continue
+                for rows in rows_of(restored.database, state.number):
+                    places = places_of(rows.hashes(), self.partitions, self.key_groups)
+                    counts += np.bincount(places, minlength=self.partitions)
+        found: list[int] = counts.tolist()
+        return found
+
+
+@dataclass(frozen=True)
+class CountFileTask:
+    """The same of one file of a canonical savepoint: of its hashes alone."""
+
+    workplace: Workplace
+    source: str
+    saved: SavedRows
+    number: int
+    partitions: int
+    key_groups: int
+
+    @property
+    def key(self) -> str:
+        """Names the task among all of its job."""
+        return f"count-{Identity(self.saved.operator, self.number, self.saved.name).key}"
+
+    def __call__(self) -> list[int]:
+        """Read the file. Raises StorageError, FormatError, NotFoundError."""
+        counts = np.zeros(self.partitions, np.int64)
+        with self.workplace.folder() as folder:
+            path = fetched(self.workplace, self.source, self.saved, self.number, folder)
+            for hashes in hashes_in(path, self.source, self.saved, self.number):
+                places = places_of(hashes, self.partitions, self.key_groups)
+                counts += np.bincount(places, minlength=self.partitions)
+        found: list[int] = counts.tolist()
+        return found
+
+
+def counted(
+    workplace: Workplace, operator: OperatorVersion, partitions: int, runner: Runner, progress: Progress
+) -> list[int]:
+    """Rows of each new partition of an operator with stores. Raises StorageError, FormatError, NotFoundError."""
+    groups = _groups(operator)
+    stores = [store for each in operator.stores.values() for store in each]
+    return _sum(runner([CountTask(workplace, store, partitions, groups) for store in stores], progress), partitions)
+
+
+def counted_in_files(
+    workplace: Workplace,
+    operator: OperatorVersion,
+    source: tuple[str, Sequence[SavedRows]],
+    partitions: int,
+    runner: Runner,
+    progress: Progress,
+) -> list[int]:
+    """The same of one whose rows a canonical savepoint at some URL has. Raises as ``counted``."""
+    groups, (url, saved) = _groups(operator), source
+    tasks = [
+        CountFileTask(workplace, url, rows, number, partitions, groups)
+        for rows in saved
+        for number in range(len(rows.files))
+    ]
+    return _sum(runner(tasks, progress), partitions)
+
+
+def spread(operator: OperatorVersion, partitions: int) -> list[int]:
+    """About as many, of a keyed operator: if those of an old partition are spread evenly over its key groups."""
+    most, old = operator.key_groups, operator.partitions
+    rows = Counter[int]()
+    for stores in operator.stores.values():
+        rows.update({store.identity.partition: store.meta.rows for store in stores})
+    shares = []
+    for partition in range(partitions):
+        first, end = owned_hashes(partition, partitions, most)
+        share = 0.0
+        for index in overlaps(partition, partitions, old, most):
+            begin, stop = owned_hashes(index, old, most)
+            share += rows[index] * (min(end, stop) - max(first, begin)) / (stop - begin)
+        shares.append(round(share))
+    return shares
+
+
+def _groups(operator: OperatorVersion) -> int:
+    return operator.key_groups if operator.layout is Layout.KEY_GROUPS else 0
+
+
+def _sum(counts: Sequence[Sequence[int]], partitions: int) -> list[int]:
+    return [sum(each[partition] for each in counts) for partition in range(partitions)]

@@ -1,0 +1,205 @@
+"""First half of a redistribution by remainders: the rows of an old partition, as sorted runs for each new one.
+
+A run is a list of table files whose keys rise from file to file. They lie below the target until they are joined::
+
+    <target>/_ckpt/restore/runs/<operator>-<store>/<new partition>/<old partition>-<number>-<8 hex digits>.sst
+
+The digits keep attempts apart: what one has left that was killed is in nobody's way.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs.copying import StoredFile, send
+from pyspark_ckpt.state_store.checkpoints.digests import Digest
+from pyspark_ckpt.state_store.checkpoints.state_rows import (
+    counts_of,
+    proven,
+    refuse_stray_rows,
+    require_counts,
+    rows_of,
+)
+from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
+from pyspark_ckpt.state_store.columns.rows import RowColumns
+from pyspark_ckpt.state_store.database import Tuning
+from pyspark_ckpt.state_store.format.keys import STATE_BYTES
+from pyspark_ckpt.state_store.format.meta import is_keyed
+from pyspark_ckpt.state_store.restore.restorer import Restored
+from pyspark_ckpt.state_store.sst.rolling_writer import RollingWriter
+from pyspark_ckpt.state_store.transactions.shared import Identity
+
+RUNS_FOLDER = "_ckpt/restore/runs"
+ROLL_OVER_BYTES = 16 << 20
+MOST_WRITERS = 128
+"""Files that are written at once: RocksDB has a buffer of up to 1 MB for each."""
+ROWS_AT_ONCE = 4096
+MOST_WAITING_BYTES = 16 << 20
+MOST_OPEN_BYTES = 128 << 20
+"""Of memory for all files that are being written. The allocator keeps about as much again of those before them."""
+_UNSEEN, _NOW, _LATER, _DONE = range(4)
+
+
+class Split(msgspec.Struct, frozen=True):
+    """What was made of one store: digests of its states, and its run for each new partition that has any rows."""
+
+    digests: dict[str, Digest]
+    runs: dict[int, list[StoredFile]]
+    spark_rows: list[bytes] = []
+    """Values of the rows that Spark keeps for each partition of a keyed operator, which are no rows of keys."""
+
+
+@dataclass(frozen=True)
+class SplitTask:
+    """Splits one store for so many ``partitions``. ``numbers``: what the numbers of its states become.
+
+    By remainders of the hash or, with ``key_groups``, by ranges of so many of them.
+    """
+
+    workplace: Workplace
+    source: StoreVersion
+    target: str
+    partitions: int
+    numbers: Mapping[int, int]
+    key_groups: int = 0
+    is_keyed: bool = False
+
+    @property
+    def key(self) -> str:
+        """Names the task among all of its redistribution."""
+        return f"split-{self.source.identity.key}"
+
+    def __call__(self) -> Split:
+        """Write the runs of all new partitions. Raises StorageError, FormatError, NotFoundError."""
+        identity = self.source.identity
+        with self.workplace.folder() as folder, self.workplace.restored(self.source, folder / "old") as restored:
+            refuse_stray_rows(restored.database, restored.meta, str(identity))
+            writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups)
+            for _ in writers.passes():
+                digests, spark_rows = self._write(restored, writers)  # the same in each pass
+            require_counts(counts_of(restored.database, restored.meta), digests, str(identity))
+            return Split(digests, send_all(self.workplace.place(self.target), identity, writers.files), spark_rows)
+
+    def _write(self, restored: Restored, writers: RunWriters) -> tuple[dict[str, Digest], list[bytes]]:
+        """Write all rows, but those that Spark keeps of a keyed operator: the values of these, and digests."""
+        digests: dict[str, Digest] = {}
+        spark_rows = []
+        for state in sorted(restored.meta.states, key=lambda state: self.numbers[state.number]):
+            rows = rows_of(restored.database, state.number)
+            if self.is_keyed and not is_keyed(state):
+                spark_rows += [value for portion in rows for value in portion.values.strings()]
+                continue
+            for portion in proven(rows, state.name, digests):
+                writers.write(portion.renumbered(self.numbers[state.number]))
+        return digests, spark_rows
+
+
+class RunWriters:
+    """Writes the rows of each new partition that has any to files of its own, of ``MOST_WRITERS`` partitions at once.
+
+    So all rows are to be given again in each of the ``passes``; mostly there is one.
+    """
+
+    def __init__(self, folder: Path, tuning: Tuning, partitions: int, key_groups: int = 0) -> None:
+        """Write to ``folder``, for partitions by remainders of hashes or, if there are any, by ``key_groups``."""
+        self._folder, self._tuning, self._partitions = folder, tuning, partitions
+        self._key_groups = key_groups
+        self._turns = np.full(partitions, _UNSEEN, np.uint8)
+        self._waiting: list[RowColumns] = []
+        self._waiting_rows = self._waiting_bytes = 0
+        self._runs: dict[int, RollingWriter] = {}
+        self.files: dict[int, list[Path]] = {}
+        """All that are complete, by partition; keys rise from file to file."""
+
+    def passes(self) -> Iterator[None]:
+        """Begin one pass after the other, until the rows of all partitions are written."""
+        is_through = False
+        while not is_through:
+            yield
+            self._spread()
+            for partition, run in self._runs.items():
+                self.files[partition] = run.finish()
+            self._runs.clear()
+            self._turns[self._turns == _NOW] = _DONE
+            is_through = not (self._turns == _LATER).any()
+            self._turns[self._turns == _LATER] = _UNSEEN
+
+    def write(self, rows: RowColumns) -> None:
+        """Write rows of one state, whose keys rise from call to call, each to the file of its partition.
+
+        They wait until there are some for each of the partitions: files of few rows at a time take long to build.
+        """
+        if not len(rows):
+            return
+        if self._waiting and not _are_alike(self._waiting[0], rows):
+            self._spread()
+        self._waiting.append(rows)
+        self._waiting_rows += len(rows)
+        self._waiting_bytes += int(rows.keys.size.sum()) + int(rows.values.size.sum())
+        writers = len(self._runs) or min(self._partitions, MOST_WRITERS)
+        if self._waiting_rows >= ROWS_AT_ONCE * writers or self._waiting_bytes >= MOST_WAITING_BYTES:
+            self._spread()
+
+    def _spread(self) -> None:
+        """Write the rows that wait."""
+        if self._waiting:
+            self._write(RowColumns.joined(self._waiting))
+            self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+
+    def _write(self, rows: RowColumns) -> None:
+        places = places_of(rows.hashes(), self._partitions, self._key_groups)
+        for partition in np.flatnonzero(np.bincount(places, minlength=self._partitions)).tolist():
+            if self._turns[partition] == _UNSEEN:
+                self._turns[partition] = _NOW if len(self._runs) < MOST_WRITERS else _LATER
+            if self._turns[partition] == _NOW and partition not in self._runs:
+                self._runs[partition] = RollingWriter(self._folder, str(partition), self._tuning, ROLL_OVER_BYTES)
+        mine = self._turns[places] == _NOW
+        if not mine.all():
+            places, rows = places[mine], rows.taken(mine)
+        order = np.argsort(places, kind="stable")
+        rows, places = rows.taken(order), places[order]
+        begins = np.flatnonzero(np.diff(places, prepend=-1))
+        for begin, end in pairwise([*begins.tolist(), len(places)]):
+            self._runs[int(places[begin])].write(rows.taken(slice(begin, end)))
+        while sum(run.memory_bytes for run in self._runs.values()) > MOST_OPEN_BYTES:
+            max(self._runs.values(), key=lambda run: run.memory_bytes).finish()
+
+
+def places_of(hashes: npt.NDArray[np.uint32], partitions: int, key_groups: int = 0) -> npt.NDArray[np.integer[Any]]:
+    """Which of so many partitions the rows of hashes belong to: see SplitTask."""
+    small = np.uint16 if partitions <= 1 << 16 else np.int64  # numbers of 16 bits are sorted fastest
+    if key_groups:
+        groups = hashes.astype(np.uint64) * np.uint64(key_groups) >> np.uint64(32)
+        return (groups * np.uint64(partitions) // np.uint64(key_groups)).astype(small)
+    return np.mod(hashes.view(np.int32), partitions).astype(small)  # with a sign, as Spark has them
+
+
+def _are_alike(some: RowColumns, others: RowColumns) -> bool:
+    """Whether all rows are of one state and of one size, so that they are put together quickly."""
+    is_one_state = some.keys[0][:STATE_BYTES] == others.keys[0][:STATE_BYTES]
+    sizes = [(rows.keys.size[0], rows.values.size[0]) for rows in (some, others)]
+    return is_one_state and sizes[0] == sizes[1] and some.are_of_one_size and others.are_of_one_size
+
+
+def run_folder(operator: int, store: str, partition: int) -> str:
+    """Where the runs of a new partition lie, below the target."""
+    return f"{RUNS_FOLDER}/{operator}-{store}/{partition}"
+
+
+def send_all(place: BlobPlace, source: Identity, files: Mapping[int, list[Path]]) -> dict[int, list[StoredFile]]:
+    """Put the runs that were made of one store where the tasks that join them look. Raises StorageError."""
+    sent, attempt = {}, uuid.uuid4().hex[:8]
+    for partition, paths in files.items():
+        begin = f"{run_folder(source.operator, source.name, partition)}/{source.partition}"
+        sent[partition] = [send(place, f"{begin}-{n}-{attempt}.sst", path) for n, path in enumerate(paths)]
+    return sent

@@ -1,0 +1,1 @@
+"""A version of a store made readable on this machine."""

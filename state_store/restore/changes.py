@@ -1,0 +1,80 @@
+"""What single versions of a store have changed: their deltas, one after the other, as local files.
+
+A feed follows the lineage of one commit, as a restore of it does: what a sibling that lost has written is not in it.
+Two deltas at most are on local disk at a time, the one that is read and the one that comes.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future, wait
+from pathlib import Path
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.errors import NotFoundError
+from pyspark_ckpt.state_store.format.delta import Delta, read_delta
+from pyspark_ckpt.state_store.format.keys import Marker
+from pyspark_ckpt.state_store.format.lineage import Lineage
+from pyspark_ckpt.state_store.format.names import DeltaName
+
+
+class ChangeFeed:
+    """Deltas of some versions, oldest first. For one caller at a time."""
+
+    def __init__(self, place: BlobPlace, steps: Sequence[tuple[DeltaName, int]], folder: Path, pool: Executor) -> None:
+        """Fetch ``steps``, by name and size, from ``place`` into the empty ``folder``, which goes at the end."""
+        self._place = place
+        self._steps = iter(steps)
+        self._folder = folder
+        self._pool = pool
+        self._shown: Path | None = None
+        self._coming = self._fetch()
+
+    def next(self) -> Delta | None:
+        """Return the next delta, verified; its files stay until the next call. None behind the last one.
+
+        Raises NotFoundError (retired since the feed was opened), FormatError (damaged), StorageError.
+        """
+        self._drop_shown()
+        if self._coming is None:
+            return None
+        delta = self._coming.result()
+        self._shown = self._folder / str(delta.store.version)
+        self._coming = self._fetch()
+        return delta
+
+    def close(self) -> None:
+        """Delete all local files. May be called twice."""
+        self._steps = iter(())
+        if self._coming is not None:
+            wait([self._coming])
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _fetch(self) -> Future[Delta] | None:
+        step = next(self._steps, None)
+        if step is None:
+            return None
+        name, size_bytes = step
+        return self._pool.submit(read_delta, self._place, name, size_bytes, self._folder / str(name.commit.version))
+
+    def _drop_shown(self) -> None:
+        if self._shown is not None:
+            shutil.rmtree(self._shown)
+            self._shown = None
+
+
+def steps_to(commit: Marker, first: int, lineage: Lineage, store: str) -> list[tuple[DeltaName, int]]:
+    """Deltas from version ``first`` to ``commit``, oldest first, with their sizes.
+
+    Raises NotFoundError that says which batches are there, InvalidInputError (``commit`` has another id).
+    """
+    lineage.require(commit, store)
+    missing, steps = lineage.chain(commit, lambda marker: marker.version < first or marker not in lineage.deltas)
+    if missing.version >= first:
+        there = f"those of batches {missing.version} to {commit.version - 1} are" if steps else "none up to there is"
+        raise NotFoundError(
+            f"{store}: the changes of batch {missing.version - 1} (version {missing.version}) are not there; {there}.",
+            hint="Retention keeps spark.sql.streaming.minBatchesToRetain batches: begin with a later one.",
+        )
+    return [(name, lineage.deltas[name.commit][1].size_bytes) for name in steps]

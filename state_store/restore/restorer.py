@@ -1,0 +1,351 @@
+"""Bring a version to this machine: the nearest usable base, then deltas in lineage order.
+
+A base is a local copy, a remote snapshot, or version 0. Objects are fetched in parallel and every checksum
+is verified before RocksDB sees a byte. A snapshot that is damaged or incomplete is named in a warning and an
+older base with more deltas takes its place; a delta that is damaged has no substitute, and the error says so.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs.copying import fetch
+from pyspark_ckpt.state_store.database import Database, Tuning
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, InternalError, NotFoundError, StorageError
+from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.format.delta import Delta, read_delta
+from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
+from pyspark_ckpt.state_store.format.lineage import Lineage
+from pyspark_ckpt.state_store.format.manifest import Manifest, ManifestFile, read_manifest
+from pyspark_ckpt.state_store.format.meta import EMPTY_META, StoreMeta
+from pyspark_ckpt.state_store.format.names import DeltaName
+from pyspark_ckpt.state_store.json_objects import read_again
+from pyspark_ckpt.state_store.local.copies import ingest_all
+from pyspark_ckpt.state_store.local.damage import is_of_the_copy
+from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
+from pyspark_ckpt.state_store.sst.table_check import check_table
+
+PROGRESS_S = 5.0
+LOCAL_COPY, SNAPSHOT, EMPTY_STORE = "local copy", "snapshot", "empty store"
+
+_T = TypeVar("_T")
+
+LinkLocal = Callable[[Marker, Path], StoreMeta | None]
+"""Fill a folder from a local copy of that commit; its metadata, or None if the copy is gone."""
+
+
+@dataclass
+class Restored:
+    """An open database at the version that was asked for, and what it took."""
+
+    meta: StoreMeta
+    database: Database
+    lineage: Lineage
+    metrics: dict[str, int] = field(default_factory=dict)
+    table_files: Mapping[str, ManifestFile] = field(default_factory=dict)
+    """Those that came with the snapshot, by their names; some may have been compacted away since."""
+
+
+class UnusableBaseError(Exception):
+    """The base that was picked cannot be used; the next older one may."""
+
+
+class Restorer:
+    """Restores versions of one store."""
+
+    def __init__(
+        self,
+        place: BlobPlace,
+        tuning: Tuning,
+        pool: Executor,
+        failpoints: FailPoints,
+        forecast: RestoreForecast,
+        log: StoreLog,
+        store: str,
+        *,
+        checks_tables: bool = False,
+    ) -> None:
+        """Read from ``place``, with the threads of ``pool``; ``checks_tables``: see the attribute."""
+        self.checks_tables = checks_tables
+        """Whether table files that come from the place are checked by their own checksums, too. So one is found that
+        was damaged before it was stored: the checksum that the place has of it is that of the damaged file."""
+        self._place = place
+        self._tuning = tuning
+        self._pool = pool
+        self._failpoints = failpoints
+        self._forecast = forecast
+        self._log = log
+        self._store = store
+
+    def restore(self, commit: Marker, folder: Path, local: set[Marker], link: LinkLocal) -> Restored:
+        """Fill the empty ``folder`` so that ``folder/db`` holds ``commit``, and open it.
+
+        ``local`` are commits that ``link`` can provide. Raises NotFoundError (never committed or
+        retired), InvalidInputError (other id), FormatError (damage without a way round it), StorageError.
+        """
+        try:
+            lineage = Lineage.read(self._place)
+            while True:
+                try:
+                    return self._restore(commit, lineage, folder, local, link)
+                except (NotFoundError, FormatError) as problem:
+                    before, lineage = lineage, Lineage.read(self._place)
+                    if not before.has_lost(lineage):
+                        raise
+                    self._log.info("%s; retention has run meanwhile: what is left is looked at again", problem)
+                    _empty(folder)
+        except OSError as problem:  # of the local disk: a place raises none
+            raise StorageError(f"{self._store}: could not restore {commit} into {folder}: {problem}.") from problem
+
+    def _restore(self, commit: Marker, lineage: Lineage, folder: Path, local: set[Marker], link: LinkLocal) -> Restored:
+        lineage.require(commit, self._store)
+        sources = {LOCAL_COPY: set(local), SNAPSHOT: set(lineage.snapshots)}
+        troubles: list[Exception] = []
+        may_pass = False
+        while True:
+            try:
+                base, steps = lineage.chain(commit, lambda marker: any(marker in kind for kind in sources.values()))
+            except NotFoundError as problem:
+                if not troubles:
+                    raise NotFoundError(f"{self._store}: {problem}", hint=problem.hint) from problem
+                raise self._hopeless(commit, [*troubles, problem], may_pass=may_pass) from problem
+            kind = next((kind for kind, markers in sources.items() if base in markers), EMPTY_STORE)
+            try:
+                return self._build(base, kind, steps, lineage, folder, link)
+            except UnusableBaseError as problem:
+                missing = problem.__cause__
+                if isinstance(missing, NotFoundError) and lineage.has_lost(Lineage.read(self._place)):
+                    raise missing from problem  # what retention leaves is a better base than an older one
+                troubles.append(problem)
+                # A network or a disk that failed: but a local copy that cannot be opened does not mend itself.
+                may_pass |= kind != LOCAL_COPY and isinstance(problem.__cause__, StorageError)
+                if kind == EMPTY_STORE:
+                    raise self._hopeless(commit, troubles, may_pass=may_pass) from problem
+                self._log.warning("%s; an older base and more deltas are used instead", problem)
+                sources[kind].discard(base)
+                _empty(folder)
+
+    def replay(self, commit: Marker, start: int, start_id: str | None, folder: Path) -> Restored:
+        """As ``restore``, but from the snapshot of version ``start`` and from nothing else; its id may be left open.
+
+        Raises NotFoundError that names the snapshots there are (this one is none of them, or ``commit`` does not
+        exist), InvalidInputError (other id), FormatError (damage), StorageError.
+        """
+        lineage = Lineage.read(self._place)
+        lineage.require(commit, self._store)
+        base, steps = lineage.chain(commit, lambda marker: marker.version <= start or marker not in lineage.deltas)
+        if base not in lineage.snapshots or base.version != start or start_id not in (None, base.id):
+            raise self._no_snapshot(commit, start, start_id, lineage)
+        try:
+            return self._build(base, SNAPSHOT, steps, lineage, folder, lambda _commit, _folder: None)
+        except UnusableBaseError as problem:
+            raise FormatError(
+                f"{self._store}: {commit} cannot be replayed: {problem}",
+                hint="Restore the named file from a backup of the checkpoint, or begin with another snapshot.",
+            ) from problem
+
+    def _build(
+        self, base: Marker, kind: str, steps: list[DeltaName], lineage: Lineage, folder: Path, link: LinkLocal
+    ) -> Restored:
+        started = time.monotonic()
+        manifest = self._manifest(base) if kind == SNAPSHOT else None
+        self._failpoints.hit("restore.before_download")
+        files = () if manifest is None else self._wanted(manifest)
+        (folder / "db").mkdir(mode=0o700)
+        placing = {
+            self._pool.submit(self._place_file, file, folder / "db"): 0 if file.data is not None else file.size_bytes
+            for file in files
+        }
+        sizes = [lineage.deltas[name.commit][1].size_bytes for name in steps]
+        fetching = {
+            self._pool.submit(self._delta, name, size_bytes, folder / f"delta-{index}"): size_bytes
+            for index, (name, size_bytes) in enumerate(zip(steps, sizes, strict=True))
+        }
+        self._log.info("restoring from the %s of %s and %d deltas", kind, base, len(steps))
+        self._watch({**placing, **fetching})
+        placed, deltas = _all(placing), _all(fetching)  # every thread has ended before anything is raised
+        downloaded_s = time.monotonic() - started
+        if isinstance(placed, CkptError):
+            raise UnusableBaseError(f"the {kind} of {base} is not usable: {placed}") from placed
+        if isinstance(deltas, CkptError):
+            raise deltas
+        meta = manifest.store if manifest is not None else EMPTY_META
+        if kind == LOCAL_COPY:
+            (folder / "db").rmdir()
+            meta = _linked(link, base, folder / "db")
+        self._failpoints.hit("restore.after_download")
+        database = self._opened(base, kind, folder / "db")
+        replaying = time.monotonic()
+        self._replay(database, deltas, base, kind)
+        downloaded_bytes = sum(placed) + sum(delta.size_bytes for delta in deltas)
+        self._forecast.transferred(downloaded_bytes, downloaded_s)
+        self._forecast.ingested(len(deltas), time.monotonic() - replaying)
+        _empty(folder, keep="db")
+        return Restored(
+            deltas[-1].store if deltas else meta,
+            database,
+            lineage,
+            {
+                "restored": 1,
+                "restore_ms": round((time.monotonic() - started) * 1000),
+                "replayed_deltas": len(deltas),
+                "downloaded_bytes": downloaded_bytes,
+            },
+            {file.name: file for file in files if file.object_name is not None},
+        )
+
+    def _watch(self, downloads: Mapping[Future[Any], int]) -> None:
+        """Wait for all downloads, which have so many bytes each, and say from time to time how far they are."""
+        total, pending = sum(downloads.values()), set(downloads)
+        while pending:
+            pending = wait(pending, timeout=PROGRESS_S).not_done
+            if pending:
+                here = total - sum(downloads[download] for download in pending)
+                left = len(downloads) - len(pending)
+                self._log.info("%d of %d bytes are here, %d of %d objects", here, total, left, len(downloads))
+
+    def _wanted(self, manifest: Manifest) -> Sequence[ManifestFile]:
+        """The files of a snapshot that are fetched."""
+        return manifest.files
+
+    def _manifest(self, base: Marker) -> Manifest:
+        try:
+            return read_manifest(self._place, base)[1]
+        except CkptError as problem:
+            raise UnusableBaseError(f"the snapshot of {base} is not usable: {problem}") from problem
+
+    def _place_file(self, file: ManifestFile, folder: Path) -> int:
+        """Fetch one file of a snapshot and verify it; returns the bytes that came from the place."""
+        path = folder / file.name
+        if file.data is not None:
+            path.write_bytes(file.data)
+            return 0
+        read_again(lambda: fetch(self._place, file.stored, path))
+        self._check(path, str(file.object_name))
+        return file.size_bytes
+
+    def _delta(self, name: DeltaName, size_bytes: int, folder: Path) -> Delta:
+        def read() -> Delta:
+            shutil.rmtree(folder, ignore_errors=True)
+            return read_delta(self._place, name, size_bytes, folder)
+
+        delta = read_again(read)
+        for file in delta.files:
+            self._check(file, str(name))
+        return delta
+
+    def _check(self, path: Path, name: str) -> None:
+        """Raise FormatError about the object ``name`` if the table file in it was damaged when it was stored."""
+        if not self.checks_tables:
+            return
+        try:
+            check_table(path)
+        except FormatError as problem:
+            raise stored_damaged(f"{self._place.url}/{name}", path, problem) from problem
+
+    def _opened(self, base: Marker, kind: str, folder: Path) -> Database:
+        try:
+            database = Database(folder, self._tuning)
+        except CkptError as problem:
+            raise UnusableBaseError(f"the {kind} of {base} cannot be opened: {problem}") from problem
+        try:
+            held = _marker_of(database)
+        except CkptError as problem:
+            raise UnusableBaseError(f"the {kind} of {base} cannot be read: {problem}") from problem
+        if held != base:
+            database.close()
+            raise UnusableBaseError(f"the {kind} of {base} holds {held}")
+        return database
+
+    def _replay(self, database: Database, deltas: list[Delta], base: Marker, kind: str) -> None:
+        for delta in deltas:
+            try:
+                ingest_all(database, [(delta.store, delta.files)])
+            except (InternalError, StorageError, FormatError) as problem:
+                database.close()
+                if kind != EMPTY_STORE and isinstance(problem, (StorageError, FormatError)) and is_of_the_copy(problem):
+                    raise UnusableBaseError(f"the {kind} of {base} takes no delta: {problem}") from problem
+                if isinstance(problem, StorageError):
+                    raise
+                raise FormatError(
+                    f"{self._store}: the delta of {delta.store.marker} in {self._place.url} is not usable: {problem}",
+                    hint="Restore the file from a backup of the checkpoint.",
+                ) from problem
+            except BaseException:
+                database.close()
+                raise
+
+    def _no_snapshot(self, commit: Marker, start: int, start_id: str | None, lineage: Lineage) -> CkptError:
+        known = sorted(marker.version - 1 for marker in lineage.ancestors(commit) & lineage.snapshots.keys())
+        wanted = f"batch {start - 1} (version {start}{f', id {start_id}' if start_id else ''})"
+        return NotFoundError(
+            f"{self._store}: there is no snapshot of {wanted} that batch {commit.version - 1} could be replayed from; "
+            + (f"there are those of batches {', '.join(map(str, known))}." if known else "there is none at all."),
+            hint="Snapshots are made in the background, see the option snapshotEveryVersions.",
+        )
+
+    def _hopeless(self, commit: Marker, troubles: Sequence[Exception], *, may_pass: bool) -> CkptError:
+        """What to say when no base is left: what may pass has damaged nothing."""
+        reasons = "; ".join(map(str, troubles))
+        if may_pass:
+            return StorageError(f"{self._store}: {commit} could not be restored: {reasons}")
+        return FormatError(
+            f"{self._store}: {commit} cannot be restored: {reasons}",
+            hint="Restore the named files from a backup of the checkpoint, "
+            "or go back to a version that does not need them.",
+        )
+
+
+def stored_damaged(where: str, path: Path, problem: FormatError) -> FormatError:
+    """What is raised of an object that holds, as its checksum is right, the damaged table file that is at ``path``."""
+    return FormatError(
+        f"{where} is damaged, and was when it was stored, for its checksum is right: "
+        f"{problem.message.removeprefix(f'{path} is damaged: ')}",
+        hint="Restore this file from a backup of the checkpoint, or go back to a version that does not need it.",
+    )
+
+
+def _marker_of(database: Database) -> Marker:
+    """Which commit the database holds; it is closed if it cannot tell."""
+    try:
+        return database.marker() or EMPTY
+    except BaseException:
+        database.close()
+        raise
+
+
+def _all(futures: Iterable[Future[_T]]) -> list[_T] | CkptError:
+    """Wait for every future; all results, or the first error of the tree. Other errors are raised."""
+    done = list(futures)
+    wait(done)
+    problems = [problem for future in done if (problem := future.exception()) is not None]
+    for problem in problems:
+        if not isinstance(problem, CkptError):
+            raise problem
+    if problems:
+        return next(problem for problem in problems if isinstance(problem, CkptError))
+    return [future.result() for future in done]
+
+
+def _linked(link: LinkLocal, base: Marker, folder: Path) -> StoreMeta:
+    try:
+        meta = link(base, folder)
+    except (CkptError, OSError) as problem:
+        raise UnusableBaseError(f"the local copy of {base} is not usable: {problem}") from problem
+    if meta is None:
+        raise UnusableBaseError(f"the local copy of {base} is gone")
+    return meta
+
+
+def _empty(folder: Path, keep: str = "") -> None:
+    for path in folder.iterdir():
+        if path.name != keep:
+            shutil.rmtree(path)

@@ -1,0 +1,89 @@
+"""Clean up a checkpoint from outside: what its query would delete, and what one that has stopped has left behind."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs.place_clock import PlaceTimes, ShownTimes, time_of
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.ownership import other_owner
+from pyspark_ckpt.state_store.checkpoints.workplace import THREADS
+from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.format.keys import Marker
+from pyspark_ckpt.state_store.format.remote import store_folder
+from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.retention.pins import Pins
+from pyspark_ckpt.state_store.retention.retention import Garbage, Retention
+from pyspark_ckpt.state_store.transactions.shared import Identity
+
+
+class Collector:
+    """Retention of all stores of a checkpoint. It may run beside the query, and beside its own kind."""
+
+    def __init__(self, checkpoint: Checkpoint, keep_versions: int, grace_s: float, *, only_finds: bool = False) -> None:
+        """Keep ``keep_versions`` versions below the newest committed one, and what is younger than the grace period.
+
+        One that ``only_finds`` writes nothing, not even to learn the time of a place.
+        """
+        self._checkpoint = checkpoint
+        self._keep_versions = keep_versions
+        self._grace_s = grace_s
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="gc")
+        self._times = ShownTimes() if only_finds else PlaceTimes()
+        place = checkpoint.place
+        self._pins = Pins(place, self._times.clock_of(place), lambda: time_of(place))
+        self._retentions: dict[Identity, Retention] = {}
+
+    def find(self, identity: Identity) -> Garbage:
+        """What is to go of a store. Raises NotFoundError (the store has not the newest version), StorageError."""
+        return self._retention(identity).find(self._newest(identity), self._keep_versions)
+
+    def clean(self, identity: Identity) -> int:
+        """Delete it; returns the number of objects. Table files go in a second call, a grace period later.
+
+        A failure in the middle leaves objects too many, never one too few. Raises NotFoundError, StorageError.
+        """
+        return self._retention(identity).clean(self._newest(identity), self._keep_versions)
+
+    def waiting(self) -> list[Identity]:
+        """Stores that have table files to delete a grace period after the first call."""
+        return [identity for identity, retention in self._retentions.items() if retention.is_waiting]
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
+
+    def _newest(self, identity: Identity) -> Marker:
+        """The newest commit; the query may have retired the one that was, for it has committed others meanwhile."""
+        while True:
+            version = self._checkpoint.newest_version
+            try:
+                return self._checkpoint.commit_of(identity, version)
+            except NotFoundError:
+                self._checkpoint.look_again()
+                if self._checkpoint.newest_version <= version:
+                    raise
+
+    def _retention(self, identity: Identity) -> Retention:
+        if identity not in self._retentions:
+            place, log = self._owned(identity), StoreLog("gc", identity.short)
+            self._retentions[identity] = Retention(
+                place, self._pins, self._grace_s, self._pool, FailPoints(""), log, times=self._times
+            )
+        return self._retentions[identity]
+
+    def _owned(self, identity: Identity) -> BlobPlace:
+        """Where the state of a store is. Raises InvalidInputError if that belongs to another checkpoint."""
+        checkpoint, place = self._checkpoint, self._checkpoint.place_of(identity)
+        url = place.url.removesuffix(f"/{store_folder(identity)}")
+        if url not in (place.url, checkpoint.place.url):
+            owner = other_owner(checkpoint.workplace.place(url), checkpoint.place)
+            if owner:
+                raise InvalidInputError(
+                    f"The state of {identity} is in {place.url}, which belongs to the checkpoint {owner}: what "
+                    f"{checkpoint.place.url} does not need may be needed there.",
+                    hint=f"Clean up {owner}.",
+                )
+        return place

@@ -1,0 +1,329 @@
+"""Read all that retained versions of a store need, once in a while, and put right what has rotted where it is stored.
+
+The objects lie on a circle, each at a point that follows from its name, and a hand goes round it once in each interval.
+How far it has come, and at what time of the place, is kept in the folder of the store::
+
+    <store>/scrub.json    {"format": 1, "position": 0 to 2^60, "time_s": ..., "damaged": [...], "xxh3": "..."}
+
+So a process that takes over goes on from there. What the hand would have passed while no process ran is read next: a
+query that runs for a minute a day reads each object once in an interval, as one that runs always. If two processes
+write how far they have come, the last one counts. Both have read what they say, so nothing is passed over, and at most
+the objects between them are read twice. Table files are compared with their manifests, deltas and manifests with the
+checksums that are in them.
+
+A table file that is damaged or missing, and that a local copy has as it was written, is written again under its name.
+What else is damaged is named in the log, and the next snapshot, which is made at once, needs none of it. The names of
+damaged objects are kept, too: the next process reads these again before all others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Annotated, NamedTuple, TypeAlias
+
+import msgspec
+
+from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
+from pyspark_ckpt.state_store.errors import CkptError, FormatError, NotFoundError
+from pyspark_ckpt.state_store.format.delta import download_delta
+from pyspark_ckpt.state_store.format.keys import EMPTY
+from pyspark_ckpt.state_store.format.lineage import Lineage
+from pyspark_ckpt.state_store.format.manifest import ManifestFile, read_manifest
+from pyspark_ckpt.state_store.format.names import SCRUB_NAME, TABLE_FOLDER
+from pyspark_ckpt.state_store.json_objects import MAX_OBJECT_BYTES, read_again, read_sealed, seal
+from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.retention.confirmation import RESTORE_IT, Confirmations
+from pyspark_ckpt.state_store.retention.notices import Notices
+
+PROGRESS_FORMAT = 1
+PASSES = 1000
+"""In each interval: so often the hand moves."""
+PASS_BYTES = 1 << 30
+"""So much is read in one pass, but for one object that has more; the next clean-up goes on."""
+SAVED_BYTES = 64 << 20
+"""After so much it is kept how far the hand has come, for a process may end in the middle of a pass."""
+MAX_DAMAGED = 2000
+"""Names of damaged objects that are kept for the next process; it finds the others in their turn."""
+SKEW_S = 60.0
+"""By so much one process may be ahead of another with the time of the place."""
+CIRCLE = 1 << 60
+
+_Reads: TypeAlias = Mapping[str, tuple[int, Callable[[], str | None]]]
+"""By the names of objects: their bytes, and what reads one and says what is wrong with it."""
+
+
+class ScrubCounts:
+    """What scrubbing came to. Safe to use from many threads."""
+
+    def __init__(self) -> None:
+        """Begin at zero."""
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._damaged = 0
+
+    def count(self, *, scrubbed: int = 0, healed: int = 0) -> None:
+        """Add objects that were read, and that were put right."""
+        with self._lock:
+            self._counts.update(scrubbed_objects=scrubbed, healed_objects=healed)
+
+    def note_damaged(self, objects: int) -> None:
+        """So many objects are damaged now."""
+        with self._lock:
+            self._damaged = objects
+
+    def take(self) -> dict[str, int]:
+        """Objects that were read and put right since the last call, and those that are damaged now."""
+        with self._lock:
+            counts, self._counts = self._counts, Counter()
+            return {
+                **{name: counts[name] for name in ("scrubbed_objects", "healed_objects")},
+                "damaged_objects": self._damaged,
+            }
+
+
+class Scrubbed(NamedTuple):
+    """What a pass came to: objects that were put right, and whether others are damaged that were not before."""
+
+    healed: int
+    found_damage: bool
+
+
+class _Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything up to ``position`` was read that was due at ``time_s``, by the time of the place."""
+
+    format: int
+    position: Annotated[int, msgspec.Meta(ge=0, lt=CIRCLE)]
+    time_s: float
+    damaged: tuple[str, ...]
+
+
+class Scrub:
+    """Scrubs one store."""
+
+    def __init__(
+        self,
+        place: BlobPlace,
+        confirmations: Confirmations,
+        interval_s: float,
+        scratch: Path,
+        counts: ScrubCounts,
+        log: StoreLog,
+        clock: Callable[[], float],
+    ) -> None:
+        """Read all of ``place`` once in ``interval_s`` (0: never); ``scratch`` is a file name for large deltas.
+
+        ``clock`` tells the time of the place.
+        """
+        self._place = place
+        self._confirmations = confirmations
+        self._interval_s = interval_s
+        self._scratch = scratch
+        self._counts = counts
+        self._log = log
+        self._notices = Notices(place)
+        self._clock = clock
+        self._next_s: float | None = None
+        self._damaged: set[str] = set()
+        self._known: set[str] = set()
+
+    def run(self, local_tables: Callable[[], Iterable[Path]]) -> Scrubbed:
+        """Read the objects that are due by now, and heal what is damaged; see ``heal``.
+
+        A place that cannot be reached is asked again the next time.
+        """
+        healed = 0
+        try:
+            self._read_due()
+            healed = self.heal(local_tables)
+        except CkptError as problem:
+            self._log.warning("stored objects could not be read again or put right this time: %s", problem)
+        damaged = self._damaged_now()
+        self._counts.note_damaged(len(damaged))
+        known, self._known = self._known, damaged
+        return Scrubbed(healed, bool(damaged - known))
+
+    def recall(self) -> bool:
+        """Read again what an earlier process found damaged; whether a restore would need any of it still.
+
+        Raises StorageError, FormatError.
+        """
+        if self._interval_s == 0:
+            return False
+        try:
+            kept = self._read_progress()
+        except (NotFoundError, FormatError):  # nobody knows of any, or all of it is read again
+            return False
+        if kept.damaged:
+            self._read_again(kept, self._reads())
+        damaged = self._damaged_now()
+        return bool(damaged) and not damaged.isdisjoint(self._needed_by_newest())
+
+    def _needed_by_newest(self) -> set[str]:
+        """What a restore of the newest version reads, if it is whole."""
+        lineage = Lineage.read(self._place)
+        newest = max(lineage.snapshots, default=EMPTY)
+        needed = {blob.name for marker, (_, blob) in lineage.deltas.items() if marker.version > newest.version}
+        if newest != EMPTY:
+            needed.add(lineage.snapshots[newest].name)
+            with suppress(FormatError, NotFoundError):  # its own name is needed, and that is damaged
+                needed |= read_manifest(self._place, newest)[1].objects().keys()
+        return needed
+
+    def _read_due(self) -> None:
+        if self._interval_s == 0:
+            return
+        now_s, pass_s = self._clock(), self._interval_s / PASSES
+        if self._next_s is not None and self._next_s - pass_s <= now_s < self._next_s:
+            return
+        kept = self._known_progress(now_s)
+        if now_s - kept.time_s >= pass_s or not set(kept.damaged) <= self._damaged_now():
+            kept = self._go_on(kept, now_s)
+        self._next_s = kept.time_s + pass_s
+
+    def _known_progress(self, now_s: float) -> _Progress:
+        """How far the hand has come; where that cannot be known all objects are due."""
+        all_due = _Progress(PROGRESS_FORMAT, 0, now_s - self._interval_s, ())
+        try:
+            kept = self._read_progress()
+        except NotFoundError:  # nothing was ever read again here: the first round began with the oldest object
+            stored = (*self._place.list(), *self._place.list(TABLE_FOLDER))
+            oldest_s = min((blob.modified_s for blob in stored), default=now_s)
+            return _Progress(PROGRESS_FORMAT, 0, min(oldest_s, now_s), ())
+        except FormatError as problem:
+            self._log.warning("all stored objects are read again: %s", problem)
+            return all_due
+        return kept if kept.time_s - now_s < SKEW_S else all_due
+
+    def _read_progress(self) -> _Progress:
+        """Raises NotFoundError where nothing was kept yet, FormatError, StorageError."""
+        # A listing first: a store that is new reads nothing.
+        if not any(blob.name == SCRUB_NAME for blob in self._place.list(prefix=SCRUB_NAME)):
+            raise NotFoundError(f"{self._place.url}/{SCRUB_NAME} does not exist.")
+        return read_sealed(self._place, SCRUB_NAME, _Progress, MAX_OBJECT_BYTES, known=PROGRESS_FORMAT)
+
+    def _keep(self, position: int, time_s: float) -> _Progress:
+        """Say how far the hand has come, and what is damaged."""
+        damaged = tuple(sorted(self._damaged_now())[:MAX_DAMAGED])
+        progress = _Progress(PROGRESS_FORMAT, position % CIRCLE, time_s, damaged)
+        self._place.put(SCRUB_NAME, seal(progress))
+        return progress
+
+    def _go_on(self, kept: _Progress, now_s: float) -> _Progress:
+        """Read what the hand passes until now, or as much of it as one pass may; how far it has come then."""
+        reads = self._reads()
+        self._read_again(kept, reads)
+        way = round(min(1.0, max(0.0, (now_s - kept.time_s) / self._interval_s)) * CIRCLE)
+        left_bytes, unsaved_bytes = PASS_BYTES, 0
+        for distance, name in sorted(((_point_of(name) - kept.position) % CIRCLE, name) for name in reads):
+            if distance >= way:
+                break
+            size_bytes, read = reads[name]
+            self._note(name, read())
+            left_bytes -= size_bytes
+            unsaved_bytes += size_bytes
+            if left_bytes <= 0 or unsaved_bytes >= SAVED_BYTES:
+                gone, unsaved_bytes = distance + 1, 0
+                progress = self._keep(kept.position + gone, now_s - (way - gone) / CIRCLE * self._interval_s)
+                if left_bytes <= 0:
+                    return progress
+        return self._keep(kept.position + way, now_s)
+
+    def _read_again(self, kept: _Progress, reads: _Reads) -> None:
+        """Read what other processes have found damaged; forget what nobody needs any more."""
+        self._damaged &= reads.keys()
+        for name in (set(kept.damaged) & reads.keys()) - self._damaged_now():
+            self._note(name, reads[name][1]())
+
+    def _damaged_now(self) -> set[str]:
+        return self._damaged | self._confirmations.damaged.keys()
+
+    def heal(self, local_tables: Callable[[], Iterable[Path]]) -> int:
+        """Write damaged table files again of which one of the ``local_tables`` is a good copy; how many those were.
+
+        What somebody may be about to delete is left alone, and what is missing of a young snapshot.
+        Raises StorageError, FormatError.
+        """
+        damaged = dict(self._confirmations.damaged)
+        if not damaged:
+            return 0
+        doomed, healed = self._notices.tables(), 0
+        for name, file in damaged.items():
+            may_heal = name not in doomed and name not in self._confirmations.untouchable
+            content = _good_copy(file, local_tables()) if may_heal else None
+            if content is not None:
+                self._place.put(name, content)
+                self._confirmations.forget(name)
+                healed += 1
+                self._log.warning("%s/%s was damaged: it was written again from a local copy", self._place.url, name)
+        self._counts.count(healed=healed)
+        return healed
+
+    def _note(self, name: str, problem: str | None) -> None:
+        self._counts.count(scrubbed=1)
+        if problem is None:
+            self._damaged.discard(name)
+            return
+        if name not in self._confirmations.damaged:
+            self._damaged.add(name)
+        self._log.warning("%s; %s", problem, RESTORE_IT)
+
+    def _reads(self) -> _Reads:
+        """All that retained versions need."""
+        lineage = Lineage.read(self._place)
+        tables = {blob.name: blob for blob in self._place.list(TABLE_FOLDER)}
+        reads: dict[str, tuple[int, Callable[[], str | None]]] = {}
+        for marker, manifest in lineage.snapshots.items():
+            read = partial(read_manifest, self._place, marker)
+            reads[manifest.name] = manifest.size_bytes, partial(self._try, read)
+            try:
+                files = read()[1].objects()
+            except (FormatError, NotFoundError):  # that is found when it is read in its turn
+                continue
+            age_s = self._clock() - manifest.modified_s
+            for name, file in files.items():
+                reads[name] = file.size_bytes, partial(self._read_table, file, tables.get(name), age_s)
+        for delta, blob in lineage.deltas.values():
+            fetch = partial(download_delta, self._place, delta, blob.size_bytes, self._scratch)
+            reads[blob.name] = blob.size_bytes, partial(self._try, fetch)
+        return reads
+
+    def _read_table(self, file: ManifestFile, blob: Blob | None, manifest_age_s: float) -> str | None:
+        if blob is not None:
+            return self._confirmations.confirm_again(file, blob)
+        self._confirmations.note_missing({str(file.object_name): file}, manifest_age_s)
+        return f"{self._place.url}/{file.object_name} is missing"
+
+    def _try(self, read: Callable[[], object]) -> str | None:
+        try:
+            read_again(read)
+        except NotFoundError:  # retired since the listing
+            return None
+        except FormatError as problem:
+            return problem.message.rstrip(".")
+        finally:
+            self._scratch.unlink(missing_ok=True)
+        return None
+
+
+def _point_of(name: str) -> int:
+    """Where an object lies on the circle."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % CIRCLE
+
+
+def _good_copy(file: ManifestFile, paths: Iterable[Path]) -> bytes | None:
+    """The bytes of a table file as a manifest has it, from one of the local files; None if none is that."""
+    for path in paths:
+        try:
+            if path.stat().st_size == file.size_bytes:
+                content = path.read_bytes()
+                if hashlib.sha256(content).hexdigest() == file.sha256:
+                    return content
+        except OSError:  # a local copy that is damaged, or gone meanwhile: another may have it
+            continue
+    return None

@@ -1,0 +1,1 @@
+"""Savepoints: taken, restored, deleted."""

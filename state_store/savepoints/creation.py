@@ -1,0 +1,286 @@
+"""Take a savepoint of a query, running or stopped: one batch of it is held while it is copied."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from threading import Event, Thread
+
+from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, with_patience
+from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combined, require_equal
+from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, inventory
+from pyspark_ckpt.state_store.checkpoints.query_log import QueryFile, copy_id, copy_logs, copy_operators, partitions_of
+from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
+from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError, NotFoundError, StorageError
+from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER
+from pyspark_ckpt.state_store.format.remote import store_folder
+from pyspark_ckpt.state_store.json_objects import seal
+from pyspark_ckpt.state_store.log import LOGGER
+from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, export
+from pyspark_ckpt.state_store.redistribution.copying import Copied, CopyTask
+from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
+from pyspark_ckpt.state_store.redistribution.store_digests import both_of
+from pyspark_ckpt.state_store.retention.pins import Pin, Pins
+from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested
+from pyspark_ckpt.state_store.savepoints.savepoint import (
+    NAME,
+    SAVEPOINT_FORMAT,
+    UNFINISHED,
+    Kind,
+    SavedOperator,
+    SavedState,
+    SavedStore,
+    SavepointInfo,
+    refuse_unless_empty,
+)
+
+PIN_S = 600.0
+"""A version that is copied is held for so long, and again before that is over."""
+LAST_TRY_S = 2.0
+"""So long a place that has not answered for all of its time is asked to give a version free."""
+LOG_ATTEMPTS = 5
+"""How often a newer batch is taken because the query has deleted the logs of the one before."""
+
+_log = logging.getLogger(f"{LOGGER}.savepoint")
+
+
+def create(
+    location: str,
+    target: str,
+    options: Options,
+    runner: Runner,
+    progress: Progress,
+    *,
+    written_by: str,
+    kind: Kind,
+    digests: bool = False,
+) -> SavepointInfo:
+    """Take a savepoint of the last committed batch of a query, which may be running, into the empty place ``target``.
+
+    ``digests``: read all rows of a native one as well, before and after; of a canonical one they are read anyway.
+    It is complete and durable after return. After an error there is no savepoint, but perhaps a part of one. Raises
+    InvalidInputError (no checkpoint, no batch, a target that is not empty), NotFoundError, FormatError, StorageError.
+    """
+    checkpoint = Checkpoint(location, options)
+    workplace = Workplace(replace(options, remote=""))
+    place = workplace.named(target)
+    refuse_nested(place, checkpoint, "a savepoint")
+    _begin(place, checkpoint)
+    with _logs_held(checkpoint, place) as (version, logs):
+        operators = inventory(checkpoint, version)
+        stores: list[SavedStore] = []
+        rows: list[SavedRows] = []
+        read: dict[tuple[int, str, str], Digest] = {}
+        if kind == "canonical":
+            rows = export(workplace, operators, place.url, runner, progress)
+            for blob in place.walk(CHECKPOINT_FOLDER):
+                place.delete(blob.name)
+        else:
+            stores = _copied(workplace, operators, place.url, runner, progress)
+            if digests:
+                read = _digests(workplace, operators, place.url, runner, progress)
+        files = [*logs, *copy_operators(checkpoint.place, place), *copy_id(checkpoint.place, place)]
+        info = SavepointInfo(
+            format=SAVEPOINT_FORMAT,
+            kind=kind,
+            created_ms=round(time.time() * 1000),
+            written_by=written_by,
+            query_id=checkpoint.query_id,
+            checkpoint=checkpoint.place.url,
+            version=version,
+            partitions=partitions_of(place, version - 1),
+            operators=tuple(_saved(operator, read) for operator in operators),
+            stores=tuple(stores),
+            files=tuple(files),
+            rows=tuple(rows),
+        )
+    place.put(NAME, seal(info))
+    place.delete(UNFINISHED)
+    return info
+
+
+def _begin(place: BlobPlace, checkpoint: Checkpoint) -> None:
+    """Take an empty place: of several writers one. Raises InvalidInputError, StorageError."""
+    refuse_unless_empty(place, "a savepoint")
+    require_exclusive(place, "savepoints", "Take the savepoint to another place.")
+    mine = uuid.uuid4().hex.encode()
+    if not place.put_if_absent(UNFINISHED, mine):
+        raise InvalidInputError(
+            f"Another savepoint is being taken at {place.url}.",
+            hint="Wait for that one, or name a new folder.",
+        )
+    try:
+        refuse_unless_empty(place, "a savepoint", but_for=UNFINISHED)  # one that was taken between the two
+        _refuse_if_seen(mine, place, checkpoint.place)
+    except InvalidInputError:
+        place.delete(UNFINISHED)
+        raise
+
+
+def _refuse_if_seen(mark: bytes, place: BlobPlace, checkpoint: BlobPlace) -> None:
+    """Raise InvalidInputError if what was written to ``place`` is in the checkpoint: two names may mean one folder."""
+    for blob in checkpoint.walk():
+        if blob.name.rpartition("/")[2] == UNFINISHED and blob.size_bytes == len(mark):
+            with suppress(NotFoundError):  # another savepoint that was finished meanwhile
+                if checkpoint.get(blob.name) == mark:
+                    raise InvalidInputError(
+                        f"{place.url} is inside of {checkpoint.url}: it is {blob.name} there.",
+                        hint="Name a new folder elsewhere, such as one beside the checkpoint.",
+                    )
+
+
+def _copied(
+    workplace: Workplace, operators: Sequence[OperatorVersion], target: str, runner: Runner, progress: Progress
+) -> list[SavedStore]:
+    tasks = [
+        CopyTask(workplace, store, f"{target}/{store_folder(store.identity)}")
+        for operator in operators
+        for stores in operator.stores.values()
+        for store in stores
+    ]
+    copied: list[Copied] = runner(tasks, progress)
+    return [
+        SavedStore(
+            task.source.identity.operator,
+            task.source.identity.partition,
+            task.source.identity.name,
+            task.source.meta.id,
+            len(each.objects),
+            each.size_bytes,
+        )
+        for task, each in zip(tasks, copied, strict=True)
+    ]
+
+
+def _digests(
+    workplace: Workplace, operators: Sequence[OperatorVersion], target: str, runner: Runner, progress: Progress
+) -> dict[tuple[int, str, str], Digest]:
+    """By operator, store and state: of what was copied, which must be those of what it was copied from."""
+    stores = [store for operator in operators for each in operator.stores.values() for store in each]
+    before, after = both_of(workplace, stores, [f"{target}/{store_folder(store.identity)}" for store in stores])
+    done: list[Digests] = runner([*before, *after], progress)
+    pairs = dict(zip([store.identity for store in stores], zip(done, done[len(before) :], strict=False), strict=True))
+    found = {}
+    for operator in operators:
+        number = operator.operator.number
+        for name, each in operator.stores.items():
+            old, new = (combined(part) for part in zip(*(pairs[store.identity] for store in each), strict=True))
+            require_equal(old, new, f"operator {number}, store {name!r}")
+            found.update({(number, name, state): digest for state, digest in new.items()})
+    return found
+
+
+@contextmanager
+def _logs_held(checkpoint: Checkpoint, place: BlobPlace) -> Iterator[tuple[int, list[QueryFile]]]:
+    """A version that is held, and the logs of its batch, which are copied: the query deletes its own any time."""
+    for attempt in range(LOG_ATTEMPTS):
+        with pinned(checkpoint) as version:
+            try:
+                logs = copy_logs(checkpoint.place, version - 1, place)
+            except NotFoundError:
+                checkpoint.look_again()
+                if checkpoint.newest_version == version or attempt == LOG_ATTEMPTS - 1:
+                    raise
+                for blob in place.walk():
+                    if blob.name != UNFINISHED:
+                        place.delete(blob.name)
+                continue
+            yield version, logs
+            return
+
+
+@contextmanager
+def pinned(checkpoint: Checkpoint) -> Iterator[int]:
+    """The newest committed version, held for as long as the block takes and at most ten minutes longer.
+
+    Raises InvalidInputError, StorageError.
+    """
+    version = checkpoint.newest_version
+    if version == 0:
+        raise InvalidInputError(
+            f"{checkpoint.place.url}: no batch of the query has been committed yet.",
+            hint="Wait for the first batch (query.processAllAvailable() does).",
+        )
+    pins = Pins(checkpoint.place)
+    held = [pins.add(version, PIN_S)]
+    ended, lapsed = Event(), Event()
+    patience = Patience(checkpoint.workplace.options.place_timeout_s, stopping=ended)
+    renewed = Pins(with_patience(checkpoint.place, patience))  # nobody waits for it after the end
+    renewing = Thread(target=_renew, args=(renewed, held, ended, lapsed), daemon=True)
+    renewing.start()
+    leaving = pins
+    try:
+        yield version
+    except StorageError as problem:
+        if problem.waited_s:  # perhaps in another process: what stays away is not waited for once more
+            leaving = Pins(with_patience(checkpoint.place, Patience(min(LAST_TRY_S, patience.timeout_s))))
+        raise
+    except NotFoundError as problem:
+        if not lapsed.is_set() and not pins.has_ended(held[0]):
+            raise
+        raise NotFoundError(
+            f"{problem.message} Version {version} was held for {PIN_S:.0f} s, and this process stood still for longer, "
+            "or could not reach the checkpoint: the query has retired it meanwhile.",
+            hint="Begin again: a newer version is held then.",
+        ) from problem
+    finally:
+        ended.set()
+        renewing.join()
+        _unpin(leaving, held[0])
+
+
+def _renew(pins: Pins, held: list[Pin], ended: Event, lapsed: Event) -> None:
+    """Renew a pin until it is given free; ``lapsed`` says that it had ended before it was renewed."""
+    while not ended.wait(PIN_S / 4):
+        try:
+            if pins.has_ended(held[0]):
+                lapsed.set()
+            held[0] = pins.renew(held[0], PIN_S)
+        except CkptError as problem:  # there are three more turns before it ends
+            _log.warning("could not renew %s: %s", held[0].name, problem)
+
+
+def _unpin(pins: Pins, pin: Pin) -> None:
+    """Remove a pin; one that stays ends by itself, and is no reason to lose what was done while it was held."""
+    try:
+        pins.remove(pin)
+    except CkptError as problem:
+        _log.warning("could not remove %s, which ends by itself in %.0f s: %s", pin.name, PIN_S, problem)
+
+
+def _saved(operator: OperatorVersion, digests: Mapping[tuple[int, str, str], Digest]) -> SavedOperator:
+    rows = operator.rows()
+    states = {
+        (store, state.name): state
+        for store, versions in operator.stores.items()
+        for each in versions
+        for state in each.meta.states
+    }
+    return SavedOperator(
+        operator.operator.number,
+        operator.operator.name,
+        tuple(operator.stores),
+        operator.partitions,
+        operator.layout.value,
+        tuple(operator.uids),
+        tuple(
+            SavedState(
+                store,
+                state.name,
+                rows[store, state.name],
+                state.is_counted,
+                state.descriptor.key_schema,
+                state.descriptor.value_schema,
+                state.descriptor.key_encoder,
+                digests.get((operator.operator.number, store, state.name)),
+            )
+            for (store, _), state in states.items()
+        ),
+    )

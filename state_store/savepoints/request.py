@@ -1,0 +1,104 @@
+"""What is asked of a restore, what it plans to do, what is recorded of it in its target, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from pyspark_ckpt.state_store.checkpoints.digests import Digest
+from pyspark_ckpt.state_store.json_objects import Count
+
+QueryId: TypeAlias = Literal["keep", "new"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a restore. ``partitions``: None keeps their number."""
+
+    partitions: int | None = None
+    query_id: QueryId = "keep"
+    uid_map: Mapping[str, str] = field(default_factory=dict)
+    allow_non_restored_state: bool = False
+
+
+class RecordedRequest(msgspec.Struct, frozen=True):
+    """The restore that a target is of: a second run must be of the same."""
+
+    source: str
+    source_query: str
+    version: Count
+    partitions: Count
+    uid_map: dict[str, str]
+    query_id: str
+    keeps_id: bool
+    remote: str
+
+    def is_of(self, source: str, request: Request, remote: str) -> bool:
+        """Whether it is what ``request`` asks for, as far as that can be told without the source."""
+        return (
+            (self.source, self.remote, self.uid_map) == (source, remote, dict(request.uid_map))
+            and self.keeps_id == (request.query_id == "keep")
+            and request.partitions in (None, self.partitions)
+        )
+
+
+@dataclass(frozen=True)
+class ProvenState:
+    """A state that was moved: its digest before, which is the one after."""
+
+    operator: int
+    store: str
+    name: str
+    digest: Digest
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What came of a restore."""
+
+    checkpoint: str
+    query_id: str
+    version: int
+    partitions: int
+    states: tuple[ProvenState, ...]
+    copied_bytes: int
+    rewritten_bytes: int
+
+
+class FinishedRequest(msgspec.Struct, frozen=True):
+    """A restore of which nothing is left to be done but to say so."""
+
+    request: RecordedRequest
+    result: Restored
+
+
+@dataclass(frozen=True)
+class PlannedOperator:
+    """What a restore does with one operator; ``expected_rows`` of each new partition, empty if stores are copied.
+
+    ``is_counted``: whether rows were read for that; else they are expected to be spread evenly.
+    """
+
+    number: int
+    name: str
+    layout: str
+    old_partitions: int
+    partitions: int
+    rows: int
+    objects: int
+    size_bytes: int
+    how: str
+    expected_rows: tuple[int, ...]
+    is_counted: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a restore does, and about how many seconds that takes on the processors of this machine."""
+
+    operators: tuple[PlannedOperator, ...]
+    processors: int
+    seconds: float

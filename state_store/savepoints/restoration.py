@@ -1,0 +1,401 @@
+"""Make a new checkpoint of a savepoint, or of the checkpoint of a stopped query, for any number of partitions.
+
+The target is no checkpoint until all of it stands: its ``metadata``, without which Spark does not start a query, is the
+last thing that is written, and says until then that a restore has not finished. What a restore has done is recorded
+below ``_ckpt/restore``; a second run of the same restore goes on from there.
+
+Every state is read before and after: the digests must be equal, or the restore fails and the target stays unusable.
+Stores that keep their number of partitions are copied object by object, with all checksums, and are read for that as
+well.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+import xxhash
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
+from pyspark_ckpt.state_store.checkpoints.checkpoint import MOST_PARTITIONS, Checkpoint
+from pyspark_ckpt.state_store.checkpoints.digests import Digest
+from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
+from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, claim, other_owner
+from pyspark_ckpt.state_store.checkpoints.query_log import (
+    QUERY,
+    Ids,
+    Proof,
+    QueryFile,
+    Rewriting,
+    copy_id,
+    copy_logs,
+    copy_operators,
+    partitions_of,
+)
+from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.format.meta import check_uid
+from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
+from pyspark_ckpt.state_store.format.remote import folder_of_query, point_to
+from pyspark_ckpt.state_store.json_objects import read_sealed, seal
+from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.redistribution.canonical import SavedRows
+from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
+from pyspark_ckpt.state_store.redistribution.merged_states import Layout
+from pyspark_ckpt.state_store.redistribution.row_forecast import counted, counted_in_files, spread
+from pyspark_ckpt.state_store.savepoints.movement import Movement
+from pyspark_ckpt.state_store.savepoints.nesting import is_within
+from pyspark_ckpt.state_store.savepoints.request import (
+    FinishedRequest,
+    Plan,
+    PlannedOperator,
+    ProvenState,
+    RecordedRequest,
+    Request,
+    Restored,
+)
+from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, refuse_unless_empty
+from pyspark_ckpt.state_store.transactions.shared import Identity
+
+WORK_FOLDER = "_ckpt/restore"
+REQUEST_NAME = f"{WORK_FOLDER}/request.json"
+RESULT_NAME = f"{WORK_FOLDER}/result.json"
+MOST_RESULT_BYTES = 64 << 20
+LEAST_PARTITIONS = 1
+COPIED, SPLIT, CLIPPED = "objects are copied", "rows are split and joined", "stores are clipped"
+ROW_S, COPY_BYTES_PER_S = 3e-6, 200e6
+"""What a row takes to be read, split, written and read again on one processor, and how fast objects are copied."""
+
+
+class Restoration:
+    """One restore: what it is to do, and the doing."""
+
+    def __init__(
+        self,
+        source: Checkpoint,
+        version: int,
+        operators: Sequence[OperatorVersion],
+        target: str,
+        request: Request,
+        options: Options,
+        files: Sequence[QueryFile] | None = None,
+        saved: Sequence[SavedRows] = (),
+    ) -> None:
+        """Plan the restore of ``operators``, all at ``version``.
+
+        ``files``: what Spark's must be, if that is known; but for ``metadata``, which has been looked at.
+        ``saved``: rows of the operators, if the source is a canonical savepoint. Raises InvalidInputError, FormatError.
+        """
+        self._saved = {(rows.operator, rows.name): rows for rows in saved}
+        self._source, self._version = source, version
+        self._files = files
+        self._operators = operators
+        self._request = request
+        self.options = options
+        self.workplace = Workplace(replace(options, remote=""))
+        self.place = self.workplace.named(target)
+        self.old_partitions = partitions_of(source.place, version - 1)
+        self.partitions = self.old_partitions if request.partitions is None else request.partitions
+        self._check()
+
+    @property
+    def operators(self) -> Sequence[OperatorVersion]:
+        """All that have state."""
+        return self._operators
+
+    @property
+    def source_url(self) -> str:
+        """Where it is restored from."""
+        return self._source.place.url
+
+    def saved(self, operator: OperatorVersion, name: str) -> SavedRows | None:
+        """The rows of a store, if the source is a canonical savepoint."""
+        return self._saved.get((operator.operator.number, name))
+
+    def recorded(self, operator: OperatorVersion, name: str) -> dict[str, Digest]:
+        """Digests of the states of a store, as far as the savepoint that it is restored from has any."""
+        known = self._source.info if isinstance(self._source, Savepoint) else None
+        return {} if known is None else known.digests_of(operator.operator.number, name)
+
+    def partitions_of(self, operator: OperatorVersion) -> int:
+        """How many partitions of the operator will have state."""
+        return 1 if operator.layout is Layout.SINGLE else self.partitions
+
+    def is_copied(self, operator: OperatorVersion) -> bool:
+        """Whether its stores stay as they are."""
+        is_renamed = any(uid in self._request.uid_map for uid in operator.uids)
+        return self.partitions == self.old_partitions and not is_renamed and not self._saved
+
+    def explain(self, runner: Runner | None, progress: Progress = lambda _done, _all: None) -> Plan:
+        """What ``run`` would do, and how long that may take; nothing is written.
+
+        ``runner``: reads all rows of what moves, to count those of each new partition; None: they are spread evenly.
+        Raises FormatError, NotFoundError, StorageError.
+        """
+        processors = os.cpu_count() or 1
+        operators = tuple(self._explained(each, runner, progress) for each in self._operators)
+        work_s = sum(
+            each.size_bytes / COPY_BYTES_PER_S + (each.rows * ROW_S if each.how != COPIED else 0) for each in operators
+        )
+        return Plan(operators, processors, work_s / processors)
+
+    def _explained(self, operator: OperatorVersion, runner: Runner | None, progress: Progress) -> PlannedOperator:
+        how = COPIED
+        if not self.is_copied(operator):
+            how = CLIPPED if operator.layout is Layout.KEY_GROUPS and not self._saved else SPLIT
+        is_counted = how != COPIED and runner is not None and operator.layout is not Layout.SINGLE
+        return PlannedOperator(
+            operator.operator.number,
+            operator.operator.name,
+            operator.layout.value,
+            self.old_partitions if self._saved and operator.layout is not Layout.SINGLE else operator.partitions,
+            self.partitions_of(operator),
+            sum(operator.rows().values()),
+            operator.objects,
+            operator.size_bytes,
+            how,
+            () if how == COPIED else tuple(self._expected(operator, runner, progress)),
+            is_counted,
+        )
+
+    def _expected(self, operator: OperatorVersion, runner: Runner | None, progress: Progress) -> Sequence[int]:
+        """Rows of each new partition."""
+        number, rows = self.partitions_of(operator), sum(operator.rows().values())
+        if runner is not None and operator.layout is not Layout.SINGLE:
+            if not self._saved:
+                return counted(self.workplace, operator, number, runner, progress)
+            saved = [each for name in operator.stores if (each := self.saved(operator, name)) is not None]
+            return counted_in_files(self.workplace, operator, (self.source_url, saved), number, runner, progress)
+        if operator.layout is Layout.KEY_GROUPS and not self._saved:
+            return spread(operator, number)
+        return [rows // number] * number
+
+    def run(self, runner: Runner, progress: Progress, at_end: Callable[[], object] | None = None) -> Restored:
+        """Do it; after return the target is a checkpoint from which a query goes on, durable.
+
+        ``at_end`` is called when the checkpoint stands; if it fails, so does the restore, and the same call ends both.
+        Raises InvalidInputError (the target is in use), NotFoundError, FormatError (damage, or a digest that differs),
+        StorageError (the same call may be repeated).
+        """
+        recorded, done = self._begin()
+        if done is None:
+            done = self._restored(recorded, runner, progress)
+            self.place.put(RESULT_NAME, seal(FinishedRequest(recorded, done)))
+        if self.place.get(QUERY) == _not_finished(recorded):
+            copy_id(self._source.place, self.place, self._rewriting(recorded, {}))
+        if at_end is not None:
+            at_end()
+        forget(self.place)
+        return done
+
+    def _restored(self, recorded: RecordedRequest, runner: Runner, progress: Progress) -> Restored:
+        work = Movement(self, recorded, runner, progress)
+        proven: list[ProvenState] = []
+        ids: dict[str, list[list[str]]] = {}
+        for operator in self._operators:
+            states, made = work.redistribute(operator)
+            proven += states
+            ids[str(operator.operator.number)] = self._ids(operator, made)
+        for identity, url in work.pointers:
+            point_to(self.workplace.place(url), self.place, identity)
+        if self._request.allow_non_restored_state:
+            self.place.put(f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}", b"")
+        rewriting = self._rewriting(recorded, ids)
+        change = rewriting if self._files is None else Proof(_but_the_id(self._files), rewriting)
+        copy_logs(self._source.place, self._version - 1, self.place, change)
+        copy_operators(self._source.place, self.place, change)
+        if isinstance(change, Proof):
+            change.require_all(self._source.place)
+        return Restored(
+            self.place.url,
+            recorded.query_id,
+            self._version,
+            self.partitions,
+            tuple(proven),
+            work.copied_bytes,
+            work.rewritten_bytes,
+        )
+
+    def _rewriting(self, recorded: RecordedRequest, ids: Ids) -> Rewriting:
+        return Rewriting(self._version - 1, self.partitions, ids, recorded.query_id)
+
+    def _check(self) -> None:
+        if is_within(self.place, self._source.place.url):
+            raise InvalidInputError(
+                f"{self.place.url} is inside of {self._source.place.url}, which must stay as it is.",
+                hint="Name a new folder elsewhere.",
+            )
+        if self._request.query_id not in ("keep", "new"):
+            raise InvalidInputError(f"query_id is {self._request.query_id!r}, not 'keep' or 'new'.")
+        given: object = self.partitions  # from Python, where types are not looked at
+        if not isinstance(given, int) or isinstance(given, bool):
+            raise InvalidInputError(f"The parallelism is {given!r}, which is no whole number.")
+        if self.partitions < LEAST_PARTITIONS:
+            raise InvalidInputError(f"{self.partitions} partitions are too few: at least {LEAST_PARTITIONS}.")
+        if self.partitions > MOST_PARTITIONS:
+            raise InvalidInputError(f"{self.partitions} partitions are too many: at most {MOST_PARTITIONS}.")
+        self._check_uids()
+        known = sorted({uid for operator in self._operators for uid in operator.uids})
+        unknown = sorted(set(self._request.uid_map) - set(known))
+        if unknown and not self._request.allow_non_restored_state:
+            raise InvalidInputError(
+                f"uid_map renames {unknown}, and there is state of the uids {known} only.",
+                hint="Correct the uid_map, or allow state that is not restored.",
+            )
+        for operator in self._operators:
+            if operator.layout is Layout.KEY_GROUPS and self.partitions > (most := operator.key_groups):
+                raise InvalidInputError(
+                    f"Keyed operator {', '.join(operator.uids)} has max_parallelism {most}: "
+                    f"it cannot have {self.partitions} partitions.",
+                    hint=f"Restore it with at most {most}; max_parallelism is fixed with the first batch.",
+                )
+
+    def _check_uids(self) -> None:
+        """Raise InvalidInputError for a new uid that no program can use, or that states of several uids would have."""
+        uid_map = self._request.uid_map
+        for old, new in uid_map.items():
+            check_uid(new, f"uid_map renames {old!r} to {new!r}")
+        for operator in self._operators:
+            for new in uid_map.values():
+                theirs = [uid for uid in operator.uids if uid_map.get(uid, uid) == new]
+                if len(theirs) > 1:
+                    raise InvalidInputError(
+                        f"uid_map would give the uid {new!r} to the states of {theirs}.",
+                        hint="Give each of them another one.",
+                    )
+
+    def _begin(self) -> tuple[RecordedRequest, Restored | None]:
+        """Take the target: an empty one, or what an earlier run of this restore has left, perhaps with its result."""
+        keeps_id = self._request.query_id == "keep"
+        recorded = RecordedRequest(
+            self._source.place.url,
+            self._source.query_id,
+            self._version,
+            self.partitions,
+            dict(self._request.uid_map),
+            self._source.query_id if keeps_id else str(uuid.uuid4()),
+            keeps_id,
+            self.options.remote,
+        )
+        require_exclusive(self.place, "restores", "Restore to another place.")
+        if self.options.remote:
+            require_exclusive(self._folder_of_query(recorded), "restores", "Name another place in the option remote.")
+        before, done = self._before()
+        if before is None:
+            refuse_unless_empty(self.place, "a checkpoint")
+            self._refuse_state_of_others(recorded)
+            before = self._record(recorded)
+        if msgspec.structs.replace(before, query_id=recorded.query_id) != recorded:
+            raise InvalidInputError(
+                f"{self.place.url} has a restore of {before.source}, version {before.version}, to {before.partitions} "
+                "partitions that did not finish, and this is another.",
+                hint="Run that one again, or delete the folder.",
+            )
+        if not self.place.put_if_absent(QUERY, _not_finished(before)) and done is None:
+            self._refuse_query(before, is_first=before is recorded)
+        if done is None:
+            self._claim_folder(before)
+        return before, done
+
+    def _record(self, recorded: RecordedRequest) -> RecordedRequest:
+        """Say in the target what is restored there; returns what another was first to say."""
+        if self.place.put_if_absent(REQUEST_NAME, seal(recorded)):
+            return recorded
+        return read_sealed(self.place, REQUEST_NAME, RecordedRequest)
+
+    def _before(self) -> tuple[RecordedRequest | None, Restored | None]:
+        """What an earlier run of a restore was to do, and what came of it, as far as there was one that got there."""
+        try:
+            finished = read_sealed(self.place, RESULT_NAME, FinishedRequest, MOST_RESULT_BYTES)
+        except NotFoundError:
+            pass
+        else:
+            return finished.request, finished.result
+        try:
+            return read_sealed(self.place, REQUEST_NAME, RecordedRequest), None
+        except NotFoundError:
+            return None, None
+
+    def _refuse_state_of_others(self, recorded: RecordedRequest) -> None:
+        """With the option ``remote``, state goes into a folder of the query's id, which another may use."""
+        if not self.options.remote:
+            return
+        folder = self._folder_of_query(recorded)
+        if owner := other_owner(folder, self.place):
+            raise InvalidInputError(
+                f"{folder.url} belongs to the checkpoint {owner}, whose query has that id.",
+                hint="Restore with query_id 'new', or name another folder in the option remote. If nothing will ever "
+                f"run on {owner} again, and its state is not needed, delete {folder.url}.",
+            )
+        if any(blob.name != OWNER_NAME for blob in folder.walk()):
+            raise InvalidInputError(
+                f"{folder.url} has the state of a query of that id already.",
+                hint="Restore with query_id 'new', or name another folder in the option remote.",
+            )
+
+    def _claim_folder(self, recorded: RecordedRequest) -> None:
+        """Of several restores with one query id, in one ``remote``, one may write there."""
+        if self.options.remote:
+            claim(self._folder_of_query(recorded), self.place, self.options.remote)
+
+    def _folder_of_query(self, recorded: RecordedRequest) -> BlobPlace:
+        return self.workplace.place(folder_of_query(self.options.remote, recorded.query_id))
+
+    def _refuse_query(self, recorded: RecordedRequest, *, is_first: bool) -> None:
+        if self.place.get(QUERY) != _not_finished(recorded):
+            if is_first:  # the other was through before this one was recorded
+                self.place.delete(REQUEST_NAME)
+            raise InvalidInputError(
+                f"{self.place.url} is the checkpoint of another query by now: its metadata is not the restore's.",
+                hint="Restore into a new folder.",
+            )
+
+    def _ids(self, operator: OperatorVersion, made: Mapping[Identity, str]) -> list[list[str]]:
+        """The ids that the commit log is to name: in the order of stores in which it has named the old ones."""
+        of_partition = self._source.ids(operator.operator.number)
+        first = {name: stores[0].meta.id for name, stores in operator.stores.items()}
+        order = [name for old in (of_partition or [[]])[0] for name, commit_id in first.items() if commit_id == old]
+        number = operator.operator.number
+        if of_partition and sorted(order) != sorted(operator.stores):
+            raise FormatError(
+                f"{self._source.place.url}: the commit log names the stores {order} of operator {number}, "
+                f"which has {list(operator.stores)}."
+            )
+        return [
+            [made[Identity(number, partition, name)] for name in order]
+            for partition in range(self.partitions_of(operator))
+        ]
+
+
+def standing(place: BlobPlace) -> FinishedRequest | None:
+    """The restore whose checkpoint stands in ``place``, if it was interrupted behind that.
+
+    Raises FormatError, StorageError.
+    """
+    try:
+        finished = read_sealed(place, RESULT_NAME, FinishedRequest, MOST_RESULT_BYTES)
+        is_unfinished = place.get(QUERY) == _not_finished(finished.request)
+    except NotFoundError:
+        return None
+    return None if is_unfinished else finished
+
+
+def forget(place: BlobPlace) -> None:
+    """Delete what a restore has noted in its target, a checkpoint that stands by now. Raises StorageError."""
+    for blob in sorted(place.walk(WORK_FOLDER), key=lambda blob: (blob.name == RESULT_NAME, blob.name)):
+        place.delete(blob.name)  # the result last: who finds it need not, and must not, do anything again
+
+
+def _but_the_id(files: Iterable[QueryFile]) -> Iterator[QueryFile]:
+    return (file for file in files if file.name != QUERY)
+
+
+def _not_finished(recorded: RecordedRequest) -> bytes:
+    """What a target has as its ``metadata`` until it is a checkpoint: Spark refuses to start a query on it."""
+    explained = f"of {recorded.source} did not finish: run it again, or delete this folder"
+    request = xxhash.xxh3_128_hexdigest(msgspec.json.encode(recorded))
+    return msgspec.json.encode({"restore": explained, "request": request})

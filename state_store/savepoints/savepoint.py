@@ -1,0 +1,314 @@
+"""Savepoints: a user's own, complete, movable copy of a query at one batch, from which a query can go on anywhere.
+
+A savepoint is a folder as a checkpoint is, with one version in it, so that whatever reads a checkpoint reads it::
+
+    <savepoint>/savepoint.json     what it is of; it is written last: without it there is no savepoint
+    <savepoint>/metadata, offsets/, commits/, sources/, state/...      as in a checkpoint
+
+No path in it leads out of it. Nothing ever adds to it, and nothing but its owner deletes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+
+import msgspec
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator, Verified
+from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combined, require_equal
+from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, inventory
+from pyspark_ckpt.state_store.checkpoints.query_log import QUERY, Proof, QueryFile, unproven
+from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.format.keys import CommitId
+from pyspark_ckpt.state_store.format.remote import StoreName
+from pyspark_ckpt.state_store.json_objects import Count, read_sealed
+from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, digests_of_file
+from pyspark_ckpt.state_store.redistribution.jobs import Progress
+from pyspark_ckpt.state_store.redistribution.merged_states import Layout
+from pyspark_ckpt.state_store.redistribution.store_digests import unlike_recorded
+from pyspark_ckpt.state_store.transactions.shared import Identity
+
+NAME = "savepoint.json"
+UNFINISHED = "savepoint.unfinished"
+SAVEPOINT_FORMAT = 1
+Kind: TypeAlias = Literal["native", "canonical"]
+"""Files as they are, or rows sorted by hash in Parquet files."""
+MOST_BYTES = 64 << 20
+StoreKey: TypeAlias = tuple[int, str]
+"""Number of the operator, and name of the store."""
+LAST_MS = 253_402_300_799_000
+"""The end of the year 9999."""
+
+
+class SavedState(msgspec.Struct, frozen=True):
+    """A state of an operator: its rows, its types as stored, and of expiry indexes that nobody counts them.
+
+    ``digest``: of all its rows, if they were read when the savepoint was taken.
+    """
+
+    store: StoreName
+    name: str
+    rows: Count
+    is_counted: bool
+    key_schema: Any = None
+    value_schema: Any = None
+    key_encoder: Any = None
+    digest: Digest | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError when its digest is of another number of rows."""
+        if self.digest is not None and self.is_counted and self.digest.rows != self.rows:
+            raise ValueError(f"state {self.name!r} has {self.rows} rows, and a digest of {self.digest.rows}")
+
+
+class SavedOperator(msgspec.Struct, frozen=True):
+    """A stateful operator: Spark's name for it, the uids of keyed ones, and how its rows are spread."""
+
+    number: Count
+    name: str
+    stores: tuple[StoreName, ...]
+    partitions: Count
+    layout: str
+    uids: tuple[str, ...]
+    states: tuple[SavedState, ...]
+
+
+class SavedStore(msgspec.Struct, frozen=True):
+    """A store: how many objects it has, and their bytes."""
+
+    operator: Count
+    partition: Count
+    name: StoreName
+    commit_id: CommitId
+    objects: Count
+    size_bytes: Count
+
+
+class SavepointInfo(msgspec.Struct, frozen=True):
+    """Content of ``savepoint.json``. ``files``: all that Spark has written, with checksums, for it has none itself."""
+
+    format: int
+    kind: str
+    created_ms: Annotated[int, msgspec.Meta(ge=0, le=LAST_MS)]
+    written_by: str
+    query_id: str
+    checkpoint: str
+    version: Count
+    partitions: Count
+    operators: tuple[SavedOperator, ...]
+    stores: tuple[SavedStore, ...]
+    files: tuple[QueryFile, ...]
+    rows: tuple[SavedRows, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises ValueError when it is of no kind, or has not the rows of all stores and no others."""
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"kind is {self.kind!r}, not one of {get_args(Kind)}")
+        stores = [(each.number, name, each.layout) for each in self.operators for name in each.stores]
+        saved = [(each.operator, each.name, each.layout) for each in self.rows]
+        if self.kind == "canonical" and sorted(stores) != sorted(saved):
+            raise ValueError(f"it has the rows of {saved}, and the stores are {stores}")
+        if self.kind == "native" and self.rows:
+            raise ValueError("a native savepoint has no rows of its own")
+        if len({each.number for each in self.operators}) < len(self.operators):
+            raise ValueError("two of its operators have one number")
+        if any(each.layout not in {layout.value for layout in Layout} for each in self.operators):
+            raise ValueError("the layout of an operator is not known")
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all state."""
+        files = sum(file.size_bytes for rows in self.rows for file in rows.files)
+        return files + sum(store.size_bytes for store in self.stores)
+
+    def digests_of(self, operator: int, store: str) -> dict[str, Digest]:
+        """The digests that were recorded of the states of a store: by name, none of a state that was not read."""
+        found = {
+            state.name: state.digest
+            for each in self.operators
+            for state in each.states
+            if (each.number, state.store) == (operator, store) and state.digest is not None
+        }
+        rows = (each for each in self.rows if (each.operator, each.name) == (operator, store))
+        return {**found, **{name: digest for each in rows for name, digest in each.digests.items()}}
+
+
+class Savepoint(Checkpoint):
+    """A savepoint that did finish, to be read only."""
+
+    has_stores = False
+
+    def __init__(self, location: str, options: Options) -> None:
+        """Look at ``location``. Raises InvalidInputError if no savepoint is there; FormatError, StorageError."""
+        self.info = read_info(Workplace(options).named(location))
+        super().__init__(location, options)
+
+    @property
+    def newest_version(self) -> int:
+        """The only version there is."""
+        return self.info.version
+
+    def versions(self, progress: Progress = lambda _done, _all: None) -> list[OperatorVersion]:
+        """All operators with their stores; of a canonical savepoint with what it says of partition 0 alone.
+
+        Raises NotFoundError, FormatError, StorageError.
+        """
+        named = (file for file in self.info.files if file.name == QUERY)
+        Proof(named)(QUERY, self.place.get(QUERY), f"{self.place.url}/{QUERY}")
+        if self.info.kind == "native":
+            operators = inventory(self, self.info.version, progress)
+            self.require_all(operators)
+            return operators
+        saved = {(rows.operator, rows.name): rows for rows in self.info.rows}
+        return [
+            OperatorVersion(
+                Operator(each.number, each.name, each.stores, self.info.partitions),
+                {name: (self._version_of(saved[each.number, name]),) for name in each.stores},
+                Layout(each.layout),
+            )
+            for each in self.info.operators
+        ]
+
+    def _version_of(self, rows: SavedRows) -> StoreVersion:
+        identity = Identity(rows.operator, 0, rows.name)
+        size_bytes = sum(file.size_bytes for file in rows.files)
+        return StoreVersion(identity, self.place.url, rows.meta, len(rows.files), size_bytes)
+
+    def verify_files(self) -> list[str]:
+        """What is wrong with all that is not rows, for which a restore would refuse it. Raises StorageError."""
+        problems = unproven(self.place, self.info.version - 1, self.info.files)
+        if not problems:
+            try:
+                self.versions()
+            except (FormatError, NotFoundError) as problem:
+                problems.append(problem.message)
+        return problems
+
+    def verify_rows(self, progress: Progress = lambda _done, _all: None) -> tuple[list[str], dict[StoreKey, Digests]]:
+        """Read all files of a canonical savepoint; what is wrong with them, and digests of what they have.
+
+        Raises StorageError.
+        """
+        problems = []
+        files = [(rows, number) for rows in self.info.rows for number in range(len(rows.files))]
+        found: dict[StoreKey, list[Digests]] = {}
+        for done, (rows, number) in enumerate(files, 1):
+            try:
+                each = digests_of_file(self.workplace, self.place.url, rows, number)
+                found.setdefault((rows.operator, rows.name), []).append(each)
+            except (FormatError, NotFoundError) as problem:
+                problems.append(problem.message)
+            progress(done, len(files))
+        whole: dict[StoreKey, Digests] = {store: combined(each) for store, each in found.items()}
+        for rows in self.info.rows:
+            try:
+                what = f"operator {rows.operator}, store {rows.name!r}"
+                require_equal(rows.digests, whole.get((rows.operator, rows.name), {}), what)
+            except FormatError as problem:
+                problems.append(problem.message)
+        return problems, whole
+
+    def verify_stores(
+        self, progress: Progress = lambda _done, _all: None
+    ) -> tuple[list[Verified], list[str], dict[StoreKey, Digests]]:
+        """Read all stores of a native savepoint: each of them, what is wrong, and digests of all that could be read.
+
+        What was recorded is compared. Raises StorageError.
+        """
+        stores = [Identity(store.operator, store.partition, store.name) for store in self.info.stores]
+        verified: list[Verified] = []
+        for done, identity in enumerate(stores, 1):
+            verified.append(self.verify(identity, self.info.version))
+            progress(done, len(stores))
+        problems = [problem for each in verified for problem in each.problems]
+        found: dict[StoreKey, list[Digests]] = {}
+        for each in verified:
+            found.setdefault((each.identity.operator, each.identity.name), []).append(each.digests)
+        whole: dict[StoreKey, Digests] = {store: combined(parts) for store, parts in found.items()}
+        if not problems:  # else a store may be missing among these
+            for (operator, store), digests in whole.items():
+                what = f"operator {operator}, store {store!r}"
+                problems += unlike_recorded(self.info.digests_of(operator, store), digests, what)
+        return verified, problems, whole
+
+    def require_all(self, operators: Sequence[OperatorVersion]) -> None:
+        """Raise FormatError unless these are all operators and stores that the savepoint was taken with."""
+        saved = {Identity(each.operator, each.partition, each.name): each.commit_id for each in self.info.stores}
+        found = {
+            each.identity: each.meta.id
+            for operator in operators
+            for stores in operator.stores.values()
+            for each in stores
+        }
+        for identity in sorted({*saved, *found}, key=lambda each: (each.operator, each.partition, each.name)):
+            if saved.get(identity) != found.get(identity):
+                raise FormatError(
+                    f"{self.place.url} is damaged: it was taken with the commit {saved.get(identity)} of {identity}, "
+                    f"and has {found.get(identity)}.",
+                    hint="Copy the savepoint again from where it was taken, or take another.",
+                )
+
+
+def read_info(place: BlobPlace) -> SavepointInfo:
+    """What a savepoint says of itself. Raises InvalidInputError if there is none, FormatError, StorageError."""
+    try:
+        return _info(place, NAME)
+    except NotFoundError as problem:
+        if _is_unfinished(place):
+            hint = (
+                "It did not finish, or is half deleted, and is of no use: delete it (pyspark-ckpt savepoint delete), "
+                "and take another one."
+            )
+        else:
+            hint = "Name the folder of a savepoint. To copy the checkpoint of a stopped query, use rescale."
+        raise InvalidInputError(f"{place.url} is no savepoint: it has no {NAME}.", hint=hint) from problem
+
+
+def _info(place: BlobPlace, name: str) -> SavepointInfo:
+    """What the object ``name`` says of a savepoint. Raises NotFoundError, FormatError, StorageError."""
+    return read_sealed(place, name, SavepointInfo, MOST_BYTES, known=SAVEPOINT_FORMAT)
+
+
+def saved_below(place: BlobPlace) -> list[tuple[str, SavepointInfo | FormatError | None]]:
+    """Savepoints in a place and below it, by their folders.
+
+    What is wrong with one that is damaged; None for one that did not finish, or is half deleted. Raises StorageError.
+    """
+    found: list[tuple[str, SavepointInfo | FormatError | None]] = []
+    unfinished: list[str] = []
+    for blob in place.walk():
+        folder, _, name = blob.name.rpartition("/")
+        if name == NAME:
+            try:
+                info: SavepointInfo | FormatError = _info(place, blob.name)
+            except FormatError as problem:
+                info = problem
+            found.append((folder or ".", info))
+        elif name == UNFINISHED:
+            unfinished.append(folder or ".")
+    known = dict(found)
+    return found + [(folder, None) for folder in unfinished if folder not in known]
+
+
+def place_of_savepoint(target: str, options: Options) -> BlobPlace:
+    """The place that a savepoint is to be taken in. Raises InvalidInputError."""
+    return Workplace(options).named(target)
+
+
+def refuse_unless_empty(place: BlobPlace, what: str, but_for: str = "") -> None:
+    """Raise InvalidInputError if there is anything in a place where ``what`` is to be written; StorageError."""
+    found = [blob for blob in place.walk() if blob.name != but_for]
+    if found:
+        raise InvalidInputError(
+            f"{place.url} is not empty: it has {found[0].name}"
+            + (f" and {len(found) - 1} more." if found[1:] else "."),
+            hint=f"Name a new folder for {what}, or delete what is there.",
+        )
+
+
+def _is_unfinished(place: BlobPlace) -> bool:
+    return bool(place.list(prefix=UNFINISHED))

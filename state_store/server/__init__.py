@@ -1,0 +1,1 @@
+"""The state server: a process, its calls, its stores, and its work between batches."""

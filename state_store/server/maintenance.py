@@ -1,0 +1,180 @@
+"""Background work of one store: when a snapshot is due, and cleaning up. Spark's maintenance thread calls it.
+
+Nothing here is waited for by a transaction. One piece of work at a time per store; a call while another one
+runs returns at once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyspark_ckpt.state_store.blobs.place_clock import time_of
+from pyspark_ckpt.state_store.errors import CkptError, DamagedCopyError
+from pyspark_ckpt.state_store.format.lineage import Lineage
+from pyspark_ckpt.state_store.local.copies import LocalCopy
+from pyspark_ckpt.state_store.retention.confirmation import Confirmations
+from pyspark_ckpt.state_store.retention.pins import Pins
+from pyspark_ckpt.state_store.retention.retention import CONFIRMED_BYTES, Retention
+from pyspark_ckpt.state_store.retention.scrub import Scrub
+from pyspark_ckpt.state_store.snapshots.writer import Published, SnapshotWriter
+from pyspark_ckpt.state_store.transactions.shared import Shared
+from pyspark_ckpt.state_store.transactions.store import Store
+
+
+class Maintenance:
+    """Snapshots and retention of one store."""
+
+    def __init__(self, store: Store, shared: Shared) -> None:
+        """Serve ``store``."""
+        self._store = store
+        self._busy = threading.Lock()
+        self._forecast = shared.forecast
+        self._clock = shared.clock
+        self._warned = False
+        failpoints = shared.failpoints
+        self._writer = SnapshotWriter(
+            store.place,
+            store.identity.partition,
+            store.tuning,
+            failpoints,
+            store.log,
+            full=store.options.full_snapshots,
+        )
+        confirmations = Confirmations(store.place, store.log)
+        self._writer.damaged = confirmations.damaged.keys()
+        self._retention = Retention(
+            store.place,
+            Pins(store.checkpoint, shared.times.clock_of(store.checkpoint), lambda: time_of(store.checkpoint)),
+            store.options.retention_grace_period_s,
+            shared.pool,
+            failpoints,
+            store.log,
+            shared.clock,
+            confirmations,
+            shared.times,
+        )
+        scratch = shared.local_dir / "staging" / f"scrub-{uuid.uuid4().hex[:16]}"
+        self._scrub = Scrub(
+            store.place,
+            confirmations,
+            store.options.scrub_interval_s,
+            scratch,
+            store.scrub_counts,
+            store.log,
+            shared.times.clock_of(store.place),
+        )
+        self._found_damage = False
+        self._has_recalled = False
+
+    def snapshot(self, *, force: bool = False) -> tuple[Published | None, dict[str, int]]:
+        """Make a snapshot of the newest version Spark has asked for, if enough versions passed since the last one.
+
+        ``force`` makes one at any version. Never blocks a transaction. Raises DamagedCopyError (the local copy is
+        discarded, and there is no snapshot), StorageError, InternalError.
+        """
+        started = time.monotonic()
+        if not self._busy.acquire(blocking=False):
+            return None, {}
+        try:
+            self._recall()
+            published = self._snapshot(force=force or self._found_damage)
+            self._found_damage &= published is None
+        finally:
+            self._busy.release()
+        metrics = {"snapshot_ms": round((time.monotonic() - started) * 1000)}
+        if published is not None:
+            metrics["uploaded_files"] = published.uploaded_files
+            metrics["uploaded_bytes"] = published.uploaded_bytes
+            metrics["reused_files"] = published.reused_files
+            self._store.log.info("snapshot of %s published: %s", published.marker, metrics)
+        return published, metrics
+
+    def _recall(self) -> None:
+        """Take up what an earlier process found damaged, which may have ended before it made a snapshot for it."""
+        if self._has_recalled or self._store.newest is None:
+            return
+        try:
+            self._found_damage |= self._scrub.recall()
+            self._has_recalled = True
+        except CkptError as problem:
+            self._store.log.warning("damage that was found before could not be looked at this time: %s", problem)
+
+    def cleanup(self, min_versions: int) -> int:
+        """Delete what nobody can ask for any more; returns the number of objects. Raises StorageError.
+
+        What is left is read again when its time has come, and put right where it is damaged.
+        """
+        if self._store.newest is None or self._store.closed or not self._busy.acquire(blocking=False):
+            return 0
+        try:
+            count = self._retention.clean(self._store.newest, min_versions, CONFIRMED_BYTES)
+            scrubbed = self._scrub.run(self._local_tables)
+            self._found_damage |= scrubbed.found_damage
+            if scrubbed.healed:
+                self._retention.look_again()
+            return count
+        finally:
+            self._busy.release()
+
+    def _local_tables(self) -> Iterator[Path]:
+        """The table files of a local copy that stays as it is until all of them were looked at."""
+        copy = self._store.lease_for_snapshot(lambda _version: True)
+        if copy is not None:
+            try:
+                yield from sorted(copy.db.glob("*.sst"))
+            finally:
+                self._store.release(copy)
+
+    def _snapshot(self, *, force: bool) -> Published | None:
+        copy = self._store.lease_for_snapshot(lambda version: force or self._may_be_due(version))
+        if copy is None:
+            return None
+        try:
+            lineage = Lineage.read(self._store.place)
+            if self._store.lag.up_to(copy.marker.version) is None:
+                self._store.lag.observed(lineage, copy.marker)
+            reason = "it was asked for" if force else self._reason(copy.marker.version)
+            if reason is None:
+                return None
+            self._store.log.info("a snapshot of %s is made: %s", copy.marker, reason)
+            published = self._publish(copy, lineage)
+        except (CkptError, OSError) as problem:
+            if not self._store.closed:
+                if isinstance(problem, DamagedCopyError):
+                    self._store.discard_damaged(copy, problem)
+                raise
+            self._store.log.info("the store was closed while a snapshot was made; it is not published")
+            return None
+        finally:
+            self._store.release(copy)
+            self._retention.look_again()
+        return published
+
+    def _publish(self, copy: LocalCopy, lineage: Lineage) -> Published | None:
+        started = time.monotonic()
+        published = self._writer.publish(copy, lineage, lambda: self._store.closed)
+        if published is not None:
+            self._forecast.transferred(published.uploaded_bytes, time.monotonic() - started)
+        if published is not None or copy.marker in lineage.snapshots:
+            self._store.lag.published(copy.marker.version)
+        table_bytes = self._store.tables.size_bytes
+        if not self._warned and self._store.policy.misses_target(table_bytes):
+            self._warned = True
+            self._store.log.warning(
+                "a restore of its %s bytes will take longer than restoreTarget, however often snapshots are made: "
+                "use more partitions, or set a longer target",
+                table_bytes,
+            )
+        return published
+
+    def _may_be_due(self, version: int) -> bool:
+        """Whether a snapshot is due; with the last one unknown, whether that may be so."""
+        return self._store.lag.up_to(version) is None or self._reason(version) is not None
+
+    def _reason(self, version: int) -> str | None:
+        lag = self._store.lag.up_to(version)
+        return None if lag is None else self._store.policy.reason(lag, self._store.tables.size_bytes, self._clock())

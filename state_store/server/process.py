@@ -1,0 +1,193 @@
+"""Life of the state server process: hello, serve, and end with the JVM that started it.
+
+stdin brings one line of JSON with the settings and the token, and then stays open: its end means that the
+JVM is gone, however it died, and the process ends at once; a line that comes meanwhile brings secrets. stdout gets
+one line of JSON: where the server listens, or why it cannot start. stderr gets log lines, and what anything else of
+this process writes to stdout. The token and the secrets appear nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from pyspark_ckpt.state_store import options as option_table
+from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
+from pyspark_ckpt.state_store.json_objects import DAMAGE, Count
+from pyspark_ckpt.state_store.local.files import take_open_files
+from pyspark_ckpt.state_store.log import LOGGER, STDERR, log_to_stderr, shortened
+from pyspark_ckpt.state_store.server.entrusted import Entrusted
+from pyspark_ckpt.state_store.server.listener import Listener
+from pyspark_ckpt.state_store.server.rpc import PROTOCOL, Dispatcher, error_answer
+from pyspark_ckpt.state_store.server.stores import Stores
+
+STREAMS = STDIN, STDOUT, _ = (0, 1, STDERR)
+STOP_DELAY_S = 0.2
+FEW_OPEN_FILES = 4096
+
+_log = logging.getLogger(f"{LOGGER}.server")
+
+
+class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """First line of stdin."""
+
+    protocol: int
+    token: str
+    local_dir: str
+    memory_bytes: Count
+    options: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        """Never show the token."""
+        return f"Hello(local_dir={self.local_dir!r})"
+
+
+def main() -> int:
+    """Run the server until stdin ends or ``stop`` is called; returns the exit status.
+
+    Standard streams are used by their numbers: a module that the interpreter loads first (a ``sitecustomize``) may have
+    replaced or closed what ``sys`` has of them.
+    """
+    answers = _take_stdout()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the JVM decides
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a connection that is closed by the other side ends no server
+    stdin = open(STDIN, "rb", closefd=False)  # noqa: SIM115 - until the process ends
+    stopped, entrusted = threading.Event(), Entrusted()
+    try:
+        hello = _hello(stdin.readline())
+        options = option_table.parse(hello.options)
+        log_to_stderr(options.log_level)
+        _take_open_files()
+        stores = _take_local_folder(hello, options)
+        listener = Listener(Dispatcher(stores, stopped.set, entrusted).call, hello.token)
+    except Exception as problem:  # noqa: BLE001 - whatever it is, the JVM must be told
+        answer = error_answer(problem)
+        _say(answers, {"error": {**answer, "message": shortened(answer["message"])}})
+        return 1
+    _say(answers, {"port": listener.port, "pid": os.getpid(), "protocol": PROTOCOL, "version": _package_version()})
+    _log.info("state server %d listens on port %d, local folder %s", os.getpid(), listener.port, hello.local_dir)
+    threading.Thread(target=_end_with_parent, args=(stdin, entrusted), name="parent-watch", daemon=True).start()
+    stopped.wait()
+    stopped.clear()
+    stopped.wait(STOP_DELAY_S)  # the answer to "stop" leaves first
+    stores.shut_down()
+    _leave(0)
+    return 0
+
+
+def _hello(line: bytes) -> Hello:
+    if not line:
+        raise InvalidInputError(
+            f"The stdin of the Python {sys.executable} has ended before the hello of the JVM.",
+            hint="Something that this Python runs first (a sitecustomize, a wrapper script) closes or replaces its "
+            "stdin. Leave the stream as it is.",
+        )
+    try:
+        hello = msgspec.json.decode(line, type=Hello)
+    except DAMAGE as problem:
+        raise InvalidInputError(f"The first line of stdin is not a valid hello: {problem}.") from problem
+    if hello.protocol != PROTOCOL:
+        raise InvalidInputError(
+            f"The JVM speaks protocol {hello.protocol}, this state server speaks {PROTOCOL}.",
+            hint="Install the same release of pyspark-ckpt for the driver's jar and for the executors' Python.",
+        )
+    if not hello.token or not Path(hello.local_dir).is_absolute() or hello.memory_bytes <= 0:
+        raise InvalidInputError("The hello needs a token, an absolute local_dir and a positive memory_bytes.")
+    return hello
+
+
+def _take_local_folder(hello: Hello, options: option_table.Options) -> Stores:
+    try:
+        return Stores(Path(hello.local_dir), hello.memory_bytes, options)
+    except OSError as problem:
+        raise StorageError(
+            f"The state server cannot use its local folder {hello.local_dir}: {problem}",
+            hint="See whether its disk is full and who may write there, or set "
+            "spark.sql.streaming.stateStore.ckpt.localDir to another folder.",
+        ) from problem
+
+
+def _take_open_files() -> None:
+    """Take all open files that the system grants, and warn if these are few."""
+    granted = take_open_files()
+    if granted != resource.RLIM_INFINITY and granted < FEW_OPEN_FILES:
+        _log.warning(
+            "the state server may open %d files only, and every store needs some dozens: raise 'ulimit -n' to 65536",
+            granted,
+        )
+
+
+def _end_with_parent(stdin: IO[bytes], entrusted: Entrusted) -> None:
+    """Take in secrets until stdin ends, then end at once: every state on disk is one that a kill may leave."""
+    for line in stdin:
+        try:
+            entrusted.keep(line)
+        except InvalidInputError as problem:
+            _log.error("%s", problem.message)
+    _leave(0)
+
+
+def _leave(status: int) -> None:
+    logging.shutdown()
+    os._exit(status)
+
+
+def _take_stdout() -> IO[bytes]:
+    """The stream that the JVM reads the hello from; whatever else of this process writes to stdout goes to its log.
+
+    Closed standard streams are opened on nothing: the next file that is opened, one of a database say, would get the
+    number, and what is written to the stream.
+    """
+    is_closed = [_is_closed(number) for number in STREAMS]
+    for number in STREAMS:
+        if is_closed[number]:
+            _open_on_nothing(number)
+    if is_closed[STDOUT]:
+        sys.exit(
+            f"The stdout of the Python {sys.executable} is closed, by something that it runs first (a sitecustomize, "
+            "a wrapper script): the JVM cannot be told where the state server listens. Leave the stream open."
+        )
+    with suppress(AttributeError, OSError, ValueError):  # there may be anything in its place
+        sys.stdout.flush()
+    answers = os.fdopen(os.dup(STDOUT), "wb")
+    os.dup2(STDERR, STDOUT)
+    return answers
+
+
+def _is_closed(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return True
+    return False
+
+
+def _open_on_nothing(number: int) -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    if nothing != number:
+        os.dup2(nothing, number)
+        os.close(nothing)
+
+
+def _say(answers: IO[bytes], message: dict[str, Any]) -> None:
+    answers.write(json.dumps(message).encode() + b"\n")
+    answers.flush()
+
+
+def _package_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow to import
+
+    try:
+        return version("pyspark-ckpt")
+    except PackageNotFoundError:
+        return "0+unknown"

@@ -1,0 +1,355 @@
+"""Protocol between the JVM and the state server: one JSON object in, one out.
+
+An answer is ``{"ok": {...}}`` or ``{"error": {"kind", "message", "hint", "retryable"}}``. Messages carry names and
+numbers; rows never pass here.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import msgspec
+
+from pyspark_ckpt.state_store import options as option_table
+from pyspark_ckpt.state_store.blobs import S3aSettings
+from pyspark_ckpt.state_store.blobs.patience import asked_now
+from pyspark_ckpt.state_store.errors import CkptError, InternalError, InvalidInputError, NotFoundError, StorageError
+from pyspark_ckpt.state_store.format.keys import EMPTY, MARKER_KEY
+from pyspark_ckpt.state_store.format.meta import Descriptor
+from pyspark_ckpt.state_store.format.remote import is_store_name, missing_elsewhere
+from pyspark_ckpt.state_store.json_objects import DAMAGE, MAX_LONG, Change, Count
+from pyspark_ckpt.state_store.server.entrusted import Entrusted
+from pyspark_ckpt.state_store.server.stores import Stores
+from pyspark_ckpt.state_store.transactions.shared import Caller, Identity
+from pyspark_ckpt.state_store.transactions.staged_tables import Seal
+from pyspark_ckpt.state_store.transactions.store import Store
+from pyspark_ckpt.state_store.transactions.ticket import WorkerTask
+from pyspark_ckpt.state_store.transactions.transaction import Transaction
+
+PROTOCOL = 1
+
+Version = Annotated[int, msgspec.Meta(ge=0, lt=MAX_LONG)]
+"""One that another can follow."""
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of all requests. ``again``: of a task that was tried before, and has failed."""
+
+    again: bool = False
+
+
+class Open(Request, frozen=True):
+    """Open a store. ``s3a``: settings of S3A; ``secrets``: the number of those that were entrusted, see Entrusted."""
+
+    state_dir: str
+    checkpoint_root: str
+    operator: Count
+    partition: Count
+    name: str
+    run_id: str
+    format: int
+    min_versions_to_retain: Count
+    options: dict[str, str] = {}
+    s3a: dict[str, str] = {}
+    secrets: int | None = None
+
+
+class Begin(Request, frozen=True):
+    """Begin a transaction."""
+
+    handle: int
+    version: Version
+    id: str | None = None
+    attempt: Count | None = None
+    key_schema: str = ""
+    executor: str = ""
+    num_partitions: Count | None = None
+
+
+class Replay(Request, frozen=True):
+    """Begin a transaction on a version that is built of the snapshot of version ``start`` and deltas."""
+
+    handle: int
+    version: Version
+    start: Version
+    id: str | None = None
+    start_id: str | None = None
+
+
+class OpenChanges(Request, frozen=True):
+    """Open a feed of what the versions ``first`` to ``last`` have changed; ``id`` is the last one's."""
+
+    handle: int
+    first: Count
+    last: Version
+    id: str | None = None
+
+
+class OfFeed(Request, frozen=True):
+    """Name an open feed."""
+
+    feed: int
+
+
+class CreateState(Request, frozen=True):
+    """Find or create a state."""
+
+    txn: int
+    name: str
+    descriptor: Descriptor
+
+
+class DropState(Request, frozen=True):
+    """Forget a state."""
+
+    txn: int
+    name: str
+
+
+class Commit(Request, frozen=True):
+    """Make the next version. ``seals``: what the writer of ``files`` says of them, by name."""
+
+    txn: int
+    files: list[str]
+    rows: dict[int, Change] = {}
+    num_partitions: Count | None = None
+    seals: dict[str, Seal] = {}
+
+
+class OfTransaction(Request, frozen=True):
+    """Name a transaction."""
+
+    txn: int
+
+
+class Damage(Request, frozen=True):
+    """Say that the local copy of a transaction cannot be read, and how that failed."""
+
+    txn: int
+    failure: str
+
+
+class OfHandle(Request, frozen=True):
+    """Name an open handle."""
+
+    handle: int
+
+
+class Snapshot(Request, frozen=True):
+    """Make a snapshot if one is due, or at once with ``force``."""
+
+    handle: int
+    force: bool = False
+
+
+class Nothing(Request, frozen=True):
+    """Say nothing."""
+
+
+class Dispatcher:
+    """Answers requests; the same object serves all connections."""
+
+    def __init__(self, stores: Stores, stop: Callable[[], None], entrusted: Entrusted) -> None:
+        """Serve ``stores``; ``stop`` ends the process soon after it returns; requests name what was ``entrusted``."""
+        self._stores = stores
+        self._entrusted = entrusted
+        self._stop = stop
+        self._encoder = msgspec.json.Encoder()
+        self._methods: Mapping[str, tuple[msgspec.json.Decoder[Any], Callable[[Any], dict[str, Any]]]] = {
+            "open": (msgspec.json.Decoder(Open), self._open),
+            "begin": (msgspec.json.Decoder(Begin), self._begin),
+            "replay": (msgspec.json.Decoder(Replay), self._replay),
+            "open_changes": (msgspec.json.Decoder(OpenChanges), self._open_changes),
+            "next_changes": (msgspec.json.Decoder(OfFeed), self._next_changes),
+            "close_changes": (msgspec.json.Decoder(OfFeed), self._close_changes),
+            "create_state": (msgspec.json.Decoder(CreateState), self._create_state),
+            "drop_state": (msgspec.json.Decoder(DropState), self._drop_state),
+            "commit": (msgspec.json.Decoder(Commit), self._commit),
+            "follow": (msgspec.json.Decoder(OfHandle), self._follow),
+            "report_damage": (msgspec.json.Decoder(Damage), self._report_damage),
+            "abort": (msgspec.json.Decoder(OfTransaction), self._abort),
+            "snapshot": (msgspec.json.Decoder(Snapshot), self._snapshot),
+            "cleanup": (msgspec.json.Decoder(OfHandle), self._cleanup),
+            "close": (msgspec.json.Decoder(OfHandle), self._close),
+            "stats": (msgspec.json.Decoder(Nothing), self._stats),
+            "stop": (msgspec.json.Decoder(Nothing), self._stop_soon),
+        }
+
+    def call(self, method: str, request: str) -> str:
+        """Answer one request; every failure is an answer, too."""
+        try:
+            answer: dict[str, Any] = {"ok": self._dispatch(method, request)}
+        except Exception as problem:  # noqa: BLE001 - the boundary of the process: nothing may escape as it is
+            answer = {"error": error_answer(problem)}
+        return self._encoder.encode(answer).decode()
+
+    def _dispatch(self, method: str, request: str) -> dict[str, Any]:
+        if method not in self._methods:
+            raise InvalidInputError(f"There is no method {method!r}.", hint="Known: " + ", ".join(self._methods))
+        decoder, answer = self._methods[method]
+        try:
+            decoded = decoder.decode(request)
+        except DAMAGE as problem:
+            raise InvalidInputError(f"The request of {method!r} is not valid: {problem}.") from problem
+        with asked_now(again=decoded.again):
+            return answer(decoded)
+
+    def _open(self, request: Open) -> dict[str, Any]:
+        if request.format not in (1, 2):
+            raise InvalidInputError(f"Checkpoint format {request.format} is not known; there are 1 and 2.")
+        if not is_store_name(request.name):
+            raise InvalidInputError(f"{request.name!r} cannot be the name of a store.")
+        secrets = {} if request.secrets is None else self._entrusted.await_secrets(request.secrets)
+        handle = self._stores.open(
+            request.state_dir,
+            request.checkpoint_root,
+            Identity(request.operator, request.partition, request.name),
+            Caller(request.run_id, request.format, request.min_versions_to_retain),
+            option_table.parse(request.options),
+            S3aSettings({**request.s3a, **secrets}),
+        )
+        return {"handle": handle.number}
+
+    def _begin(self, request: Begin) -> dict[str, Any]:
+        handle = self._stores.handle(request.handle)
+        store = handle.store
+        worker = None
+        if request.attempt is not None:
+            worker = WorkerTask(request.attempt, request.executor, request.key_schema, request.num_partitions)
+        with _looking_elsewhere(store):
+            transaction = store.begin(handle.caller, request.version, request.id, worker, request.num_partitions)
+        return self._begun(store, transaction)
+
+    def _replay(self, request: Replay) -> dict[str, Any]:
+        handle = self._stores.handle(request.handle)
+        store = handle.store
+        with _looking_elsewhere(store):
+            transaction = store.replay(handle.caller, request.version, request.id, request.start, request.start_id)
+        return self._begun(store, transaction)
+
+    def _begun(self, store: Store, transaction: Transaction) -> dict[str, Any]:
+        self._stores.remember(store, transaction)
+        base, meta = transaction.base, transaction.meta
+        return {
+            "txn": transaction.number,
+            "version": base.version,
+            "id": None if base == EMPTY else base.id,
+            "new_id": transaction.new_id,
+            "db": str(transaction.copy.db),
+            "live": store.is_live(transaction),
+            "staging": str(transaction.staging),
+            "marker_key": MARKER_KEY,
+            "marker_value": None if base == EMPTY else base.encode(),
+            "next_marker_value": transaction.target.encode(),
+            "num_partitions": meta.num_partitions,
+            "rows": meta.rows,
+            "states": meta.states,
+            "metrics": transaction.metrics,
+        }
+
+    def _open_changes(self, request: OpenChanges) -> dict[str, Any]:
+        handle = self._stores.handle(request.handle)
+        with _looking_elsewhere(handle.store):
+            return {"feed": self._stores.open_feed(handle, request.first, request.last, request.id)}
+
+    def _next_changes(self, request: OfFeed) -> dict[str, Any]:
+        delta = self._stores.feed(request.feed).next()
+        if delta is None:
+            return {"version": None}
+        store = delta.store
+        return {
+            "version": store.version,
+            "parent": None if store.parent == EMPTY.id else store.parent,
+            "files": [str(file) for file in delta.files],
+            "states": store.states,
+        }
+
+    def _close_changes(self, request: OfFeed) -> dict[str, Any]:
+        self._stores.close_feed(request.feed)
+        return {}
+
+    def _create_state(self, request: CreateState) -> dict[str, Any]:
+        store, transaction = self._stores.transaction(request.txn)
+        return {"number": store.create_state(transaction, request.name, request.descriptor)}
+
+    def _drop_state(self, request: DropState) -> dict[str, Any]:
+        store, transaction = self._stores.transaction(request.txn)
+        store.drop_state(transaction, request.name)
+        return {}
+
+    def _commit(self, request: Commit) -> dict[str, Any]:
+        store, transaction = self._stores.transaction(request.txn)
+        result = store.commit(transaction, request.files, request.rows, request.num_partitions, request.seals)
+        return {"version": result.version, "id": result.id, "metrics": result.metrics, "states": result.states}
+
+    def _follow(self, request: OfHandle) -> dict[str, Any]:
+        self._stores.handle(request.handle).store.await_moves()
+        return {}
+
+    def _report_damage(self, request: Damage) -> dict[str, Any]:
+        found = self._stores.find_transaction(request.txn)
+        if found is None:
+            return {"discarded": False}
+        store, transaction = found
+        return {"discarded": store.report_damage(transaction, request.failure)}
+
+    def _abort(self, request: OfTransaction) -> dict[str, Any]:
+        found = self._stores.find_transaction(request.txn)
+        if found is not None:
+            store, transaction = found
+            store.abort(transaction)
+        return {}
+
+    def _snapshot(self, request: Snapshot) -> dict[str, Any]:
+        published, metrics = self._stores.handle(request.handle).maintenance.snapshot(force=request.force)
+        return {"version": None if published is None else published.marker.version, "metrics": metrics}
+
+    def _cleanup(self, request: OfHandle) -> dict[str, Any]:
+        handle = self._stores.handle(request.handle)
+        return {"deleted": handle.maintenance.cleanup(handle.caller.min_versions_to_retain)}
+
+    def _close(self, request: OfHandle) -> dict[str, Any]:
+        self._stores.close(request.handle)
+        return {}
+
+    def _stats(self, _: Nothing) -> dict[str, Any]:
+        return dict(self._stores.stats())
+
+    def _stop_soon(self, _: Nothing) -> dict[str, Any]:
+        self._stop()
+        return {}
+
+
+@contextmanager
+def _looking_elsewhere(store: Store) -> Iterator[None]:
+    """Say of a version that is not there when the checkpoint has its state in another place."""
+    try:
+        yield
+    except NotFoundError as problem:
+        checkpoint, remote = store.checkpoint, store.options.remote
+        raise missing_elsewhere(problem, store.place, checkpoint, store.identity, remote) from problem
+
+
+def error_answer(problem: Exception) -> dict[str, Any]:
+    """Describe any failure as the protocol has it."""
+    if isinstance(problem, OSError):
+        problem = StorageError(f"{type(problem).__name__}: {problem}", outcome="unknown")
+    elif isinstance(problem, UnicodeEncodeError) and sys.getfilesystemencoding() != "utf-8":
+        problem = InvalidInputError(
+            f"{problem.object!r} cannot be the name of a file: the Python of the state server has file names in "
+            f"{problem.encoding}.",
+            hint="Start the executors with a locale of UTF-8 (LC_ALL=C.UTF-8), or with PYTHONUTF8=1.",
+        )
+    elif not isinstance(problem, CkptError):
+        trace = "".join(traceback.format_exception(problem))
+        problem = InternalError(f"{type(problem).__name__}: {problem}\n{trace}")
+    return {
+        "kind": problem.kind,
+        "message": problem.message,
+        "hint": problem.hint,
+        "retryable": problem.retryable,
+    }

@@ -1,0 +1,394 @@
+"""All stores of one state server: who has which open, and which transaction belongs to which."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import itertools
+import os
+import re
+import secrets
+import shutil
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TypeAlias
+from weakref import WeakValueDictionary
+
+from pyspark_ckpt.state_store.attempts.winners import Epochs, KnownRuns
+from pyspark_ckpt.state_store.blobs import (
+    BlobPlace,
+    MeteredPlace,
+    Patience,
+    S3aSettings,
+    S3Settings,
+    Traffic,
+    place_at,
+    with_patience,
+)
+from pyspark_ckpt.state_store.blobs.place_clock import PlaceTimes
+from pyspark_ckpt.state_store.checkpoints import ownership
+from pyspark_ckpt.state_store.database import Tuning
+from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.format import remote
+from pyspark_ckpt.state_store.format.lineage import Lineage
+from pyspark_ckpt.state_store.local.boot import boot_id
+from pyspark_ckpt.state_store.local.column_files import ColumnFiles
+from pyspark_ckpt.state_store.local.files import make_folder, make_private
+from pyspark_ckpt.state_store.options import Options
+from pyspark_ckpt.state_store.restore.changes import ChangeFeed, steps_to
+from pyspark_ckpt.state_store.server.maintenance import Maintenance
+from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
+from pyspark_ckpt.state_store.transactions.operator_states import KnownStates, OperatorStates
+from pyspark_ckpt.state_store.transactions.shared import Caller, Identity, Shared
+from pyspark_ckpt.state_store.transactions.store import Store
+from pyspark_ckpt.state_store.transactions.transaction import Transaction
+
+TRANSFER_THREADS = 8
+MOVER_THREADS = 2
+ENDED_KEPT = 1024
+CACHE_SHARE = 0.75
+TAKEOVER_S = 3.0
+ADOPTION_S = 3600.0
+"""Local copies of an earlier process that nobody has asked for by then are deleted."""
+
+_Query: TypeAlias = tuple[str, S3Settings, S3aSettings]
+"""The URL of a checkpoint, and how it is reached."""
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
+
+
+@dataclass(frozen=True)
+class Access:
+    """A folder of state of a checkpoint, and how it is reached and looked after: opens that agree share one store."""
+
+    url: str
+    checkpoint: str
+    options: Options
+    s3a: S3aSettings
+
+
+@dataclass(frozen=True)
+class Handle:
+    """One open of a store."""
+
+    number: int
+    access: Access
+    store: Store
+    maintenance: Maintenance
+    caller: Caller
+
+
+@dataclass
+class _Shelf:
+    store: Store
+    maintenance: Maintenance
+    folder: Path
+    handles: int = 0
+
+
+class Stores:
+    """Owner of a local folder and of everything in it. Safe to call from many threads."""
+
+    def __init__(
+        self,
+        local_dir: Path,
+        memory_bytes: int,
+        options: Options,
+        *,
+        places: Callable[[str, S3Settings, S3aSettings], BlobPlace] = place_at,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Take possession of ``local_dir``. Raises ConflictError if another live state server has it.
+
+        ``places`` finds the place behind a URI; ``clock`` tells retention how old an object of a place is.
+        """
+        self.local_dir = local_dir
+        self.memory_bytes = memory_bytes
+        self._places = places
+        local_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        is_trusted = make_private(local_dir)
+        self._possession = _possess(local_dir)
+        _tidy(local_dir, keep_copies=is_trusted)
+        self._shared = Shared(
+            local_dir=local_dir,
+            tuning=Tuning(int(memory_bytes * CACHE_SHARE), options.compression),
+            pool=ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="transfer"),
+            sweeper=ThreadPoolExecutor(1, thread_name_prefix="sweeper"),
+            mover=ThreadPoolExecutor(MOVER_THREADS, thread_name_prefix="mover"),
+            columns=ColumnFiles(local_dir / "stores", options.column_files_bytes),
+            failpoints=FailPoints(options.fail_points, local_dir),
+            forecast=RestoreForecast(),
+            # From a random start: a transaction of a server that died is never taken for one of this server.
+            transaction_numbers=itertools.count(secrets.randbits(48)),
+            clock=clock,
+            times=PlaceTimes(clock),
+        )
+        self._lock = threading.Lock()
+        self._handle_numbers = itertools.count(1)
+        self._handles: dict[int, Handle] = {}
+        self._feed_numbers = itertools.count(1)
+        self._feeds: dict[int, tuple[int, ChangeFeed]] = {}
+        self._shelves: dict[Access, _Shelf] = {}
+        self._taken: set[Path] = set()
+        self._adopted: set[Path] = set()
+        self._left_over = set((local_dir / "stores").iterdir())
+        self._started = time.monotonic()
+        self._runs: WeakValueDictionary[_Query, KnownRuns] = WeakValueDictionary()
+        self._operators: WeakValueDictionary[_Query, KnownStates] = WeakValueDictionary()
+        self._stopping = threading.Event()
+        self._transactions: OrderedDict[int, tuple[Store, Transaction]] = OrderedDict()
+
+    def open(
+        self,
+        state_dir: str,
+        checkpoint_root: str,
+        identity: Identity,
+        caller: Caller,
+        options: Options,
+        s3a: S3aSettings,
+    ) -> Handle:
+        """Open a store; opens of one folder with the same options and settings share one store.
+
+        Others have one of their own, with its own local copies: what a run that has ended began with is not what the
+        next one gets, though handles of both may be open for a while.
+
+        Makes no remote request but, with ``options.remote``, one for the query's id and one for the owner of its
+        folder; a reader outside a query may read what another checkpoint owns. Raises InvalidInputError (a place of an
+        unknown kind; a copy of the checkpoint that owns the folder), StorageError, FormatError.
+        """
+        traffic = Traffic()
+        patience = Patience(options.place_timeout_s, traffic.waited, self._stopping)
+
+        def place_of(url: str) -> BlobPlace:
+            return with_patience(self._places(url, options.s3, s3a), patience)
+
+        checkpoint = unmetered = place_of(checkpoint_root)
+        if options.remote:  # the checkpoint is another place than that of the state, whose requests are counted
+            query_folder = remote.query_folder(options.remote, checkpoint)
+            if caller.run_id:  # requests of the query, not of this store: they are not counted
+                ownership.claim(place_of(query_folder), checkpoint, options.remote)
+            state_dir = f"{query_folder}/{remote.store_folder(identity)}"
+        else:
+            checkpoint = MeteredPlace(checkpoint, traffic)
+        place = MeteredPlace(place_of(state_dir), traffic)
+        access = Access(place.url, checkpoint.url, options, s3a)
+        with self._lock:
+            shelf = self._shelves.get(access)
+            if shelf is None:
+                query = (checkpoint.url, options.s3, s3a)
+                epochs = Epochs(checkpoint, self._runs.setdefault(query, KnownRuns()))
+                known = self._operators.setdefault(query, KnownStates())
+                operators = OperatorStates(unmetered, place_of, self._shared.pool, known)
+                folder = self._free_folder(_folder_name(identity, place.url))
+                store = Store(identity, place, checkpoint, traffic, epochs, operators, folder, options, self._shared)
+                if folder not in self._adopted:
+                    store.adopt()
+                    self._adopted.add(folder)
+                self._taken.add(folder)
+                shelf = self._shelves[access] = _Shelf(store, Maintenance(store, self._shared), folder)
+            self._sweep_left_over()
+            shelf.handles += 1
+            handle = Handle(next(self._handle_numbers), access, shelf.store, shelf.maintenance, caller)
+            self._handles[handle.number] = handle
+            return handle
+
+    def _free_folder(self, name: str) -> Path:
+        """A local folder that no open store has: the last used of those left over of the store, else a new one."""
+        its = re.compile(rf"{re.escape(name)}(\.\d+)?")
+        left = [folder for folder in self._left_over - self._adopted if its.fullmatch(folder.name) and folder.exists()]
+        if left:
+            return max(left, key=lambda folder: folder.stat().st_mtime)
+        names = itertools.chain([name], (f"{name}.{number}" for number in itertools.count(2)))
+        return next(folder for each in names if (folder := self.local_dir / "stores" / each) not in self._taken)
+
+    def _sweep_left_over(self) -> None:
+        """Delete what an earlier process has left of stores that are by now, it seems, somebody else's."""
+        self._left_over -= self._adopted
+        if self._left_over and time.monotonic() - self._started > ADOPTION_S:
+            for folder in self._left_over:
+                self._shared.sweeper.submit(shutil.rmtree, folder, ignore_errors=True)
+            self._left_over = set()
+
+    def handle(self, number: int) -> Handle:
+        """Return an open handle. Raises LifecycleError."""
+        handle = self._handles.get(number)
+        if handle is None:
+            raise LifecycleError(
+                f"Handle {number} is not open in this state server.", hint="Open the store again.", retryable=True
+            )
+        return handle
+
+    def close(self, number: int) -> None:
+        """Close a handle and its feeds; the last one of a store closes the store. No error if it is closed already."""
+        with self._lock:
+            handle = self._handles.pop(number, None)
+            feeds = [feed for feed, (owner, _) in self._feeds.items() if owner == number]
+            last = None if handle is None else self._put_back(handle)
+        for feed in feeds:
+            self.close_feed(feed)
+        if last is not None:
+            try:
+                last.store.close()
+            finally:
+                with self._lock:
+                    self._taken.discard(last.folder)
+                    self._forget_transactions(last.store)
+
+    def _put_back(self, handle: Handle) -> _Shelf | None:
+        """Count one user of the store less; after the last one it is not found any more, and returned."""
+        shelf = self._shelves[handle.access]
+        shelf.handles -= 1
+        return self._shelves.pop(handle.access) if shelf.handles == 0 else None
+
+    def open_feed(self, handle: Handle, first: int, last: int, commit_id: str | None) -> int:
+        """Open a feed of what versions ``first`` to ``last`` have changed, the last one with that id; its number.
+
+        It stays until it is closed, or its handle is. Raises as ``steps_to``; StorageError.
+        """
+        store = handle.store
+        if not 1 <= first <= last:
+            raise InvalidInputError(
+                f"{store.identity}: versions {first} to {last} are not a range of versions that change anything."
+            )
+        commit = store.decisions.commit_of(handle.caller, last, commit_id)
+        steps = steps_to(commit, first, Lineage.read(store.place), str(store.identity))
+        folder = self.local_dir / "staging" / f"changes-{secrets.token_hex(8)}"
+        make_folder(folder, self.local_dir)
+        feed = ChangeFeed(store.place, steps, folder, self._shared.pool)
+        with self._lock:
+            number = next(self._feed_numbers)
+            self._feeds[number] = (handle.number, feed)
+            return number
+
+    def feed(self, number: int) -> ChangeFeed:
+        """Return an open feed. Raises LifecycleError."""
+        found = self._feeds.get(number)
+        if found is None:
+            raise LifecycleError(f"Change feed {number} is not open in this state server.", hint="Open it again.")
+        return found[1]
+
+    def close_feed(self, number: int) -> None:
+        """Close a feed. No error if it is closed already."""
+        with self._lock:
+            found = self._feeds.pop(number, None)
+        if found is not None:
+            found[1].close()
+
+    def remember(self, store: Store, transaction: Transaction) -> None:
+        """Let ``transaction`` find this one by its number, also for a while after its end."""
+        with self._lock:
+            self._transactions[transaction.number] = (store, transaction)
+            surplus = len(self._transactions) - ENDED_KEPT
+            if surplus > 0:
+                ended = [number for number, (_, other) in self._transactions.items() if other.has_ended]
+                for number in ended[:surplus]:
+                    del self._transactions[number]
+
+    def _forget_transactions(self, store: Store) -> None:
+        """Hold a store no longer for the sake of its transactions, which have ended with it."""
+        ended = [number for number, (owner, _) in self._transactions.items() if owner is store]
+        for number in ended:
+            del self._transactions[number]
+
+    def transaction(self, number: int) -> tuple[Store, Transaction]:
+        """Return a transaction and its store. Raises LifecycleError if this server knows none of that number."""
+        found = self.find_transaction(number)
+        if found is None:
+            raise LifecycleError(
+                f"Transaction {number} is unknown to this state server.",
+                hint="Begin a new transaction.",
+                retryable=True,
+            )
+        return found
+
+    def find_transaction(self, number: int) -> tuple[Store, Transaction] | None:
+        """Return a transaction and its store, or None."""
+        return self._transactions.get(number)
+
+    def stats(self) -> dict[str, int]:
+        """Figures of the whole process."""
+        with self._lock:
+            stores = [shelf.store for shelf in self._shelves.values()]
+        return {
+            "memory_bytes": self._shared.tuning.used_bytes(),
+            "memory_limit_bytes": self.memory_bytes,
+            "open_handles": len(self._handles),
+            "open_stores": len(stores),
+            "open_transactions": sum(store.open_transactions for store in stores),
+            "open_files": _open_files(),
+        }
+
+    def shut_down(self) -> None:
+        """Close everything that is open, delete its local copies, and give up the local folder.
+
+        Nobody waits any longer for a place that is away.
+        """
+        self._stopping.set()
+        with self._lock:
+            stores = [shelf.store for shelf in self._shelves.values()]
+            self._shelves.clear()
+            self._handles.clear()
+            feeds = list(self._feeds)
+        self._shared.columns.close()
+        for feed in feeds:
+            self.close_feed(feed)
+        for store in stores:
+            store.close()
+        self._shared.pool.shutdown(wait=True)
+        self._shared.mover.shutdown(wait=True)
+        self._shared.sweeper.shutdown(wait=True)
+        self._possession.close()
+
+
+def _possess(local_dir: Path) -> IO[bytes]:
+    """Lock the folder for the life of this process."""
+    path = local_dir / "server.lock"
+    lock = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb+")
+    until = time.monotonic() + TAKEOVER_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            if time.monotonic() < until:  # the server of a JVM that was just killed is about to end
+                time.sleep(0.05)
+                continue
+            lock.close()
+            raise ConflictError(
+                f"Another state server uses {local_dir}.",
+                hint="Give every executor its own local folder.",
+                retryable=True,
+            ) from problem
+        return lock
+
+
+def _tidy(local_dir: Path, *, keep_copies: bool) -> None:
+    """Remove what cannot be used any more: transactions and readers of a dead server; all copies after a reboot.
+
+    Local files are not fsynced, so after a crash of the machine they prove nothing. Nor do copies in a folder in which
+    others could write: ``keep_copies`` is False.
+    """
+    for folder in ("staging", "tickets", "readers"):
+        shutil.rmtree(local_dir / folder, ignore_errors=True)
+    booted, current = local_dir / "boot", boot_id().encode()
+    if not keep_copies or not booted.exists() or booted.read_bytes() != current:
+        shutil.rmtree(local_dir / "stores", ignore_errors=True)
+        booted.write_bytes(current)
+    for folder in ("staging", "tickets", "stores"):
+        make_folder(local_dir / folder, local_dir)
+
+
+def _folder_name(identity: Identity, url: str) -> str:
+    name = _UNSAFE.sub("_", identity.name)[:64]
+    digest = hashlib.sha256(url.encode()).hexdigest()[:12]
+    return f"{identity.operator}-{identity.partition}-{name}-{digest}"
+
+
+def _open_files() -> int:
+    folder = Path("/proc/self/fd") if Path("/proc/self/fd").is_dir() else Path("/dev/fd")
+    return sum(1 for _ in folder.iterdir())

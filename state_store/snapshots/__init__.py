@@ -1,0 +1,1 @@
+"""Full and incremental snapshots: when one is made, and how."""

@@ -1,0 +1,79 @@
+"""How far the newest snapshot of a store is behind: the deltas that a restore has to apply on top of it.
+
+A restored store knows it from the listing that its restore has read anyway, a new one from its beginning. One that goes
+on with local copies does not know it until its first maintenance has looked.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
+from pyspark_ckpt.state_store.format.lineage import Lineage
+
+
+@dataclass(frozen=True)
+class SnapshotLag:
+    """The deltas between the newest snapshot (version 0: none) and a version; the oldest is from ``since_s``."""
+
+    snapshot_version: int
+    deltas: int
+    delta_bytes: int
+    since_s: float
+
+
+class LagTracker:
+    """Follows the commits and the snapshots of one store. Safe to use from many threads."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """Know nothing yet."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._snapshot: int | None = None
+        self._commits: dict[int, tuple[int, float]] = {}
+
+    def begun(self, base: Marker) -> None:
+        """A transaction begins on ``base``: on nothing, there is no snapshot below; far back, look again."""
+        with self._lock:
+            if base == EMPTY:
+                self._snapshot, self._commits = 0, {}
+            elif self._snapshot is not None and base.version < self._snapshot:
+                self._snapshot = None
+
+    def committed(self, version: int, size_bytes: int) -> None:
+        """A delta of ``size_bytes`` has made ``version``; what was above is history of another line."""
+        with self._lock:
+            self._commits = {other: kept for other, kept in self._commits.items() if other < version}
+            self._commits[version] = (size_bytes, self._clock())
+
+    def published(self, version: int) -> None:
+        """There is a snapshot of ``version`` now."""
+        with self._lock:
+            self._snapshot = version
+            self._commits = {other: kept for other, kept in self._commits.items() if other > version}
+
+    def observed(self, lineage: Lineage, commit: Marker) -> None:
+        """Learn from a listing how ``commit`` descends from a snapshot."""
+        base, steps = lineage.chain(commit, lambda marker: marker in lineage.snapshots or marker not in lineage.deltas)
+        with self._lock:
+            newer = {version: kept for version, kept in self._commits.items() if version > commit.version}
+            blobs = {name.commit.version: lineage.deltas[name.commit][1] for name in steps}
+            self._snapshot = base.version
+            # Own commits keep the time of this host: that of a place may be another, and never is one to come.
+            own, now_s = self._commits, self._clock()
+            times = {version: own[version][1] if version in own else blob.modified_s for version, blob in blobs.items()}
+            self._commits = {
+                version: (blob.size_bytes, min(times[version], now_s)) for version, blob in blobs.items()
+            } | newer
+
+    def up_to(self, version: int) -> SnapshotLag | None:
+        """The lag at ``version``; None if it is not known."""
+        with self._lock:
+            if self._snapshot is None:
+                return None
+            commits = [kept for other, kept in self._commits.items() if self._snapshot < other <= version]
+            since_s = min((written_s for _, written_s in commits), default=self._clock())
+            return SnapshotLag(self._snapshot, len(commits), sum(size for size, _ in commits), since_s)

@@ -1,0 +1,108 @@
+"""Rows as the entries of data blocks, one behind the other: the other way round than ``blocks``.
+
+No key shares bytes with the one before it; compression takes out what they have in common. Rows with keys of one size
+and values of one size are handled all at once, so there should be few sizes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from pyspark_ckpt.state_store.columns.order import Bools
+from pyspark_ckpt.state_store.columns.packed import Bytes, Integers, are_same, chained, repeated
+from pyspark_ckpt.state_store.columns.rows import RowColumns
+from pyspark_ckpt.state_store.sst.blocks import DELETION, MORE, SUFFIX_BYTES, VALUE
+
+_SUFFIX = VALUE.to_bytes(SUFFIX_BYTES, "little")
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """Entries one behind the other: their bytes and, of each, its size, and where its key is within it."""
+
+    data: Bytes
+    sizes: Integers
+    key_at: Integers
+    key_sizes: Integers
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.sizes)
+
+    @property
+    def are_alike(self) -> bool:
+        """Whether all of them have one size, and so have their keys; true if there are none."""
+        return all(map(are_same, (self.sizes, self.key_at, self.key_sizes)))
+
+    def behind(self, count: int, size_bytes: int) -> Encoded:
+        """Those that come after the first ``count``, which have so many bytes."""
+        data = self.data[size_bytes:].copy()
+        return Encoded(data, self.sizes[count:], self.key_at[count:], self.key_sizes[count:])
+
+
+def joined_entries(parts: list[Encoded]) -> Encoded:
+    """All of them."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = zip(*((part.sizes, part.key_at, part.key_sizes) for part in parts), strict=True)
+    return Encoded(np.concatenate([part.data for part in parts]), *map(chained, columns))
+
+
+def encoded(rows: RowColumns, there: Bools) -> Encoded:
+    """The entries of rows whose keys and values have ``WIDEST`` bytes at most; those that are not there delete."""
+    entries = _of_values(rows)
+    if not there.all():
+        kind_at = np.cumsum(entries.sizes) - entries.sizes + entries.key_at + entries.key_sizes
+        entries.data[kind_at] = np.where(there, VALUE, DELETION)
+    return entries
+
+
+def _of_values(rows: RowColumns) -> Encoded:
+    parts = [(positions, _of_one_size(some)) for positions, some in rows.by_size()]
+    if len(parts) == 1:
+        ((_, entries),) = parts
+        said = entries.shape[1], int(_key_at(rows.taken(slice(1)))[0]), int(rows.keys.size[0])
+        return Encoded(entries.reshape(-1), *(repeated(each, len(rows)) for each in said))
+    key_at = _key_at(rows)
+    sizes = key_at + rows.keys.size + SUFFIX_BYTES + rows.values.size
+    ends = np.cumsum(sizes)
+    data = np.empty(int(ends[-1]), np.uint8)
+    for positions, entries in parts:
+        width = entries.shape[1]
+        places = np.ndarray((len(data) - width + 1,), f"V{width}", data, 0, (1,))
+        places[(ends - sizes)[positions]] = entries.view(f"V{width}").reshape(-1)
+    return Encoded(data, sizes, key_at, rows.keys.size)
+
+
+def _key_at(rows: RowColumns) -> Integers:
+    """Where keys begin in their entries: behind three numbers."""
+    return 3 + (rows.keys.size + SUFFIX_BYTES >= MORE) + (rows.values.size >= MORE)
+
+
+def _of_one_size(rows: RowColumns) -> Bytes:
+    """The entries as rows of a matrix."""
+    key_bytes, value_bytes = int(rows.keys.size[0]), int(rows.values.size[0])
+    header = b"\0" + varint(key_bytes + SUFFIX_BYTES) + varint(value_bytes)
+    blank = header + bytes(key_bytes) + _SUFFIX + bytes(value_bytes)
+    entries = np.empty(len(rows), f"V{len(blank)}")
+    entries[:] = np.void(blank)
+    for strings, at in ((rows.keys, len(header)), (rows.values, len(blank) - value_bytes)):
+        width = int(strings.size[0])
+        if width:
+            field = np.dtype({"names": ["it"], "formats": [f"V{width}"], "offsets": [at], "itemsize": len(blank)})
+            entries.view(field)["it"] = strings.matrix(width).reshape(-1).view(f"V{width}")
+    return entries.view(np.uint8).reshape(len(rows), len(blank))
+
+
+@lru_cache(1 << 10)
+def varint(number: int) -> bytes:
+    """A number, seven bits a byte."""
+    digits = bytearray()
+    while number >= MORE:
+        digits.append(number & 0x7F | MORE)
+        number >>= 7
+    digits.append(number)
+    return bytes(digits)

@@ -1,0 +1,184 @@
+"""Many keys looked up at once: in the newest table files, as long as these have much of what is asked for.
+
+RocksDB takes a microsecond for each key; of a table file that is read as a whole, a row takes a tenth of that. A batch
+often asks for the keys that one of the batches before has written, and what a batch writes is one file. In which order
+files count is said in ``table_scan``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from pyspark_ckpt.state_store.columns.cells import Cells
+from pyspark_ckpt.state_store.columns.order import Bools, are_equal, place_of
+from pyspark_ckpt.state_store.columns.packed import WORD, Integers, Packed, concatenated
+from pyspark_ckpt.state_store.database import Reader, TableFile
+from pyspark_ckpt.state_store.database.column_names import LEAST_KEYS, ROWS_A_KEY
+from pyspark_ckpt.state_store.errors import InternalError
+from pyspark_ckpt.state_store.sst.blocks import DELETION
+from pyspark_ckpt.state_store.sst.column_file import FEW_TIES, MOST_KEY_BYTES, ColumnFile, OpenColumnFiles
+from pyspark_ckpt.state_store.sst.scan import Portion
+from pyspark_ckpt.state_store.sst.table import BLOCK_BYTES, SortedTable
+
+ROWS_A_KEY_BESIDE = 8
+"""A file is read if it has at most ROWS_A_KEY rows for each key that is left, and the next one if one row in so many
+was asked for; or so many rows, if most older ones are in column files."""
+BYTES_A_KEY = 512
+"""... and has at most so many bytes for each."""
+MOST_BYTES = 32 << 20
+"""Of memory for what is read at once: keys of which there is more are left to RocksDB."""
+MOST_BESIDE = 8
+"""What is found is copied if there are so many times its bytes beside it, which would be kept with it."""
+
+
+def look_up(reader: Reader, keys: Packed, columns: OpenColumnFiles | None = None) -> Cells:
+    """What a database has under keys that rise; one may be there several times.
+
+    ``columns``: of its table files. Raises StorageError, FormatError, InternalError.
+    """
+    search = _Search(reader, keys, columns)
+    if len(keys) >= LEAST_KEYS and int(keys.size.max()) <= MOST_KEY_BYTES:
+        search.in_files()
+    return search.answer()
+
+
+class _Search:
+    """What is known of some keys."""
+
+    def __init__(self, reader: Reader, keys: Packed, columns: OpenColumnFiles | None) -> None:
+        self._reader, self._keys = reader, keys
+        self._columns = columns
+        self._places: list[Integers] = []
+        self._values: list[Packed] = []
+        self._is_known = np.zeros(len(keys), np.bool_)
+        self._left = np.arange(len(keys))
+        """Those of which there is nothing in the files that were read, and which newer files do not hide."""
+
+    def in_files(self) -> None:
+        """Look into files, newest first, as long as that is worth its while."""
+        files = self._reader.table_files()
+        if self._columns is not None and not self._columns.have_most_of(files):
+            self._columns = None
+        for file in files:
+            if len(self._left) < LEAST_KEYS:
+                return
+            asked = self._keys.taken(self._left)
+            begin, end = bisect_left(asked, file.first_key), bisect_left(asked, file.last_key + b"\0")
+            if begin == end:
+                continue
+            columns = None if self._columns is None else self._columns.of(file.name)
+            if columns is not None:
+                self._in_columns(columns, begin, end)
+            elif not self._in_file(file, begin, end):
+                return
+
+    def answer(self) -> Cells:
+        """What there is under all keys: RocksDB says the rest."""
+        rest = np.flatnonzero(~self._is_known)
+        if len(rest) == len(self._keys):
+            return Cells.of(self._reader.get_many(self._keys.strings()))
+        found = Cells.of(self._reader.get_many(self._keys.taken(rest).strings()))
+        self._add(rest, found.values, found.there)
+        return Cells.present(concatenated(self._values)).among(len(self._keys), np.concatenate(self._places))
+
+    def _add(self, places: Integers, values: Packed, there: Bools) -> None:
+        """Keep what keys have; nothing where it is not ``there``."""
+        self._is_known[places] = True
+        self._places.append(places[there])
+        self._values.append(values.taken(there))
+
+    def _in_columns(self, columns: ColumnFile, begin: int, end: int) -> None:
+        """Look for those of the keys that are left."""
+        is_absent = np.ones(len(self._left), np.bool_)
+        is_absent[begin:end] = False  # RocksDB is asked for what is in no part
+        asked = self._left[begin:end]
+        for some in columns.matches(self._keys.taken(asked)):
+            is_absent[begin + some.which.start : begin + some.which.stop] = ~some.is_near
+            self._keep(asked[some.found], some.values, some.kinds, str(columns.path))
+        self._left = self._left[is_absent]
+
+    def _in_file(self, file: TableFile, begin: int, end: int) -> bool:
+        """Look for those of the keys that are left; returns whether it is worth to go on."""
+        try:
+            table = SortedTable(self._reader.folder / file.name, (file.first_key, file.last_key))
+        except FileNotFoundError:  # compacted away, and RocksDB has it open
+            return False
+        try:
+            return not table.hidden and self._in_table(table, begin, end)
+        finally:
+            table.close()
+
+    def _in_table(self, table: SortedTable, begin: int, end: int) -> bool:
+        first, behind = self._keys[self._left[begin]], self._keys[self._left[end - 1]] + b"\0"
+        span, count = table.span(first, behind), end - begin
+        rows = table.rows * len(span) / max(1, len(table.blocks))
+        rows_a_key = ROWS_A_KEY if self._columns is None else ROWS_A_KEY_BESIDE
+        if rows > rows_a_key * count or span.stored_bytes > BYTES_A_KEY * count + BLOCK_BYTES:
+            return False
+        is_absent = np.ones(len(self._left), np.bool_)
+        read = found = 0
+        asked = self._left[begin:end]
+        for portion, some in _parts(table, self._keys.taken(asked), first, behind):
+            entries = portion.entries(MOST_BYTES)
+            within = slice(begin + some.start, begin + some.stop)
+            is_absent[within] = entries is not None
+            if entries is not None and len(entries):
+                at, is_there = _positions(self._keys.taken(asked[some]), entries.keys)
+                is_absent[within] = at < 0
+                there = entries.taken(at[is_there])
+                values = there.values
+                if len(values.data) > MOST_BESIDE * int(values.size.sum()):
+                    values = concatenated([values])
+                self._keep(asked[some][is_there], values, there.kinds, portion.what)
+                read, found = read + len(entries), found + int(is_there.sum())
+        self._left = self._left[is_absent]
+        return self._columns is not None or read < LEAST_KEYS or found * ROWS_A_KEY >= read
+
+    def _keep(self, places: Integers, values: Packed, kinds: npt.NDArray[np.uint8], what: str) -> None:
+        """Keep what keys have in the file ``what``, of one of them compared with what the database says."""
+        if not len(places):
+            return
+        middle = len(places) // 2
+        key, value = self._keys[places[middle]], values[middle] if kinds[middle] != DELETION else None
+        if self._reader.get_many([key]) != [value]:
+            raise InternalError(f"The row of the key {key.hex()} in {what} is not what the database has.")
+        self._add(places, values, kinds != DELETION)
+
+
+def _parts(table: SortedTable, keys: Packed, begin: bytes, end: bytes) -> Iterator[tuple[Portion, slice]]:
+    """Parts of a table, of bounded size, and which of the keys are there."""
+    cuts = [begin, *(cut for cut in table.cuts if begin < cut < end), end]
+    first = 0
+    for low, high in pairwise(cuts):
+        behind = bisect_left(keys, high, lo=first)
+        if behind > first and table.span(low, high):
+            yield Portion(low, high, ((table, 0),), str(table.path)), slice(first, behind)
+        first = behind
+
+
+def _positions(asked: Packed, stored: Packed) -> tuple[Integers, Bools]:
+    """Where keys are among others that rise, the first of equal ones; and whether they are there.
+
+    A key that is not there has -1 if that is known. If it has a position, RocksDB is to be asked, and no older file:
+    another one, which begins with the same bytes, is there.
+    """
+    found, sought = stored.words(0), asked.words(0)
+    words = -(-int(asked.size.max()) // WORD)
+    for number in range(1, words):
+        is_new = np.concatenate(([True], found[1:] != found[:-1]))
+        if (len(found) - int(is_new.sum())) * FEW_TIES <= len(found):
+            break
+        # Words that are told apart by the next one, too, are numbered anew.
+        groups, more = np.cumsum(is_new), stored.words(number)
+        distinct, codes = np.unique(more, return_inverse=True)
+        at, is_there = place_of(found, sought)
+        code, is_known = place_of(distinct, asked.words(number))
+        found = (groups * len(distinct) + codes).astype(np.uint64)
+        sought = np.where(is_there & is_known, groups[at] * len(distinct) + code, 0).astype(np.uint64)
+    at, is_near = place_of(found, sought)
+    return np.where(is_near, at, -1), is_near & are_equal(asked, stored.taken(at))

@@ -1,0 +1,266 @@
+"""All rows of a database in a range of keys, many at once, read from its table files.
+
+RocksDB's rule of what a key has is simple where nothing is in memory alone: of all entries of a key, the one in the
+newest file counts. Files are newer the nearer their level is to 0; in level 0 RocksDB lists newer ones first.
+
+Keys are gone through as a line that rises: a file is open from its first key to its last. Between two keys is a
+portion of rows, of bounded size, and what is too large is halved: so memory is bounded whatever the size of the files,
+how many they are, and what is in them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import compress
+from pathlib import Path
+
+import numpy as np
+
+from pyspark_ckpt.state_store.columns.order import Bools, in_order
+from pyspark_ckpt.state_store.columns.packed import Integers, Packed
+from pyspark_ckpt.state_store.columns.rows import RowColumns
+from pyspark_ckpt.state_store.columns.sums import sum_of
+from pyspark_ckpt.state_store.database import Database, TableFile
+from pyspark_ckpt.state_store.errors import FormatError, InternalError, StorageError
+from pyspark_ckpt.state_store.sst.blocks import DELETION, Entries, find
+from pyspark_ckpt.state_store.sst.table import SortedTable, Span
+
+MOST_BYTES = 64 << 20
+"""Of rows in memory at once, as far as they can be parted: those of one block of each table cannot."""
+MOST_MORE = 64
+"""Files that begin within one portion."""
+LEAST_GROWTH = 6
+"""Rows take so many times the bytes of their blocks on their way, small ones more."""
+
+Get = Callable[[bytes], bytes | None]
+
+
+Sums = dict[Hashable, tuple[int, int]]
+"""How many rows there are in parts of table files, which never change, and what they hash to, added up."""
+
+
+def columns_of(database: Database, begin: bytes, end: bytes, *, readers: int = 1) -> Iterator[RowColumns]:
+    """Rows of a database from key ``begin`` up to ``end``, in portions that are not empty.
+
+    ``readers``: how many such iterators the caller has side by side; they share ``MOST_BYTES``.
+
+    Nothing may be written to it meanwhile; what is compacted does not matter. Raises StorageError, FormatError,
+    InternalError.
+    """
+    for portion in _portions(database, begin, end):
+        yield from portion.rows(database.get, MOST_BYTES // readers)
+
+
+def sums_of(database: Database, begin: bytes, end: bytes, known: Sums) -> tuple[int, int]:
+    """How many rows a database has from key ``begin`` up to ``end``, and what they hash to, added up.
+
+    Parts of files that are ``known``, also from another database with links to them, are not read again. Raises as
+    ``columns_of``.
+    """
+    count = total = 0
+    for portion in _portions(database, begin, end):
+        if portion.identity not in known:
+            sums = [(len(rows), sum_of(rows)) for rows in portion.rows(database.get, MOST_BYTES)]
+            known[portion.identity] = sum(rows for rows, _ in sums), sum(each for _, each in sums)
+        rows_here, total_here = known[portion.identity]
+        count += rows_here
+        total += total_here
+    return count, total
+
+
+def _portions(database: Database, begin: bytes, end: bytes) -> Iterator[Portion]:
+    """All portions between two keys. A file that was compacted away before it was open is asked for no more."""
+    at, missing = begin, None
+    while at < end:
+        with closing(Sweep(database.folder, database.table_files())) as sweep:
+            try:
+                for portion in sweep.portions(at, end):
+                    yield portion
+                    at = portion.end
+            except FileNotFoundError as gone:
+                if gone.filename == missing:
+                    raise StorageError(f"A table file that the database has is missing: {gone}") from gone
+                missing = gone.filename
+
+
+class Sweep:
+    """Goes through table files of a folder in the order of keys. ``files``: newer ones first."""
+
+    def __init__(self, folder: Path, files: Sequence[TableFile]) -> None:
+        self._folder = folder
+        self._waiting = sorted(enumerate(files), key=lambda each: each[1].first_key, reverse=True)
+        self._open: dict[int, tuple[TableFile, SortedTable]] = {}
+
+    def close(self) -> None:
+        """Let all files go."""
+        for _, table in self._open.values():
+            table.close()
+        self._open.clear()
+
+    def portions(self, begin: bytes, end: bytes) -> Iterator[Portion]:
+        """The rows from key ``begin`` up to ``end``, in parts that are hidden by a mark in whole or not at all.
+
+        Where they are parted follows from the files that there are. A file may be deleted once it is open. Raises
+        FormatError, StorageError, FileNotFoundError.
+        """
+        at = begin
+        while at < end:
+            self._move_to(at)
+            until = min((end, *(cut for _, table in self._open.values() for cut in _cuts_behind(table, at))))
+            most_open = len(self._open) + MOST_MORE
+            while self._waiting and self._waiting[-1][1].first_key < until:
+                if len(self._open) == most_open:
+                    until = self._waiting[-1][1].first_key
+                else:
+                    until = min((until, *_cuts_behind(self._open_next(), at)))
+            yield Portion(at, until, tuple(self._parts(at, until)), str(self._folder))
+            at = until
+
+    def _move_to(self, at: bytes) -> None:
+        """Have those files open that have begun, and have not ended."""
+        for age, (file, table) in list(self._open.items()):
+            if file.last_key < at:
+                table.close()
+                del self._open[age]
+        while self._waiting and self._waiting[-1][1].first_key <= at:
+            if self._waiting[-1][1].last_key < at:
+                self._waiting.pop()
+            else:
+                self._open_next()
+
+    def _open_next(self) -> SortedTable:
+        age, file = self._waiting[-1]
+        table = SortedTable(self._folder / file.name, (file.first_key, file.last_key))
+        self._open[age] = file, table
+        self._waiting.pop()
+        return table
+
+    def _parts(self, begin: bytes, end: bytes) -> Iterator[tuple[SortedTable, int]]:
+        """Tables that have rows there, newer ones first, and below which sequence their entries are hidden."""
+        for _, (_, table) in sorted(self._open.items()):
+            marks = [each.sequence for each in table.hidden if each.begin <= begin < each.end]
+            if table.span(begin, end):
+                yield table, max(marks, default=0)
+            if marks:
+                return  # what is older is hidden
+
+
+def _cuts_behind(table: SortedTable, at: bytes) -> Iterator[bytes]:
+    """Where the table is cut next, and where its marks begin and end."""
+    behind = bisect_right(table.cuts, at)
+    yield from table.cuts[behind : behind + 1]
+    yield from (key for each in table.hidden for key in (each.begin, each.end) if key > at)
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Rows from key ``begin`` up to ``end``: tables, newest first, and below which sequence entries are hidden."""
+
+    begin: bytes
+    end: bytes
+    parts: tuple[tuple[SortedTable, int], ...]
+    what: str
+
+    @property
+    def identity(self) -> Hashable:
+        """What its rows follow from."""
+        return self.begin, self.end, tuple((table.identity, hidden) for table, hidden in self.parts)
+
+    def rows(self, get: Get, most_bytes: int) -> Iterator[RowColumns]:
+        """Read them, if that is too much one half after the other; none that are empty.
+
+        ``get`` is what the database has for a key: it is asked for one row of each part, and for one that has several
+        entries. Raises StorageError, FormatError, InternalError.
+        """
+        waiting = [self]
+        while waiting:
+            portion = waiting.pop()
+            entries = portion.entries(most_bytes)
+            if entries is None:
+                waiting += portion.halves()
+            else:
+                rows = portion.newest(entries, get)
+                if len(rows):
+                    yield rows
+
+    def halves(self) -> list[Portion]:
+        """The second and the first one: of the tables that begin within, else of the one that has most there."""
+        begins = sorted(table.first_key for table, _ in self.parts if self.begin < table.first_key < self.end)
+        largest = max(self._spans, key=lambda span: span.stored_bytes * (len(span) > 1))
+        middle = begins[len(begins) // 2] if begins else largest.middle
+        if not self.begin < middle < self.end:
+            raise FormatError(f"{self.what} is damaged: a table has several blocks for one key.")
+        halves = replace(self, begin=middle), replace(self, end=middle)
+        return [
+            replace(half, parts=tuple(part for part in self.parts if part[0].span(half.begin, half.end)))
+            for half in halves
+        ]
+
+    @cached_property
+    def _spans(self) -> list[Span]:
+        return [table.span(self.begin, self.end) for table, _ in self.parts]
+
+    def entries(self, most_bytes: int) -> Entries | None:
+        """What the tables have, in their order; None if that would take more memory.
+
+        What can be no smaller in both of two halves does not count: the only block of a table that has begun before.
+        """
+        counts = [len(span) > 1 or self.begin < span.table.first_key < self.end for span in self._spans]
+        least_bytes = most_bytes // LEAST_GROWTH
+        if sum(span.stored_bytes for span in compress(self._spans, counts)) > least_bytes:
+            return None
+        contents = [span.read() for span in self._spans]
+        if sum(content.size_bytes for content in compress(contents, counts)) > least_bytes:
+            return None
+        blocks = [content.blocks() for content in contents]
+        found = find([block for some in blocks for block in some], self.what)
+        if any(counts) and found.size_bytes(np.repeat(counts, list(map(len, blocks)))) > most_bytes:
+            return None
+        entries = found.entries(self.what)
+        hidden = np.repeat(np.array([hidden for _, hidden in self.parts], np.uint64), list(map(len, blocks)))
+        if hidden.any():
+            entries = entries.taken(entries.sequences >= np.repeat(hidden, found.counts))
+        return entries
+
+    def newest(self, entries: Entries, get: Get) -> RowColumns:
+        """The rows that follow from the entries."""
+        if len(self.parts) == 1 and not entries.sequences.any():  # no key is there twice
+            entries = entries.taken(between(entries.keys, np.arange(len(entries)), self.begin, self.end))
+            rows = RowColumns(entries.keys, entries.values)
+            if not entries.kinds.all():
+                rows = rows.taken(entries.kinds != DELETION)
+        else:
+            order, is_older = in_order(entries.keys)
+            inside = between(entries.keys, order, self.begin, self.end)
+            order, is_older = order[inside], is_older[inside]
+            _check_newest(entries, order, is_older, get)
+            order = order[~is_older & (entries.kinds[order] != DELETION)]
+            rows = RowColumns(entries.keys.taken(order), entries.values.taken(order))
+        if len(rows):
+            middle = len(rows) // 2
+            _check(rows.keys[middle], rows.values[middle], get)
+        return rows
+
+
+def between(keys: Packed, order: Integers, begin: bytes, end: bytes) -> slice:
+    """Where, in an order in which they rise, the keys from ``begin`` up to ``end`` are."""
+    first = bisect_left(order, begin, key=keys.__getitem__)
+    return slice(first, bisect_left(order, end, lo=first, key=keys.__getitem__))
+
+
+def _check_newest(entries: Entries, order: Integers, is_older: Bools, get: Get) -> None:
+    """Compare one row of which there are several entries, if any has, with what the database says of it."""
+    doubled = np.flatnonzero(is_older)
+    if not len(doubled):
+        return
+    newest = int(order[doubled[0] - 1])
+    _check(entries.keys[newest], None if entries.kinds[newest] == DELETION else entries.values[newest], get)
+
+
+def _check(key: bytes, value: bytes | None, get: Get) -> None:
+    if get(key) != value:
+        raise InternalError(f"The row of the key {key.hex()} is not what the database has.")

@@ -1,0 +1,359 @@
+"""A table file of RocksDB, checked as it is read once: each byte that comes out of it is one that was written.
+
+A table is made of blocks without gaps, behind each of which are its kind of compression and its checksum, and of a
+footer, of which there is one form for what it says. The index of the blocks is near the end and is read first; then all
+bytes go by in their order, and each block is compared with its checksum before it is handed on.
+
+The state server imports neither numpy nor pyarrow, so this is plain Python. Only an index that was compressed by zstd
+needs pyarrow, which is imported for it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+
+from xxhash import xxh3_64_intdigest
+
+from pyspark_ckpt.state_store.database import TABLE_FORMAT_VERSION
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.local.files import open_plain
+
+CHUNK_BYTES = 1 << 20
+_FOOTER_BYTES = 53
+_END = struct.Struct("<IQ")
+_MAGIC = 0x88E241B785F4CFF7
+_XXH3 = 4
+_LAST_BYTE = 0x6B9083D9
+"""A checksum covers the byte for the kind of compression by a product with this number."""
+_TRAILER = struct.Struct("<BI")
+"""Behind a block: how it is compressed, and its checksum."""
+_TRAILER_BYTES = _TRAILER.size
+_PLAIN, _LZ4, _LZ4HC, _ZSTD = 0, 4, 5, 7
+_MORE = 0x80
+"""Of a byte of a number: another one follows."""
+_MOST_BLOCK_BYTES = 1 << 31
+_LZ4_MORE, _LZ4_MOST = 15, 255
+"""All bits of a part of a size: another one follows."""
+_SUFFIX_BYTES = 8
+"""Of a key in a table: its sequence number and kind."""
+
+Handle = tuple[int, int]
+"""Where a block begins in the file, and its bytes without those at its end."""
+
+
+def check_table(path: Path) -> None:
+    """Read a table file whole. Raises FormatError that names it if it is damaged, OSError."""
+    for _ in checked_chunks(path):
+        pass
+
+
+def checked_chunks(path: Path) -> Iterator[bytes]:
+    """All bytes of a table file, in order: the very bytes whose checksums were found right.
+
+    That the file is whole is known after the last chunk. Raises FormatError that names the file, OSError.
+    """
+    with closing(CheckedTable(path)) as table:
+        yield from table.chunks()
+
+
+class CheckedTable:
+    """One table file, open for one pass."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, and find its blocks. Raises FormatError that names it, OSError."""
+        self.path = path
+        self._file = open_plain(path)
+        self._first_block: bytes | None = None
+        try:
+            self.size_bytes = os.fstat(self._file.fileno()).st_size
+            with _naming(path):
+                self._footer, self._sizes = self._find_blocks()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._file.close()
+
+    def chunks(self) -> Iterator[bytes]:
+        """All bytes of the file, in pieces of whole blocks, each of which is right. Raises FormatError, OSError."""
+        with _naming(self.path):
+            self._file.seek(0)
+            begin = 0
+            for sizes in _portions(self._sizes):
+                chunk = self._read(sum(sizes) + len(sizes) * _TRAILER_BYTES)
+                _check_blocks(chunk, begin, sizes)
+                if self._first_block is None:
+                    self._first_block = chunk[: sizes[0] + _TRAILER_BYTES]
+                yield chunk
+                begin += len(chunk)
+            if self._read(_FOOTER_BYTES) != self._footer or self._file.read(1):
+                raise _Damage("its end has changed while it was read")
+            yield self._footer
+
+    def first_row(self) -> tuple[bytes, bytes]:
+        """Key and value of its first row, when all ``chunks`` have been taken. Raises FormatError."""
+        with _naming(self.path):
+            block = _content(self._first_block or b"")
+            shared, at = _number(block, 0)
+            key_bytes, at = _number(block, at)
+            value_bytes, at = _number(block, at)
+            if shared or at + key_bytes + value_bytes > len(block):
+                raise _Damage("its first row is cut off")
+            return block[at : at + key_bytes - _SUFFIX_BYTES], block[at + key_bytes : at + key_bytes + value_bytes]
+
+    def _find_blocks(self) -> tuple[bytes, list[int]]:
+        """The footer, and the sizes of all blocks, which lie one after the other up to the footer."""
+        footer_at = self.size_bytes - _FOOTER_BYTES
+        if footer_at < 0:
+            raise _Damage(f"it has {self.size_bytes} bytes, which is less than the end of a table")
+        self._file.seek(footer_at)
+        footer = self._read(_FOOTER_BYTES)
+        version, magic = _END.unpack_from(footer, _FOOTER_BYTES - _END.size)
+        if magic != _MAGIC or version != TABLE_FORMAT_VERSION or footer[0] != _XXH3:
+            raise _Damage("it does not end like a table")
+        meta, at = _handle(footer, 1)
+        index, at = _handle(footer, at)
+        if footer[1 : -_END.size] != b"".join(map(_varint, (*meta, *index))).ljust(
+            _FOOTER_BYTES - _END.size - 1, b"\0"
+        ):
+            raise _Damage("its end says what it says in another way")
+        sizes, end = _data_blocks(self._block(index))
+        others = [_handle(value, 0)[0] for value in _values(self._block(meta))]
+        for begin, size in sorted([*others, meta, index]):
+            if begin != end:
+                raise _Damage(f"there is no block at {end}")
+            sizes.append(size)
+            end += size + _TRAILER_BYTES
+        if end != footer_at:
+            raise _Damage(f"its blocks end at {end}, and its footer begins at {footer_at}")
+        return footer, sizes
+
+    def _block(self, handle: Handle) -> bytes:
+        """A block that is read before its turn, before compression."""
+        begin, size = handle
+        if begin + size + _TRAILER_BYTES > self.size_bytes:
+            raise _Damage("it is too short for its blocks")
+        self._file.seek(begin)
+        stored = self._read(size + _TRAILER_BYTES)
+        _check_blocks(stored, begin, [size])
+        return _content(stored)
+
+    def _read(self, size: int) -> bytes:
+        content = self._file.read(size)
+        while len(content) < size and (more := self._file.read(size - len(content))):
+            content += more
+        if len(content) < size:
+            raise _Damage("it is too short")
+        return content
+
+
+def _portions(sizes: list[int]) -> Iterator[list[int]]:
+    """Blocks one after the other, of about CHUNK_BYTES together or one larger one."""
+    some: list[int] = []
+    total = 0
+    for size in sizes:
+        some.append(size)
+        total += size
+        if total >= CHUNK_BYTES:
+            yield some
+            some, total = [], 0
+    if some:
+        yield some
+
+
+def _check_blocks(stored: bytes, begin: int, sizes: list[int]) -> None:
+    """Raise _Damage if one of the blocks that make up ``stored`` is not what its checksum says."""
+    content, digest, trailer = memoryview(stored), xxh3_64_intdigest, _TRAILER.unpack_from
+    at = 0
+    for size in sizes:
+        end = at + size
+        kind, checksum = trailer(stored, end)
+        if (digest(content[at:end]) ^ kind * _LAST_BYTE) & 0xFFFFFFFF != checksum:
+            raise _Damage(f"the checksum of the block at {begin + at} is wrong")
+        at = end + _TRAILER_BYTES
+
+
+def _content(stored: bytes) -> bytes:
+    """A block, with its end, before compression."""
+    if len(stored) < _TRAILER_BYTES:
+        raise _Damage("a block is missing")
+    kind, block = stored[-_TRAILER_BYTES], stored[:-_TRAILER_BYTES]
+    if kind == _PLAIN:
+        return block
+    size, at = _number(block, 0)
+    if size > _MOST_BLOCK_BYTES:
+        raise _Damage(f"a block has {size} bytes")
+    if kind in (_LZ4, _LZ4HC):
+        content = _unpack_lz4(block, at)
+    elif kind == _ZSTD:
+        content = _unpack_zstd(block[at:], size)
+    else:
+        raise _Damage(f"a block is compressed in the way {kind}")
+    if len(content) != size:
+        raise _Damage("a block is not as large as it says")
+    return content
+
+
+def _unpack_lz4(block: bytes, at: int) -> bytes:
+    """https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md."""
+    content, end = bytearray(), len(block)
+    while at < end:
+        token = block[at]
+        at += 1
+        size = token >> 4
+        if size == _LZ4_MORE:
+            size, at = _lz4_size(block, at)
+        content += block[at : at + size]
+        at += size
+        if at >= end:
+            break
+        back = block[at] | block[at + 1] << 8
+        at += 2
+        size = token & _LZ4_MORE
+        if size == _LZ4_MORE:
+            size, at = _lz4_size(block, at)
+        size += 4
+        begin = len(content) - back
+        if begin < 0 or not back:
+            raise _Damage("a block cannot be unpacked")
+        if back >= size:
+            content += content[begin : begin + size]
+        else:  # what is repeated overlaps itself
+            content += (content[begin:] * (size // back + 1))[:size]
+    return bytes(content)
+
+
+def _lz4_size(block: bytes, at: int) -> tuple[int, int]:
+    """A size of more than four bits, and where it ends."""
+    size = _LZ4_MORE
+    while block[at] == _LZ4_MOST:
+        size += _LZ4_MOST
+        at += 1
+    return size + block[at], at + 1
+
+
+def _unpack_zstd(block: bytes, size: int) -> bytes:
+    import pyarrow as pa  # noqa: PLC0415 - see the module
+
+    try:
+        content: bytes = pa.Codec("zstd").decompress(block, size, asbytes=True)
+    except (OSError, pa.ArrowException) as problem:
+        raise _Damage(f"a block cannot be unpacked: {problem}") from problem
+    return content
+
+
+def _data_blocks(index: bytes) -> tuple[list[int], int]:
+    """The sizes of all data blocks, which are first in the file, and where they end.
+
+    Entries of the index share nothing, and their values have no sizes. Most of what a check takes is this loop: its
+    numbers are read in place.
+    """
+    at, end = 0, _entries_end(index)
+    sizes = []
+    expected = 0
+    while at < end:
+        if index[at]:
+            raise _Damage("the index is not of one entry a run")
+        key_bytes = index[at + 1]
+        at += 2
+        if key_bytes >= _MORE:
+            key_bytes, at = _number(index, at - 1)
+        at += key_bytes
+        begin = index[at] & 0x7F
+        shift = 7
+        while index[at] >= _MORE:
+            at += 1
+            begin |= (index[at] & 0x7F) << shift
+            shift += 7
+        if begin != expected:
+            raise _Damage(f"there is no block at {expected}")
+        size = index[at + 1]
+        at += 2
+        if size >= _MORE:
+            size, at = _number(index, at - 1)
+        sizes.append(size)
+        expected += size + _TRAILER_BYTES
+    if at != end:
+        raise _Damage("the index is cut off")
+    return sizes, expected
+
+
+def _values(block: bytes) -> Iterator[bytes]:
+    """The values of a block's entries."""
+    at, end = 0, _entries_end(block)
+    while at < end:
+        _, at = _number(block, at)
+        key_bytes, at = _number(block, at)
+        value_bytes, at = _number(block, at)
+        at += key_bytes + value_bytes
+        if at > end:
+            raise _Damage("a block is cut off")
+        yield block[at - value_bytes : at]
+
+
+def _entries_end(block: bytes) -> int:
+    """Where the entries of a block end, and its runs begin."""
+    end = len(block) - 4 * (1 + int.from_bytes(block[-4:], "little"))
+    if end < 0:
+        raise _Damage("a block has no entries")
+    return end
+
+
+def _handle(data: bytes, at: int) -> tuple[Handle, int]:
+    begin, at = _number(data, at)
+    size, at = _number(data, at)
+    return (begin, size), at
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """A number of seven bits a byte, and where it ends."""
+    byte = data[at]
+    at += 1
+    if byte < _MORE:
+        return byte, at
+    number, shift = byte & 0x7F, 7
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < _MORE:
+            return number, at
+        shift += 7
+
+
+def _varint(number: int) -> bytes:
+    """The one form in which RocksDB writes a number."""
+    digits = bytearray()
+    while number >= _MORE:
+        digits.append(number & 0x7F | _MORE)
+        number >>= 7
+    digits.append(number)
+    return bytes(digits)
+
+
+class _Damage(Exception):  # noqa: N818 - a fact on its way to a FormatError
+    pass
+
+
+class _naming:  # noqa: N801 - used as a function
+    """Turn damage found in a file into a FormatError that names the file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(problem, (_Damage, IndexError)):  # an index outside of a block: a number in there is wrong
+            why = str(problem) if isinstance(problem, _Damage) else "a block is cut off"
+            raise FormatError(f"{self._path} is damaged: {why}.") from problem

@@ -1,0 +1,1 @@
+"""One commit of one store, from the ticket to the acknowledgement."""

@@ -1,0 +1,64 @@
+"""What surrounds one store: the process it lives in, which store it is, and on whose behalf it is called."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark_ckpt.state_store.blobs.place_clock import PlaceTimes
+from pyspark_ckpt.state_store.database import Tuning
+from pyspark_ckpt.state_store.failpoints import FailPoints
+from pyspark_ckpt.state_store.local.column_files import ColumnFiles
+from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all stores of the process have in common."""
+
+    local_dir: Path
+    tuning: Tuning
+    pool: Executor
+    sweeper: Executor
+    mover: Executor
+    columns: ColumnFiles
+    failpoints: FailPoints
+    forecast: RestoreForecast
+    transaction_numbers: itertools.count[int]
+    clock: Callable[[], float]
+    times: PlaceTimes
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which store this is, for messages."""
+
+    operator: int
+    partition: int
+    name: str
+
+    def __str__(self) -> str:
+        """Return the words messages use."""
+        return f"operator {self.operator}, partition {self.partition}, store {self.name!r}"
+
+    @property
+    def short(self) -> str:
+        """The form of log lines."""
+        return f"{self.operator}/{self.partition}/{self.name}"
+
+    @property
+    def key(self) -> str:
+        """The form of the names of tasks and objects."""
+        return f"{self.operator}-{self.partition}-{self.name}"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """On whose behalf a call is made: one provider instance of one run."""
+
+    run_id: str
+    format: int
+    min_versions_to_retain: int

@@ -1,0 +1,122 @@
+"""Table files that the shim and the workers stage, and what is asked of them before a commit is acknowledged.
+
+The writer of a file makes its *seal* when the file is complete: its size and a checksum. The seal travels with the
+file's name, in the commit call or in the part. The state server compares it with the very bytes that it uploads. It
+also compares every block with RocksDB's checksum, which was taken of the writer's memory, and the marker row with the
+commit. So what is acknowledged is what was written. The bytes are compared once more before the local database ingests
+the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import xxhash
+
+from pyspark_ckpt.state_store.errors import FormatError, StorageError
+from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker
+from pyspark_ckpt.state_store.json_objects import Count
+from pyspark_ckpt.state_store.local.files import open_plain
+from pyspark_ckpt.state_store.sst.table_check import CheckedTable
+
+_PIECE_BYTES = 1 << 17
+_RETRY = (
+    "Nothing was committed, and the task is tried again. If that goes on, look at the disk of the executor's local "
+    "folder (spark.sql.streaming.stateStore.ckpt.localDir)."
+)
+
+
+class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"size_bytes": "bytes"}):
+    """What the writer of a file says of it: how large it is, and the xxh64 of all of it, in 16 hex digits."""
+
+    size_bytes: Count
+    xxh64: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]
+
+
+Seals = Mapping[str, Seal]
+"""Those of staged files, by name."""
+
+
+def seal_file(path: Path) -> Seal:
+    """The seal of a file that has just been completed. Raises StorageError."""
+    digest, size = xxhash.xxh64(), 0
+    buffer = memoryview(bytearray(_PIECE_BYTES))
+    try:
+        with open_plain(path) as source:
+            while count := source.readinto(buffer):
+                digest.update(buffer[:count])
+                size += count
+    except OSError as problem:
+        raise StorageError(f"Could not read the staged file {path}: {problem}.") from problem
+    return Seal(size, digest.hexdigest())
+
+
+class StagedTable:
+    """One table file in a staging folder."""
+
+    def __init__(self, path: Path, seal: Seal | None, who: str) -> None:
+        """Take the file ``path`` of ``who``, for errors; its ``seal`` is None if its writer says nothing of it."""
+        self.path = path
+        self._seal = seal
+        self._who = who
+        self._uploaded: Seal | None = None
+
+    def chunks(self, commit: Marker, *, is_first: bool) -> Iterator[bytes]:
+        """All bytes of the file, for the upload: which may be seen only if this comes to its end.
+
+        The first file of a commit begins with the commit's marker row, and no file has another's. Raises StorageError
+        that names the file if it is not what was written, or cannot be read.
+        """
+        digest = xxhash.xxh64()
+        with refusing_damage(self._who), closing(CheckedTable(self.path)) as table:
+            for chunk in table.chunks():
+                digest.update(chunk)
+                yield chunk
+            self._check_marker(table, commit, is_first=is_first)
+            found = Seal(table.size_bytes, digest.hexdigest())
+            if self._seal not in {None, found}:
+                raise self._damaged(f"it has {_shown(found)}, and its writer made {_shown(self._seal)}")
+        self._uploaded = found
+
+    def require_unchanged(self) -> None:
+        """Raise StorageError if the file is not what was uploaded, or cannot be read."""
+        with refusing_damage(self._who):
+            if (found := seal_file(self.path)) != self._uploaded:
+                raise self._damaged(f"it has {_shown(found)}, and what was uploaded has {_shown(self._uploaded)}")
+
+    def _check_marker(self, table: CheckedTable, commit: Marker, *, is_first: bool) -> None:
+        key, value = table.first_row()
+        if key != MARKER_KEY:
+            if is_first:
+                raise self._damaged(f"it does not begin with the marker row of {commit}")
+        elif value != commit.encode():
+            raise self._damaged(f"it has the marker row of {_marker_shown(value)}")
+
+    def _damaged(self, why: str) -> FormatError:
+        return FormatError(f"{self.path} is damaged: {why}.")
+
+
+@contextmanager
+def refusing_damage(who: str) -> Iterator[None]:
+    """Turn damage of what ``who`` has staged into a StorageError, as the next attempt of the task may have none."""
+    try:
+        yield
+    except FormatError as problem:
+        raise StorageError(f"{who}: {problem.message}", hint=_RETRY) from problem
+    except OSError as problem:
+        raise StorageError(f"{who}: a staged file cannot be read: {problem}.", hint=_RETRY) from problem
+
+
+def _shown(seal: Seal | None) -> str:
+    return "nothing" if seal is None else f"{seal.size_bytes} bytes with the checksum {seal.xxh64}"
+
+
+def _marker_shown(value: bytes) -> str:
+    try:
+        return str(Marker.decode(value))
+    except FormatError:
+        return repr(value[:64])

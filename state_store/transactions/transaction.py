@@ -1,0 +1,139 @@
+"""One attempt to move a store from one version to the next.
+
+::
+
+    OPEN ──commit──▶ PREPARED ──durable──▶ COMMITTED
+      │                 │
+      └──────abort──────┴──failure──▶ ABORTED
+
+OPEN accepts everything. PREPARED is the time between the call of ``commit`` and its outcome. COMMITTED and
+ABORTED are final; a repeated ``commit`` of a committed transaction gets the same answer, for its first
+answer may have been lost.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, LifecycleError
+from pyspark_ckpt.state_store.format.keys import Marker
+from pyspark_ckpt.state_store.format.meta import State, StoreMeta
+from pyspark_ckpt.state_store.local.copies import LocalCopy
+from pyspark_ckpt.state_store.transactions.staged_tables import Seals
+
+_STAGED_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}\.sst")
+
+
+class Status(enum.Enum):
+    """Where a transaction is in its life."""
+
+    OPEN = "OPEN"
+    PREPARED = "PREPARED"
+    COMMITTED = "COMMITTED"
+    ABORTED = "ABORTED"
+
+
+ALLOWED: Mapping[Status, frozenset[Status]] = {
+    Status.OPEN: frozenset({Status.PREPARED, Status.ABORTED}),
+    Status.PREPARED: frozenset({Status.COMMITTED, Status.ABORTED}),
+    Status.COMMITTED: frozenset(),
+    Status.ABORTED: frozenset(),
+}
+"""Which status may follow which."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The answer to a commit: the version that stands now, and what it cost."""
+
+    version: int
+    id: str
+    metrics: dict[str, int | float]
+    states: tuple[State, ...]
+
+
+@dataclass
+class Transaction:
+    """A base that is kept as it is, a staging folder, and a working copy of the store's metadata.
+
+    Expects the store's lock to be held by whoever changes it.
+    """
+
+    number: int
+    base: Marker
+    new_id: str
+    copy: LocalCopy
+    meta: StoreMeta
+    staging: Path
+    format: int
+    run_id: str
+    ticket: Path | None = None
+    status: Status = Status.OPEN
+    result: Committed | None = None
+    metrics: dict[str, int | float] = field(default_factory=dict)
+
+    @property
+    def target(self) -> Marker:
+        """The commit this transaction makes."""
+        return Marker(self.base.version + 1, self.new_id)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the status is final."""
+        return not ALLOWED[self.status]
+
+    def move(self, status: Status) -> None:
+        """Go to ``status``. Raises LifecycleError if that is not allowed from here."""
+        if status not in ALLOWED[self.status]:
+            raise LifecycleError(
+                f"Transaction {self.number} on {self.base} is {self.status.value} and cannot become {status.value}.",
+                hint="Begin a new transaction.",
+            )
+        self.status = status
+
+    def require_open(self) -> None:
+        """Raise LifecycleError unless the transaction is OPEN."""
+        if self.status is not Status.OPEN:
+            raise LifecycleError(
+                f"Transaction {self.number} on {self.base} is {self.status.value}, not OPEN.",
+                hint="Begin a new transaction.",
+            )
+
+    def staged(self, names: Sequence[str], seals: Seals) -> list[Path]:
+        """Paths of staged files.
+
+        Raises InvalidInputError for one that is not a plain file in the staging folder, FormatError for one that is no
+        such file any more, though its writer has completed it.
+        """
+        if unknown := seals.keys() - set(names):
+            raise InvalidInputError(f"There are seals of {sorted(unknown)}, which the commit does not list.")
+        if len(set(names)) != len(names):
+            raise InvalidInputError(f"A staged file is listed twice: {list(names)}.")
+        return [self._staged_path(name, is_sealed=name in seals) for name in names]
+
+    def _staged_path(self, name: str, *, is_sealed: bool) -> Path:
+        path = self.staging / name
+        is_there = path.is_file() and not path.is_symlink()
+        if _STAGED_NAME.fullmatch(name) is None or not (is_there or is_sealed):
+            raise InvalidInputError(f"{name!r} is not a file in the staging folder {self.staging}.")
+        if not is_there:
+            raise FormatError(f"{path} is missing, or no plain file, and its writer has completed it.")
+        return path
+
+    def drop_ticket(self) -> None:
+        """Remove the ticket: no worker finds the transaction any more. One that a failing disk keeps leads nowhere."""
+        if self.ticket is not None:
+            with suppress(OSError):
+                self.ticket.unlink()
+            self.ticket = None
+
+    def clear(self) -> None:
+        """Remove staging folder and ticket."""
+        shutil.rmtree(self.staging, ignore_errors=True)
+        self.drop_ticket()
