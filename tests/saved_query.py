@@ -40,12 +40,12 @@ from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, StoreMe
 from pyspark_ckpt.state_store.format.names import DeltaName
 from pyspark_ckpt.state_store.format.remote import POINTER_NAME, Pointer, folder_in, store_folder
 from pyspark_ckpt.state_store.format.routes import _STRUCT_AT, _VALUE, route_key
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options, parse
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from pyspark_ckpt.state_store.snapshots.writer import SnapshotWriter
-from pyspark_ckpt.state_store.transactions.shared import Identity
 from tests.lab import QUERY
 
 SAVEPOINT_KINDS: tuple[Kind, ...] = ("native", "canonical")

@@ -23,8 +23,8 @@ from pyspark_ckpt.state_store.errors import CkptError
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.keys import EMPTY
 from pyspark_ckpt.state_store.format.meta import State
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.retention.collector import Collector
-from pyspark_ckpt.state_store.transactions.shared import Identity
 from pyspark_ckpt.terminal import print_bars, print_json, print_outcome, print_table, size_text, wait, with_progress
 
 KEEP = 100

@@ -19,7 +19,7 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta, TimeToLive
 from pyspark_ckpt.state_store.format.remote import DEFAULT_STORE
-from pyspark_ckpt.state_store.transactions.shared import Identity
+from pyspark_ckpt.state_store.identity import Identity
 
 if TYPE_CHECKING:
     from pyspark_ckpt.reading.sources import Source

@@ -30,9 +30,9 @@ from pyspark_ckpt.state_store.checkpoints.workplace import THREADS
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.format.keys import hash_of
 from pyspark_ckpt.state_store.format.meta import State
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.location import Location, location_text
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.transactions.shared import Identity
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,17 +13,17 @@ from pyspark_ckpt.reading.catalog import StoredState
 from pyspark_ckpt.reading.decoded import Wanted
 from pyspark_ckpt.reading.places import partition_of, range_of
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
+from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.keys import state_range
 from pyspark_ckpt.state_store.format.meta import State, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.format.names import ROWS_FOLDER
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import Held, SavedRows, fetched, file_of, rows_in
-from pyspark_ckpt.state_store.redistribution.merged_states import Layout
 from pyspark_ckpt.state_store.restore.range_restorer import restored_range
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint
-from pyspark_ckpt.state_store.transactions.shared import Identity
 
 Rows: TypeAlias = Iterator[tuple[bytes, bytes]]
 """Stored keys and values, in the order of the keys."""

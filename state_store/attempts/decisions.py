@@ -10,8 +10,8 @@ from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker, is_id
 from pyspark_ckpt.state_store.format.names import DeltaName
+from pyspark_ckpt.state_store.identity import Caller, Identity
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.transactions.shared import Caller, Identity
 
 DECISIONS_KEPT = 64
 

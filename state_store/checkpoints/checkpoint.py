@@ -35,11 +35,11 @@ from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.format.names import ROWS_FOLDER, TABLE_FOLDER
 from pyspark_ckpt.state_store.format.remote import is_store_name, place_of, query_id
 from pyspark_ckpt.state_store.format.stored_meta import meta_at
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count, decoded
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.restore.restorer import Restored
-from pyspark_ckpt.state_store.transactions.shared import Identity
 
 MOST_PARTITIONS = 1 << 20
 """Each is looked for: a number beyond all that a query can have is damage."""

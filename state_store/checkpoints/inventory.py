@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
+from pyspark_ckpt.state_store.checkpoints.layout import Layout, key_groups_of, layout_of
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
@@ -15,8 +16,7 @@ from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import Manifest
 from pyspark_ckpt.state_store.format.meta import StoreMeta
 from pyspark_ckpt.state_store.format.names import DeltaName
-from pyspark_ckpt.state_store.redistribution.merged_states import Layout, key_groups_of, layout_of
-from pyspark_ckpt.state_store.transactions.shared import Identity
+from pyspark_ckpt.state_store.identity import Identity
 
 THREADS = 16
 

@@ -15,12 +15,12 @@ from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.meta import StoreMeta
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.local.files import take_open_files
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.restore.restorer import Restored, Restorer
 from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
-from pyspark_ckpt.state_store.transactions.shared import Identity
 
 CACHE_BYTES = 16 << 20
 THREADS = 8

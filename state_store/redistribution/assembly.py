@@ -24,13 +24,13 @@ from pyspark_ckpt.state_store.format.manifest import decode
 from pyspark_ckpt.state_store.format.meta import State, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.format.names import snapshot_name
 from pyspark_ckpt.state_store.format.routes import joined_times, route_key
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.redistribution.merged_states import Merged
 from pyspark_ckpt.state_store.snapshots.writer import NOWHERE, Origin, SnapshotWriter
 from pyspark_ckpt.state_store.sst.scan import Sums
-from pyspark_ckpt.state_store.transactions.shared import Identity
 
 AT_ONCE = 2
 """New stores that a task makes side by side: while one waits for the disk, rows of the other are read."""

@@ -24,6 +24,7 @@ import msgspec
 from pyspark_ckpt.state_store.blobs.copying import StoredFile, fetch, send
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, combined, digest, require_equal
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
+from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.state_rows import proven, rows_of
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.columns.packed import Packed
@@ -36,12 +37,12 @@ from pyspark_ckpt.state_store.format.keys import HASH_BYTES, ORDERED_BIT, STATE_
 from pyspark_ckpt.state_store.format.meta import State, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.format.names import ROWS_FOLDER
 from pyspark_ckpt.state_store.format.remote import StoreName
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.redistribution.assembly import run_files
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
-from pyspark_ckpt.state_store.redistribution.merged_states import Layout, merged
+from pyspark_ckpt.state_store.redistribution.merged_states import merged
 from pyspark_ckpt.state_store.redistribution.splitting import RunWriters, Split, SplitTask, send_all
-from pyspark_ckpt.state_store.transactions.shared import Identity
 
 RANGE_BYTES = 64 << 20
 """About so much state goes into one file."""

@@ -15,61 +15,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import Any
 
 import msgspec
 
-from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
-from pyspark_ckpt.state_store.format.key_groups import max_parallelism_of, owned_groups
+from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.keys import EMPTY_ID
 from pyspark_ckpt.state_store.format.meta import Descriptor, State, StoreMeta, has_keys_of, is_keyed
-
-SINGLE_OPERATORS = frozenset({"globalLimit", "streamingGlobalLimit"})
-
-
-class Layout(Enum):
-    """How the rows of an operator are spread over its partitions."""
-
-    SINGLE = "one partition"
-    REMAINDERS = "remainders of hashes"
-    KEY_GROUPS = "key groups"
-
-
-def layout_of(operator_name: str, partitions: int, partitions_in_use: int, metas: Sequence[StoreMeta]) -> Layout:
-    """How the stores of an operator, with these metadata, share its rows."""
-    states = [state for meta in metas for state in meta.states]
-    if any(_groups_of(state, operator_name) for state in states):
-        return Layout.KEY_GROUPS
-    is_alone = partitions_in_use == 1 and (partitions > 1 or all(map(_has_no_key, states)))
-    return Layout.SINGLE if is_alone or operator_name in SINGLE_OPERATORS else Layout.REMAINDERS
-
-
-def key_groups_of(operator_name: str, metas: Sequence[StoreMeta]) -> int:
-    """The number of key groups of a keyed operator, whose stores have these metadata. Raises FormatError."""
-    found = {number for meta in metas for state in meta.states if (number := _groups_of(state, operator_name))}
-    if len(found) != 1:
-        raise FormatError(f"The states of the keyed operator {operator_name} have {sorted(found)} key groups.")
-    return found.pop()
-
-
-def _groups_of(state: State, operator_name: str) -> int | None:
-    return max_parallelism_of(state.descriptor, f"State {state.name!r} of the operator {operator_name}")
-
-
-def _has_no_key(state: State) -> bool:
-    schema = state.descriptor.key_schema
-    return isinstance(schema, dict) and schema.get("fields") == []
-
-
-def overlaps(partition: int, partitions: int, old_partitions: int, max_parallelism: int) -> list[int]:
-    """Which old partitions of a keyed operator have rows of a new one."""
-    first, end = owned_groups(partition, partitions, max_parallelism)
-    return [
-        old
-        for old in range(old_partitions)
-        if (groups := owned_groups(old, old_partitions, max_parallelism))[0] < end and first < groups[1]
-    ]
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
+from pyspark_ckpt.state_store.checkpoints.layout import Layout, overlaps
 from pyspark_ckpt.state_store.checkpoints.state_rows import rows_of
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.format.key_groups import owned_hashes
 from pyspark_ckpt.state_store.format.meta import is_keyed
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, fetched, hashes_in
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
-from pyspark_ckpt.state_store.redistribution.merged_states import Layout, overlaps
 from pyspark_ckpt.state_store.redistribution.splitting import places_of
-from pyspark_ckpt.state_store.transactions.shared import Identity
 
 
 @dataclass(frozen=True)

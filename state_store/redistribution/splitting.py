@@ -35,9 +35,9 @@ from pyspark_ckpt.state_store.columns.rows import RowColumns
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.format.keys import STATE_BYTES
 from pyspark_ckpt.state_store.format.meta import is_keyed
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.restore.restorer import Restored
 from pyspark_ckpt.state_store.sst.rolling_writer import RollingWriter
-from pyspark_ckpt.state_store.transactions.shared import Identity
 
 RUNS_FOLDER = "_ckpt/restore/runs"
 ROLL_OVER_BYTES = 16 << 20

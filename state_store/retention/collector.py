@@ -13,10 +13,10 @@ from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.remote import store_folder
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.retention.pins import Pins
 from pyspark_ckpt.state_store.retention.retention import Garbage, Retention
-from pyspark_ckpt.state_store.transactions.shared import Identity
 
 
 class Collector:

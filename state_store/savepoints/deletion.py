@@ -25,12 +25,12 @@ from pyspark_ckpt.state_store.format.names import (
     parse,
 )
 from pyspark_ckpt.state_store.format.remote import store_folder
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.jobs import DONE_FOLDER
 from pyspark_ckpt.state_store.savepoints.request import Request, Restored
 from pyspark_ckpt.state_store.savepoints.restoration import forget, standing
 from pyspark_ckpt.state_store.savepoints.savepoint import NAME, UNFINISHED, read_info
-from pyspark_ckpt.state_store.transactions.shared import Identity
 
 DELETING = b"deleting"
 """How the content of ``savepoint.unfinished`` begins from then on; the version of the savepoint follows."""

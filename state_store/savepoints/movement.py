@@ -12,28 +12,24 @@ import xxhash
 
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combined, require_equal
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
+from pyspark_ckpt.state_store.checkpoints.layout import Layout, overlaps
 from pyspark_ckpt.state_store.checkpoints.state_rows import require_counts
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion
 from pyspark_ckpt.state_store.format.key_groups import owned_hashes
 from pyspark_ckpt.state_store.format.meta import is_keyed
 from pyspark_ckpt.state_store.format.remote import folder_in, store_folder
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.local.worker_process import Task
 from pyspark_ckpt.state_store.redistribution.assembly import Assembled, JoinTask, NewStore, run_files
 from pyspark_ckpt.state_store.redistribution.canonical import ImportTask, SavedRows
 from pyspark_ckpt.state_store.redistribution.clipping import Clip, Clipped, ClipTask, Part, grouped
 from pyspark_ckpt.state_store.redistribution.copying import Copied, CopyTask
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, RecordedTask, Runner
-from pyspark_ckpt.state_store.redistribution.merged_states import (
-    Layout,
-    Merged,
-    merged,
-    overlaps,
-)
+from pyspark_ckpt.state_store.redistribution.merged_states import Merged, merged
 from pyspark_ckpt.state_store.redistribution.regrouping import Regrouped, RegroupTask, groups_of
 from pyspark_ckpt.state_store.redistribution.splitting import Split, SplitTask
 from pyspark_ckpt.state_store.redistribution.store_digests import both_of, require_recorded
 from pyspark_ckpt.state_store.savepoints.request import ProvenState, RecordedRequest
-from pyspark_ckpt.state_store.transactions.shared import Identity
 
 if TYPE_CHECKING:
     from pyspark_ckpt.state_store.savepoints.restoration import Restoration

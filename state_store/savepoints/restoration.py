@@ -24,6 +24,7 @@ from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
 from pyspark_ckpt.state_store.checkpoints.checkpoint import MOST_PARTITIONS, Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
+from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, claim, other_owner
 from pyspark_ckpt.state_store.checkpoints.query_log import (
     QUERY,
@@ -41,11 +42,11 @@ from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotF
 from pyspark_ckpt.state_store.format.meta import check_uid
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 from pyspark_ckpt.state_store.format.remote import folder_of_query, point_to
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import read_sealed, seal
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
-from pyspark_ckpt.state_store.redistribution.merged_states import Layout
 from pyspark_ckpt.state_store.redistribution.row_forecast import counted, counted_in_files, spread
 from pyspark_ckpt.state_store.savepoints.movement import Movement
 from pyspark_ckpt.state_store.savepoints.nesting import is_within
@@ -59,7 +60,6 @@ from pyspark_ckpt.state_store.savepoints.request import (
     Restored,
 )
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, refuse_unless_empty
-from pyspark_ckpt.state_store.transactions.shared import Identity
 
 WORK_FOLDER = "_ckpt/restore"
 REQUEST_NAME = f"{WORK_FOLDER}/request.json"

@@ -19,18 +19,18 @@ from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator, Verified
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combined, require_equal
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, inventory
+from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.query_log import QUERY, Proof, QueryFile, unproven
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import CommitId
 from pyspark_ckpt.state_store.format.remote import StoreName
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import Count, read_sealed
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, digests_of_file
 from pyspark_ckpt.state_store.redistribution.jobs import Progress
-from pyspark_ckpt.state_store.redistribution.merged_states import Layout
 from pyspark_ckpt.state_store.redistribution.store_digests import unlike_recorded
-from pyspark_ckpt.state_store.transactions.shared import Identity
 
 NAME = "savepoint.json"
 UNFINISHED = "savepoint.unfinished"

@@ -37,6 +37,7 @@ from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, Li
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.format import remote
 from pyspark_ckpt.state_store.format.lineage import Lineage
+from pyspark_ckpt.state_store.identity import Caller, Identity
 from pyspark_ckpt.state_store.local.boot import boot_id
 from pyspark_ckpt.state_store.local.column_files import ColumnFiles
 from pyspark_ckpt.state_store.local.files import make_folder, make_private
@@ -45,7 +46,7 @@ from pyspark_ckpt.state_store.restore.changes import ChangeFeed, steps_to
 from pyspark_ckpt.state_store.server.maintenance import Maintenance
 from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
 from pyspark_ckpt.state_store.transactions.operator_states import KnownStates, OperatorStates
-from pyspark_ckpt.state_store.transactions.shared import Caller, Identity, Shared
+from pyspark_ckpt.state_store.transactions.shared import Shared
 from pyspark_ckpt.state_store.transactions.store import Store
 from pyspark_ckpt.state_store.transactions.transaction import Transaction
 

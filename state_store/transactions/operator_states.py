@@ -25,7 +25,7 @@ from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.meta import State, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.format.remote import store_folder
 from pyspark_ckpt.state_store.format.stored_meta import meta_at
-from pyspark_ckpt.state_store.transactions.shared import Identity
+from pyspark_ckpt.state_store.identity import Identity
 
 RUNS_KEPT = 64
 

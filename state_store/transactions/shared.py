@@ -30,35 +30,3 @@ class Shared:
     transaction_numbers: itertools.count[int]
     clock: Callable[[], float]
     times: PlaceTimes
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Which store this is, for messages."""
-
-    operator: int
-    partition: int
-    name: str
-
-    def __str__(self) -> str:
-        """Return the words messages use."""
-        return f"operator {self.operator}, partition {self.partition}, store {self.name!r}"
-
-    @property
-    def short(self) -> str:
-        """The form of log lines."""
-        return f"{self.operator}/{self.partition}/{self.name}"
-
-    @property
-    def key(self) -> str:
-        """The form of the names of tasks and objects."""
-        return f"{self.operator}-{self.partition}-{self.name}"
-
-
-@dataclass(frozen=True)
-class Caller:
-    """On whose behalf a call is made: one provider instance of one run."""
-
-    run_id: str
-    format: int
-    min_versions_to_retain: int

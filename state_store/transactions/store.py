@@ -25,6 +25,7 @@ from pyspark_ckpt.state_store.format.keys import EMPTY, MARKER_KEY, Marker
 from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME, DeltaName, new_commit_id
 from pyspark_ckpt.state_store.format.remote import point_to
+from pyspark_ckpt.state_store.identity import Caller, Identity
 from pyspark_ckpt.state_store.local.copies import LocalCopies, LocalCopy
 from pyspark_ckpt.state_store.local.damage import is_of_the_copy
 from pyspark_ckpt.state_store.local.damage_notes import read_notes
@@ -38,7 +39,7 @@ from pyspark_ckpt.state_store.snapshots.lag import LagTracker
 from pyspark_ckpt.state_store.snapshots.policy import SnapshotPolicy
 from pyspark_ckpt.state_store.transactions.operator_states import OperatorStates, States
 from pyspark_ckpt.state_store.transactions.parts import close_parts, join
-from pyspark_ckpt.state_store.transactions.shared import Caller, Identity, Shared
+from pyspark_ckpt.state_store.transactions.shared import Shared
 from pyspark_ckpt.state_store.transactions.staged_tables import Seals, StagedTable, refusing_damage
 from pyspark_ckpt.state_store.transactions.ticket import Ticket, WorkerTask, ticket_path, write_ticket
 from pyspark_ckpt.state_store.transactions.transaction import Committed, Status, Transaction

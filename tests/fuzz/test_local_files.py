@@ -14,9 +14,9 @@ from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.keys import hashed_key
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import sealed
 from pyspark_ckpt.state_store.transactions.parts import DeclaredState, Part, close_log, join, read_parts, write_part
-from pyspark_ckpt.state_store.transactions.shared import Identity
 from pyspark_ckpt.state_store.transactions.staged_log import Frame, StagedLog, read_frames
 from pyspark_ckpt.state_store.transactions.ticket import Ticket, WorkerTask, read_ticket, ticket_path, write_ticket
 from tests.fuzz.mutations import REFUSED, any_damage, damaged, fuzzed, little_memory, read_or_refuse

@@ -26,9 +26,9 @@ from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.manifest import Manifest, ManifestFile, decode, inline_file
 from pyspark_ckpt.state_store.format.meta import Descriptor, State, StoreMeta
 from pyspark_ckpt.state_store.format.remote import place_of, query_id
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import sealed
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.transactions.shared import Identity
 from tests.fuzz.mutations import any_damage, damaged, damaged_json, fuzzed, read_or_refuse
 
 COMMIT = Marker(7, "ab" * 16)

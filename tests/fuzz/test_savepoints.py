@@ -20,6 +20,7 @@ from pyspark_ckpt.state_store.checkpoints.query_log import PARTITIONS_CONF, Quer
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
 from pyspark_ckpt.state_store.format.remote import store_folder
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import read_sealed, seal, sealed
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution.assembly import Assembled
@@ -34,7 +35,6 @@ from pyspark_ckpt.state_store.savepoints.savepoint import (
     SavepointInfo,
     read_info,
 )
-from pyspark_ckpt.state_store.transactions.shared import Identity
 from tests.fuzz.mutations import damaged, damaged_json, fuzzed, read_or_refuse
 
 HASH = "12" * 16

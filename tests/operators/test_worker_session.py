@@ -13,7 +13,7 @@ import pytest
 from pyspark_ckpt.operators.session.worker import _opened, _view, _views, find_ticket
 from pyspark_ckpt.state_store.errors import LifecycleError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import Marker
-from pyspark_ckpt.state_store.transactions.shared import Identity
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.transactions.ticket import WorkerTask, read_ticket, ticket_path
 from tests.lab import Lab, Server
 from tests.operators.session_lab import STATES, SessionLab

@@ -13,8 +13,8 @@ import pytest
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, S3aSettings, S3Settings, place_at
 from pyspark_ckpt.state_store.format.meta import Descriptor
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.transactions.parts import Part, declare, write_part
-from pyspark_ckpt.state_store.transactions.shared import Identity
 from pyspark_ckpt.state_store.transactions.ticket import Ticket, WorkerTask, read_ticket, ticket_path
 from tests.lab import QUERY, Lab, Server
 

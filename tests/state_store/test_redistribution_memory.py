@@ -20,19 +20,20 @@ from typing import TypeVar
 import pytest
 
 from integration.sample import sampled
+from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.database import Database, write_table_file
 from pyspark_ckpt.state_store.format.key_groups import HASHES, MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.keys import hashed_key, ordered_key
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, StoreMeta
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution.assembly import JoinTask, NewStore, publish
 from pyspark_ckpt.state_store.redistribution.canonical import ExportTask, ImportTask, SavedRows
 from pyspark_ckpt.state_store.redistribution.clipping import Clip, ClipTask, Part
-from pyspark_ckpt.state_store.redistribution.merged_states import Layout, merged
+from pyspark_ckpt.state_store.redistribution.merged_states import merged
 from pyspark_ckpt.state_store.redistribution.regrouping import RegroupTask
 from pyspark_ckpt.state_store.redistribution.splitting import RUNS_FOLDER, Split, SplitTask
-from pyspark_ckpt.state_store.transactions.shared import Identity
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from botocore.client import BaseClient
 from pyspark_ckpt.state_store.blobs import LocalPlace, place_at
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.format.remote import place_of
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.transactions.shared import Identity
 from tests.conftest import MakeLab
 from tests.hdfs_service import HdfsService
 from tests.lab import QUERY, CallError, Lab, expected

@@ -15,8 +15,8 @@ from pyspark_ckpt.state_store.blobs.settings import Credentials
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.remote import place_of
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import parse
-from pyspark_ckpt.state_store.transactions.shared import Identity
 
 KEYS = {"access.key": "AKIA1", "secret.key": "hidden"}
 DEFAULT_PROVIDERS = (

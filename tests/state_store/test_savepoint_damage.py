@@ -14,9 +14,9 @@ from pyspark_ckpt import savepoints
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.manifest import decode
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint
-from pyspark_ckpt.state_store.transactions.shared import Identity
 from tests.saved_query import Query, stored, written
 
 KINDS: tuple[Kind, ...] = ("native", "canonical")

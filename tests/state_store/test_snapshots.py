@@ -16,10 +16,10 @@ import pytest
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.manifest import decode
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import sealed, unseal
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.retention.collector import Collector
-from pyspark_ckpt.state_store.transactions.shared import Identity
 from tests.conftest import MakeLab
 from tests.lab import CallError, Lab, damage, expected
 

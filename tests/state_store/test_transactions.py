@@ -11,9 +11,9 @@ import pytest
 
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.format.keys import Marker
+from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.local.copies import LocalCopies
 from pyspark_ckpt.state_store.restore.versions import Leased, LocalVersions
-from pyspark_ckpt.state_store.transactions.shared import Identity
 from pyspark_ckpt.state_store.transactions.ticket import WorkerTask, read_ticket, ticket_path
 from tests.lab import DESCRIPTOR, CallError, Lab, expected, read_rows
 
