@@ -19,7 +19,7 @@ from itertools import pairwise
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
-from pyspark_ckpt.session import shim
+from pyspark_ckpt.operators.jvm import shim
 from pyspark_ckpt.spark_job import QUICK_BYTES, SparkJob, master_here
 from pyspark_ckpt.state_store.blobs import S3aSettings
 from pyspark_ckpt.state_store.blobs.s3.s3a import PREFIX as S3A

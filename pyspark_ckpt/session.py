@@ -166,17 +166,6 @@ def _set_in_defaults(key: str) -> str:
     return ""
 
 
-def shim(jvm: Any, name: str, method: str) -> Any:  # noqa: ANN401 - objects of the JVM
-    """One of our objects in the JVM, which has this method. Raises InvalidInputError without the jar."""
-    found = getattr(jvm.org.apache.spark.sql.ckpt, name)
-    if not callable(getattr(found, method, None)):
-        raise InvalidInputError(
-            "The session does not have the jar of pyspark-ckpt on its class path.",
-            hint="Call pyspark_ckpt.configure(builder) before the session is made.",
-        )
-    return found
-
-
 def _jvm_is_running() -> bool:
     from pyspark import SparkContext  # noqa: PLC0415 - see the docstring of the package
 

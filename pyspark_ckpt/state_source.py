@@ -15,9 +15,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from pyspark_ckpt.reading.catalog import Selection, StoredState
 from pyspark_ckpt.reading.reader import StateReader
 from pyspark_ckpt.reading.sources import state_at
+from pyspark_ckpt.reading.stored_state import Selection, StoredState
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import PREFIX, parse, table
 

@@ -18,13 +18,10 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 import xxhash
 
-from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError
 
 T = TypeVar("T")
 
-MAX_OBJECT_BYTES: Final = 1 << 20
-"""Of a small object: what is larger was not written here, and is not read."""
 MAX_LONG: Final = 2**63 - 1
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_LONG)]
@@ -88,41 +85,6 @@ def decoded(content: bytes | memoryview, kind: type[T], where: str) -> T:
         return decoder(kind).decode(content)
     except DAMAGE as problem:
         raise FormatError(f"{where} is damaged: {problem}.") from problem
-
-
-def read_sealed(
-    place: BlobPlace, name: str, kind: type[T], most_bytes: int = MAX_OBJECT_BYTES, *, known: int | None = None
-) -> T:
-    """The object ``name``, which has a checksum. Raises NotFoundError, FormatError that names it, StorageError.
-
-    ``known``: the ``format`` that it must have, for what says one: another may have other members.
-    """
-    where = f"{place.url}/{name}"
-
-    def read() -> T:
-        content = unseal(_content(place, name, where, most_bytes), where)
-        if known is not None:
-            check_format(decoded(content, _FormatOnly, where).format, known, where)
-        return decoded(content, kind, where)
-
-    return read_again(read)
-
-
-def read_json(place: BlobPlace, name: str, kind: type[T]) -> T:
-    """The object ``name``, which has no checksum. Raises NotFoundError, FormatError that names it, StorageError."""
-    where = f"{place.url}/{name}"
-    return read_again(lambda: decoded(_content(place, name, where, MAX_OBJECT_BYTES), kind, where))
-
-
-class _FormatOnly(msgspec.Struct):
-    format: int
-
-
-def _content(place: BlobPlace, name: str, where: str, most_bytes: int) -> bytes:
-    content = place.get(name, 0, most_bytes + 1)
-    if len(content) > most_bytes:
-        raise FormatError(f"{where} is damaged: it has more than {most_bytes} bytes.")
-    return content
 
 
 def read_again(read: Callable[[], T]) -> T:

@@ -18,7 +18,8 @@ from pyspark_ckpt.cli import main as cli
 from pyspark_ckpt.cli.main import main, verify
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace, LocalPlace, MeteredPlace, Traffic
 from pyspark_ckpt.state_store.blobs.s3.place import S3Place
-from pyspark_ckpt.state_store.checkpoints.checkpoint import VERIFY_ATTEMPTS, Checkpoint
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.verification import VERIFY_ATTEMPTS, verify_newest, verify_version
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.errors import NotFoundError
 from pyspark_ckpt.state_store.options import parse
@@ -207,7 +208,7 @@ def test_verify_finds_nothing_wrong_when_retention_moves_to_another_snapshot(
     checkpoint = Checkpoint(str(lab.checkpoint), parse({}))
     ((_, identity),) = checkpoint.stores()
     checkpoint._places[identity] = Meanwhile(checkpoint.place_of(identity), ".snapshot", [retain])
-    found = checkpoint.verify(identity, VERSIONS)
+    found = verify_version(checkpoint, identity, VERSIONS)
     assert (found.rows, found.problems) == (VERSIONS, ())
     assert not hidden.exists()
 
@@ -221,7 +222,7 @@ def test_verify_says_so_when_each_version_has_gone_before_it_was_read(lab: Lab) 
         path.unlink()
     commits = [partial(path.write_bytes, logged[path]) for path in sorted(logged)]
     checkpoint.place = Meanwhile(checkpoint.place, "commits", commits)
-    found = checkpoint.verify_newest(identity)
+    found = verify_newest(checkpoint, identity)
     assert (found.version, found.rows) == (VERIFY_ATTEMPTS, 0)
     assert "version 3 (id ?) was never committed, or retention has retired it" in found.problems[0]
     assert "take a savepoint" in found.problems[1]

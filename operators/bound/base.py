@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +13,10 @@ from msgspec import UNSET
 
 from pyspark_ckpt.operators.bound.ended_lives import EndedEntryRows, EndedKeyRows, EndedLife, EndedListRows
 from pyspark_ckpt.operators.declarations.states import Declared
-from pyspark_ckpt.operators.declarations.ttl import Life
 from pyspark_ckpt.operators.rows.entry_rows import EntryRows
 from pyspark_ckpt.operators.rows.expiry import ExpiryIndex, TimedEntryRows, TimedKeyRows
 from pyspark_ckpt.operators.rows.key_rows import KeyRows
+from pyspark_ckpt.operators.rows.life import Life
 from pyspark_ckpt.operators.rows.list_rows import ListRows, TimedListRows
 from pyspark_ckpt.operators.rows.state_rows import Written
 from pyspark_ckpt.operators.types.columns import arrow_values
@@ -28,10 +28,8 @@ from pyspark_ckpt.operators.types.value_types import arrow_type
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from pyspark_ckpt.operators.rows.state_rows import Position
+    from pyspark_ckpt.operators.rows.base import Position
     from pyspark_ckpt.operators.session.worker import WorkerSession
-
-Row: TypeAlias = "tuple[bytes, bytes | None]"
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyspark_ckpt.operators.declarations.ttl import Life, Stamps, Ttl
+from pyspark_ckpt.operators.declarations.ttl import Ttl
 from pyspark_ckpt.operators.rows.entry_rows import Entries
 from pyspark_ckpt.operators.rows.expiry import MOST_BEGUN_BYTES, TimedEntryRows, TimedKeyRows
+from pyspark_ckpt.operators.rows.life import Life, Stamps
 from pyspark_ckpt.operators.rows.list_columns import SEQUENCE, IndexRows, counted_on, entries_of
 from pyspark_ckpt.operators.rows.list_rows import ListRows, TimedListRows
 from pyspark_ckpt.operators.rows.ordered_rows import INSTANT, rows_of

@@ -20,8 +20,7 @@ from pyspark_ckpt.operators.types.field_names import ANOTHER_NAME, require_exact
 from pyspark_ckpt.operators.types.type_names import arrow_type_named, spark_name
 from pyspark_ckpt.operators.types.value_types import ValueType, arrow_type
 from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
-from pyspark_ckpt.state_store.format.meta import Descriptor, State, TimeToLive, has_keys_of
-from pyspark_ckpt.state_store.redistribution.merged_states import longer_history
+from pyspark_ckpt.state_store.format.meta import Descriptor, State, TimeToLive, has_keys_of, longer_history
 
 KEY = "key"
 """Of a map: its values may change their type, its keys may not."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import merge
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, UNREAD, RowCount, Written
+from pyspark_ckpt.operators.rows.base import UNREAD, merged
+from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, Written
 from pyspark_ckpt.state_store.columns.cells import Cells, joined_cells, overlaid
 from pyspark_ckpt.state_store.columns.order import in_order
 from pyspark_ckpt.state_store.columns.packed import Packed, concatenated, side_by_side
@@ -353,21 +354,3 @@ def _joined(runs: Sequence[Run]) -> Run:
     last, suffix_bytes = last_of_each(keys), np.concatenate([run.at.suffix_bytes for run in runs])
     cells = joined_cells([run.cells for run in runs])
     return Run(Entries(keys, suffix_bytes), cells).taken(last)
-
-
-def merged(
-    base: Iterator[tuple[bytes, bytes]], written: Iterable[tuple[bytes, bytes | None]]
-) -> Iterator[tuple[bytes, bytes]]:
-    """The rows of ``base`` under what was ``written``."""
-    row = next(base, None)
-    for entry, value in written:
-        while row is not None and row[0] < entry:
-            yield row
-            row = next(base, None)
-        if row is not None and row[0] == entry:
-            row = next(base, None)
-        if value is not None:
-            yield entry, value
-    while row is not None:
-        yield row
-        row = next(base, None)

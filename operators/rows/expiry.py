@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import numpy as np
 
 from pyspark_ckpt.operators.declarations.states import INDEX_SUFFIX
-from pyspark_ckpt.operators.declarations.ttl import Life, Stamps, index_instant
+from pyspark_ckpt.operators.rows.base import UNREAD
 from pyspark_ckpt.operators.rows.entry_rows import Entries, EntryRows
 from pyspark_ckpt.operators.rows.key_rows import KeyRows
+from pyspark_ckpt.operators.rows.life import Life, Stamps, index_instant
 from pyspark_ckpt.operators.rows.ordered_rows import (
     INSTANT,
     THERE,
@@ -29,7 +30,7 @@ from pyspark_ckpt.operators.rows.ordered_rows import (
     row_of,
     rows_of,
 )
-from pyspark_ckpt.operators.rows.state_rows import UNREAD, Written
+from pyspark_ckpt.operators.rows.state_rows import Written
 from pyspark_ckpt.operators.types.suffixes import Suffixes, different
 from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.columns.packed import Packed

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, UNREAD, RowCount, Written, stored
+from pyspark_ckpt.operators.rows.base import UNREAD
+from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, Written, stored
 from pyspark_ckpt.operators.types.suffixes import Suffixes
 from pyspark_ckpt.state_store.columns.cells import Cells, joined_cells, overlaid
 from pyspark_ckpt.state_store.columns.order import places_in

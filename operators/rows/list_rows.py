@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyspark_ckpt.operators.declarations.ttl import Life, Stamps
 from pyspark_ckpt.operators.rows.entry_rows import Entries, EntryRows
 from pyspark_ckpt.operators.rows.expiry import MOST_BEGUN_BYTES, ExpiryIndex, TimedEntryRows
 from pyspark_ckpt.operators.rows.key_rows import KeyRows
+from pyspark_ckpt.operators.rows.life import Life, Stamps
 from pyspark_ckpt.operators.rows.list_columns import (
     SEQUENCE,
     SPAN_BIT,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, UNREAD, RowCount, Written, stored
+from pyspark_ckpt.operators.rows.base import UNREAD
+from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, Written, stored
 from pyspark_ckpt.state_store.columns.packed import Packed
 from pyspark_ckpt.state_store.columns.writes import Writes, newest
 from pyspark_ckpt.state_store.errors import FormatError

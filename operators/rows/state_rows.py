@@ -6,41 +6,16 @@ is given as its *suffix*, hash and bytes, which is what its row has behind the n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark_ckpt.state_store.columns.writes import Writes
-from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from pyspark_ckpt.operators.session.worker import WorkerSession
 
 ROW_BYTES = 256
 """About what a row takes in memory that is written by itself, beside its value."""
-UNREAD: Any = object()
-"""Stands for a row that has not been read."""
-
-
-class Position:
-    """Which key is being processed, and which ones follow, so that a state can be read for all of them at once."""
-
-    suffix: bytes
-    """Of the key; there is none before the first one's turn, nor where many keys are processed at once."""
-    key: object
-    """The same key, as the user's code is given it."""
-
-    def __init__(self) -> None:
-        """None yet."""
-        self.upcoming: Sequence[bytes] = ()
-
-    def __getattr__(self, name: str) -> NoReturn:
-        """Raise InvalidInputError for the key that is not there. Whatever is there is not asked for here."""
-        if name != "suffix":
-            raise AttributeError(name)
-        raise InvalidInputError(
-            "A state or a timer is used for the current key, and no key is being processed.",
-            hint="Use it in process() or on_timer(), or call its form for many keys.",
-        )
 
 
 Written: TypeAlias = "Iterator[tuple[bytes, bytes | None]] | Writes"

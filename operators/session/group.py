@@ -18,9 +18,8 @@ from pathlib import Path
 import msgspec
 import xxhash
 
-from pyspark_ckpt.operators.bound.base import Row
 from pyspark_ckpt.operators.declarations.ttl import Clock
-from pyspark_ckpt.operators.rows.entry_rows import merged
+from pyspark_ckpt.operators.rows.base import Row, merged
 from pyspark_ckpt.operators.session.worker import WorkerSession
 from pyspark_ckpt.operators.types.stored_keys import KeyCodec
 from pyspark_ckpt.state_store.columns.cells import Cells

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from pyspark_ckpt.operators.rows.state_rows import UNREAD
+from pyspark_ckpt.operators.rows.base import UNREAD
 from pyspark_ckpt.state_store.database import Cursor, Database, Reader, TableWriter, Tuning
 
 PORTION = 1024

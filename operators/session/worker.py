@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pyspark_ckpt.operators.declarations.ttl import Clock
-from pyspark_ckpt.operators.rows.entry_rows import merged
-from pyspark_ckpt.operators.rows.state_rows import Position
+from pyspark_ckpt.operators.rows.base import Position, merged
 from pyspark_ckpt.operators.session.spilled_rows import SpilledRows
 from pyspark_ckpt.operators.types.stored_keys import KeyCodec
 from pyspark_ckpt.state_store.columns.cells import Cells

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pyspark_ckpt.operators.declarations.operator import Operator
-    from pyspark_ckpt.operators.rows.state_rows import Position
+    from pyspark_ckpt.operators.rows.base import Position
     from pyspark_ckpt.operators.task.firing import Due, Firing
 
 Result: TypeAlias = "Iterable[Sequence[Any]] | None"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 
-from pyspark_ckpt.operators.bound.base import Kept, Row, Staged
+from pyspark_ckpt.operators.bound.base import Kept, Staged
+from pyspark_ckpt.operators.rows.base import Row
 from pyspark_ckpt.operators.rows.expiry import LEAST_SWEPT
 from pyspark_ckpt.operators.rows.state_rows import Written
 from pyspark_ckpt.operators.session.worker import WorkerSession

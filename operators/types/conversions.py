@@ -33,8 +33,6 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 
 Convert: TypeAlias = Callable[[Any], Any]
 
-WRONG_VALUE = (TypeError, ValueError, AttributeError, struct.error, ArithmeticError, pa.ArrowException)
-"""What conversions, and codecs, raise for a value that a type does not take."""
 CONVERT = (
     "Convert it to what the type takes: nothing is rounded, cut off or parsed. "
     "docs/keyed-state.md has the table of types."
@@ -297,3 +295,7 @@ def _stored_column(stored: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 def _shown(value: Any) -> str:
     return f"{repr(value)[:200]} of type {type(value).__name__}"
+
+
+WRONG_VALUE = (TypeError, ValueError, AttributeError, struct.error, ArithmeticError, pa.ArrowException)
+"""What conversions, and codecs, raise for a value that a type does not take."""

@@ -19,6 +19,7 @@ from pyspark_ckpt.cli import savepoints as savepoint_commands
 from pyspark_ckpt.cli.arguments import add_options, options
 from pyspark_ckpt.cli.states import add_state_commands
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
+from pyspark_ckpt.state_store.checkpoints.verification import verify_newest, verify_version
 from pyspark_ckpt.state_store.errors import CkptError
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.keys import EMPTY
@@ -161,9 +162,9 @@ def verify(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
         return _print_nothing_yet(checkpoint, given)
     stores = with_progress([identity for _, identity in checkpoint.stores()], str)
     if given.version is None:
-        found = [checkpoint.verify_newest(identity) for identity in stores]
+        found = [verify_newest(checkpoint, identity) for identity in stores]
     else:
-        found = [checkpoint.verify(identity, version) for identity in stores]
+        found = [verify_version(checkpoint, identity, version) for identity in stores]
     problems = [problem for each in found for problem in each.problems]
     if given.json:
         stored = {"query": checkpoint.query_id, "version": version, "stores": [asdict(each) for each in found]}

@@ -83,9 +83,9 @@ def get(given: argparse.Namespace) -> int:
 
 
 def _opened(given: argparse.Namespace) -> StateReader:
-    from pyspark_ckpt.reading.catalog import Selection  # noqa: PLC0415 - pyarrow is slow to import, and for these alone
     from pyspark_ckpt.reading.reader import StateReader  # noqa: PLC0415
     from pyspark_ckpt.reading.sources import state_at  # noqa: PLC0415
+    from pyspark_ckpt.reading.stored_state import Selection  # noqa: PLC0415
 
     wanted = Selection(given.uid, given.operator, given.store, given.state)
     found = state_at(given.checkpoint, options(given))

@@ -1,6 +1,6 @@
 """Reading the state of a checkpoint, as Arrow, with neither a Spark session nor a JVM."""
 
-from pyspark_ckpt.reading.catalog import StoredState
 from pyspark_ckpt.reading.reader import StateReader, open_state
+from pyspark_ckpt.reading.stored_state import StoredState
 
 __all__ = ["StateReader", "StoredState", "open_state"]

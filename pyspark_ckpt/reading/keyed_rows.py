@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.operators.declarations.timers import Timer, rounded_up_ms, timer_at
-from pyspark_ckpt.operators.declarations.ttl import unstamped
+from pyspark_ckpt.operators.rows.life import unstamped
 from pyspark_ckpt.operators.rows.list_columns import SEQUENCE
 from pyspark_ckpt.operators.rows.timer_rows import read_instant
 from pyspark_ckpt.operators.types.columns import python_values

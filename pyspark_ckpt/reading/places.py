@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.reading.catalog import StoredState
 from pyspark_ckpt.reading.decoded import StoredRow, Wanted
+from pyspark_ckpt.reading.stored_state import StoredState
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.key_groups import HASHES, MAX_PARALLELISM, max_parallelism_of, remainder_of
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES, STATE_BYTES, hash_of, hashed_key, state_range

@@ -19,12 +19,13 @@ import pyarrow.compute as pc
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.conversions import WRONG_VALUE
 from pyspark_ckpt.reading.batch_clocks import clock_ms
-from pyspark_ckpt.reading.catalog import Catalog, Selection, StoredState
+from pyspark_ckpt.reading.catalog import Catalog
 from pyspark_ckpt.reading.decoded import StateCodec, StoredRow, Wanted
 from pyspark_ckpt.reading.json_values import from_json
 from pyspark_ckpt.reading.keyed_rows import INSTANTS, has_ended, ttl_of
 from pyspark_ckpt.reading.places import PLACE, place_columns, stored_row
 from pyspark_ckpt.reading.sources import source_of, state_at
+from pyspark_ckpt.reading.stored_state import Selection, StoredState
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError

@@ -9,9 +9,9 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from pyspark_ckpt.reading.catalog import StoredState
 from pyspark_ckpt.reading.decoded import Wanted
 from pyspark_ckpt.reading.places import partition_of, range_of
+from pyspark_ckpt.reading.stored_state import StoredState
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace

@@ -30,7 +30,8 @@ from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatErro
 from pyspark_ckpt.state_store.format.keys import CommitId, Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.names import LAST_EPOCH, RUNS_FOLDER, WinnerName, epoch_of, run_name
-from pyspark_ckpt.state_store.json_objects import check_format, read_sealed, seal
+from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
+from pyspark_ckpt.state_store.json_objects import check_format, seal
 from pyspark_ckpt.state_store.log import LOGGER
 
 WINNER_FORMAT = 1

@@ -7,12 +7,11 @@ families; batch N makes version N + 1.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from typing import ClassVar
@@ -22,13 +21,10 @@ import msgspec
 from pyspark_ckpt.state_store.attempts.commit_log import ids_of
 from pyspark_ckpt.state_store.attempts.winners import resolve
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.query_log import refuse_other_provider
-from pyspark_ckpt.state_store.checkpoints.state_rows import digests_of, require_counts
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
-from pyspark_ckpt.state_store.database import Database
-from pyspark_ckpt.state_store.errors import CkptError, FormatError, InvalidInputError, NotFoundError
-from pyspark_ckpt.state_store.format.keys import MARKER_KEY, STATE_BYTES, Marker, hash_of
+from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker, hash_of
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import Manifest, read_manifest
 from pyspark_ckpt.state_store.format.meta import StoreMeta
@@ -43,9 +39,6 @@ from pyspark_ckpt.state_store.restore.restorer import Restored
 
 MOST_PARTITIONS = 1 << 20
 """Each is looked for: a number beyond all that a query can have is damage."""
-
-VERIFY_ATTEMPTS = 3
-"""How many versions of a store are looked at when retention takes one after the other away."""
 
 _BATCH = re.compile(r"[0-9]{1,19}")
 _OPERATOR_NUMBER = re.compile(r"[0-9]{1,9}")
@@ -75,21 +68,6 @@ class Stored:
     lag: int
     table_files: int
     table_bytes: int
-
-
-@dataclass(frozen=True)
-class Verified:
-    """Outcome of reading everything that one version of a store needs; no ``problems``: all of it is right.
-
-    ``digests``: of each state, by its name; none if it could not be read.
-    """
-
-    identity: Identity
-    version: int
-    rows: int
-    bytes_read: int
-    problems: tuple[str, ...]
-    digests: Mapping[str, Digest] = field(default_factory=dict)
 
 
 class Checkpoint:
@@ -230,44 +208,6 @@ class Checkpoint:
         """The manifest of a snapshot. Raises NotFoundError, FormatError, StorageError."""
         return read_manifest(self.place_of(identity), commit)[1]
 
-    def verify(self, identity: Identity, version: int) -> Verified:
-        """Restore a version of a store into a temporary folder: every checksum, the lineage, markers and row counts."""
-        return self._verified(identity, version)[0]
-
-    def verify_newest(self, identity: Identity) -> Verified:
-        """``verify`` the newest committed version of a store; the one that is by then, if it has gone meanwhile.
-
-        So a query may run: nothing is held against its retention. What is found was read of ``Verified.version``.
-        """
-        for _ in range(VERIFY_ATTEMPTS):
-            version = self.newest_version
-            found, is_missing = self._verified(identity, version)
-            if is_missing:
-                self.look_again()
-            if self.newest_version == version:
-                return found
-        faster = (
-            f"{identity}: {VERIFY_ATTEMPTS} versions were looked at, each the newest by then; if retention was faster "
-            "each time, take a savepoint, which it leaves alone, and verify that"
-        )
-        return replace(found, problems=(*found.problems, faster))
-
-    def _verified(self, identity: Identity, version: int) -> tuple[Verified, bool]:
-        """What a version of a store was found to be, and whether it ended with an object that is not there."""
-        problems = _Problems(identity.short)
-        try:
-            commit = self.commit_of(identity, version)
-            with self.restored(identity, commit, problems.log) as restored:
-                counts = _counted(restored.database, restored.meta, commit, problems.log)
-                digests = digests_of(restored.database, restored.meta.states)
-                require_counts(counts, digests, str(identity))
-                rows = restored.meta.rows
-        except CkptError as problem:
-            is_missing = isinstance(problem, NotFoundError)
-            return Verified(identity, version, 0, 0, (*problems.found, f"{problem}")), is_missing
-        size_bytes = restored.metrics["downloaded_bytes"]
-        return Verified(identity, version, rows, size_bytes, tuple(problems.found), digests), False
-
     def steps(self, identity: Identity, version: int) -> tuple[Marker, list[Marker]]:
         """What a restore of a version takes: the base, and the commits whose deltas are applied to it, in order.
 
@@ -314,20 +254,6 @@ class Checkpoint:
             raise
 
 
-class _Problems(logging.Handler):
-    """What a store's log warns of."""
-
-    def __init__(self, store: str) -> None:
-        super().__init__(logging.WARNING)
-        self.found: list[str] = []
-        self.log = StoreLog(f"verify.{store}", store)
-        self.log.logger.propagate = False
-        self.log.logger.handlers[:] = [self]
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.found.append(record.getMessage())
-
-
 class _StoreInfo(msgspec.Struct):
     storeName: str  # noqa: N815 - Spark's names, here and below
     numPartitions: Count  # noqa: N815
@@ -354,23 +280,3 @@ def _operator(content: bytes, number: int, where: str) -> Operator:
             f"{partitions} partitions of the stores {list(stores)}."
         )
     return Operator(number, entry.operatorInfo.operatorName, stores, partitions)
-
-
-def _counted(database: Database, meta: StoreMeta, commit: Marker, log: StoreLog) -> dict[str, int]:
-    """Count all rows, one by one, and compare with what the commit says of them; how many each state has."""
-    held = database.marker()
-    if held != commit:
-        log.warning("the restored database holds %s, not %s", held, commit)
-    counts: dict[int, int] = {}
-    for key, _ in database.rows():
-        if key != MARKER_KEY:
-            number = int.from_bytes(key[:STATE_BYTES], "big")
-            counts[number] = counts.get(number, 0) + 1
-    of_states = {state.name: counts.pop(state.number, 0) for state in meta.states}
-    for state in meta.states:
-        found = of_states[state.name]
-        if found != state.rows and state.is_counted:
-            log.warning("state %r has %s rows, and the commit says %s", state.name, found, state.rows)
-    for number, found in counts.items():
-        log.warning("%s rows are of state %s, which the commit does not know", found, number)
-    return of_states

@@ -32,7 +32,8 @@ import msgspec
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
-from pyspark_ckpt.state_store.json_objects import check_format, read_sealed, seal
+from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
+from pyspark_ckpt.state_store.json_objects import check_format, seal
 
 OWNER_NAME = "owner.json"
 OWNER_FORMAT = 1

@@ -208,3 +208,22 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 EMPTY_META = StoreMeta(version=EMPTY.version, id=EMPTY_ID, parent=EMPTY_ID, num_partitions=None, counter=0, states=())
 """Version 0 of every store."""
+
+
+def longer_history(first: Any, second: Any) -> Any:  # noqa: ANN401 - JSON
+    """That of two histories of types which goes on where the other ends; None if they part."""
+    if first == second:
+        return first
+    if not (isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys()):
+        return None
+    found = {}
+    for what, one in first.items():
+        other = second[what]
+        histories = [each.get("schemas") if isinstance(each, dict) else None for each in (one, other)]
+        if not all(isinstance(each, list) for each in histories):
+            return None
+        short, long = sorted((one, other), key=lambda each: len(each["schemas"]))
+        if long["schemas"][: len(short["schemas"])] != short["schemas"]:
+            return None
+        found[what] = long
+    return found

@@ -15,8 +15,8 @@ import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, place_at
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
+from pyspark_ckpt.state_store.format.sealed_objects import read_json
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import read_json
 
 POINTER_NAME = "remote.json"
 DEFAULT_STORE = "default"

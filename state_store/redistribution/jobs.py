@@ -17,7 +17,8 @@ import msgspec
 
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import NotFoundError
-from pyspark_ckpt.state_store.json_objects import read_sealed, seal
+from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
+from pyspark_ckpt.state_store.json_objects import seal
 from pyspark_ckpt.state_store.local.worker_process import Task, Worker
 
 T = TypeVar("T")

@@ -15,13 +15,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import msgspec
 
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.keys import EMPTY_ID
-from pyspark_ckpt.state_store.format.meta import Descriptor, State, StoreMeta, has_keys_of, is_keyed
+from pyspark_ckpt.state_store.format.meta import Descriptor, State, StoreMeta, has_keys_of, is_keyed, longer_history
 
 
 @dataclass(frozen=True)
@@ -134,22 +133,3 @@ def _with_life(state: State, metas: Sequence[StoreMeta], what: str) -> State:
     own = state.descriptor.ttl
     ttl = own if own is not msgspec.UNSET and own.clock == known[0].clock else known[0]
     return msgspec.structs.replace(state, descriptor=msgspec.structs.replace(state.descriptor, ttl=ttl))
-
-
-def longer_history(first: Any, second: Any) -> Any:  # noqa: ANN401 - JSON
-    """That of two histories of types which goes on where the other ends; None if they part."""
-    if first == second:
-        return first
-    if not (isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys()):
-        return None
-    found = {}
-    for what, one in first.items():
-        other = second[what]
-        histories = [each.get("schemas") if isinstance(each, dict) else None for each in (one, other)]
-        if not all(isinstance(each, list) for each in histories):
-            return None
-        short, long = sorted((one, other), key=lambda each: len(each["schemas"]))
-        if long["schemas"][: len(short["schemas"])] != short["schemas"]:
-            return None
-        found[what] = long
-    return found

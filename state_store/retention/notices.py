@@ -18,7 +18,8 @@ import msgspec
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
 from pyspark_ckpt.state_store.errors import NotFoundError
-from pyspark_ckpt.state_store.json_objects import read_sealed, seal
+from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
+from pyspark_ckpt.state_store.json_objects import seal
 
 FOLDER = "notices"
 NOTICE_FORMAT = 1

@@ -36,7 +36,8 @@ from pyspark_ckpt.state_store.format.keys import EMPTY
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import ManifestFile, read_manifest
 from pyspark_ckpt.state_store.format.names import SCRUB_NAME, TABLE_FOLDER
-from pyspark_ckpt.state_store.json_objects import MAX_OBJECT_BYTES, read_again, read_sealed, seal
+from pyspark_ckpt.state_store.format.sealed_objects import MAX_OBJECT_BYTES, read_sealed
+from pyspark_ckpt.state_store.json_objects import read_again, seal
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.retention.confirmation import RESTORE_IT, Confirmations
 from pyspark_ckpt.state_store.retention.notices import Notices

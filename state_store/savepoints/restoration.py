@@ -42,8 +42,9 @@ from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotF
 from pyspark_ckpt.state_store.format.meta import check_uid
 from pyspark_ckpt.state_store.format.names import CHECKPOINT_FOLDER, NON_RESTORED_STATE_NAME
 from pyspark_ckpt.state_store.format.remote import folder_of_query, point_to
+from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import read_sealed, seal
+from pyspark_ckpt.state_store.json_objects import seal
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner

@@ -16,17 +16,19 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator, Verified
+from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combined, require_equal
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, inventory
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.query_log import QUERY, Proof, QueryFile, unproven
+from pyspark_ckpt.state_store.checkpoints.verification import Verified, verify_version
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import CommitId
 from pyspark_ckpt.state_store.format.remote import StoreName
+from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import Count, read_sealed
+from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, digests_of_file
 from pyspark_ckpt.state_store.redistribution.jobs import Progress
@@ -222,7 +224,7 @@ class Savepoint(Checkpoint):
         stores = [Identity(store.operator, store.partition, store.name) for store in self.info.stores]
         verified: list[Verified] = []
         for done, identity in enumerate(stores, 1):
-            verified.append(self.verify(identity, self.info.version))
+            verified.append(verify_version(self, identity, self.info.version))
             progress(done, len(stores))
         problems = [problem for each in verified for problem in each.problems]
         found: dict[StoreKey, list[Digests]] = {}

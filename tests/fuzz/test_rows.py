@@ -18,7 +18,8 @@ from hypothesis.strategies import SearchStrategy
 
 from pyspark_ckpt.operators.declarations.states import ListState, MapState, ValueState
 from pyspark_ckpt.operators.declarations.timers import Timers
-from pyspark_ckpt.operators.declarations.ttl import Life, Stamps, Ttl, index_instant
+from pyspark_ckpt.operators.declarations.ttl import Ttl
+from pyspark_ckpt.operators.rows.life import Life, Stamps, index_instant
 from pyspark_ckpt.operators.rows.list_columns import SPAN_ELEMENTS, Head, Heads, IndexRows, span
 from pyspark_ckpt.operators.rows.ordered_rows import ordered_key
 from pyspark_ckpt.operators.types.evolution import EvolvedCodec, schemas_of

@@ -20,8 +20,9 @@ from pyspark_ckpt.state_store.checkpoints.query_log import PARTITIONS_CONF, Quer
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
 from pyspark_ckpt.state_store.format.remote import store_folder
+from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import read_sealed, seal, sealed
+from pyspark_ckpt.state_store.json_objects import seal, sealed
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution.assembly import Assembled
 from pyspark_ckpt.state_store.redistribution.copying import Copied, CopiedObject

@@ -17,7 +17,7 @@ from pyspark.sql import types as spark
 
 from pyspark_ckpt.operators import Context, Counter, KeyedProcessor, ListState, MapState, ReducingState, ValueState
 from pyspark_ckpt.operators.declarations.operator import Operator
-from pyspark_ckpt.operators.rows.state_rows import Position
+from pyspark_ckpt.operators.rows.base import Position
 from pyspark_ckpt.operators.task.runs import Work
 from pyspark_ckpt.operators.types.value_types import resolved
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError

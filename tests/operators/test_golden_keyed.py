@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from pyspark_ckpt.operators.declarations.ttl import Life, Ttl, index_instant
+from pyspark_ckpt.operators.declarations.ttl import Ttl
+from pyspark_ckpt.operators.rows.life import Life, index_instant
 from pyspark_ckpt.operators.rows.ordered_rows import ordered_key, row_of
 from pyspark_ckpt.operators.rows.timer_rows import read_timer_key, timer_key
 from pyspark_ckpt.operators.types.stored_keys import KeyCodec

@@ -31,7 +31,7 @@ from pyspark_ckpt.operators.bound.declared_states import DeclaredStates
 from pyspark_ckpt.operators.declarations.operator import Operator, ProcessorState
 from pyspark_ckpt.operators.declarations.processors import declared_in, states_of
 from pyspark_ckpt.operators.declarations.states import Declared
-from pyspark_ckpt.operators.rows.state_rows import Position
+from pyspark_ckpt.operators.rows.base import Position
 from pyspark_ckpt.operators.task.runs import Work
 from pyspark_ckpt.operators.types.value_types import ValueType
 from pyspark_ckpt.state_store.errors import InvalidInputError

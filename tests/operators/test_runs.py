@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_ckpt.operators import Context, KeyedProcessor
 from pyspark_ckpt.operators.declarations.operator import Operator
-from pyspark_ckpt.operators.rows.state_rows import Position
+from pyspark_ckpt.operators.rows.base import Position
 from pyspark_ckpt.operators.task.runs import OUTPUT_BYTES, OUTPUT_ROWS, Work
 
 OUTPUT = pa.schema([("n", pa.int64()), ("text", pa.string())])

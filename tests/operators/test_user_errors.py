@@ -13,7 +13,7 @@ import pytest
 from pyspark_ckpt.operators import Context, KeyedProcessor, VectorContext, VectorProcessor
 from pyspark_ckpt.operators.declarations.operator import Operator
 from pyspark_ckpt.operators.declarations.timers import Timer
-from pyspark_ckpt.operators.rows.state_rows import Position
+from pyspark_ckpt.operators.rows.base import Position
 from pyspark_ckpt.operators.task.firing import Due
 from pyspark_ckpt.operators.task.runs import Work
 from pyspark_ckpt.operators.types.keys import Keys

@@ -15,7 +15,7 @@ from pyspark_ckpt.state_store.errors import FormatError, StorageError
 from pyspark_ckpt.state_store.format.delta import read_delta
 from pyspark_ckpt.state_store.format.manifest import decode
 from pyspark_ckpt.state_store.format.names import DeltaName, parse
-from pyspark_ckpt.state_store.json_objects import read_sealed
+from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from tests.conftest import MakeLab
 from tests.lab import CallError, Lab, expected
 

@@ -13,6 +13,7 @@ from pyspark_ckpt import savepoints
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import inventory
+from pyspark_ckpt.state_store.checkpoints.verification import verify_version
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.savepoints.request import Request
@@ -55,7 +56,7 @@ def rows_of(location: str, partitions: int) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for operator, identity in checkpoint.stores():
         rows = found.setdefault(operator.number, [0] * (1 if operator.number == 1 else partitions))
-        digests = checkpoint.verify(identity, checkpoint.newest_version).digests
+        digests = verify_version(checkpoint, identity, checkpoint.newest_version).digests
         left_out = "default" if operator.number == 2 else ""
         rows[identity.partition] += sum(each.rows for name, each in digests.items() if name != left_out)
     return found
@@ -99,7 +100,7 @@ def test_rows_that_spark_has_written_are_counted(name: str, tmp_path: Path) -> N
     new = Checkpoint(str(tmp_path / "new"), parse({}))
     rows = [0] * 5
     for _, identity in new.stores():
-        digests = new.verify(identity, new.newest_version).digests
+        digests = verify_version(new, identity, new.newest_version).digests
         rows[identity.partition] += sum(each.rows for state, each in digests.items() if (name, state) != SPARKS)
     assert list(operator.expected_rows) == rows
 

@@ -1,0 +1,51 @@
+"""Small JSON objects of a place: read whole, with their checksum, or refused by where they lie."""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import msgspec
+
+from pyspark_ckpt.state_store.blobs import BlobPlace
+from pyspark_ckpt.state_store.errors import FormatError
+from pyspark_ckpt.state_store.json_objects import check_format, decoded, read_again, unseal
+
+T = TypeVar("T")
+
+MAX_OBJECT_BYTES: Final = 1 << 20
+"""Of a small object: what is larger was not written here, and is not read."""
+
+
+def read_sealed(
+    place: BlobPlace, name: str, kind: type[T], most_bytes: int = MAX_OBJECT_BYTES, *, known: int | None = None
+) -> T:
+    """The object ``name``, which has a checksum. Raises NotFoundError, FormatError that names it, StorageError.
+
+    ``known``: the ``format`` that it must have, for what says one: another may have other members.
+    """
+    where = f"{place.url}/{name}"
+
+    def read() -> T:
+        content = unseal(_content(place, name, where, most_bytes), where)
+        if known is not None:
+            check_format(decoded(content, _FormatOnly, where).format, known, where)
+        return decoded(content, kind, where)
+
+    return read_again(read)
+
+
+def read_json(place: BlobPlace, name: str, kind: type[T]) -> T:
+    """The object ``name``, which has no checksum. Raises NotFoundError, FormatError that names it, StorageError."""
+    where = f"{place.url}/{name}"
+    return read_again(lambda: decoded(_content(place, name, where, MAX_OBJECT_BYTES), kind, where))
+
+
+class _FormatOnly(msgspec.Struct):
+    format: int
+
+
+def _content(place: BlobPlace, name: str, where: str, most_bytes: int) -> bytes:
+    content = place.get(name, 0, most_bytes + 1)
+    if len(content) > most_bytes:
+        raise FormatError(f"{where} is damaged: it has more than {most_bytes} bytes.")
+    return content
