@@ -24,10 +24,10 @@ def test_no_secret_is_in_confs_arguments_or_the_checkpoint_when_a_query_has_run(
     assert jvm is not None
     machine = psutil.Process(jvm.java.lang.ProcessHandle.current().pid())
     alive = [each for each in machine.children() if each.status() != psutil.STATUS_ZOMBIE]
-    servers = [each for each in alive if "pyspark_ckpt.state_store" in each.cmdline()]
+    servers = [each for each in alive if "pyspark_ckpt.state_store.server" in each.cmdline()]
     assert servers
     for server in servers:
-        assert server.cmdline()[3:] == ["pyspark_ckpt.state_store"]
+        assert server.cmdline()[3:] == ["pyspark_ckpt.state_store.server"]
         assert server.environ() == machine.environ(), "nothing is told by the environment"
         (lock,) = (Path(each.path) for each in server.open_files() if each.path.endswith("server.lock"))
         assert stat.S_IMODE(lock.parent.stat().st_mode) == 0o700

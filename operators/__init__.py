@@ -5,9 +5,9 @@ from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcess
 from pyspark_ckpt.operators.declarations.states import AggregatingState, ListState, MapState, ReducingState, ValueState
 from pyspark_ckpt.operators.declarations.timers import Timer, Timers
 from pyspark_ckpt.operators.declarations.ttl import Ttl
+from pyspark_ckpt.operators.encoding.keys import Keys
 from pyspark_ckpt.operators.groups.with_states import with_states
 from pyspark_ckpt.operators.keyed import KeyedStream, keyed
-from pyspark_ckpt.operators.types.keys import Keys
 
 __all__ = [
     "AggregatingState",

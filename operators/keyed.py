@@ -15,12 +15,12 @@ from pyspark_ckpt.operators.declarations.counters import Counter, metric_name
 from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, ROUTE, ROW, TIME, Operator
 from pyspark_ckpt.operators.declarations.processors import KeyedProcessor, VectorProcessor, states_of
 from pyspark_ckpt.operators.declarations.states import ValueState
+from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
 from pyspark_ckpt.operators.jvm import shim
 from pyspark_ckpt.operators.placement import route_column
 from pyspark_ckpt.operators.task.group_times import GROUP_ROW, TIME_OUTS
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
 from pyspark_ckpt.operators.types.columns import has_variant
-from pyspark_ckpt.operators.types.stored_keys import KeyCodec
 from pyspark_ckpt.operators.types.value_types import check_handed, handed_schema, resolved
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyspark_ckpt.operators.jvm import shim
 from pyspark_ckpt.spark_job import QUICK_BYTES, SparkJob, master_here
 from pyspark_ckpt.state_store.blobs import S3aSettings
-from pyspark_ckpt.state_store.blobs.s3.s3a import PREFIX as S3A
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import inventory
 from pyspark_ckpt.state_store.checkpoints.query_log import refuse_other_provider
@@ -37,6 +36,8 @@ from pyspark_ckpt.state_store.redistribution.jobs import (
     RunHere,
     Runner,
 )
+from pyspark_ckpt.state_store.s3a_settings import PREFIX as S3A
+from pyspark_ckpt.state_store.savepoints import explanation
 from pyspark_ckpt.state_store.savepoints.creation import create, pinned
 from pyspark_ckpt.state_store.savepoints.deletion import delete, finish_claim, refuse_others
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested
@@ -206,14 +207,14 @@ def explain(restoration: Restoration, *, counts: bool) -> Plan:
     Raises FormatError, NotFoundError, StorageError.
     """
     if not counts:
-        return restoration.explain(None)
-    size = sum(operator.size_bytes for operator in restoration.operators)
-    with _job(f"rows of {restoration.source_url}", size) as (runner, progress):
-        return restoration.explain(runner, progress)
+        return explanation.explain(restoration.plan, None)
+    size = sum(operator.size_bytes for operator in restoration.plan.operators)
+    with _job(f"rows of {restoration.plan.source_url}", size) as (runner, progress):
+        return explanation.explain(restoration.plan, runner, progress)
 
 
 def _run(restoration: Restoration, target: str, at_end: Callable[[], object] | None = None) -> Restored:
-    size = sum(operator.size_bytes for operator in restoration.operators)
+    size = sum(operator.size_bytes for operator in restoration.plan.operators)
     with _job(f"restore to {target}", size) as (runner, progress):
         return restoration.run(runner, progress, at_end)
 

@@ -15,9 +15,10 @@ from typing import Any, cast
 
 import msgspec
 
-from pyspark_ckpt.state_store.blobs import S3aSettings, S3Settings
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.json_objects import MAX_LONG
+from pyspark_ckpt.state_store.s3_settings import S3Settings
+from pyspark_ckpt.state_store.s3a_settings import S3aSettings
 
 PREFIX = "spark.sql.streaming.stateStore.ckpt."
 

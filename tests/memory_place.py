@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_ckpt.state_store.blobs import Blob, Sink
-from pyspark_ckpt.state_store.blobs.place import checked_name
+from pyspark_ckpt.state_store.blobs.base.place import checked_name
 from pyspark_ckpt.state_store.errors import ConflictError, NotFoundError, StorageError
 
 

@@ -13,7 +13,7 @@ import psutil
 
 MARK = "CKPT_TEST_MARK"
 PATIENCE_S = 120.0
-STATE_SERVER = "pyspark_ckpt.state_store"
+STATE_SERVER = "pyspark_ckpt.state_store.server"
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 WORKER_DAEMON = "pyspark.daemon"
 

@@ -15,7 +15,7 @@ from integration.operators.providers import CHECKPOINT_FORMAT, OURS
 from integration.operators.replay import collect_into
 from integration.operators.sources import Source
 from pyspark_ckpt import operators as ckpt
-from pyspark_ckpt.operators.types.spark_hash import SparkHash
+from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from integration.operators import inputs
+from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.types.columns import python_values
-from pyspark_ckpt.operators.types.spark_hash import SparkHash
 from pyspark_ckpt.state_store.format.spark_hash import hash_of_int
 
 if TYPE_CHECKING:

@@ -13,6 +13,8 @@ from msgspec import UNSET
 
 from pyspark_ckpt.operators.bound.ended_lives import EndedEntryRows, EndedKeyRows, EndedLife, EndedListRows
 from pyspark_ckpt.operators.declarations.states import Declared
+from pyspark_ckpt.operators.encoding.evolution import EvolvedCodec, Schemas, schemas_of
+from pyspark_ckpt.operators.encoding.stored_values import ValueCodec, value_codec
 from pyspark_ckpt.operators.rows.entry_rows import EntryRows
 from pyspark_ckpt.operators.rows.expiry import ExpiryIndex, TimedEntryRows, TimedKeyRows
 from pyspark_ckpt.operators.rows.key_rows import KeyRows
@@ -21,9 +23,7 @@ from pyspark_ckpt.operators.rows.list_rows import ListRows, TimedListRows
 from pyspark_ckpt.operators.rows.state_rows import Written
 from pyspark_ckpt.operators.types.columns import arrow_values
 from pyspark_ckpt.operators.types.conversions import CONVERT, WRONG_VALUE
-from pyspark_ckpt.operators.types.evolution import EvolvedCodec, Schemas, schemas_of
 from pyspark_ckpt.operators.types.exact_columns import exact_column
-from pyspark_ckpt.operators.types.stored_values import ValueCodec, value_codec
 from pyspark_ckpt.operators.types.value_types import arrow_type
 from pyspark_ckpt.state_store.errors import InvalidInputError
 

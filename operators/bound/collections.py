@@ -11,18 +11,18 @@ import pyarrow.compute as pc
 
 from pyspark_ckpt.operators.bound.base import Binding, Bound
 from pyspark_ckpt.operators.declarations.states import ListState, MapState
+from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
 from pyspark_ckpt.operators.rows.entry_rows import Entries
 from pyspark_ckpt.operators.rows.state_rows import Written
 from pyspark_ckpt.operators.types.columns import validity
 from pyspark_ckpt.operators.types.conversions import WRONG_VALUE
-from pyspark_ckpt.operators.types.stored_keys import KeyCodec
 from pyspark_ckpt.operators.types.value_types import elements_of
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pyspark_ckpt.operators.types.keys import Keys
+    from pyspark_ckpt.operators.encoding.keys import Keys
 
 
 class BoundList(Bound, ListState):

@@ -22,13 +22,13 @@ from pyspark_ckpt.operators.declarations.operator import ProcessorState
 from pyspark_ckpt.operators.declarations.processors import KeyedProcessor, VectorProcessor
 from pyspark_ckpt.operators.declarations.states import Declared, ReducingState, ValueState
 from pyspark_ckpt.operators.declarations.timers import Timers
+from pyspark_ckpt.operators.encoding.evolution import evolved, former_names, schemas_of
+from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
+from pyspark_ckpt.operators.encoding.stored_values import value_codec
 from pyspark_ckpt.operators.rows.expiry import index_name
 from pyspark_ckpt.operators.session.worker import WorkerSession
 from pyspark_ckpt.operators.types.conversions import CONVERT, WRONG_VALUE
-from pyspark_ckpt.operators.types.evolution import evolved, former_names, schemas_of
 from pyspark_ckpt.operators.types.field_names import require_clear_aliases
-from pyspark_ckpt.operators.types.stored_keys import KeyCodec
-from pyspark_ckpt.operators.types.stored_values import value_codec
 from pyspark_ckpt.operators.types.value_types import ValueType, resolved
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.meta import Descriptor, State, TimeToLive, is_keyed

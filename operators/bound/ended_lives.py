@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pyspark_ckpt.operators.declarations.ttl import Ttl
+from pyspark_ckpt.operators.encoding.suffixes import different
 from pyspark_ckpt.operators.rows.entry_rows import Entries
 from pyspark_ckpt.operators.rows.expiry import MOST_BEGUN_BYTES, TimedEntryRows, TimedKeyRows
 from pyspark_ckpt.operators.rows.life import Life, Stamps
 from pyspark_ckpt.operators.rows.list_columns import SEQUENCE, IndexRows, counted_on, entries_of
 from pyspark_ckpt.operators.rows.list_rows import ListRows, TimedListRows
 from pyspark_ckpt.operators.rows.ordered_rows import INSTANT, rows_of
-from pyspark_ckpt.operators.types.suffixes import different
 from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.columns.packed import Packed, side_by_side
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pyspark_ckpt.operators.declarations.ttl import Bools
     from pyspark_ckpt.operators.rows.expiry import ExpiryIndex
+    from pyspark_ckpt.operators.rows.life import Bools
 
 _ALL = b"\xff" * (INSTANT.size + 1)
 """Behind every row of an index."""

@@ -15,7 +15,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from pyspark_ckpt.operators.declarations.operator import ProcessorState
-from pyspark_ckpt.operators.types.evolution import adaptation, schemas_of
+from pyspark_ckpt.operators.encoding.evolution import adaptation, schemas_of
 from pyspark_ckpt.operators.types.field_names import ANOTHER_NAME, require_exact
 from pyspark_ckpt.operators.types.type_names import arrow_type_named, spark_name
 from pyspark_ckpt.operators.types.value_types import ValueType, arrow_type

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pyspark_ckpt.operators.declarations.ttl import Clock
+    from pyspark_ckpt.operators.encoding.keys import Keys
     from pyspark_ckpt.operators.session.worker import WorkerSession
-    from pyspark_ckpt.operators.types.keys import Keys
 
 
 class BoundTimers(Timers):

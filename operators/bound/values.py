@@ -13,17 +13,17 @@ import pyarrow.compute as pc
 
 from pyspark_ckpt.operators.bound.base import Binding, Bound
 from pyspark_ckpt.operators.declarations.states import AggregatingState, ReducingState, ValueState
-from pyspark_ckpt.operators.rows.state_rows import Written
-from pyspark_ckpt.operators.types.columns import python_values
-from pyspark_ckpt.operators.types.conversions import EXACT, WRONG_VALUE
-from pyspark_ckpt.operators.types.exact_columns import exact_column
-from pyspark_ckpt.operators.types.spark_order import (
+from pyspark_ckpt.operators.encoding.spark_order import (
     by_stored_order,
     floats_of_numbers,
     greatest_float,
     in_order_as_numbers,
     least_float,
 )
+from pyspark_ckpt.operators.rows.state_rows import Written
+from pyspark_ckpt.operators.types.columns import python_values
+from pyspark_ckpt.operators.types.conversions import EXACT, WRONG_VALUE
+from pyspark_ckpt.operators.types.exact_columns import exact_column
 from pyspark_ckpt.operators.types.value_types import normaliser
 from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.errors import InvalidInputError
@@ -31,7 +31,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pyspark_ckpt.operators.types.keys import Keys
+    from pyspark_ckpt.operators.encoding.keys import Keys
 
 
 def _sum(kept: Any, value: Any) -> Any:

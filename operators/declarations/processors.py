@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from pyspark_ckpt.operators.types.keys import Keys
+    from pyspark_ckpt.operators.encoding.keys import Keys
 
 _SLOT = MemberDescriptorType
 

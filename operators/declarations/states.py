@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from pyspark_ckpt.operators.types.keys import Keys
+    from pyspark_ckpt.operators.encoding.keys import Keys
     from pyspark_ckpt.operators.types.value_types import TypeLike
 
 TtlLike: TypeAlias = "str | timedelta | Ttl | None"

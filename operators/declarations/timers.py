@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pyspark_ckpt.operators.declarations.ttl import Clock
-    from pyspark_ckpt.operators.types.keys import Keys
+    from pyspark_ckpt.operators.encoding.keys import Keys
 
 InstantLike: TypeAlias = "datetime | np.datetime64 | int"
 

@@ -22,7 +22,7 @@ from pyspark_ckpt.operators.declarations.timers import Timers
 from pyspark_ckpt.operators.groups.frames import Conversion, Groups, Returned
 from pyspark_ckpt.operators.groups.values import GroupValues
 from pyspark_ckpt.operators.task.group_times import NO_WATERMARK, TIME_OUTS
-from pyspark_ckpt.operators.types.user_errors import CallError
+from pyspark_ckpt.operators.task.user_errors import CallError
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
 
 if TYPE_CHECKING:

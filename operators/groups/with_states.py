@@ -14,15 +14,15 @@ from pyspark_ckpt.operators.bound.declared_states import DeclaredStates, with_ty
 from pyspark_ckpt.operators.declarations.counters import Counter
 from pyspark_ckpt.operators.declarations.processors import Context, declared_in
 from pyspark_ckpt.operators.declarations.timers import Timers
+from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
+from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
+from pyspark_ckpt.operators.encoding.unsafe_rows import row_reader
 from pyspark_ckpt.operators.session.group import GroupSession
 from pyspark_ckpt.operators.session.state_partition import check_place
 from pyspark_ckpt.operators.session.worker import find_ticket, naming
 from pyspark_ckpt.operators.task.group_times import NO_WATERMARK
 from pyspark_ckpt.operators.task.staging import row_changes, spill, sweep, written
-from pyspark_ckpt.operators.types.spark_hash import SparkHash
-from pyspark_ckpt.operators.types.stored_keys import KeyCodec
-from pyspark_ckpt.operators.types.unsafe_rows import row_reader
-from pyspark_ckpt.operators.types.user_errors import located
+from pyspark_ckpt.operators.task.user_errors import located
 from pyspark_ckpt.operators.types.value_types import handed_schema
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES

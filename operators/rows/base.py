@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
+from pyspark_ckpt.state_store.columns.cells import Cells
+from pyspark_ckpt.state_store.columns.packed import Packed
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
+Row: TypeAlias = "tuple[bytes, bytes | None]"
+"""A key and its value, None for one that is deleted."""
 UNREAD: Any = object()
 """Stands for a row that has not been read."""
 
@@ -51,4 +55,35 @@ class Position:
         )
 
 
-Row: TypeAlias = "tuple[bytes, bytes | None]"
+class Moment(NamedTuple):
+    """When rows were looked at: how often turns of keys had ended by then, and how often rows had been spilled."""
+
+    turns: int
+    spills: int
+
+
+class BaseRows(Protocol):
+    """The rows of the base version and what was spilled on top of them, as a session reads them.
+
+    Keys and prefixes are those of the store: they begin with the number of the state.
+    """
+
+    position: Position
+    moment: Moment
+    new_life: int
+    """Names the lives of lists that begin in this session, and none that began in another."""
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """Values, None where there is none; fastest for sorted keys."""
+
+    def get_cells(self, keys: Packed) -> Cells:
+        """``get_many`` of keys that rise."""
+
+    def scan(self, prefix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Rows whose keys begin with ``prefix``, what follows it from ``begin`` up to ``end``."""
+
+    def portions(self, prefix: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Rows of the base version alone, from the first one on, many at once."""
+
+    def hold(self, size_bytes: int) -> None:
+        """Say that so many bytes more are held of what was written."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pyspark_ckpt.operators.rows.base import UNREAD, merged
+from pyspark_ckpt.operators.rows.base import UNREAD, BaseRows, Moment, merged
 from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, Written
 from pyspark_ckpt.state_store.columns.cells import Cells, joined_cells, overlaid
 from pyspark_ckpt.state_store.columns.order import in_order
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pyspark_ckpt.operators.rows.key_rows import KeyRows
-    from pyspark_ckpt.operators.session.worker import Moment, WorkerSession
 
 MOST_RUNS = 4
 """So many that are written at once are put together: each is looked through by a read of many rows."""
@@ -105,7 +104,7 @@ class Cleared(NamedTuple):
 class EntryRows:
     """A state with any number of rows for each key, told apart and ordered by what follows the key's suffix."""
 
-    def __init__(self, number: int, session: WorkerSession) -> None:
+    def __init__(self, number: int, session: BaseRows) -> None:
         """Read and write state ``number``."""
         self._head = state_head(number)
         self._session = session

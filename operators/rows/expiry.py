@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import numpy as np
 
 from pyspark_ckpt.operators.declarations.states import INDEX_SUFFIX
-from pyspark_ckpt.operators.rows.base import UNREAD
+from pyspark_ckpt.operators.encoding.suffixes import Suffixes, different
+from pyspark_ckpt.operators.rows.base import UNREAD, Moment
 from pyspark_ckpt.operators.rows.entry_rows import Entries, EntryRows
 from pyspark_ckpt.operators.rows.key_rows import KeyRows
 from pyspark_ckpt.operators.rows.life import Life, Stamps, index_instant
@@ -31,7 +32,6 @@ from pyspark_ckpt.operators.rows.ordered_rows import (
     rows_of,
 )
 from pyspark_ckpt.operators.rows.state_rows import Written
-from pyspark_ckpt.operators.types.suffixes import Suffixes, different
 from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.columns.packed import Packed
 from pyspark_ckpt.state_store.columns.writes import Writes
@@ -39,8 +39,7 @@ from pyspark_ckpt.state_store.columns.writes import Writes
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pyspark_ckpt.operators.declarations.ttl import Bools
-    from pyspark_ckpt.operators.session.worker import Moment
+    from pyspark_ckpt.operators.rows.life import Bools
 
 Rows = TypeVar("Rows", KeyRows, EntryRows)
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pyspark_ckpt.operators.rows.base import UNREAD
+from pyspark_ckpt.operators.encoding.suffixes import Suffixes
+from pyspark_ckpt.operators.rows.base import UNREAD, BaseRows
 from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, Written, stored
-from pyspark_ckpt.operators.types.suffixes import Suffixes
 from pyspark_ckpt.state_store.columns.cells import Cells, joined_cells, overlaid
 from pyspark_ckpt.state_store.columns.order import places_in
 from pyspark_ckpt.state_store.columns.writes import Writes, newest
 from pyspark_ckpt.state_store.format.keys import state_head
-
-if TYPE_CHECKING:
-    from pyspark_ckpt.operators.session.worker import WorkerSession
 
 MOST_COLUMNS = 4
 """What is written by so many calls is put together: each is looked through by a read of many keys."""
@@ -29,7 +25,7 @@ class KeyRows:
     call, for which the other form is turned into it.
     """
 
-    def __init__(self, number: int, session: WorkerSession) -> None:
+    def __init__(self, number: int, session: BaseRows) -> None:
         """Read and write state ``number``."""
         self._head = state_head(number)
         self._session = session

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from pyspark_ckpt.operators.encoding.stored_values import SHOWN_BYTES
 from pyspark_ckpt.operators.rows.life import MOST_STEP_BITS
 from pyspark_ckpt.operators.rows.ordered_rows import INSTANT, THERE, numbers_at, rows_of
-from pyspark_ckpt.operators.types.stored_values import SHOWN_BYTES
 from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.columns.packed import Packed, concatenated
 from pyspark_ckpt.state_store.errors import FormatError

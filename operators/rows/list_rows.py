@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pyspark_ckpt.operators.encoding.suffixes import Suffixes, different
+from pyspark_ckpt.operators.rows.base import BaseRows
 from pyspark_ckpt.operators.rows.entry_rows import Entries, EntryRows
 from pyspark_ckpt.operators.rows.expiry import MOST_BEGUN_BYTES, ExpiryIndex, TimedEntryRows
 from pyspark_ckpt.operators.rows.key_rows import KeyRows
@@ -37,14 +39,12 @@ from pyspark_ckpt.operators.rows.list_columns import (
 )
 from pyspark_ckpt.operators.rows.ordered_rows import ordered_key, ordered_keys
 from pyspark_ckpt.operators.rows.state_rows import Written
-from pyspark_ckpt.operators.types.suffixes import Suffixes, different
 from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.columns.packed import Packed, side_by_side
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pyspark_ckpt.operators.session.worker import WorkerSession
 
 FIRST = SEQUENCE.pack(0)
 
@@ -52,7 +52,7 @@ FIRST = SEQUENCE.pack(0)
 class ListRows:
     """Lists whose elements live until they are cleared."""
 
-    def __init__(self, number: int, session: WorkerSession) -> None:
+    def __init__(self, number: int, session: BaseRows) -> None:
         """Read and write state ``number``."""
         self._heads = KeyRows(number, session)
         self._elements = EntryRows(number, session)
@@ -142,7 +142,7 @@ class ListRows:
 class TimedListRows(ListRows):
     """Lists whose elements have a time to live, each its own."""
 
-    def __init__(self, number: int, session: WorkerSession, life: Life, index: ExpiryIndex) -> None:
+    def __init__(self, number: int, session: BaseRows, life: Life, index: ExpiryIndex) -> None:
         """Keep ``index`` as elements are written."""
         super().__init__(number, session)
         self._timed = TimedEntryRows(self._elements, life, index)

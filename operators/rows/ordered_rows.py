@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyspark_ckpt.operators.rows.base import UNREAD
+from pyspark_ckpt.operators.rows.base import UNREAD, BaseRows
 from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, Written, stored
 from pyspark_ckpt.state_store.columns.packed import Packed
 from pyspark_ckpt.state_store.columns.writes import Writes, newest
@@ -18,7 +18,6 @@ from pyspark_ckpt.state_store.format.keys import HASH_BYTES, state_head
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pyspark_ckpt.operators.session.worker import WorkerSession
 
 INSTANT = struct.Struct(">Q")
 THERE = b"\x01"
@@ -63,7 +62,7 @@ def rows_of(keys: Packed) -> Packed:
 class OrderedRows:
     """What the base version has of one state, and apart from it what the task has written."""
 
-    def __init__(self, number: int, session: WorkerSession, there: bytes = THERE) -> None:
+    def __init__(self, number: int, session: BaseRows, there: bytes = THERE) -> None:
         """Read and write state ``number``, which is in key order. ``there``: the value of a row that is put."""
         self.number = number
         self._there = there
@@ -135,7 +134,7 @@ def _size_of_key(row: tuple[bytes, bytes]) -> int:
 class CountedRows(OrderedRows):
     """Ordered rows that know how many they are."""
 
-    def __init__(self, number: int, session: WorkerSession, there: bytes = THERE) -> None:
+    def __init__(self, number: int, session: BaseRows, there: bytes = THERE) -> None:
         """See OrderedRows."""
         super().__init__(number, session, there)
         self._count = RowCount(session)

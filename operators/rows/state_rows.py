@@ -7,12 +7,10 @@ is given as its *suffix*, hash and bytes, which is what its row has behind the n
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from pyspark_ckpt.operators.rows.base import BaseRows
 from pyspark_ckpt.state_store.columns.writes import Writes
-
-if TYPE_CHECKING:
-    from pyspark_ckpt.operators.session.worker import WorkerSession
 
 ROW_BYTES = 256
 """About what a row takes in memory that is written by itself, beside its value."""
@@ -31,7 +29,7 @@ def stored(head: bytes, rows: Mapping[bytes, bytes | None]) -> Iterator[tuple[by
 class RowCount:
     """How many rows more a state has than in the base version, exactly and with no read per write."""
 
-    def __init__(self, session: WorkerSession) -> None:
+    def __init__(self, session: BaseRows) -> None:
         """None yet."""
         self._session = session
         self._change = 0

@@ -19,9 +19,9 @@ import msgspec
 import xxhash
 
 from pyspark_ckpt.operators.declarations.ttl import Clock
+from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
 from pyspark_ckpt.operators.rows.base import Row, merged
 from pyspark_ckpt.operators.session.worker import WorkerSession
-from pyspark_ckpt.operators.types.stored_keys import KeyCodec
 from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.columns.packed import Packed
 from pyspark_ckpt.state_store.errors import FormatError

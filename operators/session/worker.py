@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pyspark_ckpt.operators.declarations.ttl import Clock
-from pyspark_ckpt.operators.rows.base import Position, merged
+from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
+from pyspark_ckpt.operators.rows.base import Moment, Position, merged
 from pyspark_ckpt.operators.session.spilled_rows import SpilledRows
-from pyspark_ckpt.operators.types.stored_keys import KeyCodec
 from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.columns.packed import Packed
 from pyspark_ckpt.state_store.columns.writes import Writes
@@ -59,13 +59,6 @@ class View(NamedTuple):
 
 
 _views: OrderedDict[str, View] = OrderedDict()
-
-
-class Moment(NamedTuple):
-    """When rows were looked at: how often turns of keys had ended by then, and how often rows had been spilled."""
-
-    turns: int
-    spills: int
 
 
 class WorkerSession:

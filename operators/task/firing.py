@@ -18,9 +18,9 @@ import pyarrow as pa
 from pyspark_ckpt.operators.bound.timers import BoundTimers
 from pyspark_ckpt.operators.declarations.operator import HASH
 from pyspark_ckpt.operators.declarations.timers import CLOCKS, Timer, timer_at
+from pyspark_ckpt.operators.encoding.stored_values import SHOWN_BYTES
 from pyspark_ckpt.operators.rows.timer_rows import read_timer_key
 from pyspark_ckpt.operators.task.row_buffer import RowBuffer
-from pyspark_ckpt.operators.types.stored_values import SHOWN_BYTES
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES
 

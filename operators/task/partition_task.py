@@ -18,6 +18,9 @@ from pyspark_ckpt.operators.bound.declared_states import DeclaredStates
 from pyspark_ckpt.operators.bound.timers import BoundTimers, left_ms
 from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, ROW, TIME, Operator
 from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorProcessor
+from pyspark_ckpt.operators.encoding.keys import group_by_key
+from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec, order_of
+from pyspark_ckpt.operators.encoding.unsafe_rows import portions, read_rows
 from pyspark_ckpt.operators.session.state_partition import check_place, check_planned
 from pyspark_ckpt.operators.session.worker import WorkerSession, find_ticket, naming
 from pyspark_ckpt.operators.task.firing import Firing
@@ -25,9 +28,6 @@ from pyspark_ckpt.operators.task.group_times import GroupTimes
 from pyspark_ckpt.operators.task.row_buffer import RowBuffer, ranges
 from pyspark_ckpt.operators.task.runs import Work
 from pyspark_ckpt.operators.task.staging import finish, flush, spill, sweep
-from pyspark_ckpt.operators.types.keys import group_by_key
-from pyspark_ckpt.operators.types.stored_keys import KeyCodec, order_of
-from pyspark_ckpt.operators.types.unsafe_rows import portions, read_rows
 from pyspark_ckpt.state_store.errors import LifecycleError
 from pyspark_ckpt.state_store.format.spark_hash import SEED, of_int
 from pyspark_ckpt.state_store.transactions.ticket import Ticket

@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorContext, VectorProcessor
+from pyspark_ckpt.operators.encoding.keys import Keys
+from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.task.results import Results
+from pyspark_ckpt.operators.task.user_errors import located
 from pyspark_ckpt.operators.types.columns import arrow_of_plain, arrow_values, python_values
 from pyspark_ckpt.operators.types.conversions import CONVERT, WRONG_VALUE
 from pyspark_ckpt.operators.types.exact_columns import exact_column
-from pyspark_ckpt.operators.types.keys import Keys
-from pyspark_ckpt.operators.types.suffixes import Suffixes
-from pyspark_ckpt.operators.types.user_errors import located
 from pyspark_ckpt.operators.types.value_types import fields_of, no_null, struct_class
 from pyspark_ckpt.state_store.errors import InvalidInputError
 

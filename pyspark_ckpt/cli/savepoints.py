@@ -154,7 +154,8 @@ def _explain(restoration: Restoration, given: argparse.Namespace) -> int:
     plan = savepoints.explain(restoration, counts=not given.quick)
     if given.json:
         return print_json(plan, asdict)
-    print(f"{restoration.source_url}: {restoration.old_partitions} to {restoration.partitions} partitions")
+    planned = restoration.plan
+    print(f"{planned.source_url}: {planned.old_partitions} to {planned.partitions} partitions")
     print_table(
         ("operator", "layout", "partitions", "rows", "objects", "bytes", "how"),
         [

@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.operators.declarations.timers import Timer, rounded_up_ms, timer_at
+from pyspark_ckpt.operators.encoding.evolution import EvolvedCodec, Schemas, schemas_of
+from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
+from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
+from pyspark_ckpt.operators.encoding.stored_values import ValueCodec
 from pyspark_ckpt.operators.rows.life import unstamped
 from pyspark_ckpt.operators.rows.list_columns import SEQUENCE
 from pyspark_ckpt.operators.rows.timer_rows import read_instant
 from pyspark_ckpt.operators.types.columns import python_values
-from pyspark_ckpt.operators.types.evolution import EvolvedCodec, Schemas, schemas_of
-from pyspark_ckpt.operators.types.spark_hash import SparkHash
-from pyspark_ckpt.operators.types.stored_keys import KeyCodec
-from pyspark_ckpt.operators.types.stored_values import ValueCodec
 from pyspark_ckpt.operators.types.type_names import arrow_type_named
 from pyspark_ckpt.operators.types.value_types import arrow_type, hashable
 from pyspark_ckpt.reading.decoded import Decoded, StateCodec, StoredRow, Wanted, struct_column

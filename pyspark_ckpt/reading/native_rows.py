@@ -21,10 +21,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
+from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
+from pyspark_ckpt.operators.encoding.unsafe_rows import read_rows
 from pyspark_ckpt.operators.types.columns import python_values
-from pyspark_ckpt.operators.types.spark_hash import SparkHash
-from pyspark_ckpt.operators.types.stored_keys import KeyCodec
-from pyspark_ckpt.operators.types.unsafe_rows import read_rows
 from pyspark_ckpt.operators.types.value_types import arrow_type
 from pyspark_ckpt.reading.decoded import Decoded, StoredRow, Wanted, struct_column
 from pyspark_ckpt.reading.ordered_columns import read_ordered

@@ -6,13 +6,13 @@ import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from pyspark_ckpt.state_store.blobs.base.patience import Patience, with_patience
+from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink, is_unstorable
 from pyspark_ckpt.state_store.blobs.local import LocalPlace
 from pyspark_ckpt.state_store.blobs.metered import MeteredPlace, Traffic
-from pyspark_ckpt.state_store.blobs.patience import Patience, with_patience
-from pyspark_ckpt.state_store.blobs.place import Blob, BlobPlace, Sink, is_unstorable
-from pyspark_ckpt.state_store.blobs.s3.s3a import S3aSettings
-from pyspark_ckpt.state_store.blobs.settings import S3Settings
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.s3_settings import S3Settings
+from pyspark_ckpt.state_store.s3a_settings import S3aSettings
 
 __all__ = [
     "Blob",

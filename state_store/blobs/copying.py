@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
-from pyspark_ckpt.state_store.blobs.place import BlobPlace
+from pyspark_ckpt.state_store.blobs.base.place import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import Count
 

@@ -25,9 +25,9 @@ from itertools import count
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from pyspark_ckpt.state_store.blobs.patience import OutlastedError, Patience, fail_outlasted
-from pyspark_ckpt.state_store.blobs.place import Blob, Sink, checked_name
-from pyspark_ckpt.state_store.blobs.place_clock import shown_time_of
+from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, Patience, fail_outlasted
+from pyspark_ckpt.state_store.blobs.base.place import Blob, Sink, checked_name
+from pyspark_ckpt.state_store.blobs.base.place_clock import shown_time_of
 from pyspark_ckpt.state_store.errors import (
     ConflictError,
     NotFoundError,

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink
+from pyspark_ckpt.state_store.blobs.base.place_clock import service_of, time_of
 from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
-from pyspark_ckpt.state_store.blobs.place import Blob, BlobPlace, Sink
-from pyspark_ckpt.state_store.blobs.place_clock import service_of, time_of
 
 WRITES, READS, LISTS, DELETES = "write_requests", "read_requests", "list_requests", "delete_requests"
 UP, DOWN = "uploaded_bytes", "downloaded_bytes"

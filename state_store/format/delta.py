@@ -19,17 +19,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO, Protocol, cast
 
 import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, Sink
 from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatError, InvalidInputError
+from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.meta import FORMAT_VERSION, StoreMeta
 from pyspark_ckpt.state_store.format.names import META_NAME, DeltaName, is_delta_file
 from pyspark_ckpt.state_store.json_objects import Count, decoder
-from pyspark_ckpt.state_store.transactions.staged_tables import StagedTable
 
 CHUNK_BYTES = 1 << 20
 IN_MEMORY_BYTES = 16 << 20
@@ -69,7 +69,14 @@ class Delta:
     size_bytes: int
 
 
-def write_delta(place: BlobPlace, name: DeltaName, store: StoreMeta, files: Sequence[Path | StagedTable]) -> int:
+class TableContent(Protocol):
+    """A table file that is checked while it is read."""
+
+    def chunks(self, commit: Marker, *, is_first: bool) -> Iterator[bytes]:
+        """All of its bytes; what was read counts only if this comes to its end. Raises StorageError."""
+
+
+def write_delta(place: BlobPlace, name: DeltaName, store: StoreMeta, files: Sequence[Path | TableContent]) -> int:
     """Make the commit durable as one object; returns its size in bytes.
 
     After return it survives the loss of this machine. Nothing is visible before. An object of this
@@ -136,8 +143,8 @@ def read_meta(place: BlobPlace, name: DeltaName, size_bytes: int) -> StoreMeta:
     return _read_meta(place, name, source, size_bytes).store
 
 
-def _chunks(file: Path | StagedTable, store: StoreMeta, *, is_first: bool) -> Iterator[bytes]:
-    if isinstance(file, StagedTable):
+def _chunks(file: Path | TableContent, store: StoreMeta, *, is_first: bool) -> Iterator[bytes]:
+    if not isinstance(file, Path):
         yield from file.chunks(store.marker, is_first=is_first)
         return
     with file.open("rb", buffering=0) as source:

@@ -39,8 +39,9 @@ from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, StoreMeta
 from pyspark_ckpt.state_store.json_objects import decoded, seal, unseal_local
 from pyspark_ckpt.state_store.local.damage import is_of_the_copy
-from pyspark_ckpt.state_store.local.files import make_folder, publish, read_plain
+from pyspark_ckpt.state_store.local.files import make_folder, publish
 from pyspark_ckpt.state_store.log import StoreLog
+from pyspark_ckpt.state_store.plain_files import read_plain
 
 SIBLINGS_KEPT = 2
 

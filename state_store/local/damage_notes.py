@@ -13,7 +13,8 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from pyspark_ckpt.state_store.local.files import open_plain, publish
+from pyspark_ckpt.state_store.local.files import publish
+from pyspark_ckpt.state_store.plain_files import open_plain
 
 MAX_NOTE_BYTES = 4096
 

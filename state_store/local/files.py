@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import io
 import os
 import resource
 import stat
@@ -46,28 +44,6 @@ def make_folder(folder: Path, local_dir: Path) -> None:
             if not each.is_dir():
                 each.unlink(missing_ok=True)
                 each.mkdir(mode=_PRIVATE, exist_ok=True)
-
-
-def open_plain(path: Path) -> io.FileIO:
-    """Open a file that another process may have replaced, to be read: a link and a pipe, which waits, are no such file.
-
-    Raises OSError.
-    """
-    return io.FileIO(os.fspath(path), "rb", opener=_open_plain)
-
-
-def read_plain(path: Path) -> bytes:
-    """All of such a file. Raises OSError."""
-    with open_plain(path) as source:
-        return source.readall()
-
-
-def _open_plain(path: str, flags: int) -> int:
-    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "It is no plain file", path)
-    return descriptor
 
 
 def take_open_files() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.blobs.place_clock import PlaceTimes, ShownTimes, time_of
+from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceTimes, ShownTimes, time_of
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.ownership import other_owner
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.blobs.place_clock import PlaceClock, time_of
+from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceClock, time_of
 
 FOLDER = "_ckpt/pins"
 LEFT_S = 86400.0

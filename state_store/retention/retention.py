@@ -55,18 +55,18 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace
+from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceTimes, boot_s
 from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
-from pyspark_ckpt.state_store.blobs.place_clock import PlaceTimes, boot_s
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, StorageError
 from pyspark_ckpt.state_store.failpoints import FailPoints
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import ManifestFile, read_manifest
 from pyspark_ckpt.state_store.format.names import TABLE_FOLDER, is_table_object, snapshot_name
+from pyspark_ckpt.state_store.format.notices import FOLDER as NOTICE_FOLDER
+from pyspark_ckpt.state_store.format.notices import Notices
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.retention.confirmation import Confirmations
-from pyspark_ckpt.state_store.retention.notices import FOLDER as NOTICE_FOLDER
-from pyspark_ckpt.state_store.retention.notices import Notices
 from pyspark_ckpt.state_store.retention.pins import Pins
 
 UPLOAD_S = 60.0

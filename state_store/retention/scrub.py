@@ -19,8 +19,6 @@ damaged objects are kept, too: the next process reads these again before all oth
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -36,11 +34,12 @@ from pyspark_ckpt.state_store.format.keys import EMPTY
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import ManifestFile, read_manifest
 from pyspark_ckpt.state_store.format.names import SCRUB_NAME, TABLE_FOLDER
+from pyspark_ckpt.state_store.format.notices import Notices
 from pyspark_ckpt.state_store.format.sealed_objects import MAX_OBJECT_BYTES, read_sealed
 from pyspark_ckpt.state_store.json_objects import read_again, seal
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.retention.confirmation import RESTORE_IT, Confirmations
-from pyspark_ckpt.state_store.retention.notices import Notices
+from pyspark_ckpt.state_store.transactions.scrub_counts import ScrubCounts
 
 PROGRESS_FORMAT = 1
 PASSES = 1000
@@ -57,35 +56,6 @@ CIRCLE = 1 << 60
 
 _Reads: TypeAlias = Mapping[str, tuple[int, Callable[[], str | None]]]
 """By the names of objects: their bytes, and what reads one and says what is wrong with it."""
-
-
-class ScrubCounts:
-    """What scrubbing came to. Safe to use from many threads."""
-
-    def __init__(self) -> None:
-        """Begin at zero."""
-        self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()
-        self._damaged = 0
-
-    def count(self, *, scrubbed: int = 0, healed: int = 0) -> None:
-        """Add objects that were read, and that were put right."""
-        with self._lock:
-            self._counts.update(scrubbed_objects=scrubbed, healed_objects=healed)
-
-    def note_damaged(self, objects: int) -> None:
-        """So many objects are damaged now."""
-        with self._lock:
-            self._damaged = objects
-
-    def take(self) -> dict[str, int]:
-        """Objects that were read and put right since the last call, and those that are damaged now."""
-        with self._lock:
-            counts, self._counts = self._counts, Counter()
-            return {
-                **{name: counts[name] for name in ("scrubbed_objects", "healed_objects")},
-                "damaged_objects": self._damaged,
-            }
 
 
 class Scrubbed(NamedTuple):

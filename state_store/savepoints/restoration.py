@@ -11,7 +11,6 @@ well.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +21,6 @@ import xxhash
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
 from pyspark_ckpt.state_store.checkpoints.checkpoint import MOST_PARTITIONS, Checkpoint
-from pyspark_ckpt.state_store.checkpoints.digests import Digest
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, claim, other_owner
@@ -48,13 +46,11 @@ from pyspark_ckpt.state_store.json_objects import seal
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.redistribution.canonical import SavedRows
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
-from pyspark_ckpt.state_store.redistribution.row_forecast import counted, counted_in_files, spread
 from pyspark_ckpt.state_store.savepoints.movement import Movement
 from pyspark_ckpt.state_store.savepoints.nesting import is_within
+from pyspark_ckpt.state_store.savepoints.plan import RestorePlan
 from pyspark_ckpt.state_store.savepoints.request import (
     FinishedRequest,
-    Plan,
-    PlannedOperator,
     ProvenState,
     RecordedRequest,
     Request,
@@ -67,9 +63,6 @@ REQUEST_NAME = f"{WORK_FOLDER}/request.json"
 RESULT_NAME = f"{WORK_FOLDER}/result.json"
 MOST_RESULT_BYTES = 64 << 20
 LEAST_PARTITIONS = 1
-COPIED, SPLIT, CLIPPED = "objects are copied", "rows are split and joined", "stores are clipped"
-ROW_S, COPY_BYTES_PER_S = 3e-6, 200e6
-"""What a row takes to be read, split, written and read again on one processor, and how fast objects are copied."""
 
 
 class Restoration:
@@ -91,89 +84,24 @@ class Restoration:
         ``files``: what Spark's must be, if that is known; but for ``metadata``, which has been looked at.
         ``saved``: rows of the operators, if the source is a canonical savepoint. Raises InvalidInputError, FormatError.
         """
-        self._saved = {(rows.operator, rows.name): rows for rows in saved}
         self._source, self._version = source, version
         self._files = files
-        self._operators = operators
         self._request = request
-        self.options = options
-        self.workplace = Workplace(replace(options, remote=""))
-        self.place = self.workplace.named(target)
-        self.old_partitions = partitions_of(source.place, version - 1)
-        self.partitions = self.old_partitions if request.partitions is None else request.partitions
+        workplace, old_partitions = Workplace(replace(options, remote="")), partitions_of(source.place, version - 1)
+        self.plan = RestorePlan(
+            options,
+            workplace,
+            workplace.named(target),
+            source.place.url,
+            operators,
+            old_partitions,
+            old_partitions if request.partitions is None else request.partitions,
+            request.uid_map,
+            {(rows.operator, rows.name): rows for rows in saved},
+            source.info if isinstance(source, Savepoint) else None,
+        )
+        self._place = self.plan.place
         self._check()
-
-    @property
-    def operators(self) -> Sequence[OperatorVersion]:
-        """All that have state."""
-        return self._operators
-
-    @property
-    def source_url(self) -> str:
-        """Where it is restored from."""
-        return self._source.place.url
-
-    def saved(self, operator: OperatorVersion, name: str) -> SavedRows | None:
-        """The rows of a store, if the source is a canonical savepoint."""
-        return self._saved.get((operator.operator.number, name))
-
-    def recorded(self, operator: OperatorVersion, name: str) -> dict[str, Digest]:
-        """Digests of the states of a store, as far as the savepoint that it is restored from has any."""
-        known = self._source.info if isinstance(self._source, Savepoint) else None
-        return {} if known is None else known.digests_of(operator.operator.number, name)
-
-    def partitions_of(self, operator: OperatorVersion) -> int:
-        """How many partitions of the operator will have state."""
-        return 1 if operator.layout is Layout.SINGLE else self.partitions
-
-    def is_copied(self, operator: OperatorVersion) -> bool:
-        """Whether its stores stay as they are."""
-        is_renamed = any(uid in self._request.uid_map for uid in operator.uids)
-        return self.partitions == self.old_partitions and not is_renamed and not self._saved
-
-    def explain(self, runner: Runner | None, progress: Progress = lambda _done, _all: None) -> Plan:
-        """What ``run`` would do, and how long that may take; nothing is written.
-
-        ``runner``: reads all rows of what moves, to count those of each new partition; None: they are spread evenly.
-        Raises FormatError, NotFoundError, StorageError.
-        """
-        processors = os.cpu_count() or 1
-        operators = tuple(self._explained(each, runner, progress) for each in self._operators)
-        work_s = sum(
-            each.size_bytes / COPY_BYTES_PER_S + (each.rows * ROW_S if each.how != COPIED else 0) for each in operators
-        )
-        return Plan(operators, processors, work_s / processors)
-
-    def _explained(self, operator: OperatorVersion, runner: Runner | None, progress: Progress) -> PlannedOperator:
-        how = COPIED
-        if not self.is_copied(operator):
-            how = CLIPPED if operator.layout is Layout.KEY_GROUPS and not self._saved else SPLIT
-        is_counted = how != COPIED and runner is not None and operator.layout is not Layout.SINGLE
-        return PlannedOperator(
-            operator.operator.number,
-            operator.operator.name,
-            operator.layout.value,
-            self.old_partitions if self._saved and operator.layout is not Layout.SINGLE else operator.partitions,
-            self.partitions_of(operator),
-            sum(operator.rows().values()),
-            operator.objects,
-            operator.size_bytes,
-            how,
-            () if how == COPIED else tuple(self._expected(operator, runner, progress)),
-            is_counted,
-        )
-
-    def _expected(self, operator: OperatorVersion, runner: Runner | None, progress: Progress) -> Sequence[int]:
-        """Rows of each new partition."""
-        number, rows = self.partitions_of(operator), sum(operator.rows().values())
-        if runner is not None and operator.layout is not Layout.SINGLE:
-            if not self._saved:
-                return counted(self.workplace, operator, number, runner, progress)
-            saved = [each for name in operator.stores if (each := self.saved(operator, name)) is not None]
-            return counted_in_files(self.workplace, operator, (self.source_url, saved), number, runner, progress)
-        if operator.layout is Layout.KEY_GROUPS and not self._saved:
-            return spread(operator, number)
-        return [rows // number] * number
 
     def run(self, runner: Runner, progress: Progress, at_end: Callable[[], object] | None = None) -> Restored:
         """Do it; after return the target is a checkpoint from which a query goes on, durable.
@@ -185,73 +113,73 @@ class Restoration:
         recorded, done = self._begin()
         if done is None:
             done = self._restored(recorded, runner, progress)
-            self.place.put(RESULT_NAME, seal(FinishedRequest(recorded, done)))
-        if self.place.get(QUERY) == _not_finished(recorded):
-            copy_id(self._source.place, self.place, self._rewriting(recorded, {}))
+            self._place.put(RESULT_NAME, seal(FinishedRequest(recorded, done)))
+        if self._place.get(QUERY) == _not_finished(recorded):
+            copy_id(self._source.place, self._place, self._rewriting(recorded, {}))
         if at_end is not None:
             at_end()
-        forget(self.place)
+        forget(self._place)
         return done
 
     def _restored(self, recorded: RecordedRequest, runner: Runner, progress: Progress) -> Restored:
-        work = Movement(self, recorded, runner, progress)
+        work = Movement(self.plan, recorded, runner, progress)
         proven: list[ProvenState] = []
         ids: dict[str, list[list[str]]] = {}
-        for operator in self._operators:
+        for operator in self.plan.operators:
             states, made = work.redistribute(operator)
             proven += states
             ids[str(operator.operator.number)] = self._ids(operator, made)
         for identity, url in work.pointers:
-            point_to(self.workplace.place(url), self.place, identity)
+            point_to(self.plan.workplace.place(url), self._place, identity)
         if self._request.allow_non_restored_state:
-            self.place.put(f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}", b"")
+            self._place.put(f"{CHECKPOINT_FOLDER}/{NON_RESTORED_STATE_NAME}", b"")
         rewriting = self._rewriting(recorded, ids)
         change = rewriting if self._files is None else Proof(_but_the_id(self._files), rewriting)
-        copy_logs(self._source.place, self._version - 1, self.place, change)
-        copy_operators(self._source.place, self.place, change)
+        copy_logs(self._source.place, self._version - 1, self._place, change)
+        copy_operators(self._source.place, self._place, change)
         if isinstance(change, Proof):
             change.require_all(self._source.place)
         return Restored(
-            self.place.url,
+            self._place.url,
             recorded.query_id,
             self._version,
-            self.partitions,
+            self.plan.partitions,
             tuple(proven),
             work.copied_bytes,
             work.rewritten_bytes,
         )
 
     def _rewriting(self, recorded: RecordedRequest, ids: Ids) -> Rewriting:
-        return Rewriting(self._version - 1, self.partitions, ids, recorded.query_id)
+        return Rewriting(self._version - 1, self.plan.partitions, ids, recorded.query_id)
 
     def _check(self) -> None:
-        if is_within(self.place, self._source.place.url):
+        if is_within(self._place, self._source.place.url):
             raise InvalidInputError(
-                f"{self.place.url} is inside of {self._source.place.url}, which must stay as it is.",
+                f"{self._place.url} is inside of {self._source.place.url}, which must stay as it is.",
                 hint="Name a new folder elsewhere.",
             )
         if self._request.query_id not in ("keep", "new"):
             raise InvalidInputError(f"query_id is {self._request.query_id!r}, not 'keep' or 'new'.")
-        given: object = self.partitions  # from Python, where types are not looked at
+        given: object = self.plan.partitions  # from Python, where types are not looked at
         if not isinstance(given, int) or isinstance(given, bool):
             raise InvalidInputError(f"The parallelism is {given!r}, which is no whole number.")
-        if self.partitions < LEAST_PARTITIONS:
-            raise InvalidInputError(f"{self.partitions} partitions are too few: at least {LEAST_PARTITIONS}.")
-        if self.partitions > MOST_PARTITIONS:
-            raise InvalidInputError(f"{self.partitions} partitions are too many: at most {MOST_PARTITIONS}.")
+        if self.plan.partitions < LEAST_PARTITIONS:
+            raise InvalidInputError(f"{self.plan.partitions} partitions are too few: at least {LEAST_PARTITIONS}.")
+        if self.plan.partitions > MOST_PARTITIONS:
+            raise InvalidInputError(f"{self.plan.partitions} partitions are too many: at most {MOST_PARTITIONS}.")
         self._check_uids()
-        known = sorted({uid for operator in self._operators for uid in operator.uids})
+        known = sorted({uid for operator in self.plan.operators for uid in operator.uids})
         unknown = sorted(set(self._request.uid_map) - set(known))
         if unknown and not self._request.allow_non_restored_state:
             raise InvalidInputError(
                 f"uid_map renames {unknown}, and there is state of the uids {known} only.",
                 hint="Correct the uid_map, or allow state that is not restored.",
             )
-        for operator in self._operators:
-            if operator.layout is Layout.KEY_GROUPS and self.partitions > (most := operator.key_groups):
+        for operator in self.plan.operators:
+            if operator.layout is Layout.KEY_GROUPS and self.plan.partitions > (most := operator.key_groups):
                 raise InvalidInputError(
                     f"Keyed operator {', '.join(operator.uids)} has max_parallelism {most}: "
-                    f"it cannot have {self.partitions} partitions.",
+                    f"it cannot have {self.plan.partitions} partitions.",
                     hint=f"Restore it with at most {most}; max_parallelism is fixed with the first batch.",
                 )
 
@@ -260,7 +188,7 @@ class Restoration:
         uid_map = self._request.uid_map
         for old, new in uid_map.items():
             check_uid(new, f"uid_map renames {old!r} to {new!r}")
-        for operator in self._operators:
+        for operator in self.plan.operators:
             for new in uid_map.values():
                 theirs = [uid for uid in operator.uids if uid_map.get(uid, uid) == new]
                 if len(theirs) > 1:
@@ -276,27 +204,27 @@ class Restoration:
             self._source.place.url,
             self._source.query_id,
             self._version,
-            self.partitions,
+            self.plan.partitions,
             dict(self._request.uid_map),
             self._source.query_id if keeps_id else str(uuid.uuid4()),
             keeps_id,
-            self.options.remote,
+            self.plan.options.remote,
         )
-        require_exclusive(self.place, "restores", "Restore to another place.")
-        if self.options.remote:
+        require_exclusive(self._place, "restores", "Restore to another place.")
+        if self.plan.options.remote:
             require_exclusive(self._folder_of_query(recorded), "restores", "Name another place in the option remote.")
         before, done = self._before()
         if before is None:
-            refuse_unless_empty(self.place, "a checkpoint")
+            refuse_unless_empty(self._place, "a checkpoint")
             self._refuse_state_of_others(recorded)
             before = self._record(recorded)
         if msgspec.structs.replace(before, query_id=recorded.query_id) != recorded:
             raise InvalidInputError(
-                f"{self.place.url} has a restore of {before.source}, version {before.version}, to {before.partitions} "
+                f"{self._place.url} has a restore of {before.source}, version {before.version}, to {before.partitions} "
                 "partitions that did not finish, and this is another.",
                 hint="Run that one again, or delete the folder.",
             )
-        if not self.place.put_if_absent(QUERY, _not_finished(before)) and done is None:
+        if not self._place.put_if_absent(QUERY, _not_finished(before)) and done is None:
             self._refuse_query(before, is_first=before is recorded)
         if done is None:
             self._claim_folder(before)
@@ -304,29 +232,29 @@ class Restoration:
 
     def _record(self, recorded: RecordedRequest) -> RecordedRequest:
         """Say in the target what is restored there; returns what another was first to say."""
-        if self.place.put_if_absent(REQUEST_NAME, seal(recorded)):
+        if self._place.put_if_absent(REQUEST_NAME, seal(recorded)):
             return recorded
-        return read_sealed(self.place, REQUEST_NAME, RecordedRequest)
+        return read_sealed(self._place, REQUEST_NAME, RecordedRequest)
 
     def _before(self) -> tuple[RecordedRequest | None, Restored | None]:
         """What an earlier run of a restore was to do, and what came of it, as far as there was one that got there."""
         try:
-            finished = read_sealed(self.place, RESULT_NAME, FinishedRequest, MOST_RESULT_BYTES)
+            finished = read_sealed(self._place, RESULT_NAME, FinishedRequest, MOST_RESULT_BYTES)
         except NotFoundError:
             pass
         else:
             return finished.request, finished.result
         try:
-            return read_sealed(self.place, REQUEST_NAME, RecordedRequest), None
+            return read_sealed(self._place, REQUEST_NAME, RecordedRequest), None
         except NotFoundError:
             return None, None
 
     def _refuse_state_of_others(self, recorded: RecordedRequest) -> None:
         """With the option ``remote``, state goes into a folder of the query's id, which another may use."""
-        if not self.options.remote:
+        if not self.plan.options.remote:
             return
         folder = self._folder_of_query(recorded)
-        if owner := other_owner(folder, self.place):
+        if owner := other_owner(folder, self._place):
             raise InvalidInputError(
                 f"{folder.url} belongs to the checkpoint {owner}, whose query has that id.",
                 hint="Restore with query_id 'new', or name another folder in the option remote. If nothing will ever "
@@ -340,18 +268,18 @@ class Restoration:
 
     def _claim_folder(self, recorded: RecordedRequest) -> None:
         """Of several restores with one query id, in one ``remote``, one may write there."""
-        if self.options.remote:
-            claim(self._folder_of_query(recorded), self.place, self.options.remote)
+        if self.plan.options.remote:
+            claim(self._folder_of_query(recorded), self._place, self.plan.options.remote)
 
     def _folder_of_query(self, recorded: RecordedRequest) -> BlobPlace:
-        return self.workplace.place(folder_of_query(self.options.remote, recorded.query_id))
+        return self.plan.workplace.place(folder_of_query(self.plan.options.remote, recorded.query_id))
 
     def _refuse_query(self, recorded: RecordedRequest, *, is_first: bool) -> None:
-        if self.place.get(QUERY) != _not_finished(recorded):
+        if self._place.get(QUERY) != _not_finished(recorded):
             if is_first:  # the other was through before this one was recorded
-                self.place.delete(REQUEST_NAME)
+                self._place.delete(REQUEST_NAME)
             raise InvalidInputError(
-                f"{self.place.url} is the checkpoint of another query by now: its metadata is not the restore's.",
+                f"{self._place.url} is the checkpoint of another query by now: its metadata is not the restore's.",
                 hint="Restore into a new folder.",
             )
 
@@ -368,7 +296,7 @@ class Restoration:
             )
         return [
             [made[Identity(number, partition, name)] for name in order]
-            for partition in range(self.partitions_of(operator))
+            for partition in range(self.plan.partitions_of(operator))
         ]
 
 

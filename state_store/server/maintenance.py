@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyspark_ckpt.state_store.blobs.place_clock import time_of
+from pyspark_ckpt.state_store.blobs.base.place_clock import time_of
 from pyspark_ckpt.state_store.errors import CkptError, DamagedCopyError
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.local.copies import LocalCopy

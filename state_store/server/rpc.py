@@ -16,7 +16,7 @@ import msgspec
 
 from pyspark_ckpt.state_store import options as option_table
 from pyspark_ckpt.state_store.blobs import S3aSettings
-from pyspark_ckpt.state_store.blobs.patience import asked_now
+from pyspark_ckpt.state_store.blobs.base.patience import asked_now
 from pyspark_ckpt.state_store.errors import CkptError, InternalError, InvalidInputError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.format.keys import EMPTY, MARKER_KEY
 from pyspark_ckpt.state_store.format.meta import Descriptor

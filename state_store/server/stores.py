@@ -30,7 +30,7 @@ from pyspark_ckpt.state_store.blobs import (
     place_at,
     with_patience,
 )
-from pyspark_ckpt.state_store.blobs.place_clock import PlaceTimes
+from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceTimes
 from pyspark_ckpt.state_store.checkpoints import ownership
 from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, LifecycleError

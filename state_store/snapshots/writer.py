@@ -23,9 +23,9 @@ import msgspec
 import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, Sink
+from pyspark_ckpt.state_store.blobs.base.place_clock import boot_s
 from pyspark_ckpt.state_store.blobs.copying import copy_object, share_object, written_together
 from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
-from pyspark_ckpt.state_store.blobs.place_clock import boot_s
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning
 from pyspark_ckpt.state_store.errors import (
     CkptError,
@@ -47,9 +47,9 @@ from pyspark_ckpt.state_store.format.manifest import (
 )
 from pyspark_ckpt.state_store.format.meta import FORMAT_VERSION
 from pyspark_ckpt.state_store.format.names import TABLE_FOLDER, snapshot_name, table_object_name
+from pyspark_ckpt.state_store.format.notices import Notices
 from pyspark_ckpt.state_store.local.copies import LocalCopy, reading
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.retention.notices import Notices
 from pyspark_ckpt.state_store.sst.table_check import checked_chunks
 
 CHUNK_BYTES = 1 << 20

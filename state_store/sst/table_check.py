@@ -21,7 +21,7 @@ from xxhash import xxh3_64_intdigest
 
 from pyspark_ckpt.state_store.database import TABLE_FORMAT_VERSION
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.local.files import open_plain
+from pyspark_ckpt.state_store.plain_files import open_plain
 
 CHUNK_BYTES = 1 << 20
 _FOOTER_BYTES = 53

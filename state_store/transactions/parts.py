@@ -30,7 +30,8 @@ from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.keys import CommitId
 from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta, has_keys_of
 from pyspark_ckpt.state_store.json_objects import Change, Count, check_format, decoded, seal, unseal
-from pyspark_ckpt.state_store.local.files import publish, read_plain
+from pyspark_ckpt.state_store.local.files import publish
+from pyspark_ckpt.state_store.plain_files import read_plain
 from pyspark_ckpt.state_store.transactions.staged_log import LOG, read_frames
 from pyspark_ckpt.state_store.transactions.staged_tables import Seal, Seals, seal_file
 

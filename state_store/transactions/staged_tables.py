@@ -20,7 +20,7 @@ import xxhash
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker
 from pyspark_ckpt.state_store.json_objects import Count
-from pyspark_ckpt.state_store.local.files import open_plain
+from pyspark_ckpt.state_store.plain_files import open_plain
 from pyspark_ckpt.state_store.sst.table_check import CheckedTable
 
 _PIECE_BYTES = 1 << 17

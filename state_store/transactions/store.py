@@ -34,11 +34,11 @@ from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.restore.restorer import Restorer
 from pyspark_ckpt.state_store.restore.versions import Leased, LocalVersions
-from pyspark_ckpt.state_store.retention.scrub import ScrubCounts
 from pyspark_ckpt.state_store.snapshots.lag import LagTracker
 from pyspark_ckpt.state_store.snapshots.policy import SnapshotPolicy
 from pyspark_ckpt.state_store.transactions.operator_states import OperatorStates, States
 from pyspark_ckpt.state_store.transactions.parts import close_parts, join
+from pyspark_ckpt.state_store.transactions.scrub_counts import ScrubCounts
 from pyspark_ckpt.state_store.transactions.shared import Shared
 from pyspark_ckpt.state_store.transactions.staged_tables import Seals, StagedTable, refusing_damage
 from pyspark_ckpt.state_store.transactions.ticket import Ticket, WorkerTask, ticket_path, write_ticket

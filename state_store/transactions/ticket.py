@@ -27,7 +27,8 @@ from pyspark_ckpt.state_store.format.keys import CommitId
 from pyspark_ckpt.state_store.format.meta import State, StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import Count, decoded, seal, unseal_local
-from pyspark_ckpt.state_store.local.files import is_own, make_folder, publish, read_plain, require_own
+from pyspark_ckpt.state_store.local.files import is_own, make_folder, publish, require_own
+from pyspark_ckpt.state_store.plain_files import read_plain
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
 

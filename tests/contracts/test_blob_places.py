@@ -26,8 +26,8 @@ from pyspark_ckpt.state_store.blobs import (
     place_at,
     with_patience,
 )
+from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceClock, time_of
 from pyspark_ckpt.state_store.blobs.copying import written_together
-from pyspark_ckpt.state_store.blobs.place_clock import PlaceClock, time_of
 from pyspark_ckpt.state_store.blobs.s3.place import S3Place
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
 from tests.faulty_disk import FULL, READ_ONLY, Trouble, broken, nearly_full

@@ -18,13 +18,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from pyspark_ckpt.operators.encoding.spark_order import floats_of_numbers, in_order_as_numbers
+from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
+from pyspark_ckpt.operators.encoding.stored_values import value_codec
+from pyspark_ckpt.operators.encoding.unsafe_rows import read_rows, row_reader
 from pyspark_ckpt.operators.types.columns import arrow_values, python_values
 from pyspark_ckpt.operators.types.conversions import WRONG_VALUE
 from pyspark_ckpt.operators.types.exact_columns import exact_column
-from pyspark_ckpt.operators.types.spark_order import floats_of_numbers, in_order_as_numbers
-from pyspark_ckpt.operators.types.stored_keys import KeyCodec
-from pyspark_ckpt.operators.types.stored_values import value_codec
-from pyspark_ckpt.operators.types.unsafe_rows import read_rows, row_reader
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 
 REFUSED = (*WRONG_VALUE, IndexError, FormatError, InvalidInputError)

@@ -19,12 +19,12 @@ from hypothesis.strategies import SearchStrategy
 from pyspark_ckpt.operators.declarations.states import ListState, MapState, ValueState
 from pyspark_ckpt.operators.declarations.timers import Timers
 from pyspark_ckpt.operators.declarations.ttl import Ttl
+from pyspark_ckpt.operators.encoding.evolution import EvolvedCodec, schemas_of
+from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
+from pyspark_ckpt.operators.encoding.stored_values import value_codec
 from pyspark_ckpt.operators.rows.life import Life, Stamps, index_instant
 from pyspark_ckpt.operators.rows.list_columns import SPAN_ELEMENTS, Head, Heads, IndexRows, span
 from pyspark_ckpt.operators.rows.ordered_rows import ordered_key
-from pyspark_ckpt.operators.types.evolution import EvolvedCodec, schemas_of
-from pyspark_ckpt.operators.types.stored_keys import KeyCodec
-from pyspark_ckpt.operators.types.stored_values import value_codec
 from pyspark_ckpt.operators.types.value_types import arrow_type
 from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.database import write_table_file

@@ -15,9 +15,9 @@ import pytest
 from pyspark_ckpt.operators.bound.declared_states import with_types
 from pyspark_ckpt.operators.declarations.operator import Operator
 from pyspark_ckpt.operators.declarations.processors import Context, states_of
+from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.task.group_times import GroupTimes
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
-from pyspark_ckpt.operators.types.spark_hash import SparkHash
 from pyspark_ckpt.state_store.transactions.ticket import read_ticket
 from tests.lab import Lab
 from tests.life.course import DELAY, Course

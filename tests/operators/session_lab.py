@@ -16,12 +16,12 @@ from pyspark_ckpt.operators.bound.binding import bind
 from pyspark_ckpt.operators.declarations.states import Declared, ListState, MapState, ValueState
 from pyspark_ckpt.operators.declarations.timers import Timers
 from pyspark_ckpt.operators.declarations.ttl import Clock
+from pyspark_ckpt.operators.encoding.keys import Keys
+from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
+from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.rows.expiry import index_name
 from pyspark_ckpt.operators.session.worker import WorkerSession
 from pyspark_ckpt.operators.task.staging import finish, flush, spill, sweep
-from pyspark_ckpt.operators.types.keys import Keys
-from pyspark_ckpt.operators.types.stored_keys import KeyCodec
-from pyspark_ckpt.operators.types.suffixes import Suffixes
 from pyspark_ckpt.state_store.format.keys import state_head
 from pyspark_ckpt.state_store.format.meta import Descriptor
 from pyspark_ckpt.state_store.transactions.ticket import read_ticket

@@ -18,10 +18,10 @@ from pyspark.sql.types import StructType
 from pyspark_ckpt.operators.bound.declared_states import with_types
 from pyspark_ckpt.operators.declarations.operator import HASH, ROW, TIME, Operator
 from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorProcessor, states_of
+from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.task.group_times import TIME_OUTS, GroupTimes
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
 from pyspark_ckpt.operators.types.conversions import EPOCH, microseconds_at
-from pyspark_ckpt.operators.types.spark_hash import SparkHash
 from pyspark_ckpt.state_store.transactions.ticket import read_ticket
 from tests.lab import Lab
 

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pyspark_ckpt.operators.encoding.evolution import EvolvedCodec, Schemas, adaptation, evolved, former_names
+from pyspark_ckpt.operators.encoding.stored_values import value_codec
 from pyspark_ckpt.operators.types.columns import python_values
-from pyspark_ckpt.operators.types.evolution import EvolvedCodec, Schemas, adaptation, evolved, former_names
 from pyspark_ckpt.operators.types.field_names import require_exact
-from pyspark_ckpt.operators.types.stored_values import value_codec
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.meta import Descriptor
 

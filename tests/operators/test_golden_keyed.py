@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from pyspark_ckpt.operators.declarations.ttl import Ttl
+from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
+from pyspark_ckpt.operators.encoding.stored_values import value_codec
 from pyspark_ckpt.operators.rows.life import Life, index_instant
 from pyspark_ckpt.operators.rows.ordered_rows import ordered_key, row_of
 from pyspark_ckpt.operators.rows.timer_rows import read_timer_key, timer_key
-from pyspark_ckpt.operators.types.stored_keys import KeyCodec
-from pyspark_ckpt.operators.types.stored_values import value_codec
 from pyspark_ckpt.operators.types.value_types import arrow_type
 from pyspark_ckpt.state_store.errors import FormatError
 

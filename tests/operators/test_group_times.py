@@ -20,11 +20,11 @@ from pyspark_ckpt.operators.bound.timers import BoundTimers
 from pyspark_ckpt.operators.declarations.operator import Operator, ProcessorState
 from pyspark_ckpt.operators.declarations.processors import VectorContext, states_of
 from pyspark_ckpt.operators.declarations.states import Declared, ValueState
+from pyspark_ckpt.operators.encoding.keys import Keys
+from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.groups.frames import Conversion
 from pyspark_ckpt.operators.groups.function import processor_of
 from pyspark_ckpt.operators.task.group_times import GroupTimes
-from pyspark_ckpt.operators.types.keys import Keys
-from pyspark_ckpt.operators.types.suffixes import Suffixes
 from tests.operators.session_lab import LONG, Kinds, SessionLab, suffix_of
 from tests.operators.test_timers import fire
 

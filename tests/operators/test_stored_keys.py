@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec, normalised, order_of
 from pyspark_ckpt.operators.types.columns import arrow_of_plain, arrow_values
-from pyspark_ckpt.operators.types.stored_keys import KeyCodec, normalised, order_of
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from tests.operators.kinds import FAR, ORDERED
 

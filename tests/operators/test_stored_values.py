@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_ckpt.operators.encoding.evolution import EvolvedCodec
+from pyspark_ckpt.operators.encoding.stored_values import MessageCodec, PackedCodec, value_codec
 from pyspark_ckpt.operators.types.columns import arrow_of_plain, arrow_values, python_values
-from pyspark_ckpt.operators.types.evolution import EvolvedCodec
-from pyspark_ckpt.operators.types.stored_values import MessageCodec, PackedCodec, value_codec
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from tests.operators.kinds import ALL, FAR
 

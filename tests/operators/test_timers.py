@@ -20,12 +20,12 @@ from pyspark_ckpt.operators.bound.timers import BoundTimers
 from pyspark_ckpt.operators.declarations.processors import states_of
 from pyspark_ckpt.operators.declarations.timers import microseconds_of, rounded_up_ms
 from pyspark_ckpt.operators.declarations.ttl import Clock
+from pyspark_ckpt.operators.encoding.keys import Keys
+from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.rows.timer_rows import EXACT, ROUNDED
 from pyspark_ckpt.operators.task.firing import Due, Firing
 from pyspark_ckpt.operators.task.row_buffer import ranges
 from pyspark_ckpt.operators.types.conversions import EPOCH
-from pyspark_ckpt.operators.types.keys import Keys
-from pyspark_ckpt.operators.types.suffixes import Suffixes
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from tests.length import TIMES
 from tests.operators.session_lab import Batch, Kinds, SessionLab, suffix_of

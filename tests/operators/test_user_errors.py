@@ -13,12 +13,12 @@ import pytest
 from pyspark_ckpt.operators import Context, KeyedProcessor, VectorContext, VectorProcessor
 from pyspark_ckpt.operators.declarations.operator import Operator
 from pyspark_ckpt.operators.declarations.timers import Timer
+from pyspark_ckpt.operators.encoding.keys import Keys
+from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.rows.base import Position
 from pyspark_ckpt.operators.task.firing import Due
 from pyspark_ckpt.operators.task.runs import Work
-from pyspark_ckpt.operators.types.keys import Keys
-from pyspark_ckpt.operators.types.suffixes import Suffixes
-from pyspark_ckpt.operators.types.user_errors import CallError, ProcessorError, located, shown
+from pyspark_ckpt.operators.task.user_errors import CallError, ProcessorError, located, shown
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 ROWS = pa.schema([("user", pa.string()), ("n", pa.int64())])

@@ -12,7 +12,7 @@ import pytest
 from pyspark_ckpt import open_state
 from pyspark_ckpt.cli.main import main
 from pyspark_ckpt.operators.declarations.states import ValueState
-from pyspark_ckpt.operators.types.spark_hash import SparkHash
+from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from tests.reading.conftest import MakeWritten
 from tests.reading.written import UID

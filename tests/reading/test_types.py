@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
+from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
+from pyspark_ckpt.operators.encoding.stored_values import value_codec
 from pyspark_ckpt.operators.types.columns import arrow_values, python_values
-from pyspark_ckpt.operators.types.spark_hash import SparkHash
-from pyspark_ckpt.operators.types.stored_keys import KeyCodec
-from pyspark_ckpt.operators.types.stored_values import value_codec
 from pyspark_ckpt.operators.types.type_names import arrow_type_named
 from pyspark_ckpt.reading.json_values import from_json, json_values
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError

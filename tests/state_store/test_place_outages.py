@@ -17,7 +17,7 @@ import pytest
 
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, S3Settings, Traffic, place_at
-from pyspark_ckpt.state_store.blobs.patience import OutlastedError, asked_now, left_of_try_s
+from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, asked_now, left_of_try_s
 from pyspark_ckpt.state_store.blobs.s3.place import S3Place
 from pyspark_ckpt.state_store.checkpoints.inventory import inventory
 from pyspark_ckpt.state_store.errors import StorageError

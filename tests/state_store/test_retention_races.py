@@ -26,8 +26,8 @@ from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import Manifest, ManifestFile, decode, inline_file
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, FORMAT_VERSION
 from pyspark_ckpt.state_store.format.names import DeltaName, new_commit_id, snapshot_name, table_object_name
+from pyspark_ckpt.state_store.format.notices import Notices
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.retention.notices import Notices
 from pyspark_ckpt.state_store.retention.pins import Pins
 from pyspark_ckpt.state_store.retention.retention import Retention
 from pyspark_ckpt.state_store.snapshots.writer import SnapshotWriter

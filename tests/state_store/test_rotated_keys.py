@@ -13,7 +13,7 @@ from botocore.client import BaseClient
 from pyspark_ckpt.state_store.blobs import S3Settings
 from pyspark_ckpt.state_store.blobs.s3.clients import CLIENTS_KEPT
 from pyspark_ckpt.state_store.blobs.s3.place import S3Place
-from pyspark_ckpt.state_store.blobs.settings import Credentials
+from pyspark_ckpt.state_store.s3_settings import Credentials
 from pyspark_ckpt.state_store.server.entrusted import SECRETS_KEPT, Entrusted
 from tests.conftest import MakeLab
 from tests.lab import expected

@@ -11,12 +11,12 @@ import pytest
 
 from pyspark_ckpt.state_store.blobs import LocalPlace, S3aSettings, S3Settings, place_at
 from pyspark_ckpt.state_store.blobs.s3.place import S3Place
-from pyspark_ckpt.state_store.blobs.settings import Credentials
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.remote import place_of
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import parse
+from pyspark_ckpt.state_store.s3_settings import Credentials
 
 KEYS = {"access.key": "AKIA1", "secret.key": "hidden"}
 DEFAULT_PROVIDERS = (

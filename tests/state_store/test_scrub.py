@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pyspark_ckpt.state_store.blobs import LocalPlace
-from pyspark_ckpt.state_store.blobs.place_clock import PlaceTimes
+from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceTimes
 from pyspark_ckpt.state_store.retention import scrub
 from tests.conftest import MakeLab
 from tests.lab import CallError, Lab, damage, expected

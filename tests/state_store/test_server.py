@@ -28,7 +28,7 @@ class Process:
 
     def __init__(self, folder: Path, environment: dict[str, str] | None = None, **hello: object) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "pyspark_ckpt.state_store"],
+            [sys.executable, "-m", "pyspark_ckpt.state_store.server"],
             env={**os.environ, **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

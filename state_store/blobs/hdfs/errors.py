@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NoReturn
 
-from pyspark_ckpt.state_store.blobs.patience import OutlastedError, fail_outlasted
+from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, fail_outlasted
 from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError, Outcome, StorageError
 
 CLIENT_ERRORS = (OSError, RuntimeError, OutlastedError)

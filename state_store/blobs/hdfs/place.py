@@ -30,6 +30,10 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 import xxhash
 from hdfs_native import Client, FileReader, FileStatus, WriteOptions
 
+from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, Patience, limited
+from pyspark_ckpt.state_store.blobs.base.place import Blob, Sink, checked_name
+from pyspark_ckpt.state_store.blobs.base.place_clock import shown_time_of
+from pyspark_ckpt.state_store.blobs.base.spool import PIECE_BYTES, Spool
 from pyspark_ckpt.state_store.blobs.hdfs.errors import (
     CLIENT_ERRORS,
     DataNodeError,
@@ -41,10 +45,6 @@ from pyspark_ckpt.state_store.blobs.hdfs.errors import (
     refuse_uri,
 )
 from pyspark_ckpt.state_store.blobs.hdfs.silent_calls import DaemonThreads, within_try
-from pyspark_ckpt.state_store.blobs.patience import OutlastedError, Patience, limited
-from pyspark_ckpt.state_store.blobs.place import Blob, Sink, checked_name
-from pyspark_ckpt.state_store.blobs.place_clock import shown_time_of
-from pyspark_ckpt.state_store.blobs.spool import PIECE_BYTES, Spool
 from pyspark_ckpt.state_store.errors import ConflictError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import boto3
 from botocore.session import Session
 
-from pyspark_ckpt.state_store.blobs.settings import S3Settings
+from pyspark_ckpt.state_store.s3_settings import S3Settings
 
 CLIENTS_KEPT = 4
 """Clients that are kept although no place holds them."""

@@ -23,7 +23,7 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
-from pyspark_ckpt.state_store.blobs.patience import OutlastedError, fail_outlasted
+from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, fail_outlasted
 from pyspark_ckpt.state_store.errors import NotFoundError, Outcome, StorageError
 
 

@@ -29,8 +29,8 @@ from botocore.exceptions import ClientError
 from botocore.handlers import add_expect_header
 from urllib3.util import Timeout
 
-from pyspark_ckpt.state_store.blobs.patience import OutlastedError, Patience, left_of_try_s, limited
-from pyspark_ckpt.state_store.blobs.place import Blob, Sink, checked_name
+from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, Patience, left_of_try_s, limited
+from pyspark_ckpt.state_store.blobs.base.place import Blob, Sink, checked_name
 from pyspark_ckpt.state_store.blobs.s3.clients import Clients, new_session
 from pyspark_ckpt.state_store.blobs.s3.errors import (
     CLIENT_ERRORS,
@@ -44,8 +44,8 @@ from pyspark_ckpt.state_store.blobs.s3.errors import (
     require_etag,
     status_of,
 )
-from pyspark_ckpt.state_store.blobs.settings import S3Settings
 from pyspark_ckpt.state_store.errors import ConflictError, Outcome, StorageError
+from pyspark_ckpt.state_store.s3_settings import S3Settings
 
 PART_BYTES = 8 << 20
 CONNECTIONS = 32

@@ -132,7 +132,7 @@ private[ckpt] object StateServer extends Logging {
     "sys.exit('pyspark-ckpt needs Python 3.10 or newer, this is ' + sys.version.split()[0]); " +
     "sys.path[:1] = [path for path in sys.path[:1] if path]; import runpy; " +
     "runpy.run_module(sys.argv[1], run_name='__main__', alter_sys=True)"
-  private val Module = "pyspark_ckpt.state_store"
+  private val Module = "pyspark_ckpt.state_store.server"
 
   /** Where the server listens; Java's own loopback address may be that of IPv6. */
   private val Loopback = InetAddress.getByAddress(Array[Byte](127, 0, 0, 1))

@@ -16,10 +16,10 @@ import msgspec
 import pyarrow as pa
 from msgspec import UNSET
 
+from pyspark_ckpt.operators.encoding.stored_values import MOST_SCHEMAS, ValueCodec, value_codec
 from pyspark_ckpt.operators.types.columns import arrow_of_plain
 from pyspark_ckpt.operators.types.conversions import EXACT
 from pyspark_ckpt.operators.types.field_names import ANOTHER_NAME, names_of, positions_of
-from pyspark_ckpt.operators.types.stored_values import MOST_SCHEMAS, ValueCodec, value_codec
 from pyspark_ckpt.operators.types.type_names import spark_name
 from pyspark_ckpt.operators.types.value_types import struct_class
 from pyspark_ckpt.state_store.columns.cells import Cells

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from pyspark_ckpt.state_store.blobs.place import BlobPlace
+from pyspark_ckpt.state_store.blobs.base.place import BlobPlace
 from pyspark_ckpt.state_store.errors import StorageError
 
 KEPT_S = 3600.0

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_ckpt.operators.encoding.stored_values import SHOWN_BYTES
 from pyspark_ckpt.operators.types.columns import (
     AS_ARROW,
     arrow_of_plain,
@@ -32,7 +33,6 @@ from pyspark_ckpt.operators.types.columns import (
     validity,
 )
 from pyspark_ckpt.operators.types.conversions import EXACT
-from pyspark_ckpt.operators.types.stored_values import SHOWN_BYTES
 from pyspark_ckpt.operators.types.value_types import (
     BeyondPythonError,
     elements_of,

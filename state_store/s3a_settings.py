@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pyspark_ckpt.state_store.blobs.settings import Credentials, S3Settings
 from pyspark_ckpt.state_store.errors import InvalidInputError
+from pyspark_ckpt.state_store.s3_settings import Credentials, S3Settings
 
 PREFIX = "fs.s3a."
 

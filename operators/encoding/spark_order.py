@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
 from pyspark_ckpt.operators.types.columns import column_of, numbers_of, validity
-from pyspark_ckpt.operators.types.stored_keys import KeyCodec
 
 
 def least_float(kept: float, value: float) -> float:

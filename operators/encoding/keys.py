@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec, normalised
+from pyspark_ckpt.operators.encoding.suffixes import Suffixes, behind_hashes
 from pyspark_ckpt.operators.types.columns import is_fixed_width, python_values
-from pyspark_ckpt.operators.types.stored_keys import KeyCodec, normalised
-from pyspark_ckpt.operators.types.suffixes import Suffixes, behind_hashes
 from pyspark_ckpt.operators.types.value_types import struct_class
 from pyspark_ckpt.state_store.columns.order import in_order
 

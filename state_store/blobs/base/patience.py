@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NoReturn, Protocol, TypeVar, runtime_checkable
 
-from pyspark_ckpt.state_store.blobs.place import BlobPlace
+from pyspark_ckpt.state_store.blobs.base.place import BlobPlace
 from pyspark_ckpt.state_store.errors import Outcome, StorageError
 from pyspark_ckpt.state_store.log import LOGGER
 

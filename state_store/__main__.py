@@ -1,7 +1,0 @@
-"""``python -m pyspark_ckpt.state_store``: run a state server for the JVM that started this process."""
-
-import sys
-
-from pyspark_ckpt.state_store.server.process import main
-
-sys.exit(main())
