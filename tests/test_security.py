@@ -30,7 +30,7 @@ from pyspark_ckpt.state_store.format.meta import Descriptor
 from tests.lab import TUNING, Lab, Server, expected
 from tests.operators.session_lab import STATES, SessionLab
 from tests.s3_server import S3Service
-from tests.state_store.test_server import TOKEN, Connection, Process, opening
+from tests.state_store.server.test_server import TOKEN, Connection, Process, opening
 
 PACKAGES = [pyspark_ckpt, pyspark_ckpt.state_store, pyspark_ckpt.operators, pyspark_ckpt.reading]
 MODULES = sorted({path for package in PACKAGES for path in Path(str(package.__file__)).parent.rglob("*.py")})

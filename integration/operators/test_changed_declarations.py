@@ -169,7 +169,7 @@ CHANGES = {
     "uid, with_states": (_grouped(Beside()), _grouped(Beside(), "other"), r"the checkpoint has state \['it/total'\]"),
 }
 LEFT_OUT = {"kind", "name", "max_parallelism", "uid, with_states"}
-"""One partition shows these as well: see tests/operators/test_evolution.py."""
+"""One partition shows these as well: see tests/operators/encoding/test_evolution.py."""
 
 
 @pytest.mark.parametrize(

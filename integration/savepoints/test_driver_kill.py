@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill]
 NAMES = ("keyed", "windows", "join", "dedup", "groups")
 """A keyed operator, an aggregation, a join, deduplication and functions on groups: see integration/crash/workload."""
 LEFT_OUT = {*NAMES}
-"""All of them: see integration/kafka, and tests/state_store/test_savepoint_kills.py, which kills at every write."""
+"""All of them: see integration/kafka, and tests/state_store/savepoints, where kills come at every write."""
 HALF = 3
 PARTITIONS = 4
 LONG_MS = 900_000

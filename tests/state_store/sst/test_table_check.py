@@ -18,7 +18,7 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.sst.builder import TableBuilder
 from pyspark_ckpt.state_store.sst.table_check import check_table, checked_chunks
 
-COMPAT = Path(__file__).parents[1] / "compat" / "v1"
+COMPAT = Path(__file__).parents[2] / "compat" / "v1"
 Rows = list[tuple[bytes, bytes]]
 
 

@@ -92,7 +92,8 @@ def test_a_process_ends_and_cleans_up_in_the_middle_of_a_task_when_the_one_that_
     tmp_path: Path,
 ) -> None:
     program = (
-        f"import sys; sys.path[:] = {sys.path}; from pathlib import Path; from tests.state_store.test_jobs import *; "
+        f"import sys; sys.path[:] = {sys.path}; from pathlib import Path; "
+        "from tests.state_store.redistribution.test_jobs import *; "
         f"LocalProcesses(1)([Wait(Path({str(tmp_path)!r}))], lambda _done, _of: None)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as starter:

@@ -29,7 +29,7 @@ from tests.lab import CallError
 from tests.outages import KINDS, Wire, coming_and_going, live, outage_soon, wire
 from tests.s3_server import S3Service
 from tests.saved_query import SAVEPOINT_KINDS, Query, stored
-from tests.state_store.test_remote import started
+from tests.state_store.restore.test_remote import started
 
 BIG = os.urandom(20 << 20)
 LONG = pytest.mark.matrix

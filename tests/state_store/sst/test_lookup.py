@@ -25,7 +25,7 @@ from pyspark_ckpt.state_store.sst.column_file import OpenColumnFiles, write_colu
 from pyspark_ckpt.state_store.sst.filters import KEY_BYTES
 from pyspark_ckpt.state_store.sst.lookup import look_up
 from tests.length import TIMES
-from tests.state_store.test_bulk import KEYS, TUNING
+from tests.state_store.columns.test_bulk import KEYS, TUNING
 
 ROWS = 4 * LEAST_KEYS
 

@@ -15,7 +15,7 @@ from tests.conftest import MakeLab
 from tests.faulty_s3 import KINDS, Faults, proxy
 from tests.lab import CallError, Lab, expected
 from tests.s3_server import S3Service
-from tests.state_store.test_remote import started
+from tests.state_store.restore.test_remote import started
 
 VERSIONS = 8
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from tests.conftest import MakeLab
 from tests.hdfs_service import HdfsService
 from tests.outages import KINDS, Wire, coming_and_going, live, wire
 from tests.saved_query import SAVEPOINT_KINDS, stored, written
-from tests.state_store.test_remote import started
+from tests.state_store.restore.test_remote import started
 
 BIG = os.urandom(5 << 20)
 LONG = pytest.mark.matrix

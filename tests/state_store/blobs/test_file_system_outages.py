@@ -18,7 +18,7 @@ from pyspark_ckpt.state_store.errors import ConflictError, StorageError
 from tests.conftest import MakeLab
 from tests.outage_disk import away
 from tests.outages import coming_and_going, live
-from tests.state_store.test_remote import started
+from tests.state_store.restore.test_remote import started
 
 PASSING = [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN]
 LASTING = [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT, errno.ENOTDIR]

@@ -28,7 +28,7 @@ from tests.faulty_s3 import Faults, proxy
 from tests.lab import QUERY, CallError, Lab, expected
 from tests.s3_server import S3Service
 from tests.saved_query import SAVEPOINT_KINDS, written
-from tests.state_store.test_remote import started
+from tests.state_store.restore.test_remote import started
 
 
 @pytest.fixture

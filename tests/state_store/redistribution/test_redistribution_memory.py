@@ -88,7 +88,14 @@ def test_a_task_takes_little_memory_when_its_partition_is_large(name: str, tmp_p
 def _peak_bytes(name: str, rows: int, folder: Path) -> int:
     """The most memory that a process has had which ran the task of a case on so many rows."""
     folder.mkdir()
-    command = [sys.executable, "-m", "tests.state_store.test_redistribution_memory", name, str(rows), str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.state_store.redistribution.test_redistribution_memory",
+        name,
+        str(rows),
+        str(folder),
+    ]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     peak_bytes = int(done.stdout)
     shutil.rmtree(folder)

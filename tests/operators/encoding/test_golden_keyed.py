@@ -20,7 +20,7 @@ from pyspark_ckpt.operators.rows.timer_rows import read_timer_key, timer_key
 from pyspark_ckpt.operators.types.value_types import arrow_type
 from pyspark_ckpt.state_store.errors import FormatError
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "keyed.json").read_text(encoding="utf-8"))
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "keyed.json").read_text(encoding="utf-8"))
 _TAGS: dict[str, Callable[[str], Any]] = {
     "datetime": datetime.fromisoformat,
     "date": date.fromisoformat,

@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.format.delta import read_delta
 from pyspark_ckpt.state_store.format.keys import Marker
 from tests.lab import Lab
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def golden(name: str) -> dict[str, Any]:

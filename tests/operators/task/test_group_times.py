@@ -25,8 +25,8 @@ from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.groups.frames import Conversion
 from pyspark_ckpt.operators.groups.function import processor_of
 from pyspark_ckpt.operators.task.group_times import GroupTimes
+from tests.operators.bound.test_timers import fire
 from tests.operators.session_lab import LONG, Kinds, SessionLab, suffix_of
-from tests.operators.test_timers import fire
 
 FIRED_MS = 1_700_000_015_000
 BEHIND_MS = FIRED_MS - 15_000
