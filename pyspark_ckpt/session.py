@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError, NotFoundError
 from pyspark_ckpt.state_store.format.names import PROVIDER_CLASS, PROVIDER_CONF
-from pyspark_ckpt.state_store.options import PREFIX, jvm_text, parse
+from pyspark_ckpt.state_store.options import PREFIX, canonical_text, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +43,7 @@ def spark_conf(**options: str | float) -> dict[str, str]:
     """
     keys = {_camel_case(name): _text(value) for name, value in options.items()}
     parse(keys)
-    given = {PREFIX + key: jvm_text(key, text) for key, text in keys.items()}
+    given = {PREFIX + key: canonical_text(key, text) for key, text in keys.items()}
     return {_JARS: jar_path(), PROVIDER_CONF: PROVIDER_CLASS, _CHECKPOINT_FORMAT: "2", **given}
 
 
@@ -85,7 +85,9 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
 
 
 def _text(value: str | float) -> str:
-    """A value as Spark's confs have it: Python's True is its true."""
+    """A value as Spark's confs have it: Python's True is its true, and 90.0 is 90."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -9,9 +9,10 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
@@ -22,10 +23,17 @@ from pyspark_ckpt.state_store.s3a_settings import S3aSettings
 
 PREFIX = "spark.sql.streaming.stateStore.ckpt."
 
-_BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_BYTES = re.compile(r"([0-9]{1,15})\s*([kmgt]?)b?", re.IGNORECASE)
-_TIME_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_TIME = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*(ms|s|min|m|h|d)?", re.IGNORECASE)
+_NUMBER = re.compile(r"\s*([0-9]{1,18})\s*([a-zA-Z]*)\s*", re.ASCII)
+"""How a number is written, here and in the JVM. Its unit is one of those that the table has for the type."""
+_FRACTION = re.compile(r"\s*[0-9]+\.[0-9]+\s*[a-zA-Z]*\s*", re.ASCII)
+
+
+class NumberType(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How numbers of one type are written: by what each unit multiplies, and how many of that are 1."""
+
+    units: dict[str, int]
+    unit: int
+    examples: str
 
 
 class OptionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,6 +46,13 @@ class OptionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: tuple[str, ...] = ()
     min: int | None = None
     max: int | None = None
+
+
+class OptionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All of ``options.json``. ``options``: every option by its key without the prefix, in the order of the file."""
+
+    types: dict[str, NumberType]
+    options: dict[str, OptionRow]
 
 
 @dataclass(frozen=True)
@@ -71,11 +86,14 @@ class Options:
     s3a: S3aSettings = field(default=S3aSettings({}), repr=False)
 
 
-@cache
 def table() -> Mapping[str, OptionRow]:
     """Every option by its key without the prefix, in the order of the file."""
-    text = Path(__file__).with_name("options.json").read_bytes()
-    return msgspec.json.decode(text, type=dict[str, OptionRow])
+    return _table().options
+
+
+@cache
+def _table() -> OptionTable:
+    return msgspec.json.decode(Path(__file__).with_name("options.json").read_bytes(), type=OptionTable)
 
 
 def settings_of(get: Callable[[str], str | None]) -> dict[str, str]:
@@ -130,20 +148,15 @@ def parse(settings: Mapping[str, str]) -> Options:
     )
 
 
-def jvm_text(key: str, text: str) -> str:
-    """A value that ``parse`` takes, as the JVM reads it: without spaces, and values of a list in their own case.
+def canonical_text(key: str, text: str) -> str:
+    """A value that ``parse`` takes, without spaces, and values of a list in their own case.
 
-    Raises InvalidInputError for a fraction of a unit, which the JVM does not read.
+    Raises InvalidInputError for a number that is not written as one.
     """
     row = table()[key]
     if row.values:
         return next(allowed for allowed in row.values if allowed.lower() == text.strip().lower())
-    if row.type == "string":
-        return text
-    written = re.sub(r"\.0+(?=\D|$)", "", "".join(text.split()))
-    if "." in written:
-        raise _bad(key, text, "it must be a whole number of units, such as 90s instead of 1.5m")
-    return written
+    return text if row.type == "string" else "".join(text.split()).lower()
 
 
 def _unknown(key: str) -> InvalidInputError:
@@ -157,21 +170,39 @@ def _unknown(key: str) -> InvalidInputError:
 
 def _value(key: str, row: OptionRow, given: str | None) -> object:
     text = str(row.default) if given is None else str(given)
-    parser = _PARSERS[row.type]
-    try:
-        value = parser(text.strip())
-    except ValueError as problem:
-        raise _bad(key, text, str(problem)) from problem
     if row.values:
         matching = [allowed for allowed in row.values if allowed.lower() == text.strip().lower()]
         if not matching:
             raise _bad(key, text, "it must be one of " + ", ".join(row.values))
-        value = matching[0]
+        return matching[0]
+    if row.type == "string":
+        return text.strip()
+    try:
+        value = read_number(row.type, text)
+    except ValueError as problem:
+        raise _bad(key, text, str(problem)) from problem
     if row.min is not None and value < row.min:
         raise _bad(key, text, f"it must be at least {row.min} {row.unit}".rstrip())
     if row.max is not None and value > row.max:
         raise _bad(key, text, f"it must be at most {row.max} {row.unit}".rstrip())
-    return value
+    return int(value) if row.type != "seconds" else float(value)
+
+
+def read_number(type_name: str, text: str) -> Fraction:
+    """The number that ``text`` stands for, in the unit of the type. Raises ValueError that says how to write one."""
+    known = _table().types[type_name]
+    match = _NUMBER.fullmatch(text)
+    if match is None or match[2].lower() not in known.units:
+        if _FRACTION.fullmatch(text):
+            problem = "it must be a whole number of units, such as 90s instead of 1.5m"
+        else:
+            problem = f"it must be {known.examples}"
+        raise ValueError(problem)
+    number = int(match[1]) * known.units[match[2].lower()]
+    if number > MAX_LONG:
+        problem = "it is more than any machine has"
+        raise ValueError(problem)
+    return Fraction(number, known.unit)
 
 
 def _bad(key: str, text: str, why: str) -> InvalidInputError:
@@ -179,33 +210,3 @@ def _bad(key: str, text: str, why: str) -> InvalidInputError:
         f"Option {PREFIX}{key} has the value {text!r}: {why}.",
         hint=f"{table()[key].doc} Default: {table()[key].default!r}.",
     )
-
-
-def _bytes(text: str) -> int:
-    match = _BYTES.fullmatch(text)
-    if match is None:
-        problem = "it must be a number of bytes such as 268435456, 256m or 1g"
-        raise ValueError(problem)
-    number = int(match[1]) * _BYTE_UNITS[match[2].lower()]
-    if number > MAX_LONG:
-        problem = "it is more than any machine has"
-        raise ValueError(problem)
-    return number
-
-
-def _seconds(text: str) -> float:
-    match = _TIME.fullmatch(text)
-    if match is None:
-        problem = "it must be a time such as 60, 60s, 10m or 1h"
-        raise ValueError(problem)
-    return float(match[1]) * _TIME_UNITS[(match[2] or "").lower()]
-
-
-def _int(text: str) -> int:
-    if re.fullmatch(r"-?[0-9]{1,18}", text) is None:
-        problem = "it must be a whole number"
-        raise ValueError(problem)
-    return int(text)
-
-
-_PARSERS: Mapping[str, Any] = {"bytes": _bytes, "int": _int, "seconds": _seconds, "string": str, "enum": str}

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
+from pyspark_ckpt.state_store.blobs.base.capabilities import CanCopy, CanLink, CanWriteTogether
 from pyspark_ckpt.state_store.blobs.base.place import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.json_objects import Count
@@ -52,12 +53,7 @@ def copy_object(source: BlobPlace, file: StoredFile, target: BlobPlace, new_name
     FormatError (another size or checksum: then there is no object of the new name), StorageError.
     """
     name, size_bytes = file.name, file.size_bytes
-    by_service = getattr(target, "copy_from", None)
-    if (
-        by_service is not None
-        and is_copied_by_service(source, target)
-        and by_service(source, name, size_bytes, new_name)
-    ):
+    if isinstance(target, CanCopy) and target.copy_from(source, name, size_bytes, new_name):
         return
     xxh3 = xxhash.xxh3_128()
     with target.create(new_name) as sink:
@@ -70,7 +66,7 @@ def copy_object(source: BlobPlace, file: StoredFile, target: BlobPlace, new_name
 
 def is_copied_by_service(source: BlobPlace, target: BlobPlace) -> bool:
     """Whether the service of two places may copy objects from one to the other, so that none passes through here."""
-    return hasattr(target, "copy_from") and type(source) is type(target)
+    return isinstance(target, CanCopy) and target.copies_from(source)
 
 
 def share_object(source: BlobPlace, file: StoredFile, target: BlobPlace, new_name: str) -> None:
@@ -78,8 +74,7 @@ def share_object(source: BlobPlace, file: StoredFile, target: BlobPlace, new_nam
 
     Objects are never changed, and the file is there as long as one of its names is.
     """
-    link = getattr(target, "link_from", None)
-    if link is None or type(source) is not type(target) or not link(source, file.name, new_name):
+    if not (isinstance(target, CanLink) and target.link_from(source, file.name, new_name)):
         copy_object(source, file, target, new_name)
 
 
@@ -89,8 +84,7 @@ def written_together(place: BlobPlace) -> Iterator[BlobPlace]:
 
     Raises StorageError at the end.
     """
-    together = getattr(place, "together", None)
-    with nullcontext(place) if together is None else together() as other:
+    with place.together() if isinstance(place, CanWriteTogether) else nullcontext(place) as other:
         yield other
 
 

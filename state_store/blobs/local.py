@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, Patience, fail_outlasted
-from pyspark_ckpt.state_store.blobs.base.place import Blob, Sink, checked_name
+from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink, checked_name
 from pyspark_ckpt.state_store.blobs.base.place_clock import shown_time_of
 from pyspark_ckpt.state_store.errors import (
     ConflictError,
@@ -102,12 +102,14 @@ class LocalPlace:
             yield upload
             upload.publish(replace=False)
 
-    def link_from(self, source: LocalPlace, name: str, new_name: str) -> bool:
-        """Make the object ``new_name`` a link to one of ``source``, durably; False if the file system refuses it.
+    def link_from(self, source: BlobPlace, name: str, new_name: str) -> bool:
+        """Make the object ``new_name`` a link to one of ``source``, durably; False if it has to be copied.
 
         Raises NotFoundError, ConflictError (there is one of the new name), StorageError.
         """
-        origin, path = source._path(name), self._path(new_name)
+        if not isinstance(source, LocalPlace):
+            return False
+        origin, path = source.path_of(name), self.path_of(new_name)
         tries = count()
 
         def link() -> None:
@@ -154,7 +156,7 @@ class LocalPlace:
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Bytes ``start`` to ``end`` of the object; see the protocol."""
-        path = self._path(name)
+        path = self.path_of(name)
 
         def read() -> bytes:
             with path.open("rb", buffering=0) as source:
@@ -171,7 +173,7 @@ class LocalPlace:
 
     def download(self, name: str, path: Path) -> int:
         """Copy the object into the local file ``path``; see the protocol."""
-        source = self._path(name)
+        source = self.path_of(name)
         try:
             self.ask(lambda: shutil.copyfile(source, path))
             return path.stat().st_size
@@ -180,7 +182,7 @@ class LocalPlace:
 
     def list(self, folder: str = "", prefix: str = "", start: str = "") -> list[Blob]:
         """Objects directly in ``folder``; see the protocol."""
-        path = self._path(folder) if folder else self._root
+        path = self.path_of(folder) if folder else self._root
         try:
             return self.ask(lambda: _list(path, f"{folder}/" if folder else "", prefix, start))
         except FileNotFoundError:
@@ -190,7 +192,7 @@ class LocalPlace:
 
     def walk(self, folder: str = "") -> builtins.list[Blob]:
         """All objects below ``folder``; see the protocol."""
-        top = self._path(folder) if folder else self._root
+        top = self.path_of(folder) if folder else self._root
         try:
             return self.ask(lambda: _walk(top, self._root))
         except _FAILURES as problem:
@@ -198,7 +200,7 @@ class LocalPlace:
 
     def delete(self, name: str) -> None:
         """Remove the object; see the protocol."""
-        path = self._path(name)
+        path = self.path_of(name)
         try:
             self.ask(lambda: path.unlink(missing_ok=True))
         except _FAILURES as problem:
@@ -229,7 +231,7 @@ class LocalPlace:
         """Remove temporary files of writers that died; see the protocol."""
         try:
             return sum(
-                self.ask(partial(_discard_temporary, self._path(blob.name)))
+                self.ask(partial(_discard_temporary, self.path_of(blob.name)))
                 for blob in self._unfinished(older_than_s, self.now_s)
             )
         except _FAILURES as problem:
@@ -260,12 +262,12 @@ class LocalPlace:
             folders[:] = [each for each in folders if not each.startswith(".")]
             yield from (Path(path, name) for name in names if name.startswith(".") and name.endswith(_TEMPORARY))
 
-    def _path(self, name: str) -> Path:
+    def path_of(self, name: str) -> Path:
         return self._root.joinpath(*checked_name(name).split("/"))
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[LocalUpload]:
-        path = self._path(name)
+        path = self.path_of(name)
         upload = LocalUpload(self, path)
         try:
             upload.begin()

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark_ckpt.state_store.blobs.base.capabilities import CanCopy, CanLink, CanWriteTogether
 from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink
 from pyspark_ckpt.state_store.blobs.base.place_clock import service_of, time_of
 from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
@@ -117,6 +118,33 @@ class MeteredPlace:
         self._traffic.count(**{DELETES: 1})
         self._place.delete(name)
 
+    def copies_from(self, source: BlobPlace) -> bool:
+        """Whether the service copies objects of ``source``; see ``capabilities``."""
+        return isinstance(self._place, CanCopy) and self._place.copies_from(_bare(source))
+
+    def copy_from(self, source: BlobPlace, name: str, size_bytes: int, new_name: str) -> bool:
+        """Have the service copy an object, which counts as a write; see ``capabilities``."""
+        if not self.copies_from(source):
+            return False
+        self._traffic.count(**{WRITES: 1})
+        return isinstance(self._place, CanCopy) and self._place.copy_from(_bare(source), name, size_bytes, new_name)
+
+    def link_from(self, source: BlobPlace, name: str, new_name: str) -> bool:
+        """Name an object here too, which counts as a write; see ``capabilities``."""
+        if not (isinstance(self._place, CanLink) and self._place.link_from(_bare(source), name, new_name)):
+            return False
+        self._traffic.count(**{WRITES: 1})
+        return True
+
+    @contextmanager
+    def together(self) -> Iterator[BlobPlace]:
+        """This place for new objects that are made durable at once, where it can; see ``capabilities``."""
+        if not isinstance(self._place, CanWriteTogether):
+            yield self
+            return
+        with self._place.together() as place:
+            yield MeteredPlace(place, self._traffic)
+
     def is_exclusive(self) -> bool:
         """Whether of several writers of one name exactly one succeeds; see ``exclusive``. Not counted."""
         return is_exclusive(self._place)
@@ -140,6 +168,11 @@ class MeteredPlace:
         """Remove what writers that died have left half-written; see the protocol."""
         self._traffic.count(**{LISTS: 1})
         return self._place.discard_unfinished(older_than_s)
+
+
+def _bare(place: BlobPlace) -> BlobPlace:
+    """The place itself, of one that is metered."""
+    return place._place if isinstance(place, MeteredPlace) else place  # noqa: SLF001
 
 
 class _MeteredSink:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 import time
 import uuid
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 from botocore.client import BaseClient
 from botocore.exceptions import ReadTimeoutError
 
@@ -26,8 +28,16 @@ from pyspark_ckpt.state_store.blobs import (
     place_at,
     with_patience,
 )
+from pyspark_ckpt.state_store.blobs.base.capabilities import CanLink
 from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceClock, time_of
-from pyspark_ckpt.state_store.blobs.copying import written_together
+from pyspark_ckpt.state_store.blobs.copying import (
+    StoredFile,
+    copy_object,
+    described,
+    is_copied_by_service,
+    share_object,
+    written_together,
+)
 from pyspark_ckpt.state_store.blobs.s3.place import S3Place
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
 from tests.faulty_disk import FULL, READ_ONLY, Trouble, broken, nearly_full
@@ -252,7 +262,8 @@ class TestLocalPlace(BlobPlaceContract):
             for name in ("a", "b"):
                 with together.create(f"sst/{name}") as sink:
                     sink.write(b"2")
-            together.link_from(place, "sst/first", "sst/c")  # type: ignore[attr-defined]
+            assert isinstance(together, CanLink)
+            together.link_from(place, "sst/first", "sst/c")
             assert [blob.name for blob in place.list("sst")] == ["sst/a", "sst/b", "sst/c", "sst/first"]
             assert "sst" not in synced
         assert len(synced) == 3
@@ -310,6 +321,41 @@ class TestMeteredPlace(BlobPlaceContract):
         counted = {"write_requests": 3, "read_requests": 2, "list_requests": 2, "delete_requests": 1}
         assert traffic.take() == {**counted, "uploaded_bytes": 9, "downloaded_bytes": 5}
         assert set(traffic.take().values()) == {0}
+
+    def test_what_the_place_can_is_not_lost_behind_the_meter(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        traffic, syncs, sync = Traffic(), list[int](), os.fsync
+        metered = MeteredPlace(LocalPlace(tmp_path / "place"), traffic)
+        metered.put("sst/first", b"1")
+
+        def noted(descriptor: int) -> None:
+            syncs.append(stat.S_IFMT(os.fstat(descriptor).st_mode))
+            sync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", noted)
+        with written_together(metered) as together:
+            for number in range(20):
+                with together.create(f"sst/{number}") as sink:
+                    sink.write(b"2")
+            share_object(metered, described("sst/first", tmp_path / "place/sst/first"), together, "sst/shared")
+        assert syncs.count(stat.S_IFREG) == 20
+        assert syncs.count(stat.S_IFDIR) == 1, "of the folder, once for all objects"
+        assert (tmp_path / "place/sst/first").samefile(tmp_path / "place/sst/shared")
+        assert traffic.take()["write_requests"] == 22
+
+    def test_a_service_copies_behind_the_meter(self, s3: S3Service) -> None:
+        traffic = Traffic()
+        place, bare = MeteredPlace(place_of(s3), traffic), place_of(s3)
+        place.put("a", b"12345")
+        assert is_copied_by_service(bare, place)
+        assert is_copied_by_service(place, place)
+        assert not is_copied_by_service(LocalPlace(Path("/elsewhere")), place)
+        traffic.take()
+        copy_object(place, StoredFile("a", 5, xxhash.xxh3_128_hexdigest(b"12345")), place, "b")
+        assert place.get("b") == b"12345"
+        counted = {name: number for name, number in traffic.take().items() if number}
+        assert counted == {"write_requests": 1, "read_requests": 1, "downloaded_bytes": 5}
 
 
 class TestMemoryPlace(BlobPlaceContract):

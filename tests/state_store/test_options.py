@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from pyspark_ckpt.state_store import options
@@ -57,3 +60,16 @@ def test_every_row_has_a_unit_and_words() -> None:
     for key, row in options.table().items():
         assert row.doc.endswith("."), key
         assert row.unit or row.type in ("string", "enum"), key
+
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "options.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("case", GOLDEN["numbers"], ids=lambda case: f"{case['type']} {case['text']}")
+def test_a_number_is_what_it_is_in_the_jvm(case: dict[str, str | int | None]) -> None:
+    kind, text, value = str(case["type"]), str(case["text"]), case["value"]
+    if value is None:
+        with pytest.raises(ValueError, match="it "):
+            options.read_number(kind, text)
+    else:
+        assert options.read_number(kind, text) * (1_000_000 if kind == "seconds" else 1) == value

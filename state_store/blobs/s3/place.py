@@ -30,7 +30,7 @@ from botocore.handlers import add_expect_header
 from urllib3.util import Timeout
 
 from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, Patience, left_of_try_s, limited
-from pyspark_ckpt.state_store.blobs.base.place import Blob, Sink, checked_name
+from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink, checked_name
 from pyspark_ckpt.state_store.blobs.s3.clients import Clients, new_session
 from pyspark_ckpt.state_store.blobs.s3.errors import (
     CLIENT_ERRORS,
@@ -97,7 +97,7 @@ class S3Place:
         self._scheme = scheme
         self._root = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self.writes = settings.write_arguments()
-        self._settings = settings
+        self.settings = settings
         self._client: Any = None
 
     @property
@@ -115,7 +115,7 @@ class S3Place:
     def client(self) -> Any:  # noqa: ANN401 - boto3 has no types
         """The client; it may be used from many threads."""
         if self._client is None:
-            self._client = _clients.get(self._settings)
+            self._client = _clients.get(self.settings)
         return self._client
 
     @contextmanager
@@ -221,12 +221,16 @@ class S3Place:
             if not page["IsTruncated"] or not more:
                 return
 
-    def copy_from(self, source: S3Place, name: str, size_bytes: int, new_name: str) -> bool:
+    def copies_from(self, source: BlobPlace) -> bool:
+        """Whether ``source`` is a place in S3, too."""
+        return isinstance(source, S3Place)
+
+    def copy_from(self, source: BlobPlace, name: str, size_bytes: int, new_name: str) -> bool:
         """Have the service copy an object of ``source``; False if it is another service, or asks for parts.
 
         An object ``new_name`` is replaced. Raises NotFoundError, StorageError.
         """
-        if source._settings != self._settings or size_bytes > COPY_BYTES:
+        if not isinstance(source, S3Place) or source.settings != self.settings or size_bytes > COPY_BYTES:
             return False
         origin, key = {"Bucket": source.bucket, "Key": source.key(name)}, self.key(new_name)
 
@@ -244,7 +248,7 @@ class S3Place:
 
         Raises StorageError.
         """
-        known = (self._settings.endpoint, self.bucket)
+        known = (self.settings.endpoint, self.bucket)
         with _looking:
             if known not in _exclusive:
                 _exclusive[known] = self._looks_exclusive()
@@ -291,7 +295,7 @@ class S3Place:
     @property
     def service(self) -> str:
         """The bucket, and where it is."""
-        return f"{self._settings.endpoint}/{self.bucket}"
+        return f"{self.settings.endpoint}/{self.bucket}"
 
     def shown_s(self) -> float:
         """The time of the service; see ``now_s``, which writes nothing."""

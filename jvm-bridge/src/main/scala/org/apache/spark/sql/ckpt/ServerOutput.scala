@@ -3,6 +3,7 @@ package org.apache.spark.sql.ckpt
 import java.io.{BufferedInputStream, IOException, InputStream}
 import java.nio.charset.StandardCharsets.UTF_8
 
+import scala.concurrent.duration.FiniteDuration
 import scala.collection.mutable
 import scala.util.control.NonFatal
 
@@ -137,12 +138,12 @@ private[ckpt] final class Greeting(lines: BoundedLines) extends Logging {
   @volatile private var hello: Option[JsonNode] = None
   @volatile private var ended = false
 
-  /** The hello; None if there is none within `seconds`, or the stream ends. */
-  def await(seconds: Long): Option[JsonNode] = {
+  /** The hello; None if there is none within `timeout`, or the stream ends. */
+  def await(timeout: FiniteDuration): Option[JsonNode] = {
     val thread = new Thread(() => listen(), "ckpt-state-server-hello")
     thread.setDaemon(true)
     thread.start()
-    thread.join(seconds * 1000)
+    thread.join(timeout.toMillis)
     hello
   }
 

@@ -1,14 +1,15 @@
 package org.apache.spark.sql.ckpt
 
 import java.nio.file.{Path, Paths}
+import java.util.Locale
 
+import scala.concurrent.duration._
 import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.JsonNode
 import org.rocksdb.CompressionType
 
 import org.apache.spark.SparkEnv
-import org.apache.spark.network.util.JavaUtils
 import org.apache.spark.util.Utils
 
 /** The options of `spark.sql.streaming.stateStore.ckpt.*` that this process was started with.
@@ -17,9 +18,9 @@ import org.apache.spark.util.Utils
   */
 private[ckpt] final case class Settings(options: Map[String, String]) {
 
-  lazy val budget: MemoryBudget = new MemoryBudget(JavaUtils.byteStringAsBytes(value("memoryLimit")))
+  lazy val budget: MemoryBudget = new MemoryBudget(Settings.number("bytes", value("memoryLimit")).get)
 
-  def startTimeoutSeconds: Long = JavaUtils.timeStringAsSec(value("startTimeout"))
+  def startTimeout: FiniteDuration = Settings.number("seconds", value("startTimeout")).get.micros
 
   def compression: CompressionType = value("compression") match {
     case "lz4" => CompressionType.LZ4_COMPRESSION
@@ -60,53 +61,70 @@ private[ckpt] final case class Settings(options: Map[String, String]) {
 private[ckpt] object Settings {
   val Prefix = "spark.sql.streaming.stateStore.ckpt."
 
+  /** How a number is written, here and in Python: see `state_store/options.py`. */
+  private val Number = raw"\s*([0-9]{1,18})\s*([a-zA-Z]*)\s*".r
+
   private lazy val table: JsonNode = {
     val stream = getClass.getResourceAsStream("/pyspark_ckpt/options.json")
     try Json.mapper.readTree(stream)
     finally stream.close()
   }
 
-  def default(key: String): String = table.get(key).get("default").asText
+  private def types: JsonNode = table.get("types")
+  private def options: JsonNode = table.get("options")
+
+  def default(key: String): String = options.get(key).get("default").asText
 
   /** Picks the options out of a session's settings; an unknown or bad one is refused by name. */
   def from(sqlConfs: Map[String, String]): Settings = {
-    val options = sqlConfs.collect { case (key, value) if key.startsWith(Prefix) => key.drop(Prefix.length) -> value }
-    options.foreach { case (key, value) => check(key, value) }
-    Settings(options)
+    val given = sqlConfs.collect { case (key, value) if key.startsWith(Prefix) => key.drop(Prefix.length) -> value }
+    given.foreach { case (key, value) => check(key, value) }
+    Settings(given.map { case (key, value) => key -> canonical(key, value) })
   }
 
   private def check(key: String, value: String): Unit = {
-    val known = table.fieldNames.asScala.toSeq
+    val known = options.fieldNames.asScala.toSeq
     if (!known.contains(key)) {
       throw CkptErrors.invalidInput(s"unknown option $Prefix$key", s"known options: ${known.sorted.mkString(", ")}")
     }
-    val entry = table.get(key)
-    val problem = entry.get("type").asText match {
-      case "bytes" => attempt("a size such as 256m")(JavaUtils.byteStringAsBytes(value)).orElse(beyond(entry,
-            JavaUtils.byteStringAsBytes(value)))
-      case "seconds" => attempt("a time such as 60s")(JavaUtils.timeStringAsSec(value)).orElse(beyond(entry,
-            JavaUtils.timeStringAsSec(value)))
-      case "int" => attempt("a whole number")(value.toInt.toLong).orElse(beyond(entry, value.toLong))
-      case "enum" =>
-        val allowed = entry.get("values").elements.asScala.map(_.asText).toSeq
-        if (allowed.contains(value)) None else Some(s"one of ${allowed.mkString(", ")}")
-      case _ => None
-    }
+    val entry = options.get(key)
+    val problem =
+      if (entry.hasNonNull("values")) {
+        val allowed = allowedValues(entry)
+        Option.when(!allowed.exists(_.equalsIgnoreCase(value.trim)))(s"one of ${allowed.mkString(", ")}")
+      } else if (entry.get("type").asText == "string") {
+        None
+      } else {
+        val kind = types.get(entry.get("type").asText)
+        number(kind, value).fold(Option(kind.get("examples").asText))(beyond(entry, _, kind.get("unit").asLong))
+      }
     problem.foreach { wanted =>
       throw CkptErrors.invalidInput(s"option $Prefix$key has the value '$value'", s"it takes $wanted")
     }
   }
 
-  private def attempt(wanted: String)(parse: => Long): Option[String] =
-    try {
-      parse
-      None
-    } catch {
-      case _: IllegalArgumentException => Some(wanted)
-    }
+  private def allowedValues(entry: JsonNode): Seq[String] = entry.get("values").elements.asScala.map(_.asText).toSeq
 
-  private def beyond(entry: JsonNode, value: Long): Option[String] =
-    if (entry.hasNonNull("min") && value < entry.get("min").asLong) Some(s"at least ${entry.get("min").asText}")
-    else if (entry.hasNonNull("max") && value > entry.get("max").asLong) Some(s"at most ${entry.get("max").asText}")
+  /** A value of a list in its own case. */
+  private def canonical(key: String, value: String): String = {
+    val entry = options.get(key)
+    if (entry.hasNonNull("values")) allowedValues(entry).find(_.equalsIgnoreCase(value.trim)).getOrElse(value) else value
+  }
+
+  /** What `text` stands for, in the smallest unit of the type; None if no number of it is written so. */
+  private[ckpt] def number(typeName: String, text: String): Option[Long] = number(types.get(typeName), text)
+
+  private def number(kind: JsonNode, text: String): Option[Long] = text match {
+    case Number(digits, unit) =>
+      Option(kind.get("units").get(unit.toLowerCase(Locale.ROOT))).map(each => BigInt(digits) * each.asLong)
+        .filter(_.isValidLong).map(_.toLong)
+    case _ => None
+  }
+
+  private def beyond(entry: JsonNode, value: Long, unit: Long): Option[String] = {
+    def limit(name: String): Option[BigInt] = Option.when(entry.hasNonNull(name))(BigInt(entry.get(name).asLong) * unit)
+    if (limit("min").exists(BigInt(value) < _)) Some(s"at least ${entry.get("min").asText}")
+    else if (limit("max").exists(BigInt(value) > _)) Some(s"at most ${entry.get("max").asText}")
     else None
+  }
 }

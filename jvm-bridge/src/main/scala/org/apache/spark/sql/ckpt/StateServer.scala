@@ -18,6 +18,7 @@ import java.util.concurrent.{
 }
 import java.util.concurrent.atomic.AtomicBoolean
 
+import scala.concurrent.duration.FiniteDuration
 import scala.util.{Failure, Success, Try}
 import scala.util.control.NonFatal
 
@@ -199,7 +200,7 @@ private[ckpt] object StateServer extends Logging {
       case _: java.io.IOException => () // it has ended, and its output says why
     }
     val greeting = new Greeting(stdout)
-    val hello = greeting.await(settings.startTimeoutSeconds)
+    val hello = greeting.await(settings.startTimeout)
       .getOrElse(throw notStarted(process, settings, log, greeting))
     if (hello.has("error")) throw Json.error(hello.get("error"))
     if (hello.path("protocol").asInt != 1) {
@@ -231,7 +232,7 @@ private[ckpt] object StateServer extends Logging {
     val how =
       if (ended) s"ended with status ${process.exitValue} before it said where it listens"
       else if (streamEnded) "closed or redirected its stdout before it said there where it listens"
-      else s"did not say within ${settings.startTimeoutSeconds} s where it listens"
+      else s"did not say within ${shown(settings.startTimeout)} where it listens"
     val written = Seq("stderr" -> log.last, "stdout" -> greeting.others).collect {
       case (name, lines) if lines.nonEmpty => s"; its $name: ${lines.mkString("\n")}"
     }.mkString
@@ -251,6 +252,9 @@ private[ckpt] object StateServer extends Logging {
       "LifecycleError", s"the state server did not start with the Python '${settings.python}': it $how$written",
       hint, false, null)
   }
+
+  private def shown(time: FiniteDuration): String =
+    if (time.toMillis % 1000 == 0) s"${time.toSeconds} s" else s"${time.toMillis} ms"
 
   private def newToken(): String = {
     val bytes = new Array[Byte](32)

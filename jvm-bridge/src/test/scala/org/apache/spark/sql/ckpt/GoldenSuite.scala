@@ -51,4 +51,13 @@ class GoldenSuite extends AnyFunSuite {
       assert(java.util.Arrays.compareUnsigned(key, codec.stateEnd) < 0)
     }
   }
+
+  test("reads numbers of options as the golden file has them") {
+    val numbers = golden("options.json").get("numbers").elements.asScala.toSeq
+    assert(numbers.size > 20)
+    numbers.foreach { entry =>
+      val wanted = Option.when(entry.hasNonNull("value"))(entry.get("value").asLong)
+      assert(Settings.number(entry.get("type").asText, entry.get("text").asText) == wanted, entry)
+    }
+  }
 }

@@ -6,6 +6,7 @@ import java.nio.file.{Files, Path}
 import java.nio.file.attribute.PosixFilePermissions
 import java.util.concurrent.TimeUnit
 
+import scala.concurrent.duration._
 import scala.util.Random
 
 import org.scalatest.BeforeAndAfterEach
@@ -107,21 +108,21 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
     for (before <- noise; between <- Seq("\n", "")) {
       val greeting = new Greeting(
         new BoundedLines(new ByteArrayInputStream(s"$before$between$hello\n".getBytes(UTF_8)), 64 << 10))
-      assert(greeting.await(10).map(_.get("port").asInt).contains(7), s"after '${before.take(80)}'")
+      assert(greeting.await(10.seconds).map(_.get("port").asInt).contains(7), s"after '${before.take(80)}'")
     }
   }
 
   test("what is not a hello is shown in part when there is none") {
     val text = (1 to 1000).map(number => s"line $number " + "x" * 2000).mkString("\n")
     val greeting = new Greeting(new BoundedLines(new ByteArrayInputStream(text.getBytes(UTF_8)), 64 << 10))
-    assert(greeting.await(10).isEmpty)
+    assert(greeting.await(10.seconds).isEmpty)
     assert(greeting.others.size == 10 && greeting.others.forall(_.length < 600))
     assert(greeting.others.head.startsWith("line 1 "))
   }
 
   test("a hello that does not come is not waited for for ever") {
     val silent = new PipedInputStream(new PipedOutputStream)
-    assert(new Greeting(new BoundedLines(silent, 10)).await(1).isEmpty)
+    assert(new Greeting(new BoundedLines(silent, 10)).await(1.second).isEmpty)
   }
 
   /** A Python that does something first, as a wrapper or a `sitecustomize` does. */
