@@ -263,6 +263,7 @@ class LocalPlace:
             yield from (Path(path, name) for name in names if name.startswith(".") and name.endswith(_TEMPORARY))
 
     def path_of(self, name: str) -> Path:
+        """The file of an object."""
         return self._root.joinpath(*checked_name(name).split("/"))
 
     @contextmanager
