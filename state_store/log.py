@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 LOGGER = "pyspark_ckpt"
 STDERR = 2
-MOST_CHARACTERS = 8192
+MAX_CHARACTERS = 8192
 """Of a message; of a longer one the middle is left out. The JVM, too, cuts what is longer than a line can be so."""
 _TAIL = 2048
 
@@ -50,10 +50,10 @@ class JsonLines(logging.Formatter):
 
 def shortened(message: str) -> str:
     """``message``, or its beginning and its end if it is long."""
-    left_out = len(message) - MOST_CHARACTERS
+    left_out = len(message) - MAX_CHARACTERS
     if left_out <= 0:
         return message
-    return f"{message[: MOST_CHARACTERS - _TAIL]} ... ({left_out:,} characters left out) ... {message[-_TAIL:]}"
+    return f"{message[: MAX_CHARACTERS - _TAIL]} ... ({left_out:,} characters left out) ... {message[-_TAIL:]}"
 
 
 def log_to_stderr(level: str) -> None:

@@ -18,7 +18,7 @@ from integration.kafka.sinks import write_in_transaction, write_over
 
 HOLD = "hold"
 HELD = "held-{}"
-MOST_RECORDS = 40
+MAX_RECORDS = 40
 """Of one batch."""
 _HOLD_LIMIT_S = 300.0
 _COLUMNS = "user string, records bigint, total bigint, offsets bigint"
@@ -57,7 +57,7 @@ def start(
     session = spark.newSession()
     session.conf.set("spark.sql.shuffle.partitions", partitions)
     options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest"}
-    source = session.readStream.format("kafka").options(**options, maxOffsetsPerTrigger=MOST_RECORDS).load()
+    source = session.readStream.format("kafka").options(**options, maxOffsetsPerTrigger=MAX_RECORDS).load()
     records = source.selectExpr("CAST(key AS STRING) AS user", "CAST(CAST(value AS STRING) AS BIGINT) amount", "offset")
     sinks = Path(folder)
 

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 LIMIT_MB = 16
 ROWS = 300_000
 ROW_BYTES = 600
-MOST_MB = 150  # Spark's own batches of 10,000 rows take most of it, at Python's side and in Arrow
+MAX_MB = 150  # Spark's own batches of 10,000 rows take most of it, at Python's side and in Arrow
 
 OUTPUT_BYTES = 100_000
 OUTPUT_ROWS = 6_000
-MOST_HELD_MB = 250  # several copies of what Spark's worker holds before it hands it over
+MAX_HELD_MB = 250  # several copies of what Spark's worker holds before it hands it over
 
 WRITTEN = 120_000
 WRITTEN_BYTES = 600
-MOST_WRITTEN_MB = 120
+MAX_WRITTEN_MB = 120
 
 _OUT = "rows bigint, peak_mb bigint"
 _SIZES = Source("keys long", (((1_000,),), ((ROWS,),), ((ROWS,),)))
@@ -155,7 +155,7 @@ def test_a_batch_of_many_keys_takes_little_memory(spark: SparkSession, tmp_path:
     query = keyed(ManyKeys(), _OUT, "number")
     found = _play(spark, lambda frames: query([_texts(frames[0])]), _SIZES, tmp_path)
     assert [rows for rows, _ in found] == [1_000, ROWS, ROWS]
-    assert max(peak for _, peak in found) - found[0][1] < MOST_MB < ROWS * ROW_BYTES >> 20
+    assert max(peak for _, peak in found) - found[0][1] < MAX_MB < ROWS * ROW_BYTES >> 20
 
 
 def test_a_batch_of_much_output_takes_little_memory(spark: SparkSession, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_batch_of_much_output_takes_little_memory(spark: SparkSession, tmp_pat
 
     found = _play(spark, lengths, source, tmp_path)
     assert [size for size, _ in found] == [100 * OUTPUT_BYTES, OUTPUT_ROWS * OUTPUT_BYTES]
-    assert found[1][1] - found[0][1] < MOST_HELD_MB < OUTPUT_ROWS * OUTPUT_BYTES >> 20
+    assert found[1][1] - found[0][1] < MAX_HELD_MB < OUTPUT_ROWS * OUTPUT_BYTES >> 20
 
 
 @pytest.mark.parametrize("query", [_much_of_key, pytest.param(_much_of_group, marks=pytest.mark.matrix)])
@@ -175,7 +175,7 @@ def test_a_key_that_writes_much_takes_little_memory(query: Any, spark: SparkSess
     source = Source("keys long", (((1_000,),), ((WRITTEN,),), ((0,),)))
     found = _play(spark, query, source, tmp_path)
     assert [rows for rows, _ in found] == [1_000, WRITTEN, WRITTEN]
-    assert found[-1][1] - found[0][1] < MOST_WRITTEN_MB < 2 * WRITTEN * WRITTEN_BYTES >> 20
+    assert found[-1][1] - found[0][1] < MAX_WRITTEN_MB < 2 * WRITTEN * WRITTEN_BYTES >> 20
 
 
 @pytest.mark.matrix
@@ -185,4 +185,4 @@ def test_a_key_with_a_long_list_takes_little_memory(spark: SparkSession, tmp_pat
     source = Source("keys long", tuple(((ROWS // batches,),) for _ in range(batches)))
     found = _play(spark, lambda frames: query([_texts(frames[0]).selectExpr("1 as one", "text")]), source, tmp_path)
     assert [rows for rows, _ in found] == [ROWS // batches * (n + 1) for n in range(batches)]
-    assert found[-1][1] - found[1][1] < MOST_MB < ROWS * ROW_BYTES >> 20
+    assert found[-1][1] - found[1][1] < MAX_MB < ROWS * ROW_BYTES >> 20

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from integration.operators.replay import Lines
 
-MOST_STARTS = 6
+MAX_STARTS = 6
 """A local master tries no task again: a query that fails is started again by its user."""
 
 
@@ -90,7 +90,7 @@ def test_results_are_those_of_a_query_without_damage(
             for folder in local_folders(spark):
                 damage(folder)
 
-    for _ in range(MOST_STARTS):
+    for _ in range(MAX_STARTS):
         try:
             run(OURS.session(spark), case, tmp_path / "damaged", collect_and_damage)
             break

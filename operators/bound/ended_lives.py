@@ -16,7 +16,7 @@ import numpy as np
 from pyspark_ckpt.operators.declarations.ttl import Ttl
 from pyspark_ckpt.operators.encoding.suffixes import different
 from pyspark_ckpt.operators.rows.entry_rows import Entries
-from pyspark_ckpt.operators.rows.expiry import MOST_BEGUN_BYTES, TimedEntryRows, TimedKeyRows
+from pyspark_ckpt.operators.rows.expiry import MAX_BEGUN_BYTES, TimedEntryRows, TimedKeyRows
 from pyspark_ckpt.operators.rows.life import Life, Stamps
 from pyspark_ckpt.operators.rows.list_columns import SEQUENCE, IndexRows, counted_on, entries_of
 from pyspark_ckpt.operators.rows.list_rows import ListRows, TimedListRows
@@ -128,4 +128,4 @@ def _without_stamps(life: Life, stored: Cells) -> tuple[Bools, Cells]:
 
 def _are_many(values: Cells) -> bool:
     """Whether these take much memory: a sweep ends with them."""
-    return int(values.values.size.sum()) >= MOST_BEGUN_BYTES
+    return int(values.values.size.sum()) >= MAX_BEGUN_BYTES

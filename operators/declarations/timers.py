@@ -24,7 +24,7 @@ InstantLike: TypeAlias = "datetime | np.datetime64 | int"
 CLOCKS: tuple[Clock, ...] = ("event", "processing")
 MICROSECONDS = 1000
 """Of a millisecond."""
-_MOST_MS = 1 << 62
+_MAX_MS = 1 << 62
 
 
 class Timer(NamedTuple):
@@ -98,7 +98,7 @@ def rounded_up_ms(micros: int) -> int:
 
 def microseconds_of(at: object) -> int:
     """An instant that a timer is set to, in microseconds since 1970. Raises InvalidInputError for what is none."""
-    if type(at) is int and abs(at) < _MOST_MS:
+    if type(at) is int and abs(at) < _MAX_MS:
         return at * MICROSECONDS
     if isinstance(at, (datetime, np.datetime64)):
         if getattr(at, "nanosecond", 0) and at == at:  # noqa: PLR0124 - of pandas, NaT is a datetime
@@ -116,7 +116,7 @@ def microseconds_of(at: object) -> int:
         at_ms = operator.index(at)
     except TypeError as problem:  # an array that is no number
         raise _no_instant(at) from problem
-    if abs(at_ms) >= _MOST_MS:
+    if abs(at_ms) >= _MAX_MS:
         raise _no_instant(at)
     return at_ms * MICROSECONDS
 

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import UNSET
 
-from pyspark_ckpt.operators.encoding.stored_values import MOST_SCHEMAS, ValueCodec, value_codec
+from pyspark_ckpt.operators.encoding.stored_values import MAX_SCHEMAS, ValueCodec, value_codec
 from pyspark_ckpt.operators.types.columns import arrow_of_plain
 from pyspark_ckpt.operators.types.conversions import EXACT
 from pyspark_ckpt.operators.types.field_names import ANOTHER_NAME, names_of, positions_of
@@ -53,7 +53,7 @@ def schemas_of(descriptor: Descriptor | None, what: str, whose: str) -> Schemas 
         raise FormatError(
             f"The types of {whose} are stored as {shown[:200]}, which cannot be read: {problem}."
         ) from problem
-    if found is not None and not 0 < found.current <= len(found.schemas) <= MOST_SCHEMAS:
+    if found is not None and not 0 < found.current <= len(found.schemas) <= MAX_SCHEMAS:
         raise FormatError(
             f"{whose} has {len(found.schemas)} stored types, and number {found.current} is not among them."
         )
@@ -67,9 +67,9 @@ def evolved(stored: Schemas | None, declared: Any) -> Schemas:
     """
     schemas = [] if stored is None else list(stored.schemas)
     if declared not in schemas:
-        if len(schemas) == MOST_SCHEMAS:
+        if len(schemas) == MAX_SCHEMAS:
             raise InvalidInputError(
-                f"A state has had {MOST_SCHEMAS} types of values, which is the limit.", hint=ANOTHER_NAME
+                f"A state has had {MAX_SCHEMAS} types of values, which is the limit.", hint=ANOTHER_NAME
             )
         schemas.append(declared)
     return Schemas(schemas, schemas.index(declared) + 1)

@@ -35,7 +35,7 @@ from pyspark_ckpt.state_store.columns.packed import Packed
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.json_objects import DAMAGE
 
-MOST_SCHEMAS = 127
+MAX_SCHEMAS = 127
 SHOWN_BYTES = 32
 _LETTERS = {"<i1": "b", "<i2": "h", "<i4": "i", "<i8": "q", "<f2": "e", "<f4": "f", "<f8": "d"}
 

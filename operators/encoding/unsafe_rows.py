@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 WORD = 8
 _SIGN_BIT = 0x80
-MOST_BYTES = 2**31 - 1
+MAX_BYTES = 2**31 - 1
 PORTION_BYTES = 1 << 20
 _LONG_DECIMAL = 18
 _VARIANT_HEAD = 4
@@ -54,7 +54,7 @@ def read_rows(rows: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
     types, ValueError or IndexError for rows that are none of the schema.
     """
     sizes = np.fromiter(map(len, rows), np.int64, len(rows))
-    if int(sizes.sum()) > MOST_BYTES:
+    if int(sizes.sum()) > MAX_BYTES:
         raise InvalidInputError(f"{len(rows)} rows of together {int(sizes.sum())} bytes are too many for one batch.")
     begins = np.cumsum(sizes) - sizes
     everywhere = np.ones(len(rows), np.bool_)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark_ckpt.operators.rows.key_rows import KeyRows
 
-MOST_RUNS = 4
+MAX_RUNS = 4
 """So many that are written at once are put together: each is looked through by a read of many rows."""
 _NOTHING: Mapping[bytes, bytes | None] = {}
 
@@ -131,7 +131,7 @@ class EntryRows:
         if self._written or self._cleared:
             return self._get_each(at)
         cells = self._read_base(at)
-        if len(self._runs) > MOST_RUNS:
+        if len(self._runs) > MAX_RUNS:
             self._runs = [_joined(self._runs)]
         for run in self._runs:
             cells = overlaid(at.keys, cells, run.at.keys, run.cells)

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 Rows = TypeVar("Rows", KeyRows, EntryRows)
 
-LEAST_SWEPT = 10_000
-MOST_BEGUN_BYTES = 16 << 20
+MIN_SWEPT = 10_000
+MAX_BEGUN_BYTES = 16 << 20
 """A sweep ends with that: rows whose lives begin are held in memory, unlike those that are freed."""
 
 
@@ -139,7 +139,7 @@ class _TimedRows(Generic[Rows]):
             freed += int((~changes.there).sum())
             begun_bytes += int(changes.values.size.sum())
             most -= len(keys)
-            if most <= 0 or begun_bytes >= MOST_BEGUN_BYTES:
+            if most <= 0 or begun_bytes >= MAX_BEGUN_BYTES:
                 break
         return freed
 

@@ -14,7 +14,7 @@ from pyspark_ckpt.state_store.columns.order import places_in
 from pyspark_ckpt.state_store.columns.writes import Writes, newest
 from pyspark_ckpt.state_store.format.keys import state_head
 
-MOST_COLUMNS = 4
+MAX_COLUMNS = 4
 """What is written by so many calls is put together: each is looked through by a read of many keys."""
 
 
@@ -101,7 +101,7 @@ class KeyRows:
             if self._columns and self._columns[-1][0] is suffixes:
                 self._columns.pop()
             self._columns.append((suffixes, cells))
-            if len(self._columns) > MOST_COLUMNS:
+            if len(self._columns) > MAX_COLUMNS:
                 self._columns = [_columns_of(self._newest())]
         self._session.hold(int(suffixes.packed.size.sum()) + int(cells.values.size.sum()))
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 STEPS_IN_A_LIFE = 8
 _MARK = 0x80
 _STAMP = struct.Struct("<BBq")
-MOST_STEP_BITS = 62
+MAX_STEP_BITS = 62
 
 
 class Life:
@@ -133,7 +133,7 @@ class Stamps:
             _is_stamped(values[int(short[0])])
         rows = values.taken(there).matrix(_STAMP.size)
         bits[there] = rows[:, 1]
-        wrong = np.flatnonzero(bits > MOST_STEP_BITS)
+        wrong = np.flatnonzero(bits > MAX_STEP_BITS)
         if len(wrong):
             _is_stamped(values[int(wrong[0])])
         written_ms[there] = np.ascontiguousarray(rows[:, 2:]).view("<i8").ravel()
@@ -149,7 +149,7 @@ def _is_stamped(stored: bytes) -> bool:
     """Whether a row has a time to live. Raises FormatError for a row that is none."""
     if stored and stored[0] != _MARK:
         return False
-    if len(stored) <= _STAMP.size or stored[1] > MOST_STEP_BITS:
+    if len(stored) <= _STAMP.size or stored[1] > MAX_STEP_BITS:
         raise FormatError(
             f"A row with a time to live is stored as {stored[: _STAMP.size].hex()!r}, which has no valid stamp."
         )

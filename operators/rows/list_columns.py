@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from pyspark_ckpt.operators.encoding.stored_values import SHOWN_BYTES
-from pyspark_ckpt.operators.rows.life import MOST_STEP_BITS
+from pyspark_ckpt.operators.rows.life import MAX_STEP_BITS
 from pyspark_ckpt.operators.rows.ordered_rows import INSTANT, THERE, numbers_at, rows_of
 from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.columns.packed import Packed, concatenated
@@ -41,7 +41,7 @@ _SPANS = np.dtype([("mark", "u1"), ("step_bits", "u1"), ("size", "<u8"), ("life"
 _COLUMNS = np.dtype(
     [("instant", "u8"), ("first", "u8"), ("size", "u8"), ("life", "u8"), ("step_bits", "u8"), ("is_span", "?")]
 )
-_LEAST_KEY_BYTES = INSTANT.size + SEQUENCE.size + HASH_BYTES
+_MIN_KEY_BYTES = INSTANT.size + SEQUENCE.size + HASH_BYTES
 _ONE, _BIT = np.uint64(1), np.uint64(SPAN_BIT)
 
 Numbers: TypeAlias = "NDArray[np.uint64]"
@@ -156,7 +156,7 @@ class IndexRows:
         are_spans = values.size == _SPAN.size
         are_single = values.size == len(THERE)
         are_single[are_single] = values.data[values.at[are_single]] == THERE[0]
-        is_right = (keys.size >= _LEAST_KEY_BYTES) & (are_spans | are_single)
+        is_right = (keys.size >= _MIN_KEY_BYTES) & (are_spans | are_single)
         if not is_right.all():
             raise _damage(*rows[int(np.argmin(is_right))])
         columns = np.zeros(len(rows), _COLUMNS)
@@ -171,9 +171,7 @@ class IndexRows:
         columns["first"][are_spans] -= _BIT
         # Nothing of its size is made before that is known to be one: a span is bounded.
         is_right = has_bit & (columns["first"] < _BIT - columns["size"])
-        is_right &= (
-            (columns["size"] > 0) & (columns["size"] <= SPAN_ELEMENTS) & (columns["step_bits"] <= MOST_STEP_BITS)
-        )
+        is_right &= (columns["size"] > 0) & (columns["size"] <= SPAN_ELEMENTS) & (columns["step_bits"] <= MAX_STEP_BITS)
         is_right[are_spans] &= said["mark"] == _SPAN_MARK
         is_right |= ~are_spans
         if not is_right.all():

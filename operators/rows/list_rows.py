@@ -17,7 +17,7 @@ import numpy as np
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes, different
 from pyspark_ckpt.operators.rows.base import BaseRows
 from pyspark_ckpt.operators.rows.entry_rows import Entries, EntryRows
-from pyspark_ckpt.operators.rows.expiry import MOST_BEGUN_BYTES, ExpiryIndex, TimedEntryRows
+from pyspark_ckpt.operators.rows.expiry import MAX_BEGUN_BYTES, ExpiryIndex, TimedEntryRows
 from pyspark_ckpt.operators.rows.key_rows import KeyRows
 from pyspark_ckpt.operators.rows.life import Life, Stamps
 from pyspark_ckpt.operators.rows.list_columns import (
@@ -215,12 +215,12 @@ class TimedListRows(ListRows):
                     size_bytes = self._begin(rows, position)
                     begun_bytes += size_bytes
                     are_taken[position] = are_over[position] and not size_bytes
-                    if begun_bytes >= MOST_BEGUN_BYTES:
+                    if begun_bytes >= MAX_BEGUN_BYTES:
                         are_taken[position + 1 :] = False
                         break
             yield rows.taken(are_taken)
             most -= int(sizes.sum())
-            if most <= 0 or begun_bytes >= MOST_BEGUN_BYTES:
+            if most <= 0 or begun_bytes >= MAX_BEGUN_BYTES:
                 break
 
     def _begin(self, rows: IndexRows, position: int) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 INSTANT = struct.Struct(">Q")
 THERE = b"\x01"
-_LEAST_BYTES = INSTANT.size + HASH_BYTES
+_MIN_BYTES = INSTANT.size + HASH_BYTES
 
 
 def ordered_key(instant: int, row: bytes) -> bytes:
@@ -94,7 +94,7 @@ class OrderedRows:
                 yield unwritten
 
     def _check(self, key: bytes) -> None:
-        if len(key) < _LEAST_BYTES:
+        if len(key) < _MIN_BYTES:
             raise FormatError(f"State {self.number}, in the order of time, has a row under {key.hex()!r}.")
 
     def put(self, key: bytes, *, there: bool) -> None:

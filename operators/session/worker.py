@@ -31,7 +31,7 @@ from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.columns.packed import Packed
 from pyspark_ckpt.state_store.columns.writes import Writes
 from pyspark_ckpt.state_store.database import Cursor, Reader, Tuning, write_table_file
-from pyspark_ckpt.state_store.database.column_names import LEAST_KEYS, columns_folder
+from pyspark_ckpt.state_store.database.column_names import MIN_KEYS, columns_folder
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, LifecycleError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.format.keys import EMPTY, HASH_BYTES, STATE_BYTES, Marker
 from pyspark_ckpt.state_store.format.meta import Descriptor, State, is_keyed
@@ -138,7 +138,7 @@ class WorkerSession:
         if self._reader is None or not keys:
             return [None] * len(keys)
         with _noting_damage(self._ticket):
-            if len(keys) < LEAST_KEYS or not all(map(le, keys, islice(keys, 1, None))):
+            if len(keys) < MIN_KEYS or not all(map(le, keys, islice(keys, 1, None))):
                 return self._reader.get_many(keys)
             return look_up(self._reader, Packed.of(keys), self._columns).strings()
 

@@ -36,9 +36,9 @@ TIMERS_AT_ONCE = 65536
 OUTPUT_ROWS = 65536
 OUTPUT_BYTES = 8 << 20
 """What a batch of output has at most, if its rows are small: it is one value on its way, of which there are several."""
-_LEAST_AT_ONCE, _MOST_AT_ONCE = 64, 1024
+_MIN_AT_ONCE, _MAX_AT_ONCE = 64, 1024
 """So many rows are taken before they are a batch: as many as the size of those before allows."""
-_MOST_COMBINED_BYTES = 1 << 30
+_MAX_COMBINED_BYTES = 1 << 30
 """A text column of 2 GiB cannot be one chunk."""
 TIMERS = pa.schema([("name", pa.string()), ("namespace", pa.string()), ("at", pa.timestamp("us", "UTC"))])
 """What a VectorProcessor is told of timers."""
@@ -140,7 +140,7 @@ class Work:
         try:
             columns = [self._exact(who, result.column(field.name), field) for field in output]
             table = pa.Table.from_arrays(columns, schema=output)
-            table = table if table.nbytes > _MOST_COMBINED_BYTES else table.combine_chunks()
+            table = table if table.nbytes > _MAX_COMBINED_BYTES else table.combine_chunks()
         except pa.ArrowException as problem:
             raise InvalidInputError(f"{who} returned values that are not of the output's types: {problem}") from problem
         return iter(table.to_batches(max_chunksize=_rows_of(table.nbytes, len(table))))
@@ -183,7 +183,7 @@ class Work:
 
     def _small_batches(self, method: str, results: Iterator[Result]) -> Iterator[pa.RecordBatch]:
         out: list[Sequence[Any]] = []
-        at_once = _LEAST_AT_ONCE
+        at_once = _MIN_AT_ONCE
         rows_of = Results(partial(self._who, method), self.operator.output.names).rows
         for result in results:
             if result is not None:
@@ -192,7 +192,7 @@ class Work:
                 while len(out) >= at_once:
                     batch = self._batch(method, out)
                     yield from _portions(batch)
-                    at_once = min(_MOST_AT_ONCE, 4 * at_once, _rows_of(batch.nbytes, len(batch)))
+                    at_once = min(_MAX_AT_ONCE, 4 * at_once, _rows_of(batch.nbytes, len(batch)))
                     out = list(islice(remaining, at_once))
         if out:
             yield from _portions(self._batch(method, out))

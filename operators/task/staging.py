@@ -7,7 +7,7 @@ from itertools import chain, islice
 
 from pyspark_ckpt.operators.bound.base import Kept, Staged
 from pyspark_ckpt.operators.rows.base import Row
-from pyspark_ckpt.operators.rows.expiry import LEAST_SWEPT
+from pyspark_ckpt.operators.rows.expiry import MIN_SWEPT
 from pyspark_ckpt.operators.rows.state_rows import Written
 from pyspark_ckpt.operators.session.worker import WorkerSession
 from pyspark_ckpt.state_store.columns.writes import Writes
@@ -15,9 +15,9 @@ from pyspark_ckpt.state_store.sst.builder import are_built
 
 
 def sweep(session: WorkerSession, bound: Sequence[Kept], rows: int) -> None:
-    """Free expired rows: of each state no more than twice the batch's ``rows``, or LEAST_SWEPT."""
+    """Free expired rows: of each state no more than twice the batch's ``rows``, or MIN_SWEPT."""
     for each in bound:
-        session.counts["expired_rows"] += each.sweep(max(LEAST_SWEPT, 2 * rows))
+        session.counts["expired_rows"] += each.sweep(max(MIN_SWEPT, 2 * rows))
 
 
 def flush(session: WorkerSession, bound: Sequence[Kept], end: bytes | None) -> None:

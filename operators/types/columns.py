@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-MOST_ELEMENTS = 2**31 - 1
+MAX_ELEMENTS = 2**31 - 1
 """Arrow counts the elements of a column's arrays and maps in 32 bits."""
 _SMALL_MAP = 8
 """Keys of maps with so many at most are compared at each distance, which is several times as fast as numbering them."""
@@ -202,7 +202,7 @@ def arrow_values(
         contents = [_part(list(chain.from_iterable(there)), kind.value_field, plain)]
     counts = np.fromiter(map(len, there), np.int64, len(there))
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    if ends[-1] > MOST_ELEMENTS:
+    if ends[-1] > MAX_ELEMENTS:
         raise ValueError(f"{ends[-1]} elements are too many for one column")
     present = pa.py_buffer(np.packbits(~absent, bitorder="little"))
     offsets = pa.py_buffer(ends.astype(np.int32))

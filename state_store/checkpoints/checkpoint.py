@@ -37,7 +37,7 @@ from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.restore.restorer import Restored
 
-MOST_PARTITIONS = 1 << 20
+MAX_PARTITIONS = 1 << 20
 """Each is looked for: a number beyond all that a query can have is damage."""
 
 _BATCH = re.compile(r"[0-9]{1,19}")
@@ -273,7 +273,7 @@ def _operator(content: bytes, number: int, where: str) -> Operator:
     entry = decoded(content.partition(b"\n")[2], _OperatorMetadata, where)
     stores = tuple(store.storeName for store in entry.stateStoreInfo)
     partitions = max((store.numPartitions for store in entry.stateStoreInfo), default=0)
-    is_usable = 0 < partitions <= MOST_PARTITIONS and all(map(is_store_name, stores))
+    is_usable = 0 < partitions <= MAX_PARTITIONS and all(map(is_store_name, stores))
     if entry.operatorInfo.operatorId != number or not is_usable:
         raise FormatError(
             f"{where} is damaged: operator {entry.operatorInfo.operatorId} cannot have "

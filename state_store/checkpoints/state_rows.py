@@ -14,7 +14,7 @@ from pyspark_ckpt.state_store.format.keys import MARKER_KEY, state_range
 from pyspark_ckpt.state_store.format.meta import State, StoreMeta
 from pyspark_ckpt.state_store.sst.scan import Sums, columns_of, sums_of
 
-MOST_STRAY = 4096
+MAX_STRAY = 4096
 
 Row = tuple[bytes, bytes]
 
@@ -55,7 +55,7 @@ def _stray_keys(database: Database, meta: StoreMeta) -> list[bytes]:
         key
         for begin, end in gaps
         if begin < end
-        for key, _ in islice(database.rows_in(begin, end), MOST_STRAY)
+        for key, _ in islice(database.rows_in(begin, end), MAX_STRAY)
         if key != MARKER_KEY
     ][:3]
 

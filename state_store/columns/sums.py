@@ -10,7 +10,7 @@ from pyspark_ckpt.state_store.columns.rows import RowColumns
 from pyspark_ckpt.state_store.columns.xxh3 import LENGTHS, hashes_of
 from pyspark_ckpt.state_store.format.keys import STATE_BYTES
 
-LEAST_ROWS = 512
+MIN_ROWS = 512
 """Fewer rows of one length are hashed faster one by one."""
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
@@ -21,7 +21,7 @@ def sum_of(rows: RowColumns) -> int:
     total = 0
     for _, part in rows.by_size():
         key_size, value_size = int(part.keys.size[0]), int(part.values.size[0])
-        if len(part) < LEAST_ROWS or key_size - STATE_BYTES + value_size not in LENGTHS:
+        if len(part) < MIN_ROWS or key_size - STATE_BYTES + value_size not in LENGTHS:
             total += sum(xxhash.xxh3_64_intdigest(key[STATE_BYTES:] + value, len(key)) for key, value in part.rows())
         else:
             found = hashes_of(_joined(part, key_size, value_size), key_size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-LEAST_KEYS = 2048
+MIN_KEYS = 2048
 """Fewer are looked up by RocksDB, which is quick enough."""
 ROWS_A_KEY = 2
 """Table files with more rows for each key of a batch have column files; those with fewer may be read as a whole."""

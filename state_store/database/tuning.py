@@ -19,7 +19,7 @@ BACKGROUND_NICE = 10
 to lower its threads leaves them a seventieth."""
 TIER_GROWTH_PERCENT = 50
 """A file is merged with all newer ones if it has at most so many percent more bytes than they."""
-MOST_HIDDEN_PERCENT = 50
+MAX_HIDDEN_PERCENT = 50
 """All files are merged if the newer ones have so many percent of the bytes of the oldest."""
 TIER_FILE_BYTES = 32 << 20
 """What is merged is cut into files of that size: they are uploaded and downloaded side by side."""
@@ -147,7 +147,7 @@ def _compact_by_tiers(options: rocksdict.Options) -> None:
     """
     tiers = rocksdict.UniversalCompactOptions()
     tiers.size_ratio = TIER_GROWTH_PERCENT
-    tiers.max_size_amplification_percent = MOST_HIDDEN_PERCENT
+    tiers.max_size_amplification_percent = MAX_HIDDEN_PERCENT
     options.set_compaction_style(rocksdict.DBCompactionStyle.universal())
     options.set_universal_compaction_options(tiers)
     options.set_target_file_size_base(TIER_FILE_BYTES)

@@ -35,7 +35,7 @@ CHUNK_BYTES = 1 << 20
 IN_MEMORY_BYTES = 16 << 20
 MAX_META_BYTES = 16 << 20
 MAX_FILES = 9_999
-MOST_DEFLATED = 1032
+MAX_DEFLATED = 1032
 """Times that deflate can make anything smaller: https://zlib.net/zlib_tech.html."""
 RANGE_BYTES = 64 << 10
 END_BYTES = 16 << 10
@@ -213,7 +213,7 @@ def _check_size(entry: zipfile.ZipInfo, size_bytes: int) -> None:
     """Before a byte of it is read: it is in the object as it is, or inflates to no more than it can. Raises _Damage."""
     is_meta = entry.filename == META_NAME
     is_deflated = is_meta and entry.compress_type == zipfile.ZIP_DEFLATED
-    most = min(MAX_META_BYTES, MOST_DEFLATED * entry.compress_size) if is_deflated else entry.compress_size
+    most = min(MAX_META_BYTES, MAX_DEFLATED * entry.compress_size) if is_deflated else entry.compress_size
     known = is_deflated or (entry.compress_type == zipfile.ZIP_STORED and entry.file_size == entry.compress_size)
     if not known or entry.compress_size > size_bytes or entry.file_size > most or (is_meta and not entry.file_size):
         raise _Damage(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_ckpt.state_store.database import BACKGROUND_NICE, TableFile
-from pyspark_ckpt.state_store.database.column_names import LEAST_KEYS, ROWS_A_KEY, column_files_in, columns_folder
+from pyspark_ckpt.state_store.database.column_names import MIN_KEYS, ROWS_A_KEY, column_files_in, columns_folder
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, StorageError
 from pyspark_ckpt.state_store.local.copies import LocalCopy
 from pyspark_ckpt.state_store.local.worker_process import Worker
@@ -60,7 +60,7 @@ def written_rows(tables: Sequence[TableFile]) -> int:
 
 def worth_columns(tables: Sequence[TableFile], written: int) -> list[TableFile]:
     """Those of some table files that batches ask over and over again which write so many rows."""
-    return [table for table in tables if table.rows > ROWS_A_KEY * written] if written >= LEAST_KEYS else []
+    return [table for table in tables if table.rows > ROWS_A_KEY * written] if written >= MIN_KEYS else []
 
 
 OnDamage = Callable[[LocalCopy, object], None]

@@ -37,7 +37,7 @@ AT_ONCE = 2
 _READING = threading.Lock()
 """Held while the rows of a new store are read: who reads gives the interpreter's lock away for every block, so that two
 at once take longer than one behind the other."""
-LEAST_COMPACTED = 5
+MIN_COMPACTED = 5
 """From so many runs on they are merged: each is one more file that a look-up asks. Fewer RocksDB merges with others."""
 
 
@@ -104,7 +104,7 @@ class JoinTask:
             files = [file for run in self.runs for file in run]
             paths = [fetch(place, file, folder / f"{number}.sst") for number, file in enumerate(files)]
             spark = [self._row_of_spark(folder / "spark.sst")] if self.spark_rows else []
-            are_merged = len(self.runs) >= LEAST_COMPACTED
+            are_merged = len(self.runs) >= MIN_COMPACTED
             return assembled(self.workplace, self.new, (paths, spark), folder, are_merged=are_merged)
 
     def _row_of_spark(self, path: Path) -> Path:

@@ -35,10 +35,10 @@ from pyspark_ckpt.state_store.snapshots.writer import Origin
 from pyspark_ckpt.state_store.sst.rolling_writer import RollingWriter
 from pyspark_ckpt.state_store.sst.scan import Sums, columns_of, sums_of
 
-LEAST_DROPPED_BYTES = 64 << 20
+MIN_DROPPED_BYTES = 64 << 20
 """So much in table files that are hidden as a whole is worth reading them, so that they are not copied."""
 
-MOST_CLIPS = 64
+MAX_CLIPS = 64
 """Of one task: what an interrupted one has done is done again, and its result is one small object."""
 
 Hashes = tuple[int, int]
@@ -107,7 +107,7 @@ class Clip:
 def grouped(clips: Sequence[Clip], width: int) -> list[tuple[Clip, ...]]:
     """Those together that have the same best part, if that leaves enough tasks for ``width`` at once; else each alone.
 
-    A part is brought to the machine of a task once for all of its clips, of which there are ``MOST_CLIPS`` at most.
+    A part is brought to the machine of a task once for all of its clips, of which there are ``MAX_CLIPS`` at most.
     """
     groups: dict[Part | tuple[Part, ...], list[Clip]] = defaultdict(list)
     for clip in clips:
@@ -115,9 +115,9 @@ def grouped(clips: Sequence[Clip], width: int) -> list[tuple[Clip, ...]]:
     if len(groups) < width:
         return [(clip,) for clip in clips]
     return [
-        tuple(group[first : first + MOST_CLIPS])
+        tuple(group[first : first + MAX_CLIPS])
         for group in groups.values()
-        for first in range(0, len(group), MOST_CLIPS)
+        for first in range(0, len(group), MAX_CLIPS)
     ]
 
 
@@ -279,7 +279,7 @@ def _drop(database: Database, hidden: Iterable[tuple[bytes, bytes]]) -> None:
     tables = database.table_files()
     for begin, end in hidden:
         within = [table.size_bytes for table in tables if begin <= table.first_key and table.last_key < end]
-        if sum(within) >= LEAST_DROPPED_BYTES:
+        if sum(within) >= MIN_DROPPED_BYTES:
             database.drop(begin, end)
 
 

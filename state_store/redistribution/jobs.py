@@ -26,7 +26,7 @@ T = TypeVar("T")
 DONE_FOLDER = "_ckpt/restore/done"
 SMALL_BYTES = 16 << 20
 """A job that moves less is run in this process: to start others takes longer."""
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 COPIES = 8
 
 
@@ -66,7 +66,7 @@ class RecordedTask:
         place, name = self.workplace.place(self.url), f"{DONE_FOLDER}/{self.key}.json"
         kind: Any = _Done.__class_getitem__(self.kind)  # type: ignore[attr-defined]  # known at run time alone
         try:
-            return read_sealed(place, name, kind, MOST_BYTES).result
+            return read_sealed(place, name, kind, MAX_BYTES).result
         except NotFoundError:
             result = self.task()
             place.put(name, seal(_Done(result)))

@@ -33,14 +33,14 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.redistribution.assembly import AT_ONCE, Assembled, NewStore, assembled
 from pyspark_ckpt.state_store.redistribution.splitting import RunWriters
 
-MOST_SOURCES = 8
+MAX_SOURCES = 8
 """Old stores that a task reads side by side: of each there is a portion of rows in memory."""
 
 
 def groups_of(old_partitions: int, partitions: int, width: int) -> int:
     """How many groups there are, or 0 if they are too large, or too few to keep ``width`` tasks at once at work."""
     groups = gcd(old_partitions, partitions)
-    return groups if groups >= width and old_partitions // groups <= MOST_SOURCES else 0
+    return groups if groups >= width and old_partitions // groups <= MAX_SOURCES else 0
 
 
 class Regrouped(msgspec.Struct, frozen=True):

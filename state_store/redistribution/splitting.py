@@ -41,11 +41,11 @@ from pyspark_ckpt.state_store.sst.rolling_writer import RollingWriter
 
 RUNS_FOLDER = "_ckpt/restore/runs"
 ROLL_OVER_BYTES = 16 << 20
-MOST_WRITERS = 128
+MAX_WRITERS = 128
 """Files that are written at once: RocksDB has a buffer of up to 1 MB for each."""
 ROWS_AT_ONCE = 4096
-MOST_WAITING_BYTES = 16 << 20
-MOST_OPEN_BYTES = 128 << 20
+MAX_WAITING_BYTES = 16 << 20
+MAX_OPEN_BYTES = 128 << 20
 """Of memory for all files that are being written. The allocator keeps about as much again of those before them."""
 _UNSEEN, _NOW, _LATER, _DONE = range(4)
 
@@ -105,7 +105,7 @@ class SplitTask:
 
 
 class RunWriters:
-    """Writes the rows of each new partition that has any to files of its own, of ``MOST_WRITERS`` partitions at once.
+    """Writes the rows of each new partition that has any to files of its own, of ``MAX_WRITERS`` partitions at once.
 
     So all rows are to be given again in each of the ``passes``; mostly there is one.
     """
@@ -146,8 +146,8 @@ class RunWriters:
         self._waiting.append(rows)
         self._waiting_rows += len(rows)
         self._waiting_bytes += int(rows.keys.size.sum()) + int(rows.values.size.sum())
-        writers = len(self._runs) or min(self._partitions, MOST_WRITERS)
-        if self._waiting_rows >= ROWS_AT_ONCE * writers or self._waiting_bytes >= MOST_WAITING_BYTES:
+        writers = len(self._runs) or min(self._partitions, MAX_WRITERS)
+        if self._waiting_rows >= ROWS_AT_ONCE * writers or self._waiting_bytes >= MAX_WAITING_BYTES:
             self._spread()
 
     def _spread(self) -> None:
@@ -160,7 +160,7 @@ class RunWriters:
         places = places_of(rows.hashes(), self._partitions, self._key_groups)
         for partition in np.flatnonzero(np.bincount(places, minlength=self._partitions)).tolist():
             if self._turns[partition] == _UNSEEN:
-                self._turns[partition] = _NOW if len(self._runs) < MOST_WRITERS else _LATER
+                self._turns[partition] = _NOW if len(self._runs) < MAX_WRITERS else _LATER
             if self._turns[partition] == _NOW and partition not in self._runs:
                 self._runs[partition] = RollingWriter(self._folder, str(partition), self._tuning, ROLL_OVER_BYTES)
         mine = self._turns[places] == _NOW
@@ -171,7 +171,7 @@ class RunWriters:
         begins = np.flatnonzero(np.diff(places, prepend=-1))
         for begin, end in pairwise([*begins.tolist(), len(places)]):
             self._runs[int(places[begin])].write(rows.taken(slice(begin, end)))
-        while sum(run.memory_bytes for run in self._runs.values()) > MOST_OPEN_BYTES:
+        while sum(run.memory_bytes for run in self._runs.values()) > MAX_OPEN_BYTES:
             max(self._runs.values(), key=lambda run: run.memory_bytes).finish()
 
 

@@ -20,7 +20,7 @@ import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
-from pyspark_ckpt.state_store.checkpoints.checkpoint import MOST_PARTITIONS, Checkpoint
+from pyspark_ckpt.state_store.checkpoints.checkpoint import MAX_PARTITIONS, Checkpoint
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.ownership import OWNER_NAME, claim, other_owner
@@ -61,8 +61,8 @@ from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, refuse_unle
 WORK_FOLDER = "_ckpt/restore"
 REQUEST_NAME = f"{WORK_FOLDER}/request.json"
 RESULT_NAME = f"{WORK_FOLDER}/result.json"
-MOST_RESULT_BYTES = 64 << 20
-LEAST_PARTITIONS = 1
+MAX_RESULT_BYTES = 64 << 20
+MIN_PARTITIONS = 1
 
 
 class Restoration:
@@ -163,10 +163,10 @@ class Restoration:
         given: object = self.plan.partitions  # from Python, where types are not looked at
         if not isinstance(given, int) or isinstance(given, bool):
             raise InvalidInputError(f"The parallelism is {given!r}, which is no whole number.")
-        if self.plan.partitions < LEAST_PARTITIONS:
-            raise InvalidInputError(f"{self.plan.partitions} partitions are too few: at least {LEAST_PARTITIONS}.")
-        if self.plan.partitions > MOST_PARTITIONS:
-            raise InvalidInputError(f"{self.plan.partitions} partitions are too many: at most {MOST_PARTITIONS}.")
+        if self.plan.partitions < MIN_PARTITIONS:
+            raise InvalidInputError(f"{self.plan.partitions} partitions are too few: at least {MIN_PARTITIONS}.")
+        if self.plan.partitions > MAX_PARTITIONS:
+            raise InvalidInputError(f"{self.plan.partitions} partitions are too many: at most {MAX_PARTITIONS}.")
         self._check_uids()
         known = sorted({uid for operator in self.plan.operators for uid in operator.uids})
         unknown = sorted(set(self._request.uid_map) - set(known))
@@ -239,7 +239,7 @@ class Restoration:
     def _before(self) -> tuple[RecordedRequest | None, Restored | None]:
         """What an earlier run of a restore was to do, and what came of it, as far as there was one that got there."""
         try:
-            finished = read_sealed(self._place, RESULT_NAME, FinishedRequest, MOST_RESULT_BYTES)
+            finished = read_sealed(self._place, RESULT_NAME, FinishedRequest, MAX_RESULT_BYTES)
         except NotFoundError:
             pass
         else:
@@ -306,7 +306,7 @@ def standing(place: BlobPlace) -> FinishedRequest | None:
     Raises FormatError, StorageError.
     """
     try:
-        finished = read_sealed(place, RESULT_NAME, FinishedRequest, MOST_RESULT_BYTES)
+        finished = read_sealed(place, RESULT_NAME, FinishedRequest, MAX_RESULT_BYTES)
         is_unfinished = place.get(QUERY) == _not_finished(finished.request)
     except NotFoundError:
         return None

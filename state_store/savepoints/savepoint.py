@@ -39,7 +39,7 @@ UNFINISHED = "savepoint.unfinished"
 SAVEPOINT_FORMAT = 1
 Kind: TypeAlias = Literal["native", "canonical"]
 """Files as they are, or rows sorted by hash in Parquet files."""
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 StoreKey: TypeAlias = tuple[int, str]
 """Number of the operator, and name of the store."""
 LAST_MS = 253_402_300_799_000
@@ -272,7 +272,7 @@ def read_info(place: BlobPlace) -> SavepointInfo:
 
 def _info(place: BlobPlace, name: str) -> SavepointInfo:
     """What the object ``name`` says of a savepoint. Raises NotFoundError, FormatError, StorageError."""
-    return read_sealed(place, name, SavepointInfo, MOST_BYTES, known=SAVEPOINT_FORMAT)
+    return read_sealed(place, name, SavepointInfo, MAX_BYTES, known=SAVEPOINT_FORMAT)
 
 
 def saved_below(place: BlobPlace) -> list[tuple[str, SavepointInfo | FormatError | None]]:

@@ -43,7 +43,7 @@ STRANGERS = 64
 """So many connections at a time may not have named the token; the JVM's do it at once."""
 LINE_BYTES = 64 << 20
 """Of a call: the largest have the schemas of a table in them."""
-MOST_ARGUMENTS = 8
+MAX_ARGUMENTS = 8
 LOG_EVERY_S = 60.0
 _LOOK_S = 0.5
 _BACKLOG = 128
@@ -179,7 +179,7 @@ class Listener:
 def _arguments(stream: IO[bytes]) -> list[str]:
     found: list[str] = []
     while (line := _line(stream, LINE_BYTES).decode()) != END:
-        if not line.startswith(STRING_TYPE) or len(found) == MOST_ARGUMENTS:
+        if not line.startswith(STRING_TYPE) or len(found) == MAX_ARGUMENTS:
             raise _NotOursError
         found.append(unescape_new_line(line[len(STRING_TYPE) :]))
     return found

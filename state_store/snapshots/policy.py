@@ -6,7 +6,7 @@ from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.snapshots.lag import SnapshotLag
 from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
 
-LEAST_SHARE = 0.1
+MIN_SHARE = 0.1
 """Share of the target that deltas may take even if the snapshot alone takes longer than the target."""
 
 
@@ -32,7 +32,7 @@ class SnapshotPolicy:
         if self._interval_s and now_s - lag.since_s >= self._interval_s:
             return f"the first delta since the last one is {now_s - lag.since_s:.0f} s old"
         restore_s, deltas_s = self.restore_s(lag, table_bytes), self._forecast.deltas_s(lag)
-        if restore_s > self._target_s and deltas_s > self._target_s * LEAST_SHARE:
+        if restore_s > self._target_s and deltas_s > self._target_s * MIN_SHARE:
             return f"a restore would take {restore_s:.1f} s, and the target is {self._target_s:.1f} s"
         return None
 

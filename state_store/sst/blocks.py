@@ -23,9 +23,9 @@ ENTRY_BYTES = 128
 """Of memory for each entry, beside its key and its value."""
 MORE = 0x80
 """Of a byte of a number: another one follows."""
-_MOST_SHIFT = 56
+_MAX_SHIFT = 56
 """No number in a table has more bits, and damaged ones must end."""
-_MOST_HEADER_BYTES = 7
+_MAX_HEADER_BYTES = 7
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +110,7 @@ def _alike(data: Bytes, begins: Integers, ends: Integers) -> Found | None:
     (shared,), (own,), (size,), (key_at,) = map(np.ndarray.tolist, _headers(data, begins[:1]))
     header_bytes = key_at - int(begins[0])
     entry_bytes = header_bytes + own + size
-    if shared or header_bytes > _MOST_HEADER_BYTES or entry_bytes > len(data) or ((ends - begins) % entry_bytes).any():
+    if shared or header_bytes > _MAX_HEADER_BYTES or entry_bytes > len(data) or ((ends - begins) % entry_bytes).any():
         return None
     counts = (ends - begins) // entry_bytes
     first = np.cumsum(counts) - counts
@@ -174,7 +174,7 @@ def varints(data: Bytes, at: Integers) -> tuple[Integers, Integers]:
     """The number at each place, of seven bits a byte, and where it ends."""
     number = np.zeros(len(at), np.int64)
     ends, going, shift = at.copy(), np.arange(len(at)), 0
-    while len(going) and shift < _MOST_SHIFT:
+    while len(going) and shift < _MAX_SHIFT:
         byte = data[ends[going]].astype(np.int64)
         number[going] |= (byte & 0x7F) << shift
         ends[going] += 1

@@ -42,23 +42,23 @@ from pyspark_ckpt.state_store.sst.table import (
     checksum_of,
 )
 
-LEAST_BYTES = 1 << 18
+MIN_BYTES = 1 << 18
 """Rows wait until there are so many bytes of them: less is not worth the calls."""
 RUN_ROWS = 16
 """Of a block: a search in it goes by the first ones of its runs."""
-LEAST_ROWS = 1024
+MIN_ROWS = 1024
 """A file that begins with fewer at once is written by RocksDB."""
 ROWS_AT_ONCE = 1 << 15
 """Of a part that is there as a whole: encoded rows take several times their bytes."""
-LEAST_SAVING = 8
+MIN_SAVING = 8
 """A block is stored compressed if that saves one byte in so many."""
 ZSTD_LEVEL = 3
 """RocksDB's default."""
 FEW_REPEATS = 512
 """A filter is of prefixes alone if no more than one row in so many has the prefix of the one before."""
-MOST_REPEATS = 64
+MAX_REPEATS = 64
 """... and as long as no portion has more."""
-LEAST_ROWS_A_SIZE = 64
+MIN_ROWS_A_SIZE = 64
 """Of keys and values: rows of many sizes are written faster one by one."""
 BOUND_BYTES = 120
 """Of memory for the first key of a block or the last one, beside its bytes, and half of where it is."""
@@ -74,7 +74,7 @@ def can_be_built(rows: RowColumns) -> bool:
     key_bytes, value_bytes = rows.keys.size, rows.values.size
     if not (KEY_BYTES.start <= key_bytes.min() and key_bytes.max() < KEY_BYTES.stop and value_bytes.max() <= WIDEST):
         return False
-    return rows.are_of_one_size or len(np.unique(rows.sizes)) * LEAST_ROWS_A_SIZE <= len(rows)
+    return rows.are_of_one_size or len(np.unique(rows.sizes)) * MIN_ROWS_A_SIZE <= len(rows)
 
 
 def repeats_of(rows: RowColumns) -> int:
@@ -90,7 +90,7 @@ def are_built(parts: Sequence[Writes]) -> bool:
 
 def is_built(parts: Sequence[RowColumns]) -> bool:
     """Whether a table file that begins with these rows is built: else RocksDB is to write it."""
-    return sum(map(len, parts)) >= LEAST_ROWS and all(map(can_be_built, parts))
+    return sum(map(len, parts)) >= MIN_ROWS and all(map(can_be_built, parts))
 
 
 def begun(path: Path, parts: Sequence[RowColumns], tuning: Tuning) -> TableBuilder:
@@ -143,7 +143,7 @@ class TableBuilder:
 
     def holds(self, rows: RowColumns) -> bool:
         """Whether its filter may be one of these rows, too."""
-        return not self._by_prefix or repeats_of(rows) * MOST_REPEATS <= len(rows)
+        return not self._by_prefix or repeats_of(rows) * MAX_REPEATS <= len(rows)
 
     def write(self, rows: RowColumns, there: Bools | None = None) -> None:
         """Write rows; those that are not ``there`` delete their keys. Raises StorageError, InternalError (no order)."""
@@ -162,7 +162,7 @@ class TableBuilder:
         self._deleted += int((~there).sum())
         self._key_bytes += int(rows.keys.size.sum())
         self._value_bytes += int(rows.values.size.sum())
-        if self._waiting_bytes >= LEAST_BYTES:
+        if self._waiting_bytes >= MIN_BYTES:
             self._write_blocks(is_last=False)
 
     def finish(self) -> None:
@@ -281,7 +281,7 @@ class TableBuilder:
             stored, stored_kind = block, PLAIN
             if kind != PLAIN:
                 smaller = varint(len(block)) + _CODECS[kind].compress(block, asbytes=True)
-                if len(smaller) < len(block) - len(block) // LEAST_SAVING:
+                if len(smaller) < len(block) - len(block) // MIN_SAVING:
                     stored, stored_kind = smaller, kind
             places.append((at, len(stored)))
             parts += (stored, TRAILER.pack(stored_kind, checksum_of(stored, stored_kind)))

@@ -35,16 +35,16 @@ from pyspark_ckpt.state_store.sst.blocks import Entries
 from pyspark_ckpt.state_store.sst.scan import Portion, between
 from pyspark_ckpt.state_store.sst.table import SortedTable
 
-MOST_KEY_BYTES = 64
+MAX_KEY_BYTES = 64
 """Longer keys are in no column file, and left to RocksDB."""
-MOST_VALUE_BYTES = 512
+MAX_VALUE_BYTES = 512
 """... nor are values that are longer on average."""
 FEW_TIES = 64
 """... nor keys of which more than one in so many begins as the one before: such are left to RocksDB, too."""
-MOST_BESIDE = 4
+MAX_BESIDE = 4
 """Column files are used if not more than one byte in so many of the table files is in none."""
 PART_BYTES = 8 << 20
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 _SCHEMA = pa.schema([("word", pa.uint64()), ("key", pa.binary()), ("value", pa.binary()), ("kind", pa.uint8())])
 _PIECE_BYTES = 1 << 20
 CHECKED_S = 60.0
@@ -95,7 +95,7 @@ def _runs(table: SortedTable, bounds: tuple[bytes, bytes]) -> Iterator[Entries |
     if table.hidden:
         return
     for begin, end in pairwise([first, *(cut for cut in table.cuts if first < cut <= last), last + b"\0"]):
-        entries = Portion(begin, end, ((table, 0),), str(table.path)).entries(MOST_BYTES)
+        entries = Portion(begin, end, ((table, 0),), str(table.path)).entries(MAX_BYTES)
         if entries is None or int(entries.keys.size.min(initial=STATE_BYTES)) < STATE_BYTES:
             yield None
             continue
@@ -111,8 +111,8 @@ def _is_useful(entries: Entries) -> bool:
     ties = int((words[1:] == words[:-1]).sum())
     return (
         ties * FEW_TIES <= len(entries)
-        and int(entries.keys.size.max()) <= MOST_KEY_BYTES
-        and int(entries.values.size.sum()) <= MOST_VALUE_BYTES * len(entries)
+        and int(entries.keys.size.max()) <= MAX_KEY_BYTES
+        and int(entries.values.size.sum()) <= MAX_VALUE_BYTES * len(entries)
     )
 
 
@@ -243,7 +243,7 @@ class OpenColumnFiles:
         there = set(self._paths.values())
         self._open = {path: file for path, file in self._open.items() if path in there}
         beside = sum(table.size_bytes for table in tables if table.name not in self._paths)
-        return bool(there) and MOST_BESIDE * beside < sum(table.size_bytes for table in tables)
+        return bool(there) and MAX_BESIDE * beside < sum(table.size_bytes for table in tables)
 
     def of(self, table: str) -> ColumnFile | None:
         """The one of a table file. One that is damaged is removed: it will be written again."""

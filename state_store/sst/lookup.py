@@ -18,10 +18,10 @@ from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.columns.order import Bools, are_equal, place_of
 from pyspark_ckpt.state_store.columns.packed import WORD, Integers, Packed, concatenated
 from pyspark_ckpt.state_store.database import Reader, TableFile
-from pyspark_ckpt.state_store.database.column_names import LEAST_KEYS, ROWS_A_KEY
+from pyspark_ckpt.state_store.database.column_names import MIN_KEYS, ROWS_A_KEY
 from pyspark_ckpt.state_store.errors import InternalError
 from pyspark_ckpt.state_store.sst.blocks import DELETION
-from pyspark_ckpt.state_store.sst.column_file import FEW_TIES, MOST_KEY_BYTES, ColumnFile, OpenColumnFiles
+from pyspark_ckpt.state_store.sst.column_file import FEW_TIES, MAX_KEY_BYTES, ColumnFile, OpenColumnFiles
 from pyspark_ckpt.state_store.sst.scan import Portion
 from pyspark_ckpt.state_store.sst.table import BLOCK_BYTES, SortedTable
 
@@ -30,9 +30,9 @@ ROWS_A_KEY_BESIDE = 8
 was asked for; or so many rows, if most older ones are in column files."""
 BYTES_A_KEY = 512
 """... and has at most so many bytes for each."""
-MOST_BYTES = 32 << 20
+MAX_BYTES = 32 << 20
 """Of memory for what is read at once: keys of which there is more are left to RocksDB."""
-MOST_BESIDE = 8
+MAX_BESIDE = 8
 """What is found is copied if there are so many times its bytes beside it, which would be kept with it."""
 
 
@@ -42,7 +42,7 @@ def look_up(reader: Reader, keys: Packed, columns: OpenColumnFiles | None = None
     ``columns``: of its table files. Raises StorageError, FormatError, InternalError.
     """
     search = _Search(reader, keys, columns)
-    if len(keys) >= LEAST_KEYS and int(keys.size.max()) <= MOST_KEY_BYTES:
+    if len(keys) >= MIN_KEYS and int(keys.size.max()) <= MAX_KEY_BYTES:
         search.in_files()
     return search.answer()
 
@@ -65,7 +65,7 @@ class _Search:
         if self._columns is not None and not self._columns.have_most_of(files):
             self._columns = None
         for file in files:
-            if len(self._left) < LEAST_KEYS:
+            if len(self._left) < MIN_KEYS:
                 return
             asked = self._keys.taken(self._left)
             begin, end = bisect_left(asked, file.first_key), bisect_left(asked, file.last_key + b"\0")
@@ -124,7 +124,7 @@ class _Search:
         read = found = 0
         asked = self._left[begin:end]
         for portion, some in _parts(table, self._keys.taken(asked), first, behind):
-            entries = portion.entries(MOST_BYTES)
+            entries = portion.entries(MAX_BYTES)
             within = slice(begin + some.start, begin + some.stop)
             is_absent[within] = entries is not None
             if entries is not None and len(entries):
@@ -132,12 +132,12 @@ class _Search:
                 is_absent[within] = at < 0
                 there = entries.taken(at[is_there])
                 values = there.values
-                if len(values.data) > MOST_BESIDE * int(values.size.sum()):
+                if len(values.data) > MAX_BESIDE * int(values.size.sum()):
                     values = concatenated([values])
                 self._keep(asked[some][is_there], values, there.kinds, portion.what)
                 read, found = read + len(entries), found + int(is_there.sum())
         self._left = self._left[is_absent]
-        return self._columns is not None or read < LEAST_KEYS or found * ROWS_A_KEY >= read
+        return self._columns is not None or read < MIN_KEYS or found * ROWS_A_KEY >= read
 
     def _keep(self, places: Integers, values: Packed, kinds: npt.NDArray[np.uint8], what: str) -> None:
         """Keep what keys have in the file ``what``, of one of them compared with what the database says."""

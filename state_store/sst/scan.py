@@ -29,11 +29,11 @@ from pyspark_ckpt.state_store.errors import FormatError, InternalError, StorageE
 from pyspark_ckpt.state_store.sst.blocks import DELETION, Entries, find
 from pyspark_ckpt.state_store.sst.table import SortedTable, Span
 
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """Of rows in memory at once, as far as they can be parted: those of one block of each table cannot."""
-MOST_MORE = 64
+MAX_MORE = 64
 """Files that begin within one portion."""
-LEAST_GROWTH = 6
+MIN_GROWTH = 6
 """Rows take so many times the bytes of their blocks on their way, small ones more."""
 
 Get = Callable[[bytes], bytes | None]
@@ -46,13 +46,13 @@ Sums = dict[Hashable, tuple[int, int]]
 def columns_of(database: Database, begin: bytes, end: bytes, *, readers: int = 1) -> Iterator[RowColumns]:
     """Rows of a database from key ``begin`` up to ``end``, in portions that are not empty.
 
-    ``readers``: how many such iterators the caller has side by side; they share ``MOST_BYTES``.
+    ``readers``: how many such iterators the caller has side by side; they share ``MAX_BYTES``.
 
     Nothing may be written to it meanwhile; what is compacted does not matter. Raises StorageError, FormatError,
     InternalError.
     """
     for portion in _portions(database, begin, end):
-        yield from portion.rows(database.get, MOST_BYTES // readers)
+        yield from portion.rows(database.get, MAX_BYTES // readers)
 
 
 def sums_of(database: Database, begin: bytes, end: bytes, known: Sums) -> tuple[int, int]:
@@ -64,7 +64,7 @@ def sums_of(database: Database, begin: bytes, end: bytes, known: Sums) -> tuple[
     count = total = 0
     for portion in _portions(database, begin, end):
         if portion.identity not in known:
-            sums = [(len(rows), sum_of(rows)) for rows in portion.rows(database.get, MOST_BYTES)]
+            sums = [(len(rows), sum_of(rows)) for rows in portion.rows(database.get, MAX_BYTES)]
             known[portion.identity] = sum(rows for rows, _ in sums), sum(each for _, each in sums)
         rows_here, total_here = known[portion.identity]
         count += rows_here
@@ -111,7 +111,7 @@ class Sweep:
         while at < end:
             self._move_to(at)
             until = min((end, *(cut for _, table in self._open.values() for cut in _cuts_behind(table, at))))
-            most_open = len(self._open) + MOST_MORE
+            most_open = len(self._open) + MAX_MORE
             while self._waiting and self._waiting[-1][1].first_key < until:
                 if len(self._open) == most_open:
                     until = self._waiting[-1][1].first_key
@@ -210,7 +210,7 @@ class Portion:
         What can be no smaller in both of two halves does not count: the only block of a table that has begun before.
         """
         counts = [len(span) > 1 or self.begin < span.table.first_key < self.end for span in self._spans]
-        least_bytes = most_bytes // LEAST_GROWTH
+        least_bytes = most_bytes // MIN_GROWTH
         if sum(span.stored_bytes for span in compress(self._spans, counts)) > least_bytes:
             return None
         contents = [span.read() for span in self._spans]

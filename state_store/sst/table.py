@@ -34,13 +34,13 @@ TRAILER_BYTES = TRAILER.size
 PLAIN, LZ4, LZ4HC, ZSTD = 0, 4, 5, 7
 """Kinds of compression."""
 _CODECS = {LZ4: "lz4_raw", LZ4HC: "lz4_raw", ZSTD: "zstd"}
-MOST_BLOCK_BYTES = 1 << 31
+MAX_BLOCK_BYTES = 1 << 31
 PORTION_BYTES = 2 << 20
 """So much of each table is about what is read at once, if it has no large values that were compressed much."""
 BLOCK_BYTES = 4 << 10
 _LAST_BYTE = 0x6B9083D9
 _U32 = struct.Struct("<I")
-_MOST_DIGITS = 8
+_MAX_DIGITS = 8
 
 Handle = tuple[int, int]
 """Where a block begins in the file, and its bytes without those at its end."""
@@ -141,8 +141,8 @@ class Content:
     def _inflated(self) -> tuple[Integers, Integers]:
         """Of each, if it is compressed, its bytes before that, as it says itself; and where it begins behind that."""
         data = np.frombuffer(self.data, np.uint8)
-        if int(self.at[-1]) + _MOST_DIGITS > len(data):  # a damaged number may have no end
-            data = np.append(data, np.zeros(_MOST_DIGITS, np.uint8))
+        if int(self.at[-1]) + _MAX_DIGITS > len(data):  # a damaged number may have no end
+            data = np.append(data, np.zeros(_MAX_DIGITS, np.uint8))
         return varints(data, self.at)
 
     @property
@@ -176,7 +176,7 @@ class Content:
         unknown = set(self._kinds.tolist()) - {PLAIN, *_CODECS}
         if unknown:
             raise self.table.damaged(f"a block is compressed in the way {min(unknown)}")
-        if (too_long := (self._kinds != PLAIN) & (self._inflated[0] > MOST_BLOCK_BYTES)).any():
+        if (too_long := (self._kinds != PLAIN) & (self._inflated[0] > MAX_BLOCK_BYTES)).any():
             raise self.table.damaged(f"a block has {self._inflated[0][too_long][0]} bytes")
 
 

@@ -36,7 +36,7 @@ _TRAILER_BYTES = _TRAILER.size
 _PLAIN, _LZ4, _LZ4HC, _ZSTD = 0, 4, 5, 7
 _MORE = 0x80
 """Of a byte of a number: another one follows."""
-_MOST_BLOCK_BYTES = 1 << 31
+_MAX_BLOCK_BYTES = 1 << 31
 _LZ4_MORE, _LZ4_MOST = 15, 255
 """All bits of a part of a size: another one follows."""
 _SUFFIX_BYTES = 8
@@ -188,7 +188,7 @@ def _content(stored: bytes) -> bytes:
     if kind == _PLAIN:
         return block
     size, at = _number(block, 0)
-    if size > _MOST_BLOCK_BYTES:
+    if size > _MAX_BLOCK_BYTES:
         raise _Damage(f"a block has {size} bytes")
     if kind in (_LZ4, _LZ4HC):
         content = _unpack_lz4(block, at)

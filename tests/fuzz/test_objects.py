@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.attempts.commit_log import ids_of
 from pyspark_ckpt.state_store.attempts.winners import Epochs, declare_winner
 from pyspark_ckpt.state_store.blobs import LocalPlace, place_at
 from pyspark_ckpt.state_store.blobs.s3 import place as s3  # noqa: F401 - what loading it takes is no reader's
-from pyspark_ckpt.state_store.checkpoints.checkpoint import MOST_PARTITIONS, Checkpoint
+from pyspark_ckpt.state_store.checkpoints.checkpoint import MAX_PARTITIONS, Checkpoint
 from pyspark_ckpt.state_store.checkpoints.ownership import other_owner
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError, StorageError
 from pyspark_ckpt.state_store.format import names
@@ -215,7 +215,7 @@ def test_a_store_name_that_leads_out_of_the_checkpoint_is_refused(store: str, fo
 
 def test_more_partitions_than_there_can_be_are_not_looked_for(folder: Path) -> None:
     entry = {"operatorInfo": {"operatorId": 0, "operatorName": "x"}}
-    stores = [{"storeName": "default", "numPartitions": MOST_PARTITIONS + 1}]
+    stores = [{"storeName": "default", "numPartitions": MAX_PARTITIONS + 1}]
     place = LocalPlace(folder / "partitions")
     place.put("state/0/_metadata/metadata", b"v1\n" + json.dumps({**entry, "stateStoreInfo": stores}).encode())
     with pytest.raises(FormatError, match="_metadata/metadata"):

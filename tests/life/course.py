@@ -21,7 +21,7 @@ DELAY = timedelta(minutes=5)
 STEP = timedelta(minutes=9)
 """Of the watermark from batch to batch, about."""
 KEYS = [(f"key {n}" * (1 + n % 3), n * 1_000_003) for n in range(10)]
-MOST_PARTITIONS = 5
+MAX_PARTITIONS = 5
 _ACTION_NAMES = ("restart", "savepoint", "canonical", "rescale")
 
 
@@ -59,7 +59,7 @@ class Course:
 
 def _runs(draw: Random, batches: int) -> Iterator[Run]:
     """The first has two batches: lives of what the first batch writes begin in the second, for all keys."""
-    partitions, first, last, action = draw.randint(1, MOST_PARTITIONS), 0, 2, "start"
+    partitions, first, last, action = draw.randint(1, MAX_PARTITIONS), 0, 2, "start"
     while True:
         yield Run(action, partitions, first, last)
         if last == batches:
@@ -67,7 +67,7 @@ def _runs(draw: Random, batches: int) -> Iterator[Run]:
         first, last = last, min(batches, last + draw.randint(1, 3))
         action = draw.choice(_ACTION_NAMES)
         if action != "restart":
-            partitions = draw.randint(1, MOST_PARTITIONS)
+            partitions = draw.randint(1, MAX_PARTITIONS)
 
 
 class _Rows:

@@ -15,7 +15,7 @@ from tests.stateful.query import Query
 from tests.stateful.truth import Run
 from tests.stateful.turns import Turns
 
-MOST_ATTEMPTS = 4
+MAX_ATTEMPTS = 4
 
 Step = Callable[[random.Random], None]
 
@@ -37,7 +37,7 @@ class Life:
 
     def begin(self, draw: random.Random) -> None:
         """A task begins the next batch."""
-        if len(self.query.attempts) < MOST_ATTEMPTS:
+        if len(self.query.attempts) < MAX_ATTEMPTS:
             attempt = self.query.begin(self._executor(draw), self.query.truth.newest)
             self.query.attempts += [attempt] if attempt is not None else []
 
@@ -182,7 +182,7 @@ class Life:
 
     def zombie_begins(self, draw: random.Random) -> None:
         """A task of a run that is over begins where that run was, if that is still there."""
-        if self.query.former and len(self.query.attempts) < MOST_ATTEMPTS:
+        if self.query.former and len(self.query.attempts) < MAX_ATTEMPTS:
             run, log = draw.choice(self.query.former)
             version = draw.randint(max(0, len(log) - 1), len(log))
             attempt = self.query.begin_late(self._executor(draw), run, log[:version])

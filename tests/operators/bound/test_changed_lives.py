@@ -144,7 +144,7 @@ def test_what_is_written_before_there_was_a_watermark_stays_without_a_time_to_li
 
 
 def test_stamps_go_in_portions_and_values_are_shown_meanwhile(lab: ProgramLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_ckpt.operators.task.staging.LEAST_SWEPT", 10)
+    monkeypatch.setattr("pyspark_ckpt.operators.task.staging.MIN_SWEPT", 10)
     users = [f"user {n}" for n in range(25)]
     lab.run(program("1 hour"), lambda bound: [write(user, 5)(bound) for user in users], NOW)
     left: list[list[int]] = []

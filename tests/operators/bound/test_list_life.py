@@ -155,7 +155,7 @@ def test_elements_live_their_time_when_it_is_shortened(tmp_path: Path) -> None:
 
 
 def test_a_long_list_is_freed_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_ckpt.operators.task.staging.LEAST_SWEPT", 10)
+    monkeypatch.setattr("pyspark_ckpt.operators.task.staging.MIN_SWEPT", 10)
     lab = SessionLab(tmp_path, {"list": _list(1, "on_create_and_write")})
 
     def add(batch: Batch, bound: dict[str, Any]) -> None:

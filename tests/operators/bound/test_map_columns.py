@@ -175,12 +175,12 @@ def _columns(rows: list[tuple[str, str, int | None]]) -> tuple[Any, Any, pa.Arra
 @pytest.mark.parametrize("most", [0, 4])
 def test_entries_are_as_a_model_says(most: int) -> None:
     with (
-        patch.object(lookup, "LEAST_KEYS", 1),
-        patch.object(worker_session, "LEAST_KEYS", 1),
-        patch.object(table_builder, "LEAST_ROWS", 1),
-        patch.object(table_builder, "LEAST_ROWS_A_SIZE", 0),
-        patch.object(entry_rows, "MOST_RUNS", most),
-        patch.object(key_rows, "MOST_COLUMNS", most),
+        patch.object(lookup, "MIN_KEYS", 1),
+        patch.object(worker_session, "MIN_KEYS", 1),
+        patch.object(table_builder, "MIN_ROWS", 1),
+        patch.object(table_builder, "MIN_ROWS_A_SIZE", 0),
+        patch.object(entry_rows, "MAX_RUNS", most),
+        patch.object(key_rows, "MAX_COLUMNS", most),
         patch.object(WorkerSession, "stage_columns", autospec=True, side_effect=WorkerSession.stage_columns) as staged,
     ):
         run()

@@ -86,7 +86,7 @@ def test_rows_live_on_when_reads_refresh_them(tmp_path: Path) -> None:
 def test_sweeping_goes_on_in_later_batches_when_much_has_expired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyspark_ckpt.operators.task.staging.LEAST_SWEPT", 10)
+    monkeypatch.setattr("pyspark_ckpt.operators.task.staging.MIN_SWEPT", 10)
     lab = SessionLab(tmp_path, {"value": (ValueState("value", "bigint", ttl="1 hour"), {"value": LONG})})
     keys = keys_of([f"{n}" for n in range(25)])
     lab.run(lambda _batch, bound: bound["value"].put(keys, pa.array(range(25), LONG)), now_ms=0)
@@ -134,7 +134,7 @@ def test_lives_of_event_time_begin_with_the_watermark_when_there_was_none(refres
 def test_lives_begin_in_portions_when_many_were_written_before_there_was_a_watermark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyspark_ckpt.operators.task.staging.LEAST_SWEPT", 10)
+    monkeypatch.setattr("pyspark_ckpt.operators.task.staging.MIN_SWEPT", 10)
     ttl = Ttl("1 hour", clock="event")
     lab = SessionLab(tmp_path, {"value": (ValueState("value", "bigint", ttl=ttl), {"value": LONG})})
     keys = keys_of([f"{n}" for n in range(25)])

@@ -110,9 +110,9 @@ class Turns:
 @pytest.mark.parametrize("names", [("value", "sum"), tuple(STATES)])
 def test_columns_of_values_are_as_a_model_says(names: tuple[str, ...]) -> None:
     with (
-        patch.object(lookup, "LEAST_KEYS", 1),
-        patch.object(worker_session, "LEAST_KEYS", 1),
-        patch.object(table_builder, "LEAST_ROWS", 1),
+        patch.object(lookup, "MIN_KEYS", 1),
+        patch.object(worker_session, "MIN_KEYS", 1),
+        patch.object(table_builder, "MIN_ROWS", 1),
         patch.object(WorkerSession, "stage_columns", autospec=True, side_effect=WorkerSession.stage_columns) as staged,
     ):
         run({name: STATES[name] for name in names})

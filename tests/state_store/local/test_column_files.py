@@ -11,7 +11,7 @@ import pytest
 
 from pyspark_ckpt.state_store.columns.packed import Packed
 from pyspark_ckpt.state_store.database import Database, Reader, TableFile, write_table_file
-from pyspark_ckpt.state_store.database.column_names import LEAST_KEYS, column_files_in, columns_folder
+from pyspark_ckpt.state_store.database.column_names import MIN_KEYS, column_files_in, columns_folder
 from pyspark_ckpt.state_store.errors import StorageError
 from pyspark_ckpt.state_store.format.keys import hashed_key
 from pyspark_ckpt.state_store.format.meta import EMPTY_META
@@ -164,10 +164,10 @@ def test_only_files_that_are_much_larger_than_what_batches_write_are_worth_colum
     def table(rows: int) -> TableFile:
         return TableFile(f"{rows}.sst", 1, b"", b"", rows, 6)
 
-    tables = [table(LEAST_KEYS), table(2 * LEAST_KEYS), table(2 * LEAST_KEYS + 1)]
-    assert worth_columns(tables, LEAST_KEYS) == tables[2:]
-    assert worth_columns(tables, LEAST_KEYS - 1) == []
-    assert worth_columns(tables, LEAST_KEYS + 1) == []
+    tables = [table(MIN_KEYS), table(2 * MIN_KEYS), table(2 * MIN_KEYS + 1)]
+    assert worth_columns(tables, MIN_KEYS) == tables[2:]
+    assert worth_columns(tables, MIN_KEYS - 1) == []
+    assert worth_columns(tables, MIN_KEYS + 1) == []
 
 
 def test_one_that_is_damaged_while_it_is_in_use_is_believed_by_no_later_task(live: Live, tmp_path: Path) -> None:

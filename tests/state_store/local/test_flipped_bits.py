@@ -23,7 +23,7 @@ from tests.lab import CallError, Lab
 from tests.operators.session_lab import SessionLab, suffix_of
 
 FLIPS = int(os.environ.get("CKPT_FLIPS", "60"))
-MOST_ATTEMPTS = 8
+MAX_ATTEMPTS = 8
 USERS = [f"user {number}" for number in range(60)]
 STATES = {
     "text": (ValueState("text", "string"), {"value": pa.string()}),
@@ -80,11 +80,11 @@ class Life:
         """Have a batch committed, in as many attempts as Spark would make at most."""
         texts = {user: self.choose.randbytes(60).hex() for user in self.choose.sample(USERS, 4)}
         entries = {user: {f"entry {self.choose.randrange(9)}": self.choose.randrange(99)} for user in texts}
-        for _ in range(MOST_ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             if self.attempt(texts, entries):
                 break
         else:
-            pytest.fail(f"{MOST_ATTEMPTS} attempts failed: {self.failures[-MOST_ATTEMPTS:]}")
+            pytest.fail(f"{MAX_ATTEMPTS} attempts failed: {self.failures[-MAX_ATTEMPTS:]}")
         self.texts |= texts
         for user, more in entries.items():
             self.maps[user] |= more

@@ -35,10 +35,10 @@ NUMBERS = (1, 2, 3, 4, 7, 8, 16)
 ONLY_EXPIRY = {name: saved_query.STATES[2, "default"][name] for name in ("default", EXPIRY)}
 
 
-@pytest.fixture(params=[1, table_builder.LEAST_ROWS], ids=["built", "by-rocksdb"])
+@pytest.fixture(params=[1, table_builder.MIN_ROWS], ids=["built", "by-rocksdb"])
 def least_built_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """These stores are small."""
-    monkeypatch.setattr(table_builder, "LEAST_ROWS", request.param)
+    monkeypatch.setattr(table_builder, "MIN_ROWS", request.param)
 
 
 @pytest.mark.usefixtures("least_built_rows")
@@ -142,8 +142,8 @@ def test_the_rows_of_many_partitions_are_moved_in_passes(
 ) -> None:
     query = written(quick_path / "query", 3)
     savepoints.savepoint(query.location, str(quick_path / "taken"), kind=kind)
-    monkeypatch.setattr(splitting, "MOST_WRITERS", 2)
-    monkeypatch.setattr(splitting, "MOST_OPEN_BYTES", 1)
+    monkeypatch.setattr(splitting, "MAX_WRITERS", 2)
+    monkeypatch.setattr(splitting, "MAX_OPEN_BYTES", 1)
     savepoints.restore(str(quick_path / "taken"), str(quick_path / "restored"), parallelism=7)
     assert stored(str(quick_path / "restored")) == (query.version, 7, query.rows)
 

@@ -39,8 +39,8 @@ T = TypeVar("T")
 
 ROWS = int(os.environ.get("CKPT_REDISTRIBUTED_ROWS", "1000000"))
 ROWS_A_FILE = 500_000
-MOST_BYTES = 512 << 20
-MOST_GROWTH_BYTES = 160 << 20
+MAX_BYTES = 512 << 20
+MAX_GROWTH_BYTES = 160 << 20
 """A row is 46 bytes, and some 180 where it is an object of Python: all of them would take more."""
 LARGE_BYTES = 1000
 WORKPLACE = Workplace(parse({}))
@@ -80,9 +80,9 @@ NAMES = (
 def test_a_task_takes_little_memory_when_its_partition_is_large(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     few, many = (_peak_bytes(name, rows, tmp_path / str(rows)) for rows in (case.few_rows, case.rows))
-    assert many < MOST_BYTES
+    assert many < MAX_BYTES
     if case.value_bytes < LARGE_BYTES:
-        assert many - few < MOST_GROWTH_BYTES
+        assert many - few < MAX_GROWTH_BYTES
 
 
 def _peak_bytes(name: str, rows: int, folder: Path) -> int:

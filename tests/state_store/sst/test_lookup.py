@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyspark_ckpt.state_store.columns.packed import WIDEST, Packed
 from pyspark_ckpt.state_store.columns.writes import Writes
 from pyspark_ckpt.state_store.database import Database, Reader, TableFile, write_table_file
-from pyspark_ckpt.state_store.database.column_names import LEAST_KEYS, column_files_in
+from pyspark_ckpt.state_store.database.column_names import MIN_KEYS, column_files_in
 from pyspark_ckpt.state_store.errors import FormatError, InternalError
 from pyspark_ckpt.state_store.sst import column_file, lookup
 from pyspark_ckpt.state_store.sst.builder import write_columns
@@ -27,7 +27,7 @@ from pyspark_ckpt.state_store.sst.lookup import look_up
 from tests.length import TIMES
 from tests.state_store.columns.test_bulk import KEYS, TUNING
 
-ROWS = 4 * LEAST_KEYS
+ROWS = 4 * MIN_KEYS
 
 
 @settings(max_examples=120 * TIMES, deadline=None)
@@ -69,7 +69,7 @@ def test_keys_have_what_rocksdb_has(
                     bounds = file.first_key, file.last_key
                     with patch.multiple(column_file, FEW_TIES=constants[2], PART_BYTES=choose.choice([1, 100, 9999])):
                         write_column_file(database.folder / file.name, bounds, folder)
-        names = ("LEAST_KEYS", "ROWS_A_KEY", "FEW_TIES", "BYTES_A_KEY", "MOST_KEY_BYTES")
+        names = ("MIN_KEYS", "ROWS_A_KEY", "FEW_TIES", "BYTES_A_KEY", "MAX_KEY_BYTES")
         for name, value in zip(names, (*constants, 1 << 30, WIDEST), strict=True):
             stack.enter_context(patch.object(lookup, name, value))
         for share in (0.3, 1):

@@ -58,8 +58,8 @@ def rows_of(count: int, *, key_bytes: int = 20, value_bytes: int = 24, a_prefix:
 @pytest.fixture(autouse=True)
 def least_built_rows(monkeypatch: pytest.MonkeyPatch) -> int:
     """All files are built, also of few rows; how many there must be else."""
-    usual = table_builder.LEAST_ROWS
-    monkeypatch.setattr(table_builder, "LEAST_ROWS", 1)
+    usual = table_builder.MIN_ROWS
+    monkeypatch.setattr(table_builder, "MIN_ROWS", 1)
     return usual
 
 
@@ -264,7 +264,7 @@ def rows_in(folder: Path, files: Sequence[Path]) -> Rows:
 def test_a_file_that_begins_with_few_rows_is_written_by_rocksdb(
     least_built_rows: int, quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_builder, "LEAST_ROWS", least_built_rows)
+    monkeypatch.setattr(table_builder, "MIN_ROWS", least_built_rows)
     writer = RollingWriter(quick_path, "few", TUNING, EVERYTHING)
     writer.write(RowColumns.of(rows_of(least_built_rows - 1)))
     assert type(writer._open).__name__ == "TableWriter"

@@ -33,7 +33,7 @@ private[ckpt] final class Arena {
 
   private def addSlab(atLeast: Int): Unit = {
     if (count == slabs.length) slabs = java.util.Arrays.copyOf(slabs, count * 2)
-    val size = math.max(atLeast, math.min(Arena.LargestSlab, Arena.SmallestSlab << math.min(count, 10)))
+    val size = math.max(atLeast, math.min(Arena.MaxSlab, Arena.MinSlab << math.min(count, 10)))
     slabs(count) = new Array[Byte](size)
     allocated += size
     count += 1
@@ -42,6 +42,6 @@ private[ckpt] final class Arena {
 }
 
 private[ckpt] object Arena {
-  private val SmallestSlab = 4 << 10
-  private val LargestSlab = 1 << 20
+  private val MinSlab = 4 << 10
+  private val MaxSlab = 1 << 20
 }

@@ -93,7 +93,7 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
 
   /** Puts a value where it can be extended. */
   private def putWithRoom(entry: Int, wanted: Long, value: Array[Byte], from: Int, length: Int): Unit = {
-    val room = math.max(length, math.min(wanted, LargestRoom)).toInt
+    val room = math.max(length, math.min(wanted, MaxRoom)).toInt
     val location = arena.reserve(room)
     if (length > 0) System.arraycopy(value, from, arena.slab(location), location.toInt, length)
     describe(entry, location, length)
@@ -292,7 +292,7 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
 private[ckpt] object ByteMap {
   private final val Absent = -1
   private final val InitialEntries = 32
-  private final val LargestRoom = 1L << 30
+  private final val MaxRoom = 1L << 30
 
   // A record: where the key is, where the value is, both lengths, the hash and the stamp.
   private final val RecordWords = 4

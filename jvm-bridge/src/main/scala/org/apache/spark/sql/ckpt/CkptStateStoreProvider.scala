@@ -198,14 +198,14 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
             // Another attempt's commit moved the live database on in between: the next answer names a checkpoint. Or
             // the copy is damaged: it was reported, and the next answer names one that was restored.
             abort(begun)
-            if (attempt >= MostBegins) {
+            if (attempt >= MaxBegins) {
               throw CkptErrors.lifecycle(
                 s"$label: version $version was not to be read in $attempt tries: the database in ${begun.path} " +
                   "never showed its version marker")
             }
         }
       } catch {
-        case lost: StateServerLostException if attempt < MostBegins =>
+        case lost: StateServerLostException if attempt < MaxBegins =>
           logWarning(s"$label: ${lost.getMessage}; trying again")
       }
     }
@@ -264,7 +264,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
       if (shown) {
         Some(reader)
       } else {
-        if (attempt >= MostMoves) reportDamage(begun, s"${begun.path} does not show its version marker")
+        if (attempt >= MaxMoves) reportDamage(begun, s"${begun.path} does not show its version marker")
         None
       }
     } catch {
@@ -456,9 +456,9 @@ private[ckpt] object CkptStateStoreProvider {
 
   /** The first column of the state of an operator with a function for each group (FlatMapGroupsWithStateExecHelper). */
   private val GroupState = "groupState"
-  private val MostBegins = 5
+  private val MaxBegins = 5
 
   /** So often at most a live database has moved on while a transaction on it began. */
-  private val MostMoves = 3
+  private val MaxMoves = 3
   private val StatefulPartitions = "spark.sql.streaming.internal.stateStore.partitions"
 }

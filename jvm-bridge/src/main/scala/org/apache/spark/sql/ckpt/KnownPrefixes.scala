@@ -17,7 +17,7 @@ private[ckpt] final class KnownPrefixes(writes: WriteSet) {
 
   /** Rows of `prefix` as the transaction sees them now, if all of them are in memory; else null. */
   def rows(state: Int, prefix: Array[Byte]): Cursor = {
-    val found = if (isOn && isMarked(prefix)) writes.map.underPrefix(state, prefix, MostInMemory) else null
+    val found = if (isOn && isMarked(prefix)) writes.map.underPrefix(state, prefix, MaxInMemory) else null
     if (found == null) {
       null
     } else {
@@ -60,8 +60,8 @@ private[ckpt] final class KnownPrefixes(writes: WriteSet) {
 
   private final class Recorder(prefix: Array[Byte], rows: Cursor) extends ForwardingCursor {
     private val map = writes.map
-    private var left = MostRows
-    private var leftBytes = MostBytes
+    private var left = MaxRows
+    private var leftBytes = MaxBytes
     look()
 
     override protected def row: Cursor = rows
@@ -99,11 +99,11 @@ private[ckpt] final class KnownPrefixes(writes: WriteSet) {
 
 private[ckpt] object KnownPrefixes {
   private final val Slots = 256
-  private final val MostRows = 64
-  private final val MostBytes = 4 << 10
+  private final val MaxRows = 64
+  private final val MaxBytes = 4 << 10
 
   /** Rows that were written since may be many: from here on a scan of the database costs less than to sort them. */
-  private final val MostInMemory = 512
+  private final val MaxInMemory = 512
 
   /** No state has this number. */
   final val MarkState = 0xffff

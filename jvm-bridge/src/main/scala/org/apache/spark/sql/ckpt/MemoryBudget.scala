@@ -17,7 +17,7 @@ private[ckpt] final class MemoryBudget(val limitBytes: Long) {
 
   def bytesPerCache: Long = limitBytes / 2 / stores
   def bytesPerWriteSet: Long =
-    math.max(MemoryBudget.SmallestWriteSet, limitBytes / 4 / math.max(1, writeSets.get))
+    math.max(MemoryBudget.MinWriteSet, limitBytes / 4 / math.max(1, writeSets.get))
 
   /** What of this limit does not fit into a heap of this size, or into the memory beside it where that is limited. */
   def misfits(heapBytes: Long, overheadBytes: Option[Long]): Seq[String] = {
@@ -42,7 +42,7 @@ private[ckpt] final class MemoryBudget(val limitBytes: Long) {
 }
 
 private[ckpt] object MemoryBudget {
-  private val SmallestWriteSet = 1L << 20
+  private val MinWriteSet = 1L << 20
 
   /** The state server's process before it has any state. */
   private val ServerAtRest = 100L << 20

@@ -94,7 +94,7 @@ private[ckpt] final class Readers(scratch: Path, budget: MemoryBudget) {
     } else {
       val surplus = idle.synchronized {
         idle.put(reader, reader.path)
-        if (idle.size > Readers.MostIdle) {
+        if (idle.size > Readers.MaxIdle) {
           val eldest = idle.keySet.iterator.next()
           idle.remove(eldest)
           Some(eldest)
@@ -158,7 +158,7 @@ private[ckpt] final class Readers(scratch: Path, budget: MemoryBudget) {
 }
 
 private[ckpt] object Readers {
-  private val MostIdle = 1024
+  private val MaxIdle = 1024
 
   def deleteFolder(folder: Path): Unit = {
     val files = Option(folder.toFile.listFiles).getOrElse(Array.empty[File])

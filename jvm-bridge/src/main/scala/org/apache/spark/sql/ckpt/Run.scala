@@ -135,7 +135,7 @@ private[ckpt] object Run {
   /** Makes a run of the records that `fill` adds, no more than `most`. */
   private def make(path: Path, options: RocksOptions, most: Int, level: Int)(
       fill: ((Array[Byte], Int, Array[Byte]) => Unit) => Unit): Run = {
-    val filter = new Array[Long](math.max(1, Integer.highestOneBit(math.min(most, MostFiltered)) * 2 * 8 / 64))
+    val filter = new Array[Long](math.max(1, Integer.highestOneBit(math.min(most, MaxFiltered)) * 2 * 8 / 64))
     val environment = new EnvOptions
     val writer = new SstFileWriter(environment, options)
     var rows = 0
@@ -160,7 +160,7 @@ private[ckpt] object Run {
   }
 
   /** A filter has no more bits than an Int counts. */
-  private final val MostFiltered = 1 << 26
+  private final val MaxFiltered = 1 << 26
 
   private def add(filter: Array[Long], hash: Int): Unit = {
     val bit = spread(hash) & (filter.length * 64 - 1)

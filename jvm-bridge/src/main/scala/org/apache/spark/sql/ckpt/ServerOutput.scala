@@ -75,7 +75,7 @@ private[ckpt] final class BoundedLines(stream: InputStream, mostBytes: Int) {
 private[ckpt] object BoundedLines {
 
   /** What the state server may write in one line: a message of 8192 characters, each as six of JSON. */
-  val MostBytes: Int = 64 << 10
+  val MaxBytes: Int = 64 << 10
 }
 
 /** Carries the server's log lines (JSON, one a line) into this JVM's log, with their level and store. */
@@ -124,9 +124,9 @@ private[ckpt] final class ServerLog(lines: BoundedLines, name: String) extends T
 
 private[ckpt] object ServerLog {
   private val Kept = 8
-  private val MostCharacters = 500
+  private val MaxCharacters = 500
 
-  def shorten(text: String): String = if (text.length <= MostCharacters) text else text.take(MostCharacters) + " ..."
+  def shorten(text: String): String = if (text.length <= MaxCharacters) text else text.take(MaxCharacters) + " ..."
 }
 
 /** Waits for the hello of a state server: one line of JSON on its stdout. Whatever else comes before it, of a

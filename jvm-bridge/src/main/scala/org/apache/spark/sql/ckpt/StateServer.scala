@@ -160,10 +160,10 @@ private[ckpt] object StateServer extends Logging {
             s"set ${Settings.Prefix}python to a Python in which pyspark-ckpt is installed", false, failure)
       }
     val token = newToken()
-    val log = new ServerLog(new BoundedLines(process.getErrorStream, BoundedLines.MostBytes), "ckpt-state-server-log")
+    val log = new ServerLog(new BoundedLines(process.getErrorStream, BoundedLines.MaxBytes), "ckpt-state-server-log")
     log.start()
     try {
-      val stdout = new BoundedLines(process.getInputStream, BoundedLines.MostBytes)
+      val stdout = new BoundedLines(process.getInputStream, BoundedLines.MaxBytes)
       val hello = greet(process, settings, token, home, log, stdout)
       new ServerLog(stdout, "ckpt-state-server-stdout").start() // a pipe that nobody reads would stop who writes to it
       val gateway = new ClientServer.ClientServerBuilder()

@@ -154,7 +154,7 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
 
   private def inMemory(state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean): Option[Cursor] =
     byState.get(state).flatMap { sorted =>
-      val few = if (whole || KeyCodec.isOrdered(state)) null else entries.underPrefix(state, lower, MostByHash)
+      val few = if (whole || KeyCodec.isOrdered(state)) null else entries.underPrefix(state, lower, MaxByHash)
       if (few != null) {
         val found = few.filter(entries.isWritten)
         Option.when(found.nonEmpty)(new MemoryCursor(entries, found))
@@ -189,7 +189,7 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
     entries
   }
 
-  private def cacheBytes: Long = if (lent == null) SmallestCache else budget.bytesPerCache
+  private def cacheBytes: Long = if (lent == null) MinCache else budget.bytesPerCache
 
   private def touch(entry: Int): Unit = if (!entries.isWritten(entry)) note(entry, entries.hasValue(entry))
 
@@ -284,8 +284,8 @@ private[ckpt] object WriteSet {
   private final val NoState = -1
   private final val Ages = 64
   private final val Step = 64L << 10
-  private final val SmallestCache = 1L << 20
+  private final val MinCache = 1L << 20
 
   /** A prefix with more rows than this is found by their order. */
-  private final val MostByHash = 128
+  private final val MaxByHash = 128
 }
