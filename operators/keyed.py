@@ -21,7 +21,7 @@ from pyspark_ckpt.operators.placement import route_column
 from pyspark_ckpt.operators.task.group_times import GROUP_ROW, TIME_OUTS
 from pyspark_ckpt.operators.task.partition_task import PartitionTask
 from pyspark_ckpt.operators.types.columns import has_variant
-from pyspark_ckpt.operators.types.value_types import check_handed, handed_schema, resolved
+from pyspark_ckpt.operators.types.value_types import check_handed, make_handed_schema, resolve_type
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.key_groups import MAX_PARALLELISM
 from pyspark_ckpt.state_store.format.meta import check_uid
@@ -145,8 +145,8 @@ class KeyedStream:
         operator = Operator(
             uid=self.uid,
             by=self.by,
-            input=handed_schema(self.frame.schema),
-            output=handed_schema(output),
+            input=make_handed_schema(self.frame.schema),
+            output=make_handed_schema(output),
             states=with_types(states_of(processor), who),
             partitions=int(str(session.conf.get("spark.sql.shuffle.partitions"))),
             max_parallelism=self.max_parallelism,
@@ -264,7 +264,7 @@ def _plans(frame: DataFrame) -> Any:
 def _struct(ddl: StructType | str, what: str) -> StructType:
     from pyspark.sql.types import StructType
 
-    kind = resolved(ddl, what)
+    kind = resolve_type(ddl, what)
     if not pa.types.is_struct(kind.arrow):
         raise InvalidInputError(f"{what} has the type {ddl!r}: give columns, like 'user string, views long'.")
     found = StructType.fromJson(kind.schema)

@@ -38,7 +38,7 @@ from pyspark_ckpt.state_store.redistribution.jobs import (
 )
 from pyspark_ckpt.state_store.s3a_settings import PREFIX as S3A
 from pyspark_ckpt.state_store.savepoints import explanation
-from pyspark_ckpt.state_store.savepoints.creation import create, pinned
+from pyspark_ckpt.state_store.savepoints.creation import create, pin
 from pyspark_ckpt.state_store.savepoints.deletion import delete, finish_claim, refuse_others
 from pyspark_ckpt.state_store.savepoints.nesting import refuse_nested
 from pyspark_ckpt.state_store.savepoints.request import Plan, QueryId, Request, Restored
@@ -193,7 +193,7 @@ def rescale(
     new_checkpoint = location_text(new_checkpoint, "new_checkpoint")
     given = _options(options, checkpoint, new_checkpoint)
     source = Checkpoint(checkpoint, given)
-    with pinned(source) as newest:
+    with pin(source) as newest:
         operators = inventory(source, newest)
         return _run(
             Restoration(source, newest, operators, new_checkpoint, Request(parallelism, query_id), given),

@@ -67,7 +67,7 @@ class SparkJob:
         thread.start()
         while thread.is_alive():
             thread.join(_LOOK_S)
-            progress(_finished_tasks(context, group) * len(tasks) // slices, len(tasks))
+            progress(_count_finished_tasks(context, group) * len(tasks) // slices, len(tasks))
         if problems:
             raise problems[0]
         for _, problem in outcomes:
@@ -103,7 +103,7 @@ def _attempts(context: SparkContext) -> int:
     return int(local[3] or 1) if local else int(context.getConf().get("spark.task.maxFailures", "4") or 4)
 
 
-def _finished_tasks(context: Any, group: str) -> int:  # noqa: ANN401 - a SparkContext
+def _count_finished_tasks(context: Any, group: str) -> int:  # noqa: ANN401 - a SparkContext
     tracker = context.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]

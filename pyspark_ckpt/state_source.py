@@ -46,7 +46,7 @@ class StateDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of the state that is meant. Raises as ``open_state`` does."""
-        with opened(self.options) as state:
+        with open_state_of(self.options) as state:
             return from_arrow_schema(state.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -68,10 +68,10 @@ class _Reader(DataSourceReader):
     """The same version for all tasks, whatever is committed meanwhile."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        with opened(options) as state:
+        with open_state_of(options) as state:
             self._state = state.state  # so that no task looks into the stores of all others
             self._partitions = state.partitions
-            self._options = {**_lowered(options), "version": str(state.version)}
+            self._options = {**_lower_keys(options), "version": str(state.version)}
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
@@ -80,14 +80,14 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StorePartition)  # noqa: S101 - one of those above
         schema = to_arrow_schema(self._schema, timezone="UTC")
-        with opened(self._options, self._state) as state:
+        with open_state_of(self._options, self._state) as state:
             for batch in state.batches(partition.number):
                 yield batch if batch.schema.equals(schema) else batch.cast(schema)
 
 
-def opened(options: Mapping[str, str], known: StoredState | None = None) -> StateReader:
+def open_state_of(options: Mapping[str, str], known: StoredState | None = None) -> StateReader:
     """The state that options mean; ``known``: see StateReader. Raises InvalidInputError as ``open_state`` does."""
-    given = _lowered(options)
+    given = _lower_keys(options)
     own = {name: given.pop(name.lower(), None) for name in _OWN}
     if not own["path"]:
         raise InvalidInputError(f"{NAME} needs a path.", hint="Name the checkpointLocation, or a savepoint, in load().")
@@ -107,7 +107,7 @@ def opened(options: Mapping[str, str], known: StoredState | None = None) -> Stat
     return StateReader(checkpoint, wanted, version, include_expired=_TRUTH[include_expired], known=known)
 
 
-def _lowered(options: Mapping[str, str]) -> dict[str, str]:
+def _lower_keys(options: Mapping[str, str]) -> dict[str, str]:
     """Spark's options have no case."""
     return {name.lower(): value for name, value in options.items()}
 

@@ -39,10 +39,10 @@ _SEAL = re.compile(rb',"xxh3":"([0-9a-f]{32})"}\Z')
 
 def seal(value: msgspec.Struct) -> bytes:
     """``value`` as the content of an object, with its checksum."""
-    return sealed(msgspec.json.encode(value))
+    return seal_json(msgspec.json.encode(value))
 
 
-def sealed(content: bytes) -> bytes:
+def seal_json(content: bytes) -> bytes:
     """A JSON object with its checksum."""
     return b'%s,"xxh3":"%s"}' % (content[:-1], xxhash.xxh3_128_hexdigest(content).encode())
 
@@ -79,7 +79,7 @@ def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
     return found
 
 
-def decoded(content: bytes | memoryview, kind: type[T], where: str) -> T:
+def decode_as(content: bytes | memoryview, kind: type[T], where: str) -> T:
     """``content`` as a ``kind``. Raises FormatError that names ``where`` it lies."""
     try:
         return decoder(kind).decode(content)

@@ -41,14 +41,14 @@ class JsonLines(logging.Formatter):
         message = record.getMessage()
         if record.exc_info:
             message += "\n" + self.formatException(record.exc_info)
-        line = {"level": record.levelname, "logger": record.name, "message": shortened(message)}
+        line = {"level": record.levelname, "logger": record.name, "message": shorten(message)}
         store = getattr(record, "store", None)
         if store is not None:
             line["store"] = store
         return json.dumps(line)
 
 
-def shortened(message: str) -> str:
+def shorten(message: str) -> str:
     """``message``, or its beginning and its end if it is long."""
     left_out = len(message) - MAX_CHARACTERS
     if left_out <= 0:

@@ -261,10 +261,10 @@ class FaultyPlace:
         self._link.meet("remove_empty_folders", "", READ_FAULTS)
         self._inner.remove_empty_folders()
 
-    def unfinished(self, older_than_s: float) -> builtins.list[Blob]:
+    def find_unfinished(self, older_than_s: float) -> builtins.list[Blob]:
         """What writers left half-written; see the protocol."""
         self._link.meet("unfinished", "", READ_FAULTS)
-        return self._inner.unfinished(older_than_s)
+        return self._inner.find_unfinished(older_than_s)
 
     def discard_unfinished(self, older_than_s: float) -> int:
         """Remove what writers left half-written; see the protocol."""

@@ -13,7 +13,7 @@ from pyspark_ckpt.state_store import options as option_table
 from pyspark_ckpt.state_store.blobs import BlobPlace, S3aSettings, S3Settings, place_at
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.format.keys import hashed_key, state_range
+from pyspark_ckpt.state_store.format.keys import encode_hashed_key, state_range
 from pyspark_ckpt.state_store.server.entrusted import Entrusted
 from pyspark_ckpt.state_store.server.rpc import Dispatcher
 from pyspark_ckpt.state_store.server.stores import Stores
@@ -222,7 +222,7 @@ class Lab:
 
 def row_key(state: int, key: str) -> bytes:
     """Key bytes of a row; the hash is made up but fixed."""
-    return hashed_key(state, sum(key.encode()) * 2654435761 % (1 << 32), key.encode())
+    return encode_hashed_key(state, sum(key.encode()) * 2654435761 % (1 << 32), key.encode())
 
 
 def read_rows(answer: Mapping[str, Any]) -> Rows:

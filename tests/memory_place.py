@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_ckpt.state_store.blobs import Blob, Sink
-from pyspark_ckpt.state_store.blobs.base.place import checked_name
+from pyspark_ckpt.state_store.blobs.base.place import check_name
 from pyspark_ckpt.state_store.errors import ConflictError, NotFoundError, StorageError
 
 
@@ -116,7 +116,7 @@ class MemoryPlace:
     def remove_empty_folders(self) -> None:
         """Nothing; see the protocol."""
 
-    def unfinished(self, older_than_s: float) -> builtins.list[Blob]:  # noqa: ARG002 - see below
+    def find_unfinished(self, older_than_s: float) -> builtins.list[Blob]:  # noqa: ARG002 - see below
         """Nothing; see the protocol."""
         return []
 
@@ -125,7 +125,7 @@ class MemoryPlace:
         return 0
 
     def _key(self, name: str) -> str:
-        return f"{self._url}/{checked_name(name)}"
+        return f"{self._url}/{check_name(name)}"
 
     def _write(self, key: str, data: bytes, *, replace: bool) -> bool:
         with self._service.lock:

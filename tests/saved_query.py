@@ -30,9 +30,9 @@ from pyspark_ckpt.state_store.format.keys import (
     ORDERED_BIT,
     STATE_BYTES,
     Marker,
+    encode_hashed_key,
+    encode_ordered_key,
     hash_of,
-    hashed_key,
-    ordered_key,
     state_range,
 )
 from pyspark_ckpt.state_store.format.lineage import Lineage
@@ -208,7 +208,7 @@ class Query:
             if name != EXPIRY:
                 counts[number] = self._count(operator, store, name, partition) - (known.rows if known else 0)
         commit_id = f"{self.random.getrandbits(128):032x}"
-        after = after.committed(commit_id, counts, self.partitions)
+        after = after.commit(commit_id, counts, self.partitions)
         with Workplace(self.options).folder() as folder:
             rows = {MARKER_KEY: after.marker.encode(), **written}
             write_table_file(folder / "0.sst", sorted(rows.items()), TUNING)
@@ -225,7 +225,7 @@ class Query:
         """Make a snapshot of the newest version of a store, as the state server does."""
         meta, place, workplace = self.metas[identity], self.place_of(identity), Workplace(self.options)
         version = StoreVersion(identity, place.url, meta)
-        with workplace.folder() as folder, workplace.restored(version, folder / "copy") as restored:
+        with workplace.folder() as folder, workplace.restore(version, folder / "copy") as restored:
             restored.database.close()
             log = StoreLog(f"test.{identity.short}", identity.short)
             writer = SnapshotWriter(place, identity.partition, TUNING, FailPoints(""), log, full=False)
@@ -243,7 +243,11 @@ def hash_for(operator: int, key: bytes) -> int:
 def stored_key(number: int, operator: int, key: bytes) -> bytes:
     """The key of a row as it is stored."""
     partition_hash = hash_for(operator, key)
-    return ordered_key(number, key, partition_hash) if number & ORDERED_BIT else hashed_key(number, partition_hash, key)
+    return (
+        encode_ordered_key(number, key, partition_hash)
+        if number & ORDERED_BIT
+        else encode_hashed_key(number, partition_hash, key)
+    )
 
 
 def partition_of(operator: int, partition_hash: int, partitions: int) -> int:
@@ -268,7 +272,7 @@ def stored(location: str, options: Options | None = None) -> tuple[int, int, Log
         for versions in operator.stores.values():
             assert len(versions) == (1 if kind == 1 else partitions)
             for each in versions:
-                with workplace.folder() as folder, workplace.restored(each, folder / "old") as restored:
+                with workplace.folder() as folder, workplace.restore(each, folder / "old") as restored:
                     _check(each, kind, restored.database, partitions, found)
     return version, partitions, found
 

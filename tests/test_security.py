@@ -20,7 +20,7 @@ import pyspark_ckpt.operators
 import pyspark_ckpt.reading
 import pyspark_ckpt.state_store
 from pyspark_ckpt.operators.session.worker import find_ticket
-from pyspark_ckpt.reading.keyed_rows import keyed_codec
+from pyspark_ckpt.reading.keyed_rows import make_keyed_codec
 from pyspark_ckpt.reading.native_rows import NativeRows
 from pyspark_ckpt.state_store import options
 from pyspark_ckpt.state_store.blobs import place_at
@@ -97,7 +97,7 @@ def test_a_stored_type_has_no_module_imported(tmp_path: Path, monkeypatch: pytes
     assert NativeRows(spark, "default", "it").fields[1].type == pa.struct([("at", pa.list_(pa.float64()))])
     stored = {"value": {"schemas": [fields], "current": 1}}
     own = Descriptor(key_schema={"n": "int64"}, value_schema=stored, key_encoder={"kind": "ValueState"})
-    keyed = keyed_codec(own, own, "it", "it", has_life=False)
+    keyed = make_keyed_codec(own, own, "it", "it", has_life=False)
     assert keyed.fields[1].type == pa.struct([("at", pa.list_(pa.float64()))])
     assert not trap.exists()
     importlib.import_module("trap_of_a_type")  # the trap works

@@ -26,7 +26,7 @@ from integration.bench.bars import Ratio
 from integration.bench.latency import far_away
 from pyspark_ckpt.state_store import options as option_table
 from pyspark_ckpt.state_store.database import Tuning, write_table_file
-from pyspark_ckpt.state_store.format.keys import hashed_key
+from pyspark_ckpt.state_store.format.keys import encode_hashed_key
 from pyspark_ckpt.state_store.server.entrusted import Entrusted
 from pyspark_ckpt.state_store.server.rpc import Dispatcher
 from pyspark_ckpt.state_store.server.stores import Stores
@@ -107,7 +107,7 @@ class Engine:
         begun = self.begin()
         state = self.call("create_state", txn=begun["txn"], name="default", descriptor=_DESCRIPTOR)["number"]
         marker = (base64.b64decode(begun["marker_key"]), base64.b64decode(begun["next_marker_value"]))
-        keyed = ((hashed_key(state, int.from_bytes(key[:4], "big"), key), value) for key, value in rows)
+        keyed = ((encode_hashed_key(state, int.from_bytes(key[:4], "big"), key), value) for key, value in rows)
         write_table_file(Path(begun["staging"]) / "0.sst", chain([marker], keyed), _TUNING)
         started = time.perf_counter()
         done = self.call("commit", txn=begun["txn"], files=["0.sst"], rows={str(state): new_rows}, num_partitions=1)

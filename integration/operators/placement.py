@@ -30,7 +30,7 @@ def stored_rows(location: Path | str, options: Options | None = None) -> Iterato
     checkpoint = Checkpoint(str(location), options or parse({}))
     for _, identity in checkpoint.stores():
         commit, log = checkpoint.commit_of(identity, checkpoint.newest_version), StoreLog(__name__, identity.short)
-        with checkpoint.restored(identity, commit, log) as restored:
+        with checkpoint.restore(identity, commit, log) as restored:
             for key, value in restored.database.rows():
                 if key != MARKER_KEY:
                     folder = store_folder(identity).removeprefix("state/")

@@ -18,7 +18,7 @@ from integration.savepoints.test_rescale import move, sampled
 from pyspark_ckpt import open_state
 from pyspark_ckpt import operators as ckpt
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.checkpoints.digests import combined
+from pyspark_ckpt.state_store.checkpoints.digests import combine
 from pyspark_ckpt.state_store.checkpoints.inventory import inventory
 from pyspark_ckpt.state_store.checkpoints.state_rows import digests_of
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
@@ -130,10 +130,10 @@ def _played(spark: SparkSession, case: Case, folder: Path, numbers: Sequence[int
 def _digests(folder: Path) -> Mapping[str, Digest]:
     checkpoint = Checkpoint(str(folder / "checkpoint"), parse({}))
     (operator,) = inventory(checkpoint, checkpoint.newest_version)
-    return combined(map(_digests_of, operator.stores["default"]))
+    return combine(map(_digests_of, operator.stores["default"]))
 
 
 def _digests_of(store: StoreVersion) -> Mapping[str, Digest]:
     workplace = Workplace(parse({}))
-    with workplace.folder() as folder, workplace.restored(store, folder / "store") as restored:
+    with workplace.folder() as folder, workplace.restore(store, folder / "store") as restored:
         return digests_of(restored.database, [state for state in restored.meta.states if is_keyed(state)])

@@ -152,7 +152,7 @@ class Bound(ABC):
                 f"State {self.name!r} has another type than in the checkpoint: {problem.message}", hint=problem.hint
             ) from problem
 
-    def _stored(self, value: Any) -> bytes:
+    def _encode(self, value: Any) -> bytes:
         try:
             return self._codec.encode(value)
         except WRONG_VALUE as problem:

@@ -64,11 +64,11 @@ class BoundList(Bound, ListState):
 
     def add_all(self, values: Iterable[Any]) -> None:
         """See ListState."""
-        self._rows.append(self._at.suffix, self._stored_elements(values))
+        self._rows.append(self._at.suffix, self._encode_elements(values))
 
     def update(self, values: Iterable[Any]) -> None:
         """See ListState."""
-        stored = self._stored_elements(values)
+        stored = self._encode_elements(values)
         self.clear()
         self._rows.append(self._at.suffix, stored)
 
@@ -89,7 +89,7 @@ class BoundList(Bound, ListState):
         stored = self._codec.encode_packed(self._elements(self._column("element", values, len(index))))
         positions, counts = np.unique(index, return_counts=True)
         order = np.argsort(index, kind="stable")
-        self._rows.append_many(keys.suffixes.at(positions), counts, stored.taken(order))
+        self._rows.append_many(keys.suffixes.at(positions), counts, stored.take(order))
 
     def get_lists(self, keys: Keys) -> pa.ListArray:
         """See ListState."""
@@ -114,7 +114,7 @@ class BoundList(Bound, ListState):
             raise self._no_element()
         return column
 
-    def _stored_elements(self, values: Iterable[Any]) -> list[bytes]:
+    def _encode_elements(self, values: Iterable[Any]) -> list[bytes]:
         try:
             elements = iter(elements_of(values))
         except TypeError as problem:
@@ -123,12 +123,12 @@ class BoundList(Bound, ListState):
                 "is given in place of several elements.",
                 hint="Give a list, or call add() for one element.",
             ) from problem
-        return list(map(self._stored_element, elements))
+        return list(map(self._encode_element, elements))
 
-    def _stored_element(self, value: Any) -> bytes:
+    def _encode_element(self, value: Any) -> bytes:
         if value is None:
             raise self._no_element()
-        return self._stored(value)
+        return self._encode(value)
 
     def _no_element(self) -> InvalidInputError:
         return InvalidInputError(
@@ -228,7 +228,7 @@ class BoundMap(Bound, MapState):
 
     def get_range(self, keys: Keys, begin: Any = None, end: Any = None) -> pa.MapArray:
         """See MapState."""
-        bounds = zip(self._bound_of_each(begin, len(keys)), self._bound_of_each(end, len(keys)), strict=True)
+        bounds = zip(self._encode_bounds(begin, len(keys)), self._encode_bounds(end, len(keys)), strict=True)
         counts, entries, stored = [0], list[bytes](), list[bytes]()
         for suffix, (first, last) in zip(keys.suffixes, bounds, strict=True):
             for entry, value in self._entries.scan(suffix, first or b"", last):
@@ -252,7 +252,7 @@ class BoundMap(Bound, MapState):
             raise self._no_entry()
         return Entries.of(keys.suffixes.each(index), self._keys.encode_packed([column]))
 
-    def _bound_of_each(self, bound: Any, count: int) -> Sequence[bytes | None]:
+    def _encode_bounds(self, bound: Any, count: int) -> Sequence[bytes | None]:
         """A bound of a range, or those of all keys, as entries."""
         if not isinstance(bound, (pa.Array, pa.ChunkedArray)):
             return [None if bound is None else self._entry(bound)] * count
@@ -262,7 +262,7 @@ class BoundMap(Bound, MapState):
 
     def _row(self, key: Any, value: Any) -> tuple[bytes, bytes | None]:
         """An entry and its value, None to remove it. Raises InvalidInputError."""
-        return self._entry(key), None if value is None else self._stored(value)
+        return self._entry(key), None if value is None else self._encode(value)
 
     def _entry(self, key: Any) -> bytes:
         if key is None:

@@ -16,20 +16,20 @@ from msgspec.structs import asdict
 from pyspark_ckpt.operators.bound.base import Binding, Kept
 from pyspark_ckpt.operators.bound.binding import bind, kind_of
 from pyspark_ckpt.operators.bound.one_key_calls import refuse_many_key_calls, refuse_one_key_calls
-from pyspark_ckpt.operators.bound.program_changes import check_change, known_as
+from pyspark_ckpt.operators.bound.program_changes import check_change, merge_knowledge
 from pyspark_ckpt.operators.declarations.counters import BoundCounter, Counter, metric_name
 from pyspark_ckpt.operators.declarations.operator import ProcessorState
 from pyspark_ckpt.operators.declarations.processors import KeyedProcessor, VectorProcessor
 from pyspark_ckpt.operators.declarations.states import Declared, ReducingState, ValueState
 from pyspark_ckpt.operators.declarations.timers import Timers
-from pyspark_ckpt.operators.encoding.evolution import evolved, former_names, schemas_of
+from pyspark_ckpt.operators.encoding.evolution import evolve, former_names, schemas_of
 from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
 from pyspark_ckpt.operators.encoding.stored_values import value_codec
 from pyspark_ckpt.operators.rows.expiry import index_name
 from pyspark_ckpt.operators.session.worker import WorkerSession
 from pyspark_ckpt.operators.types.conversions import CONVERT, WRONG_VALUE
 from pyspark_ckpt.operators.types.field_names import require_clear_aliases
-from pyspark_ckpt.operators.types.value_types import ValueType, resolved
+from pyspark_ckpt.operators.types.value_types import ValueType, resolve_type
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.meta import Descriptor, State, TimeToLive, is_keyed
 from pyspark_ckpt.state_store.options import PREFIX
@@ -43,7 +43,7 @@ def with_types(declared: Mapping[str, Declared], who: str) -> tuple[ProcessorSta
     states = []
     for attribute, state in declared.items():
         types = {
-            what: resolved(kind, f"{who}: the {what} of state {state.name!r}") for what, kind in state.types.items()
+            what: resolve_type(kind, f"{who}: the {what} of state {state.name!r}") for what, kind in state.types.items()
         }
         for what, kind in types.items():
             _require_codec(kind, what, f"{who}: the {what} of state {state.name!r}")
@@ -134,24 +134,24 @@ class DeclaredStates:
         partitions = (ticket.meta.states, *ticket.operator_states)
         for states in partitions:
             self._require_all(states, ticket)
-        declared = self._described(partitions, key_schema, {"keyed": self.uid, **placement})
-        described, kept = dict(declared), {self._name(each): each for each in self._kept()}
+        declared = self._describe_states(partitions, key_schema, {"keyed": self.uid, **placement})
+        described, kept = dict(declared), {self._name(each): each for each in self._list_kept_states()}
         for state in chain.from_iterable(partitions):
             if state.name in described:
                 check_change(state, described[state.name], kept.get(state.name))
         return declared
 
-    def _described(
+    def _describe_states(
         self, partitions: Sequence[Sequence[State]], key_schema: Mapping[str, str], encoder: Mapping[str, Any]
     ) -> list[tuple[str, Descriptor]]:
         own, *others = ({state.name: state.descriptor for state in states} for states in partitions)
         declared = []
-        for each in self._kept():
+        for each in self._list_kept_states():
             name = self._name(each)
             same = [state for states in partitions for state in states if state.name == name]
-            known = known_as(own.get(name), [states[name] for states in others if name in states])
+            known = merge_knowledge(own.get(name), [states[name] for states in others if name in states])
             values = {
-                what: asdict(evolved(schemas_of(known, what, f"state {name!r}"), kind.schema))
+                what: asdict(evolve(schemas_of(known, what, f"state {name!r}"), kind.schema))
                 for what, kind in each.types.items()
             }
             kind = {**encoder, "kind": kind_of(each.state).__name__}
@@ -179,7 +179,7 @@ class DeclaredStates:
         """Raise InvalidInputError if a state lives by event time, of a frame that has no watermark."""
         require_no_event_time(self.states, lambda each: f"State {self._name(each)!r}")
 
-    def bound(self, holder: Holder, session: WorkerSession) -> tuple[Holder, list[Kept]]:
+    def bind(self, holder: Holder, session: WorkerSession) -> tuple[Holder, list[Kept]]:
         """A copy of ``holder`` whose states are those of the session's task; and these."""
         holder = copy.copy(holder)
         bound = []
@@ -187,7 +187,7 @@ class DeclaredStates:
             if isinstance(each.state, Counter):
                 metric = metric_name(self.uid, each.state)
                 vars(holder)[each.attribute] = BoundCounter(each.state.name, metric, session.counts)
-        for each in self._kept():
+        for each in self._list_kept_states():
             kinds = {what: kind.arrow for what, kind in each.types.items()}
             name = self._name(each)
             index = session.numbers.get(index_name(name))
@@ -205,7 +205,7 @@ class DeclaredStates:
 
         So nothing is left behind by accident when the program has changed: a new name begins with no state.
         """
-        names = {self._name(each) for each in self._kept()}
+        names = {self._name(each) for each in self._list_kept_states()}
         known = names | {index_name(name) for name in names}
         left = [state.name for state in states if is_keyed(state) and state.name not in known]
         if left and not (self.allow_non_restored_state or ticket.allow_non_restored_state):
@@ -215,7 +215,7 @@ class DeclaredStates:
                 f"{PREFIX}allowNonRestoredState to true to leave that state alone.",
             )
 
-    def _kept(self) -> list[ProcessorState]:
+    def _list_kept_states(self) -> list[ProcessorState]:
         """What has rows in the store: all but counters."""
         return [each for each in self.states if not isinstance(each.state, Counter)]
 
@@ -229,6 +229,6 @@ def _ttl_of(declared: Declared, stored: Iterable[State]) -> TimeToLive | msgspec
     ``stored``: the state in all partitions, this one first. One without rows may not know of another clock since.
     """
     if declared.ttl is not None:
-        return declared.ttl.stored()
+        return declared.ttl.describe()
     known = next((each.descriptor.ttl for each in sorted(stored, key=lambda each: each.rows == 0)), UNSET)
-    return UNSET if known is UNSET else known.ended()
+    return UNSET if known is UNSET else known.end()

@@ -18,7 +18,7 @@ from pyspark_ckpt.operators.encoding.suffixes import different
 from pyspark_ckpt.operators.rows.entry_rows import Entries
 from pyspark_ckpt.operators.rows.expiry import MAX_BEGUN_BYTES, TimedEntryRows, TimedKeyRows
 from pyspark_ckpt.operators.rows.life import Life, Stamps
-from pyspark_ckpt.operators.rows.list_columns import SEQUENCE, IndexRows, counted_on, entries_of
+from pyspark_ckpt.operators.rows.list_columns import SEQUENCE, IndexRows, count_on, entries_of
 from pyspark_ckpt.operators.rows.list_rows import ListRows, TimedListRows
 from pyspark_ckpt.operators.rows.ordered_rows import INSTANT, rows_of
 from pyspark_ckpt.state_store.columns.cells import Cells
@@ -41,11 +41,11 @@ class EndedLife(Life):
         """Nothing expires, whatever the time."""
         super().__init__(Ttl(timedelta(milliseconds=1), show_expired=True), 0)
 
-    def stamped(self, value: bytes) -> bytes:
+    def stamp(self, value: bytes) -> bytes:
         """The value: rows are written without a stamp."""
         return value
 
-    def stamped_cells(self, cells: Cells) -> Cells:
+    def stamp_cells(self, cells: Cells) -> Cells:
         """``stamped`` of many values."""
         return cells
 
@@ -78,7 +78,7 @@ class EndedEntryRows(TimedEntryRows):
             rows = different(rows_of(keys))[0].packed
             at = Entries(rows, ends_of_keys(rows))
             are_stamped, values = _without_stamps(self._life, self._rows.get_cells(at))
-            self._rows.put_run(at.taken(are_stamped), values, 0)
+            self._rows.put_run(at.take(are_stamped), values, 0)
             self._index.remove_all(keys)
             if _are_many(values):
                 break
@@ -88,7 +88,7 @@ class EndedEntryRows(TimedEntryRows):
 class EndedListRows(TimedListRows):
     """ListRows that had a time to live."""
 
-    _added = ListRows._added  # noqa: SLF001 - elements are added as to any list: without stamps and spans
+    _added = ListRows._append  # noqa: SLF001 - elements are added as to any list: without stamps and spans
     _all_added = ListRows._all_added  # noqa: SLF001
 
     def sweep(self, most: int) -> int:
@@ -96,14 +96,14 @@ class EndedListRows(TimedListRows):
         for portion in self._index.portions(_ALL):
             found = IndexRows.of(portion)
             sizes = found.columns["size"].astype(np.int64)
-            found = found.taken(np.cumsum(sizes) - sizes < most)
+            found = found.take(np.cumsum(sizes) - sizes < most)
             sizes = sizes[: len(found)]
-            suffixes = found.suffixes.taken(np.repeat(np.arange(len(found)), sizes))
-            numbers = counted_on(found.columns["first"], sizes)
+            suffixes = found.suffixes.take(np.repeat(np.arange(len(found)), sizes))
+            numbers = count_on(found.columns["first"], sizes)
             rows = different(side_by_side(suffixes, entries_of(numbers)))[0].packed
             at = Entries(rows, rows.size - SEQUENCE.size)
             are_stamped, values = _without_stamps(self._life, self._elements.get_cells(at))
-            self._elements.put_run(at.taken(are_stamped), values, 0)
+            self._elements.put_run(at.take(are_stamped), values, 0)
             self._index.remove_all(found.keys)
             most -= int(sizes.sum())
             if most <= 0 or _are_many(values):
@@ -123,7 +123,7 @@ def _portions(index: ExpiryIndex, most: int) -> Iterator[Packed]:
 def _without_stamps(life: Life, stored: Cells) -> tuple[Bools, Cells]:
     """Which rows have a stamp, and what these are without it."""
     are_stamped = Stamps.of(stored).there
-    return are_stamped, life.seen(stored).taken(are_stamped)
+    return are_stamped, life.filter_seen(stored).take(are_stamped)
 
 
 def _are_many(values: Cells) -> bool:

@@ -26,7 +26,7 @@ KEY = "key"
 """Of a map: its values may change their type, its keys may not."""
 
 
-def known_as(own: Descriptor | None, others: Iterable[Descriptor]) -> Descriptor | None:
+def merge_knowledge(own: Descriptor | None, others: Iterable[Descriptor]) -> Descriptor | None:
     """What is known of a state in all partitions together: every type that it had, and all former names of fields.
 
     So types get the same numbers in all of them. What has parted from ``own`` is not taken up.

@@ -17,11 +17,18 @@ from pyspark_ckpt.operators.declarations.timers import (
     Timers,
     microseconds_of,
     namespace_bytes,
-    rounded_up_ms,
+    round_up_ms,
 )
 from pyspark_ckpt.operators.rows.ordered_rows import CountedRows
 from pyspark_ckpt.operators.rows.state_rows import Written
-from pyspark_ckpt.operators.rows.timer_rows import EXACT, ROUNDED, end_of_ms, read_timer_key, rounded_key, timer_key
+from pyspark_ckpt.operators.rows.timer_rows import (
+    EXACT,
+    ROUNDED,
+    encode_rounded_key,
+    end_of_ms,
+    read_timer_key,
+    timer_key,
+)
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.keys import state_head
 
@@ -69,7 +76,7 @@ class BoundTimers(Timers):
         for row, at_us in self._rows_of(keys, index, at, namespace):
             self._put(at_us, row, there=False)
 
-    def stored_due(self) -> Iterator[bytes]:
+    def scan_due(self) -> Iterator[bytes]:
         """Rows of the base version whose time has come, in the order of time."""
         begin = b"" if self._fired_ms is None else end_of_ms(self._fired_ms)
         return self._rows.scan(begin, end_of_ms(self._now_ms))
@@ -96,7 +103,7 @@ class BoundTimers(Timers):
 
         May be too early if there were several flushes: a timer that was deleted for a key of a later one counts.
         """
-        return None if self._earliest is None else rounded_up_ms(read_timer_key(self._earliest).at_us)
+        return None if self._earliest is None else round_up_ms(read_timer_key(self._earliest).at_us)
 
     def flush(self, end: bytes | None) -> Written:
         """See Bound."""
@@ -123,13 +130,13 @@ class BoundTimers(Timers):
         key = timer_key(at_us, row)
         self._rows.put(key, there=there)
         if at_us % MICROSECONDS:
-            self._replaced.add(rounded_key(at_us, row))
+            self._replaced.add(encode_rounded_key(at_us, row))
         if there and at_us <= self._now_ms * MICROSECONDS:
             heappush(self._due, key)
 
     def _are_rounded(self, keys: list[bytes]) -> list[bool]:
         """Whether rows of the base version, if they are there, are such as a release before this one wrote."""
-        return [value == ROUNDED for value in self._rows.stored(keys)]
+        return [value == ROUNDED for value in self._rows.read_base(keys)]
 
     def _remove_replaced(self) -> None:
         """Have instants that were registered or deleted replace what they were rounded to."""
@@ -160,7 +167,7 @@ class BoundTimers(Timers):
                 yield suffix + behind, instant
 
 
-def left_ms(session: WorkerSession, uid: str) -> dict[Clock, int]:
+def find_left_ms(session: WorkerSession, uid: str) -> dict[Clock, int]:
     """By clock, when the first timers of the operator ``uid`` are due that its program does not declare."""
     found: dict[Clock, int] = {}
     for state in session.left_alone:
@@ -169,6 +176,6 @@ def left_ms(session: WorkerSession, uid: str) -> dict[Clock, int]:
             fired_ms = session.fired_ms.get(clock)
             begin = b"" if fired_ms is None else end_of_ms(fired_ms)
             for key, _ in islice(session.scan(state_head(state.number), begin), 1):
-                due_ms = rounded_up_ms(read_timer_key(key).at_us)
+                due_ms = round_up_ms(read_timer_key(key).at_us)
                 found[clock] = min(due_ms, found.get(clock, due_ms))
     return found

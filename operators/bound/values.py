@@ -121,7 +121,7 @@ class OneRow(Bound):
         return None if stored is None else self._codec.decode(stored)
 
     def _save(self, value: Any) -> None:
-        self._rows.put(self._at.suffix, None if value is None else self._stored(value))
+        self._rows.put(self._at.suffix, None if value is None else self._encode(value))
 
     def _add_each(self, keys: Keys, index: NDArray[Any], values: Sequence[Any], add: Callable[[Any, Any], Any]) -> None:
         """Add values one after the other to what their keys keep; each key is read and written once."""
@@ -136,8 +136,8 @@ class OneRow(Bound):
         for place, value in zip(places.tolist(), values, strict=True):
             new = add(kept[place], value)
             # What is kept has the form that is read, whatever the user's function gave.
-            kept[place] = self._codec.decode(self._stored(new)) if is_nested and new is not None else new
-        self._rows.put_cells(suffixes, Cells.of([None if each is None else self._stored(each) for each in kept]))
+            kept[place] = self._codec.decode(self._encode(new)) if is_nested and new is not None else new
+        self._rows.put_cells(suffixes, Cells.of([None if each is None else self._encode(each) for each in kept]))
 
 
 class BoundValue(OneRow, ValueState):
@@ -147,7 +147,7 @@ class BoundValue(OneRow, ValueState):
         """See Bound."""
         super().__init__(binding)
         default = binding.state.default  # type: ignore[attr-defined]  # it is a ValueState
-        self._default = None if default is None else self._stored(default)
+        self._default = None if default is None else self._encode(default)
 
     def value(self) -> Any:
         """See ValueState."""
@@ -205,7 +205,7 @@ class BoundReducing(OneRow, ReducingState):
         if combined is None or (how == "sum" and _may_overflow(numbers)):
             with self._for_a_function():
                 added = python_values(column)
-            self._add_each(keys, index, added, self._reduced)
+            self._add_each(keys, index, added, self._reduce_as_kept)
             return
         grouped = pa.table({"key": index, "value": numbers}).group_by("key").aggregate([("value", how)])
         grouped = grouped.filter(pc.is_valid(grouped.column(f"value_{how}"))).sort_by("key")
@@ -243,7 +243,7 @@ class BoundReducing(OneRow, ReducingState):
         except WRONG_VALUE as problem:
             raise self._mismatch("value", value, problem) from problem
 
-    def _reduced(self, kept: Any, value: Any) -> Any:
+    def _reduce_as_kept(self, kept: Any, value: Any) -> Any:
         if value is None or kept is None:
             return kept if value is None else value
         return self._reduce(kept, value)
@@ -265,7 +265,7 @@ class BoundAggregating(OneRow, AggregatingState):
 
     def add(self, value: Any) -> None:
         """See AggregatingState."""
-        self._save(self._accumulated(self._load(), value))
+        self._save(self._accumulate(self._load(), value))
 
     def get_results(self, keys: Keys) -> list[Any]:
         """See AggregatingState."""
@@ -279,7 +279,7 @@ class BoundAggregating(OneRow, AggregatingState):
             values = values.combine_chunks()
         with self._for_a_function():
             given = python_values(values) if isinstance(values, pa.Array) else values
-        self._add_each(keys, index, given, self._accumulated)
+        self._add_each(keys, index, given, self._accumulate)
 
-    def _accumulated(self, kept: Any, value: Any) -> Any:
+    def _accumulate(self, kept: Any, value: Any) -> Any:
         return self.accumulate(self.create() if kept is None else kept, value)

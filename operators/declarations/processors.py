@@ -72,7 +72,7 @@ class VectorProcessor(ABC):
         raise NotImplementedError
 
 
-def declared_in(holder: object) -> dict[str, Declared]:
+def find_declarations(holder: object) -> dict[str, Declared]:
     """What the class of an object declares, by attribute, in a fixed order. Raises InvalidInputError."""
     found: dict[str, Declared] = {}
     for kind in reversed(type(holder).__mro__):
@@ -119,7 +119,7 @@ def states_of(processor: KeyedProcessor | VectorProcessor) -> dict[str, Declared
     Raises InvalidInputError if this is not a processor, if two have one name, or nothing is called when timers fire.
     """
     _require_processor(processor)
-    found = declared_in(processor)
+    found = find_declarations(processor)
     base, method = (
         (VectorProcessor, "process_timers") if isinstance(processor, VectorProcessor) else (KeyedProcessor, "on_timer")
     )

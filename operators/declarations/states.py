@@ -66,13 +66,13 @@ class Declared:
         """
         if value is not self:
             shown = repr(value)[:200]
-            raise self._refused_change(holder, f"is given the value {shown} by an assignment", shown)
+            raise self._make_change_error(holder, f"is given the value {shown} by an assignment", shown)
 
     def __delete__(self, holder: object) -> None:
         """Raise InvalidInputError: the attribute is the state."""
-        raise self._refused_change(holder, "is deleted as an attribute", "value")
+        raise self._make_change_error(holder, "is deleted as an attribute", "value")
 
-    def _refused_change(self, holder: object, what: str, value: str) -> InvalidInputError:
+    def _make_change_error(self, holder: object, what: str, value: str) -> InvalidInputError:
         attributes = [name for kind in type(holder).__mro__ for name, each in vars(kind).items() if each is self]
         own = f"self.{attributes[0]}" if attributes else "it"
         call = self.change_calls[hasattr(holder, "process_batch")].format(value)

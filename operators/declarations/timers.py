@@ -52,7 +52,7 @@ class Timer(NamedTuple):
 
 def timer_at(name: str, namespace: str, at_us: int) -> Timer:
     """The timer of an instant in microseconds since 1970."""
-    at_ms = rounded_up_ms(at_us)
+    at_ms = round_up_ms(at_us)
     return Timer(name, namespace, at_ms, at_ms * MICROSECONDS - at_us)
 
 
@@ -91,7 +91,7 @@ class Timers(Declared):
         self._unbound()
 
 
-def rounded_up_ms(micros: int) -> int:
+def round_up_ms(micros: int) -> int:
     """Microseconds as the milliseconds that do not come before them."""
     return -(-micros // MICROSECONDS)
 

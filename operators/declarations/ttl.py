@@ -53,6 +53,6 @@ class Ttl:
         """The duration in milliseconds."""
         return milliseconds(self.duration)
 
-    def stored(self) -> TimeToLive:
+    def describe(self) -> TimeToLive:
         """What a state's descriptor says of it."""
         return TimeToLive(self.duration_ms, self.refresh, self.clock)

@@ -60,7 +60,7 @@ def schemas_of(descriptor: Descriptor | None, what: str, whose: str) -> Schemas 
     return found
 
 
-def evolved(stored: Schemas | None, declared: Any) -> Schemas:
+def evolve(stored: Schemas | None, declared: Any) -> Schemas:
     """What the descriptor says of values that are ``declared`` now and were ``stored`` by other schemas before.
 
     Raises InvalidInputError when there were too many.
@@ -113,10 +113,10 @@ class EvolvedCodec(ValueCodec):
 
     def decode_cells(self, stored: Cells) -> pa.Array:
         """See ValueCodec."""
-        there = stored.values.taken(stored.there)
+        there = stored.values.take(stored.there)
         if there.size.all() and (there.data[there.at] == self._schema).all():
             return self._codec.decode_cells(stored)
-        return self._decoded_each(stored.strings())
+        return self._decode_each(stored.strings())
 
     def decode(self, stored: bytes) -> Any:
         """See ValueCodec."""
@@ -129,13 +129,13 @@ class EvolvedCodec(ValueCodec):
         """See ValueCodec."""
         if all(value is None or (value and value[0] == self._schema) for value in stored):
             return self._codec.decode_column(stored)
-        return self._decoded_each(stored)
+        return self._decode_each(stored)
 
-    def _decoded_each(self, stored: Sequence[bytes | None]) -> pa.Array:
+    def _decode_each(self, stored: Sequence[bytes | None]) -> pa.Array:
         """Dates and instants, which no adaptation looks at, go from one type to the other as numbers."""
-        return arrow_of_plain([None if value is None else self._decoded_plain(value) for value in stored], self.kind)
+        return arrow_of_plain([None if value is None else self._decode_plain(value) for value in stored], self.kind)
 
-    def _decoded_plain(self, stored: bytes) -> Any:
+    def _decode_plain(self, stored: bytes) -> Any:
         codec, adapt = self._way_of(stored)
         return adapt(codec.plain.decode(stored))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec, normalised
+from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec, normalise
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes, behind_hashes
 from pyspark_ckpt.operators.types.columns import is_fixed_width, python_values
 from pyspark_ckpt.operators.types.value_types import struct_class
@@ -61,7 +61,7 @@ def group_by_key(
     rows: pa.Table, by: Sequence[str], codec: KeyCodec, hashes: NDArray[np.int32]
 ) -> tuple[Keys, NDArray[np.int64]]:
     """The distinct keys of ``rows``, and for every row the position of its key."""
-    columns = [normalised(rows.column(name).combine_chunks()) for name in by]
+    columns = [normalise(rows.column(name).combine_chunks()) for name in by]
     codes, first = _distinct(columns, codec)
     picked = pa.array(first)
     distinct = [column.take(picked) for column in columns]
@@ -70,7 +70,7 @@ def group_by_key(
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     table = pa.Table.from_arrays(distinct, names=list(by)).take(pa.array(order))
-    return Keys(table, Suffixes(suffixes.taken(order))), rank[codes]
+    return Keys(table, Suffixes(suffixes.take(order))), rank[codes]
 
 
 def _distinct(columns: Sequence[pa.Array], codec: KeyCodec) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

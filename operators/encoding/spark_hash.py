@@ -53,10 +53,10 @@ def _body(kind: pa.DataType) -> Hash:
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
         fields = [_hash_of(field.type) for field in kind]
-        return lambda value, seed: _chained(fields, fields_of(value, names), seed)
+        return lambda value, seed: _chain(fields, fields_of(value, names), seed)
     if pa.types.is_list(kind):
         element = _hash_of(kind.value_type)
-        return lambda value, seed: _chained([element] * len(value), elements_of(value), seed)
+        return lambda value, seed: _chain([element] * len(value), elements_of(value), seed)
     if pa.types.is_decimal(kind):
         write = writer(kind)
         return lambda value, seed: _of_decimal(Decimal(write(value)), kind, seed)
@@ -85,7 +85,7 @@ def _of_floats(kind: pa.DataType) -> Hash:
     return of_float
 
 
-def _chained(hashes: Sequence[Hash], values: Sequence[Any], seed: int) -> int:
+def _chain(hashes: Sequence[Hash], values: Sequence[Any], seed: int) -> int:
     for each, value in zip(hashes, values, strict=True):
         seed = each(value, seed)
     return seed

@@ -48,19 +48,19 @@ def in_order_as_numbers(column: pa.Array) -> pa.Array:
     """Floats as integers in the same order, null as null."""
     numbers = numbers_of(column)
     bits = np.where(np.isnan(numbers), numbers.dtype.type(np.nan), numbers).view(f"<i{numbers.dtype.itemsize}")
-    return column_of(_integers_of(column.type), _flipped(bits), validity(column))
+    return column_of(_integers_of(column.type), _flip(bits), validity(column))
 
 
 def floats_of_numbers(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """The inverse of ``in_order_as_numbers``."""
     numbers = numbers_of(column)
-    return column_of(kind, _flipped(numbers).view(f"<f{numbers.dtype.itemsize}"), validity(column))
+    return column_of(kind, _flip(numbers).view(f"<f{numbers.dtype.itemsize}"), validity(column))
 
 
 def _integers_of(kind: pa.DataType) -> pa.DataType:
     return pa.int64() if kind.bit_width == pa.int64().bit_width else pa.int32()
 
 
-def _flipped(bits: Any) -> Any:
+def _flip(bits: Any) -> Any:
     """The bits of floats as numbers that compare as the floats, and back: negative ones run the other way."""
     return np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)

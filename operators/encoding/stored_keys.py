@@ -174,7 +174,7 @@ def order_of(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
     return in_order(KeyCodec([column.type for column in columns]).encode_packed(columns))[0]
 
 
-def normalised(column: pa.Array) -> pa.Array:
+def normalise(column: pa.Array) -> pa.Array:
     """A column with one zero and one NaN of floats, also within its values, as Spark compares keys."""
     if pa.types.is_floating(column.type):
         return column_of(column.type, _comparable(numbers_of(column)), validity(column))

@@ -159,7 +159,7 @@ class PackedCodec(ValueCodec):
     def decode_cells(self, stored: Cells) -> pa.Array:
         """See ValueCodec."""
         width, there = self._row.itemsize, stored.there
-        values = stored.values if there.all() else stored.values.taken(there)
+        values = stored.values if there.all() else stored.values.take(there)
         if (values.size != width).any():
             value = values[int((values.size != width).argmax())]
             raise self._damage(value, f"it has {len(value)} bytes, not {width}")

@@ -43,12 +43,12 @@ class Suffixes(Sequence[bytes]):
         self._require(positions)
         if (positions[1:] <= positions[:-1]).any():
             raise InvalidInputError("Positions of keys do not rise, or one is there twice.", hint="Sort them.")
-        return self if len(positions) == len(self) else Suffixes(self.packed.taken(positions))
+        return self if len(positions) == len(self) else Suffixes(self.packed.take(positions))
 
     def each(self, positions: NDArray[Any]) -> Packed:
         """Those at positions, which may come in any order and again. Raises InvalidInputError."""
         self._require(positions)
-        return self.packed.taken(positions if len(positions) else np.zeros(0, np.int64))
+        return self.packed.take(positions if len(positions) else np.zeros(0, np.int64))
 
     def _require(self, positions: NDArray[Any]) -> None:
         """Raise InvalidInputError if one is no position."""
@@ -82,7 +82,7 @@ def different(suffixes: Packed) -> tuple[Suffixes, NDArray[np.int64]]:
     order, is_same = in_order(suffixes)
     places = np.empty(len(suffixes), np.int64)
     places[order] = np.cumsum(~is_same) - 1
-    return Suffixes(suffixes.taken(order[~is_same])), places
+    return Suffixes(suffixes.take(order[~is_same])), places
 
 
 def behind_hashes(hashes: NDArray[np.uint32], keys: Packed) -> Packed:

@@ -119,8 +119,8 @@ class _Memory:
         """Values whose words are ``content`` (0 where null), in rows or arrays that begin at ``begins``."""
         if pa.types.is_null(kind):
             return pa.nulls(len(content))
-        if _fixed_width(kind):
-            return _fixed(kind, content, valid)
+        if _has_fixed_width(kind):
+            return _read_fixed(kind, content, valid)
         starts, sizes = begins + (content >> 32), content & 0xFFFFFFFF
         self._check(starts, sizes)
         if pa.types.is_decimal(kind):
@@ -206,17 +206,17 @@ class _Memory:
         return _array(kind, valid, [little_endian])
 
 
-def _fixed_width(kind: pa.DataType) -> bool:
+def _has_fixed_width(kind: pa.DataType) -> bool:
     return int(kind.precision) <= _LONG_DECIMAL if pa.types.is_decimal(kind) else is_fixed_width(kind)
 
 
 def _element_width(kind: pa.DataType) -> int:
-    if pa.types.is_decimal(kind) or not _fixed_width(kind):
+    if pa.types.is_decimal(kind) or not _has_fixed_width(kind):
         return WORD
     return max(1, int(kind.bit_width) // 8)
 
 
-def _fixed(kind: pa.DataType, content: Words, valid: Mask) -> pa.Array:
+def _read_fixed(kind: pa.DataType, content: Words, valid: Mask) -> pa.Array:
     if pa.types.is_boolean(kind):
         return _array(kind, valid, [np.packbits((content & 0xFF).astype(np.bool_), bitorder="little")])
     if pa.types.is_decimal(kind):

@@ -105,7 +105,7 @@ class Returned:
         self._run.append(arrays)
         self._count += 1
 
-    def taken(self) -> pd.DataFrame:
+    def take(self) -> pd.DataFrame:
         """All of them in one; they are forgotten. There must be one."""
         self._end_run()
         frames, self._frames, self._count = self._frames, [], 0

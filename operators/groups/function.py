@@ -196,7 +196,7 @@ class _Calls:
 
     def _pack(self) -> None:
         if len(self._returned):
-            self._batches.append(self._processor.how.to_rows(self._returned.taken(), self._processor.output))
+            self._batches.append(self._processor.how.to_rows(self._returned.take(), self._processor.output))
 
 
 def _kind_of_state(time_out: str, ctx: VectorContext, *, timed_out: bool) -> type[_State]:

@@ -41,7 +41,7 @@ class Slices:
         frame.__dict__["_lazy"] = self, first, behind, {}
         return frame
 
-    def made(self, first: int, behind: int) -> pd.DataFrame:
+    def make(self, first: int, behind: int) -> pd.DataFrame:
         """The same, made at once."""
         frame = self.frame.iloc[first:behind].copy(deep=False)
         frame.index = pd.RangeIndex(behind - first)
@@ -54,7 +54,7 @@ class _LazyFrame(pd.DataFrame):
     def __getattr__(self, name: str) -> Any:  # type: ignore[misc]
         if name in self.__dict__["_lazy"][0].arrays:
             return self[name]
-        _make(self)
+        _fill_in(self)
         return getattr(self, name)
 
     def __len__(self) -> int:
@@ -71,7 +71,7 @@ class _LazyFrame(pd.DataFrame):
         slices, first, behind, columns = self.__dict__["_lazy"]
         array = slices.arrays.get(name) if type(name) is str else None
         if array is None:
-            return _made(self)[name]
+            return _fill_in(self)[name]
         column = columns[name]() if name in columns else None
         if column is None:
             column = _LazyColumn.__new__(_LazyColumn)
@@ -80,14 +80,14 @@ class _LazyFrame(pd.DataFrame):
         return column
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _made(self).__reduce_ex__(protocol)
+        return _fill_in(self).__reduce_ex__(protocol)
 
 
 class _LazyColumn(pd.Series):
     """A column of such a frame, which is made with it."""
 
     def __getattr__(self, name: str) -> Any:  # type: ignore[misc]
-        return getattr(_made(self), name)
+        return getattr(_fill_in(self), name)
 
     def __len__(self) -> int:
         return len(self.__dict__["_lazy"][1])
@@ -101,7 +101,7 @@ class _LazyColumn(pd.Series):
 
     def __getitem__(self, label: Any) -> Any:
         array = self.__dict__["_lazy"][1]
-        return array[label] if type(label) is int and 0 <= label < len(array) else _made(self)[label]
+        return array[label] if type(label) is int and 0 <= label < len(array) else _fill_in(self)[label]
 
     def tolist(self) -> list[Any]:
         values: list[Any] = self.__dict__["_lazy"][1].tolist()
@@ -119,7 +119,7 @@ class _LazyColumn(pd.Series):
                     total = array.sum()
                 if total == total:  # noqa: PLR0124 - else pandas passes over what is no number
                     return total
-        return _made(self).sum(*args, **kwargs)
+        return _fill_in(self).sum(*args, **kwargs)
 
     def min(self, *args: Any, **kwargs: Any) -> Any:
         return self._extreme("min", args, kwargs)
@@ -133,13 +133,13 @@ class _LazyColumn(pd.Series):
             value = getattr(array, which)()
             if value == value:  # noqa: PLR0124 - else pandas passes over what is no number
                 return value
-        return getattr(_made(self), which)(*args, **kwargs)
+        return getattr(_fill_in(self), which)(*args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _made(self).__reduce_ex__(protocol)
+        return _fill_in(self).__reduce_ex__(protocol)
 
 
-def _made(lazy: Any) -> Any:
+def _fill_in(lazy: Any) -> Any:
     """It, made."""
     _make(lazy if isinstance(lazy, pd.DataFrame) else lazy.__dict__["_lazy"][0])
     return lazy
@@ -147,7 +147,7 @@ def _made(lazy: Any) -> Any:
 
 def _make(frame: pd.DataFrame) -> None:
     slices, first, behind, columns = frame.__dict__["_lazy"]
-    _become(frame, slices.made(first, behind))
+    _become(frame, slices.make(first, behind))
     for name, reference in columns.items():
         column = reference()
         if column is not None:

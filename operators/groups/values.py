@@ -49,7 +49,7 @@ class GroupValues:
         """Of the state ``name``."""
         self._name = name
         self._kind = kind
-        self._shown = [_shown(field.type) for field in kind]
+        self._shown = [_make_shower(field.type) for field in kind]
 
     def of(self, column: pa.StructArray) -> list[Any]:
         """The values of a column as Spark gives them: times without zone are local, structs are Rows."""
@@ -79,7 +79,7 @@ class GroupValues:
 
     def _field(self, field: pa.Field, values: Sequence[Any]) -> pa.Array:
         try:
-            return arrow_values(values, field.type, _converted)
+            return arrow_values(values, field.type, _convert)
         except _WRONG:
             for value in values:
                 self._check(field, value)
@@ -87,7 +87,7 @@ class GroupValues:
 
     def _check(self, field: pa.Field, value: Any) -> None:
         try:
-            arrow_values([value], field.type, _converted)
+            arrow_values([value], field.type, _convert)
         except _WRONG as problem:
             raise InvalidInputError(
                 f"State {self._name!r}: its field {field.name!r} is of type {field.type}, "
@@ -100,7 +100,7 @@ def _brief(value: Any) -> str:
     return repr(value)[:200]
 
 
-def _shown(kind: pa.DataType) -> Convert | None:
+def _make_shower(kind: pa.DataType) -> Convert | None:
     """What makes the value that Spark gives of one that ``python_values`` has made; None: they are the same."""
     if is_variant(kind):
         made: Any = VariantVal  # whose parts Spark makes mutable
@@ -110,13 +110,13 @@ def _shown(kind: pa.DataType) -> Convert | None:
         return lambda at: local(microseconds_at(at))
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
-        fields = [_maybe(_shown(field.type)) for field in kind]
+        fields = [_maybe(_make_shower(field.type)) for field in kind]
         return lambda row: _create_row(names, [show(each) for show, each in zip(fields, row, strict=True)])
     if pa.types.is_map(kind):
-        keys, items = _shown(kind.key_type), _shown(kind.item_type)
+        keys, items = _make_shower(kind.key_type), _make_shower(kind.item_type)
         key, item = _maybe(keys), _maybe(items)
         return (keys or items) and (lambda entries: {key(each): item(value) for each, value in entries.items()})
-    element = _shown(kind.value_type) if pa.types.is_list(kind) else None
+    element = _make_shower(kind.value_type) if pa.types.is_list(kind) else None
     show = _maybe(element)
     return element and (lambda elements: list(map(show, elements)))
 
@@ -127,16 +127,16 @@ def _maybe(convert: Convert | None) -> Convert:
     return lambda value: None if value is None else convert(value)
 
 
-def _converted(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _convert(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Values that are not nested as a column. Raises what a conversion raises."""
-    same, convert = _taken(kind)
+    same, convert = _choose_types(kind)
     if set(map(type, values)) - same - _NULL:
         plain = (value.item() if isinstance(value, np.generic) else value for value in values)
         values = [None if value is None else convert(value) for value in plain]
     return pa.array(values, kind)
 
 
-def _taken(kind: pa.DataType) -> tuple[frozenset[type], Convert]:
+def _choose_types(kind: pa.DataType) -> tuple[frozenset[type], Convert]:
     """The Python types that pyarrow takes as Spark does, and what makes such values of others."""
     for matches, same, spark in _TIMES:
         if matches(kind):
@@ -150,27 +150,27 @@ def _taken(kind: pa.DataType) -> tuple[frozenset[type], Convert]:
     return next(taken for matches, *taken in _TAKEN if matches(kind))  # type: ignore[return-value]
 
 
-def _refused(value: Any) -> Any:
+def _refuse(value: Any) -> Any:
     raise TypeError(f"{value!r} is not converted")
 
 
 def _integer(value: Any) -> int:
-    number = int(value) if isinstance(value, _NUMBERS) else _refused(value)
-    return number if number == value else _refused(value)
+    number = int(value) if isinstance(value, _NUMBERS) else _refuse(value)
+    return number if number == value else _refuse(value)
 
 
 def _float(value: Any, kind: pa.DataType) -> float:
     if isinstance(value, float):
         return value
-    number = float(kind.to_pandas_dtype()(value)) if isinstance(value, _NUMBERS) else _refused(value)
-    return number if number == value else _refused(value)
+    number = float(kind.to_pandas_dtype()(value)) if isinstance(value, _NUMBERS) else _refuse(value)
+    return number if number == value else _refuse(value)
 
 
 def _decimal(value: Any, kind: pa.Decimal128Type) -> Decimal:
     """Rounded half up, as Spark rounds a decimal with more digits; other numbers must be the same behind it."""
-    number = Decimal(value) if isinstance(value, _NUMBERS) else _refused(value)
+    number = Decimal(value) if isinstance(value, _NUMBERS) else _refuse(value)
     rounded = number.quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP, EXACT)
-    return rounded if isinstance(value, Decimal) or rounded == number else _refused(value)
+    return rounded if isinstance(value, Decimal) or rounded == number else _refuse(value)
 
 
 def _text(value: Any) -> str:
@@ -181,7 +181,7 @@ def _text(value: Any) -> str:
         return _text_of_float(value)
     if isinstance(value, Decimal) and value.is_finite():
         return str(value or value.copy_abs())
-    return str(int(value)) if isinstance(value, int) else str(value if isinstance(value, str) else _refused(value))
+    return str(int(value)) if isinstance(value, int) else str(value if isinstance(value, str) else _refuse(value))
 
 
 def _text_of_float(value: float) -> str:
@@ -199,13 +199,13 @@ def _text_of_float(value: float) -> str:
 def _bytes(value: Any) -> bytes:
     if isinstance(value, str):
         return value.encode()
-    return bytes(value if isinstance(value, (bytes, bytearray, memoryview)) else _refused(value))
+    return bytes(value if isinstance(value, (bytes, bytearray, memoryview)) else _refuse(value))
 
 
 _TAKEN: Sequence[tuple[Callable[[pa.DataType], bool], frozenset[type], Convert]] = (
     (pa.types.is_integer, frozenset({int}), _integer),
-    (pa.types.is_boolean, frozenset({bool}), _refused),
+    (pa.types.is_boolean, frozenset({bool}), _refuse),
     (pa.types.is_string, frozenset({str}), _text),
     (pa.types.is_binary, frozenset({bytes}), _bytes),
-    (pa.types.is_null, _NOTHING, _refused),
+    (pa.types.is_null, _NOTHING, _refuse),
 )

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pyspark_ckpt.operators.bound.declared_states import DeclaredStates, with_types
 from pyspark_ckpt.operators.declarations.counters import Counter
-from pyspark_ckpt.operators.declarations.processors import Context, declared_in
+from pyspark_ckpt.operators.declarations.processors import Context, find_declarations
 from pyspark_ckpt.operators.declarations.timers import Timers
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
@@ -21,9 +21,9 @@ from pyspark_ckpt.operators.session.group import GroupSession
 from pyspark_ckpt.operators.session.state_partition import check_place
 from pyspark_ckpt.operators.session.worker import find_ticket, naming
 from pyspark_ckpt.operators.task.group_times import NO_WATERMARK
-from pyspark_ckpt.operators.task.staging import row_changes, spill, sweep, written
-from pyspark_ckpt.operators.task.user_errors import located
-from pyspark_ckpt.operators.types.value_types import handed_schema
+from pyspark_ckpt.operators.task.staging import row_changes, spill, sweep, take_written
+from pyspark_ckpt.operators.task.user_errors import locate_errors
+from pyspark_ckpt.operators.types.value_types import make_handed_schema
 from pyspark_ckpt.state_store.errors import InvalidInputError, LifecycleError
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES
 from pyspark_ckpt.state_store.format.meta import check_uid
@@ -57,7 +57,7 @@ def with_states(function: StatesFunction, states: object, *, uid: str) -> GroupF
     """
     who = f"with_states(uid={uid!r})"
     check_uid(uid, who)
-    declared = declared_in(states)
+    declared = find_declarations(states)
     if not declared:
         raise InvalidInputError(f"{who}: {type(states).__name__} declares no states.")
     for each in declared.values():
@@ -89,7 +89,7 @@ class GroupFunctionWithStates:
         task = _task(self, state)
         with naming(task.ticket, self.declared.uid):
             states = task.at(state)
-            with located(f"The function of {self.__name__}", task.where, lambda: key):
+            with locate_errors(f"The function of {self.__name__}", task.where, lambda: key):
                 results = self.function(key, frames, state, states)
                 self._require_frames(results)
                 yield from results
@@ -136,10 +136,10 @@ class _GroupsTask:
         watermark_ms = state.getCurrentWatermarkMs() if state._watermark_present else NO_WATERMARK  # noqa: SLF001 - or it raises
         now_ms: Mapping[Clock, int] = {"processing": state.getCurrentProcessingTimeMs(), "event": watermark_ms}
         self._session = GroupSession(ticket, declared, self._codec, now_ms)
-        self._states, self._bound = called.declared.bound(called.states, self._session)
+        self._states, self._bound = called.declared.bind(called.states, self._session)
         if self._session.is_first:
             sweep(self._session, self._bound, 0)
-            self._session.stage_swept(written(self._bound), row_changes(self._bound))
+            self._session.stage_swept(take_written(self._bound), row_changes(self._bound))
 
     def at(self, state: GroupState) -> object:
         """The states of a group, which may have had its rows before if Spark's ``state`` has timed out."""
@@ -152,7 +152,7 @@ class _GroupsTask:
 
     def stage(self) -> None:
         """Stage what the group has written."""
-        self._session.stage_group(written(self._bound), partial(row_changes, self._bound))
+        self._session.stage_group(take_written(self._bound), partial(row_changes, self._bound))
 
     def close(self) -> None:
         """Let go of the session, whose groups have all been called."""
@@ -184,4 +184,4 @@ def _task(called: GroupFunctionWithStates, state: GroupState) -> _GroupsTask:
 def _arrow_schema(spark_json: str) -> pa.Schema:
     from pyspark.sql.types import StructType
 
-    return handed_schema(StructType.fromJson(json.loads(spark_json)))
+    return make_handed_schema(StructType.fromJson(json.loads(spark_json)))

@@ -15,7 +15,7 @@ UNREAD: Any = object()
 """Stands for a row that has not been read."""
 
 
-def merged(
+def merge_rows(
     base: Iterator[tuple[bytes, bytes]], written: Iterable[tuple[bytes, bytes | None]]
 ) -> Iterator[tuple[bytes, bytes]]:
     """The rows of ``base`` under what was ``written``."""

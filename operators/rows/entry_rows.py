@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pyspark_ckpt.operators.rows.base import UNREAD, BaseRows, Moment, merged
+from pyspark_ckpt.operators.rows.base import UNREAD, BaseRows, Moment, merge_rows
 from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, Written
-from pyspark_ckpt.state_store.columns.cells import Cells, joined_cells, overlaid
+from pyspark_ckpt.state_store.columns.cells import Cells, join_cells, overlaid
 from pyspark_ckpt.state_store.columns.order import in_order
-from pyspark_ckpt.state_store.columns.packed import Packed, concatenated, side_by_side
+from pyspark_ckpt.state_store.columns.packed import Packed, concatenate, side_by_side
 from pyspark_ckpt.state_store.columns.writes import Writes, last_of_each, newest
 from pyspark_ckpt.state_store.format.keys import state_head
 
@@ -45,9 +45,9 @@ class Entries:
         """How many there are."""
         return len(self.keys)
 
-    def taken(self, which: slice | NDArray[Any]) -> Entries:
+    def take(self, which: slice | NDArray[Any]) -> Entries:
         """Those at some positions, or where a mask is true."""
-        return Entries(self.keys.taken(which), self.suffix_bytes[which])
+        return Entries(self.keys.take(which), self.suffix_bytes[which])
 
     @property
     def order(self) -> NDArray[np.int64]:
@@ -84,14 +84,14 @@ class Run(NamedTuple):
     def apart(self, end: bytes | None) -> tuple[Run, Run]:
         """The rows of keys below ``end`` (None: all of them), and the others."""
         if end is None:
-            return self, self.taken(slice(0))
+            return self, self.take(slice(0))
         order = self.at.order
-        cut = bisect_left(self.at.keys.taken(order), end)
-        return self.taken(order[:cut]), self.taken(order[cut:])
+        cut = bisect_left(self.at.keys.take(order), end)
+        return self.take(order[:cut]), self.take(order[cut:])
 
-    def taken(self, which: slice | NDArray[Any]) -> Run:
+    def take(self, which: slice | NDArray[Any]) -> Run:
         """Those at some positions."""
-        return Run(self.at.taken(which), self.cells.taken(which))
+        return Run(self.at.take(which), self.cells.take(which))
 
 
 class Cleared(NamedTuple):
@@ -118,7 +118,7 @@ class EntryRows:
 
     def get(self, suffix: bytes, entry: bytes) -> bytes | None:
         """One row of a key."""
-        value = self.known(suffix, entry)
+        value = self.peek(suffix, entry)
         if value is UNREAD:
             value = self._session.get_many([self._head + suffix + entry])[0]
             self._last_read = (suffix, entry, value)
@@ -126,13 +126,13 @@ class EntryRows:
 
     def get_cells(self, at: Entries) -> Cells:
         """Many rows, which may come again."""
-        at = self._known(at)
+        at = self._reuse_order(at)
         self._fold(len(at))
         if self._written or self._cleared:
             return self._get_each(at)
         cells = self._read_base(at)
         if len(self._runs) > MAX_RUNS:
-            self._runs = [_joined(self._runs)]
+            self._runs = [_join_runs(self._runs)]
         for run in self._runs:
             cells = overlaid(at.keys, cells, run.at.keys, run.cells)
         return cells
@@ -146,14 +146,14 @@ class EntryRows:
             row = self._written.get(suffix, _NOTHING).get(entry, UNREAD)
             unread[position] = row is UNREAD and suffix not in self._cleared
             rows.append(None if row is UNREAD else row)
-        base = self._read_base(at.taken(unread))
+        base = self._read_base(at.take(unread))
         for position, row in zip(np.flatnonzero(unread).tolist(), base.strings(), strict=True):
             rows[position] = row
         return Cells.of(rows)
 
     def put(self, suffix: bytes, entry: bytes, value: bytes | None, *, there: bool | None = None) -> None:
         """Write one row of a key, None deletes it. ``there``: whether it was there, if that is known."""
-        before = self.known(suffix, entry)
+        before = self.peek(suffix, entry)
         if before is not UNREAD:
             there = before is not None
         elif there is None:
@@ -164,7 +164,7 @@ class EntryRows:
 
     def put_cells(self, at: Entries, cells: Cells) -> None:
         """``put`` of many rows, one after the other."""
-        at = self._known(at)
+        at = self._reuse_order(at)
         if at.has_twins:
             for suffix, entry, value in at.with_values(cells):
                 self.put(suffix, entry, value)
@@ -200,7 +200,7 @@ class EntryRows:
             self._written[suffix] = dict.fromkeys(entries)
             self._count.add(-len(entries))
 
-    def known(self, suffix: bytes, entry: bytes) -> bytes | None:
+    def peek(self, suffix: bytes, entry: bytes) -> bytes | None:
         """What is there, as far as it takes no look-up: else UNREAD."""
         self._unfold()
         value: bytes | None = self._written.get(suffix, _NOTHING).get(entry, UNREAD)
@@ -221,7 +221,7 @@ class EntryRows:
         now = self._session.moment
         if now.turns != moment.turns:
             return False
-        current = self.known(suffix, entry)
+        current = self.peek(suffix, entry)
         if current is UNREAD:
             if now.spills == moment.spills:
                 return True
@@ -239,7 +239,7 @@ class EntryRows:
         if not written:
             return base
         inside = sorted(entry for entry in written if entry >= begin and (end is None or entry < end))
-        return merged(base, [(entry, written[entry]) for entry in inside])
+        return merge_rows(base, [(entry, written[entry]) for entry in inside])
 
     def has_rows(self, suffix: bytes, begin: bytes = b"") -> bool:
         """Whether a key has rows from entry ``begin`` on."""
@@ -261,21 +261,21 @@ class EntryRows:
     @property
     def change(self) -> int:
         """How many rows more there are than in the base version, behind the flush of all that was cleared."""
-        return self._count.resolved()
+        return self._count.resolve()
 
     def flush(self, end: bytes | None, heads: KeyRows | None = None) -> Written:
         """What was written for keys below ``end``, or all of it, in stored order; it is forgotten.
 
         ``heads``: rows of the same state that stand before all entries of their keys, flushed with them.
         """
-        self._count.resolved()
+        self._count.resolve()
         self._last_read, self._read = (b"", b"", None), None
         if self._runs and not self._cleared:
-            of_heads = [] if heads is None else [heads.taken_columns(end)]
-            return newest([each.prefixed(self._head) for each in (*of_heads, *self._taken_runs(end))])
-        return self._flushed(end, {} if heads is None else heads.taken(end))
+            of_heads = [] if heads is None else [heads.take_columns(end)]
+            return newest([each.prefix(self._head) for each in (*of_heads, *self._take_runs(end))])
+        return self._flush_rows(end, {} if heads is None else heads.take(end))
 
-    def _taken_runs(self, end: bytes | None) -> Iterator[Writes]:
+    def _take_runs(self, end: bytes | None) -> Iterator[Writes]:
         """What was written for keys below ``end``, run by run."""
         self._fold(None)
         runs, self._runs = self._runs, []
@@ -285,7 +285,7 @@ class EntryRows:
                 self._runs.append(left)
             yield Writes(below.at.keys, below.cells)
 
-    def _flushed(
+    def _flush_rows(
         self, end: bytes | None, of_heads: Mapping[bytes, bytes | None]
     ) -> Iterator[tuple[bytes, bytes | None]]:
         self._unfold()
@@ -295,7 +295,7 @@ class EntryRows:
                 key, entries = head + suffix, self._written.pop(suffix, {})
                 if suffix in of_heads:
                     yield key, of_heads[suffix]
-                left = self._left_of(suffix, entries) if suffix in self._cleared else ()
+                left = self._scan_cleared(suffix, entries) if suffix in self._cleared else ()
                 for entry in merge(sorted(entries), left) if left else sorted(entries):
                     yield key + entry, entries.get(entry)
 
@@ -323,20 +323,20 @@ class EntryRows:
             for row in self._runs[0].at.with_values(self._runs.pop(0).cells):
                 self._write(*row)
 
-    def _known(self, at: Entries) -> Entries:
+    def _reuse_order(self, at: Entries) -> Entries:
         """The same rows as those that were read last, if they are: their order is known."""
         return self._read[0] if self._read is not None and self._read[0].are(at) else at
 
     def _read_base(self, at: Entries) -> Cells:
         if self._read is None or self._read[0] is not at:
             order = at.order
-            stored = self._session.get_cells(at.keys.taken(order).prefixed(self._head))
+            stored = self._session.get_cells(at.keys.take(order).prefix(self._head))
             place = np.empty(len(order), np.int64)
             place[order] = np.arange(len(order))
-            self._read = at, stored.taken(place)
+            self._read = at, stored.take(place)
         return self._read[1]
 
-    def _left_of(self, suffix: bytes, entries: Mapping[bytes, bytes | None]) -> Iterator[bytes]:
+    def _scan_cleared(self, suffix: bytes, entries: Mapping[bytes, bytes | None]) -> Iterator[bytes]:
         """Entries of the base version that are cleared, and not written."""
         cleared = self._cleared.pop(suffix)
         for entry, _ in self._session.scan(self._head + suffix, cleared.begin):
@@ -347,9 +347,9 @@ class EntryRows:
                 yield entry
 
 
-def _joined(runs: Sequence[Run]) -> Run:
+def _join_runs(runs: Sequence[Run]) -> Run:
     """What is left of some runs, one after the other."""
-    keys = concatenated([run.at.keys for run in runs])
+    keys = concatenate([run.at.keys for run in runs])
     last, suffix_bytes = last_of_each(keys), np.concatenate([run.at.suffix_bytes for run in runs])
-    cells = joined_cells([run.cells for run in runs])
-    return Run(Entries(keys, suffix_bytes), cells).taken(last)
+    cells = join_cells([run.cells for run in runs])
+    return Run(Entries(keys, suffix_bytes), cells).take(last)

@@ -25,9 +25,9 @@ from pyspark_ckpt.operators.rows.ordered_rows import (
     INSTANT,
     THERE,
     OrderedRows,
+    encode_ordered_key,
+    encode_ordered_keys,
     numbers_at,
-    ordered_key,
-    ordered_keys,
     row_of,
     rows_of,
 )
@@ -65,9 +65,9 @@ class ExpiryIndex(OrderedRows):
         """``move`` of many rows."""
         old, new = Stamps.of(before).instants, Stamps.of(after).instants
         has_left, has_entered = (old != new) & (old >= 0), (old != new) & (new >= 0)
-        self.remove_all(ordered_keys(old[has_left], rows.taken(has_left)))
-        entered = ordered_keys(new[has_entered], rows.taken(has_entered))
-        self.write_all(entered, Packed.of([THERE]).taken(np.zeros(len(entered), np.int64)))
+        self.remove_all(encode_ordered_keys(old[has_left], rows.take(has_left)))
+        entered = encode_ordered_keys(new[has_entered], rows.take(has_entered))
+        self.write_all(entered, Packed.of([THERE]).take(np.zeros(len(entered), np.int64)))
 
     def write(self, key: bytes, value: bytes) -> None:
         """Write a row that says more than that it is there."""
@@ -85,11 +85,11 @@ class ExpiryIndex(OrderedRows):
     def _move(self, row: bytes, old: int | None, new: int | None) -> None:
         if old != new:
             if old is not None:
-                self.put(ordered_key(old, row), there=False)
+                self.put(encode_ordered_key(old, row), there=False)
             if new is not None:
-                self.put(ordered_key(new, row), there=True)
+                self.put(encode_ordered_key(new, row), there=True)
 
-    def expired(self, life: Life) -> Iterator[list[tuple[bytes, bytes]]]:
+    def scan_expired(self, life: Life) -> Iterator[list[tuple[bytes, bytes]]]:
         """Index rows of the base version whose step has passed, oldest first: their keys, and what they say.
 
         In portions that are not empty. Rows whose lives have not begun, and may begin, are among them.
@@ -105,10 +105,10 @@ class ExpiryIndex(OrderedRows):
         stamps = Stamps.of(stored)
         are_there = stamps.instants == numbers_at(keys, 0).astype(np.int64)
         are_dead, begin = are_there & life.are_dead(stamps), are_there & life.are_unbegun(stamps)
-        begun = {position: life.begun(stored.values[position]) for position in np.flatnonzero(begin).tolist()}
+        begun = {position: life.begin(stored.values[position]) for position in np.flatnonzero(begin).tolist()}
         for position, row in begun.items():
             self.move(row_of(keys[position]), stored.values[position], row)
-        self.remove_all(keys.taken(~are_there | are_dead))
+        self.remove_all(keys.take(~are_there | are_dead))
         change = are_dead | begin
         return change, Cells.of([begun.get(position) for position in np.flatnonzero(change).tolist()])
 
@@ -133,7 +133,7 @@ class _TimedRows(Generic[Rows]):
     def _sweep(self, most: int, settle: Callable[[Packed], Cells]) -> int:
         """Free up to ``most`` expired rows, or let their lives begin; returns how many were freed."""
         freed = begun_bytes = 0
-        for rows in self._index.expired(self._life):
+        for rows in self._index.scan_expired(self._life):
             keys = Packed.of([key for key, _ in rows[:most]])
             changes = settle(keys)
             freed += int((~changes.there).sum())
@@ -156,21 +156,21 @@ class TimedKeyRows(_TimedRows[KeyRows]):
 
     def put(self, suffix: bytes, value: bytes | None) -> None:
         """See KeyRows."""
-        after = None if value is None else self._life.stamped(value)
+        after = None if value is None else self._life.stamp(value)
         self._index.move(suffix, self._rows.get(suffix), after)
         self._rows.put(suffix, after)
 
     def get_cells(self, suffixes: Suffixes) -> Cells:
         """See KeyRows; absent where a row has expired."""
-        seen = self._life.seen(self._rows.get_cells(suffixes))
+        seen = self._life.filter_seen(self._rows.get_cells(suffixes))
         if self._life.refreshed_by_reads:
             alive = np.flatnonzero(seen.there)
-            self.put_cells(suffixes.at(alive), seen.taken(alive))
+            self.put_cells(suffixes.at(alive), seen.take(alive))
         return seen
 
     def put_cells(self, suffixes: Suffixes, cells: Cells) -> None:
         """See KeyRows."""
-        after = self._life.stamped_cells(cells)
+        after = self._life.stamp_cells(cells)
         self._index.move_all(suffixes.packed, self._rows.get_cells(suffixes), after)
         self._rows.put_cells(suffixes, after)
 
@@ -180,9 +180,9 @@ class TimedKeyRows(_TimedRows[KeyRows]):
 
     def _settle(self, keys: Packed) -> Cells:
         suffixes, places = different(rows_of(keys))
-        change, changes = self._index.settle(keys, self._rows.get_cells(suffixes).taken(places), self._life)
+        change, changes = self._index.settle(keys, self._rows.get_cells(suffixes).take(places), self._life)
         order = np.argsort(places[change])
-        self._rows.put_cells(suffixes.at(places[change][order]), changes.taken(order))
+        self._rows.put_cells(suffixes.at(places[change][order]), changes.take(order))
         return changes
 
 
@@ -199,15 +199,15 @@ class TimedEntryRows(_TimedRows[EntryRows]):
 
     def get_cells(self, at: Entries) -> Cells:
         """See EntryRows; absent where a row has expired."""
-        seen = self._life.seen(self._rows.get_cells(at))
+        seen = self._life.filter_seen(self._rows.get_cells(at))
         if self._life.refreshed_by_reads:
             alive = np.flatnonzero(seen.there)
-            self.put_cells(at.taken(alive), seen.taken(alive))
+            self.put_cells(at.take(alive), seen.take(alive))
         return seen
 
     def put(self, suffix: bytes, entry: bytes, value: bytes | None) -> None:
         """See EntryRows."""
-        self._write(suffix, entry, value, self._rows.known(suffix, entry), there=None)
+        self._write(suffix, entry, value, self._rows.peek(suffix, entry), there=None)
 
     def put_cells(self, at: Entries, cells: Cells) -> None:
         """See EntryRows."""
@@ -215,7 +215,7 @@ class TimedEntryRows(_TimedRows[EntryRows]):
             for suffix, entry, value in at.with_values(cells):
                 self.put(suffix, entry, value)
             return
-        before, after = self._rows.get_cells(at), self._life.stamped_cells(cells)
+        before, after = self._rows.get_cells(at), self._life.stamp_cells(cells)
         self._index.move_all(at.keys, before, after)
         self._rows.put_cells(at, after)
 
@@ -245,12 +245,12 @@ class TimedEntryRows(_TimedRows[EntryRows]):
         rows = rows_of(keys)
         at = Entries(rows, ends_of_keys(rows))
         change, changes = self._index.settle(keys, self._rows.get_cells(at), self._life)
-        self._rows.put_run(at.taken(change), changes, -int((~changes.there).sum()))
+        self._rows.put_run(at.take(change), changes, -int((~changes.there).sum()))
         return changes
 
     def _write(
         self, suffix: bytes, entry: bytes, value: bytes | None, before: bytes | None, *, there: bool | None
     ) -> None:
-        after = None if value is None else self._life.stamped(value)
+        after = None if value is None else self._life.stamp(value)
         self._index.move(suffix + entry, before, after)
         self._rows.put(suffix, entry, after, there=there)

@@ -8,8 +8,8 @@ import numpy as np
 
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.rows.base import UNREAD, BaseRows
-from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, Written, stored
-from pyspark_ckpt.state_store.columns.cells import Cells, joined_cells, overlaid
+from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, Written, sort_rows
+from pyspark_ckpt.state_store.columns.cells import Cells, join_cells, overlaid
 from pyspark_ckpt.state_store.columns.order import places_in
 from pyspark_ckpt.state_store.columns.writes import Writes, newest
 from pyspark_ckpt.state_store.format.keys import state_head
@@ -112,23 +112,23 @@ class KeyRows:
     @property
     def change(self) -> int:
         """How many rows more there are than in the base version."""
-        return self._count.resolved()
+        return self._count.resolve()
 
     def flush(self, end: bytes | None) -> Written:
         """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
         if self._columns:
-            return self.taken_columns(end).prefixed(self._head)
-        is_ordered, taken = self._in_order, self._taken(end)
+            return self.take_columns(end).prefix(self._head)
+        is_ordered, taken = self._in_order, self._take(end)
         if is_ordered:
             return zip(map(self._head.__add__, taken), taken.values(), strict=True)
-        return stored(self._head, taken)
+        return sort_rows(self._head, taken)
 
-    def taken(self, end: bytes | None) -> dict[bytes, bytes | None]:
+    def take(self, end: bytes | None) -> dict[bytes, bytes | None]:
         """What was written for keys below ``end``, or all of it, in any order; it is forgotten."""
         self._unfold()
-        return self._taken(end)
+        return self._take(end)
 
-    def taken_columns(self, end: bytes | None) -> Writes:
+    def take_columns(self, end: bytes | None) -> Writes:
         """``taken`` in columns, and in stored order."""
         self._fold(None)
         taken, left = self._newest().apart(end)
@@ -136,7 +136,7 @@ class KeyRows:
         self._forget()
         return taken
 
-    def _taken(self, end: bytes | None) -> dict[bytes, bytes | None]:
+    def _take(self, end: bytes | None) -> dict[bytes, bytes | None]:
         self._forget()
         self._in_order, self._last_written = True, b""
         taken, self._written = self._written, {}
@@ -148,7 +148,7 @@ class KeyRows:
 
     def _forget(self) -> None:
         """Let go of what was read."""
-        self._count.resolved()
+        self._count.resolve()
         self._base, self._base_of, self._ahead, self._ahead_of = {}, (), None, {}
         self._columns_read = (None, Cells.absent(0))
 
@@ -160,7 +160,7 @@ class KeyRows:
     def _fold(self, most: int | None) -> None:
         """Have what was written in columns, if no more than so many rows are by keys (None: however many)."""
         if self._written and (most is None or len(self._written) <= most):
-            written = Writes.of(stored(b"", self._written))
+            written = Writes.of(sort_rows(b"", self._written))
             self._columns.insert(0, _columns_of(written))
             self._written, self._in_order, self._last_written = {}, True, b""
 
@@ -207,13 +207,13 @@ class KeyRows:
     def _look_up_all(self, suffixes: Suffixes) -> Cells:
         keys = suffixes.packed
         if self._ahead is None:
-            return self._session.get_cells(keys.prefixed(self._head))
+            return self._session.get_cells(keys.prefix(self._head))
         known, cells = self._ahead
         places = places_in(known.packed, keys)
         is_unknown = places < 0
-        found = self._session.get_cells(keys.taken(is_unknown).prefixed(self._head))
+        found = self._session.get_cells(keys.take(is_unknown).prefix(self._head))
         places[is_unknown] = len(known) + np.arange(len(found))
-        return joined_cells([cells, found]).taken(places)
+        return join_cells([cells, found]).take(places)
 
 
 def _columns_of(written: Writes) -> tuple[Suffixes, Cells]:

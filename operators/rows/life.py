@@ -48,18 +48,18 @@ class Life:
         self.index_instant = max(0, now_ms) >> self.step_bits << self.step_bits
         """Where rows that live from now on are in the index."""
 
-    def stamped(self, value: bytes) -> bytes:
+    def stamp(self, value: bytes) -> bytes:
         """A row that lives from now on."""
         return self._stamp + value
 
-    def stamped_cells(self, cells: Cells) -> Cells:
+    def stamp_cells(self, cells: Cells) -> Cells:
         """``stamped`` of many values; what is absent stays absent."""
-        stamped = self.all_stamped(cells.values.taken(cells.there))
+        stamped = self.all_stamped(cells.values.take(cells.there))
         return Cells.present(stamped).among(len(cells), cells.there)
 
     def all_stamped(self, values: Packed) -> Packed:
         """``stamped`` of many values."""
-        return values.prefixed(self._stamp)
+        return values.prefix(self._stamp)
 
     def value(self, stored: bytes | None) -> bytes | None:
         """What is seen of a row."""
@@ -67,7 +67,7 @@ class Life:
             return stored
         return stored[_STAMP.size :] if self._shows_expired or not self.is_dead(stored) else None
 
-    def seen(self, stored: Cells) -> Cells:
+    def filter_seen(self, stored: Cells) -> Cells:
         """What is seen of many rows."""
         stamps = Stamps.of(stored)
         values, there = stored.values, stored.there
@@ -88,14 +88,14 @@ class Life:
         """Whether a row has expired."""
         return _is_stamped(stored) and self._unbegun_ms < int(_STAMP.unpack_from(stored)[2]) <= self.dead_ms
 
-    def begun(self, stored: bytes) -> bytes | None:
+    def begin(self, stored: bytes) -> bytes | None:
         """A row that lives from now on, of one that was written before there was a watermark; None for others."""
         if not _is_stamped(stored) or int(_STAMP.unpack_from(stored)[2]) > self._unbegun_ms:
             return None
         return self._stamp + stored[_STAMP.size :]
 
 
-def unstamped(stored: bytes) -> tuple[int | None, bytes]:
+def split_stamp(stored: bytes) -> tuple[int | None, bytes]:
     """When a row's life began, None for one whose life has not, and its value. Raises FormatError."""
     if not _is_stamped(stored):
         return None, stored
@@ -131,7 +131,7 @@ class Stamps:
         short = np.flatnonzero(there & (values.size <= _STAMP.size))
         if len(short):
             _is_stamped(values[int(short[0])])
-        rows = values.taken(there).matrix(_STAMP.size)
+        rows = values.take(there).matrix(_STAMP.size)
         bits[there] = rows[:, 1]
         wrong = np.flatnonzero(bits > MAX_STEP_BITS)
         if len(wrong):

@@ -19,7 +19,7 @@ from pyspark_ckpt.operators.encoding.stored_values import SHOWN_BYTES
 from pyspark_ckpt.operators.rows.life import MAX_STEP_BITS
 from pyspark_ckpt.operators.rows.ordered_rows import INSTANT, THERE, numbers_at, rows_of
 from pyspark_ckpt.state_store.columns.cells import Cells
-from pyspark_ckpt.state_store.columns.packed import Packed, concatenated
+from pyspark_ckpt.state_store.columns.packed import Packed, concatenate
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES
 
@@ -103,7 +103,7 @@ class Heads:
     @classmethod
     def decode(cls, stored: Cells) -> Heads:
         """``Head.decode`` of many; without a Python loop where those that are there have one form."""
-        values, places = stored.values.taken(stored.there), stored.there
+        values, places = stored.values.take(stored.there), stored.there
         is_living = len(values) > 0 and bool((values.size == _LIVING_HEAD.size).all())
         rows = values.matrix(_LIVING_HEAD.size).reshape(-1).view(_LIVING_HEADS) if is_living else None
         if rows is None or not _are_living(rows):
@@ -120,12 +120,12 @@ class Heads:
             living = np.empty(len(self.end), _LIVING_HEADS)
             living["mark"] = np.where(self.is_refreshed, _REFRESHED, _IN_SPANS)
             living["end"], living["life"] = self.end, self.life
-            return _packed(living)
+            return _pack(living)
         if self.life.any():
             return Packed.of([head.encode() for head in self])
         plain = np.empty(len(self.end), _HEADS)
         plain["mark"], plain["end"] = _PLAIN, self.end
-        return _packed(plain)
+        return _pack(plain)
 
     def __len__(self) -> int:
         """How many there are."""
@@ -162,7 +162,7 @@ class IndexRows:
         columns = np.zeros(len(rows), _COLUMNS)
         columns["size"] = 1
         columns["is_span"] = are_spans
-        said = values.taken(are_spans).matrix(_SPAN.size).reshape(-1).view(_SPANS)
+        said = values.take(are_spans).matrix(_SPAN.size).reshape(-1).view(_SPANS)
         for name in ("step_bits", "size", "life"):
             columns[name][are_spans] = said[name]
         columns["instant"] = numbers_at(keys, 0)
@@ -180,20 +180,20 @@ class IndexRows:
         return cls(keys, without_entry, columns)
 
     @classmethod
-    def joined(cls, parts: Sequence[IndexRows]) -> IndexRows:
+    def join(cls, parts: Sequence[IndexRows]) -> IndexRows:
         """All rows of the parts."""
-        keys, suffixes = (concatenated([getattr(part, name) for part in parts]) for name in ("keys", "suffixes"))
+        keys, suffixes = (concatenate([getattr(part, name) for part in parts]) for name in ("keys", "suffixes"))
         return cls(keys, suffixes, np.concatenate([np.zeros(0, _COLUMNS), *(part.columns for part in parts)]))
 
     def __len__(self) -> int:
         """How many there are."""
         return len(self.keys)
 
-    def taken(self, which: Bools) -> IndexRows:
+    def take(self, which: Bools) -> IndexRows:
         """Those where a mask is true."""
         if which.all():
             return self
-        return IndexRows(self.keys.taken(which), self.suffixes.taken(which), self.columns[which])
+        return IndexRows(self.keys.take(which), self.suffixes.take(which), self.columns[which])
 
     @property
     def last_ms(self) -> Numbers:
@@ -211,7 +211,7 @@ def spans(step_bits: int, sizes: NDArray[np.integer[Any]], lives: Numbers) -> Pa
     """``span`` of many."""
     rows = np.empty(len(sizes), _SPANS)
     rows["mark"], rows["step_bits"], rows["size"], rows["life"] = _SPAN_MARK, step_bits, sizes, lives
-    return _packed(rows)
+    return _pack(rows)
 
 
 def different_elements(places: Sequence[Places], numbers: Sequence[Numbers]) -> Elements:
@@ -226,10 +226,10 @@ def different_elements(places: Sequence[Places], numbers: Sequence[Numbers]) -> 
 
 def entries_of(numbers: Numbers) -> Packed:
     """What follows the suffix of a list in the keys of its elements, by their numbers."""
-    return _packed(numbers.astype(">u8"))
+    return _pack(numbers.astype(">u8"))
 
 
-def counted_on(firsts: Numbers, counts: NDArray[np.integer[Any]]) -> Numbers:
+def count_on(firsts: Numbers, counts: NDArray[np.integer[Any]]) -> Numbers:
     """From each of some numbers on so many, one after the other."""
     counts = counts.astype(np.int64)
     begins = (np.cumsum(counts) - counts).astype(np.uint64)
@@ -248,5 +248,5 @@ def _damage(key: bytes, value: bytes) -> FormatError:
     )
 
 
-def _packed(rows: NDArray[Any]) -> Packed:
+def _pack(rows: NDArray[Any]) -> Packed:
     return Packed.of_matrix(rows.view(np.uint8).reshape(len(rows), rows.itemsize))

@@ -31,13 +31,13 @@ from pyspark_ckpt.operators.rows.list_columns import (
     IndexRows,
     Numbers,
     Places,
-    counted_on,
+    count_on,
     different_elements,
     entries_of,
     span,
     spans,
 )
-from pyspark_ckpt.operators.rows.ordered_rows import ordered_key, ordered_keys
+from pyspark_ckpt.operators.rows.ordered_rows import encode_ordered_key, encode_ordered_keys
 from pyspark_ckpt.operators.rows.state_rows import Written
 from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.columns.packed import Packed, side_by_side
@@ -70,7 +70,7 @@ class ListRows:
         """Add elements to the list of a key."""
         if elements:
             head = self._head(suffix)
-            self._heads.put(suffix, self._added(suffix, head, elements).encode())
+            self._heads.put(suffix, self._append(suffix, head, elements).encode())
 
     def append_many(self, suffixes: Suffixes, counts: NDArray[np.int64], elements: Packed) -> None:
         """Add elements to many lists, whose keys are in stored order: to each so many, one after the other."""
@@ -124,7 +124,7 @@ class ListRows:
             return iter(())
         return (element for _, element in self._elements.scan(suffix, FIRST))
 
-    def _added(self, suffix: bytes, head: Head, elements: Sequence[bytes]) -> Head:
+    def _append(self, suffix: bytes, head: Head, elements: Sequence[bytes]) -> Head:
         """Write elements behind those of ``head``; returns the head with them."""
         begin, life, is_refreshed = head
         end = begin + len(elements)
@@ -134,7 +134,7 @@ class ListRows:
     def _all_added(self, suffixes: Suffixes, heads: Heads, counts: NDArray[np.int64], elements: Packed) -> Heads:
         """``_added`` for many keys, to each so many elements."""
         places = np.repeat(np.arange(len(suffixes)), counts)
-        at = Entries.of(suffixes.packed.taken(places), entries_of(counted_on(heads.end, counts)))
+        at = Entries.of(suffixes.packed.take(places), entries_of(count_on(heads.end, counts)))
         self._elements.put_run(at, Cells.present(elements), len(elements))
         return Heads(heads.end + counts.astype(np.uint64), heads.life, heads.is_refreshed)
 
@@ -183,7 +183,7 @@ class TimedListRows(ListRows):
 
     def sweep(self, most: int) -> int:
         """Free up to ``most`` expired elements, or one span; returns how many."""
-        found = IndexRows.joined(list(self._expired(most)))
+        found = IndexRows.join(list(self._scan_expired(most)))
         if not len(found):
             return 0
         suffixes, at = different(found.suffixes)
@@ -195,18 +195,18 @@ class TimedListRows(ListRows):
             self._dead_in_spans(found, at, are_there & ~heads.is_refreshed[at]),
             self._dead_of_read(found, at, are_there & heads.is_refreshed[at]),
         ]
-        self._index.remove_all(found.keys.taken(are_spans))
+        self._index.remove_all(found.keys.take(are_spans))
         return self._free(suffixes, heads, *different_elements(*zip(*dead, strict=True)))
 
-    def _expired(self, most: int) -> Iterator[IndexRows]:
+    def _scan_expired(self, most: int) -> Iterator[IndexRows]:
         """Index rows of up to ``most`` elements, or of one span. Lives that have not begun do, and are none of them."""
         begun_bytes = 0
-        for portion in self._index.expired(self._life):
+        for portion in self._index.scan_expired(self._life):
             rows = IndexRows.of(portion)
             # A time to live that was longer had longer steps.
             are_over = rows.last_ms <= self._life.dead_ms
             are_asked = are_over | (self._life.begins_now & (rows.columns["instant"] == 0))
-            rows, are_over = rows.taken(are_asked), are_over[are_asked]
+            rows, are_over = rows.take(are_asked), are_over[are_asked]
             sizes = rows.columns["size"].astype(np.int64)
             are_taken = np.cumsum(sizes) - sizes < most
             if self._life.begins_late:
@@ -218,7 +218,7 @@ class TimedListRows(ListRows):
                     if begun_bytes >= MAX_BEGUN_BYTES:
                         are_taken[position + 1 :] = False
                         break
-            yield rows.taken(are_taken)
+            yield rows.take(are_taken)
             most -= int(sizes.sum())
             if most <= 0 or begun_bytes >= MAX_BEGUN_BYTES:
                 break
@@ -233,7 +233,7 @@ class TimedListRows(ListRows):
         entries = entries_of(np.arange(first, first + size, dtype=np.uint64))
         elements = self._elements.get_cells(Entries.of(Packed.of([suffix] * size), entries))
         for stored, entry in zip(elements.strings(), entries.strings(), strict=True):
-            row = None if stored is None else self._life.begun(stored)
+            row = None if stored is None else self._life.begin(stored)
             if row is not None:
                 self._elements.put(suffix, entry, row, there=True)
                 begun_bytes += len(row)
@@ -244,23 +244,23 @@ class TimedListRows(ListRows):
 
     def _dead_alone(self, found: IndexRows, at: Places, which: Bools) -> Elements:
         """Elements of index rows, which are removed, but for those that live."""
-        found, at = found.taken(which), at[which]
+        found, at = found.take(which), at[which]
         elements = Entries.of(found.suffixes, entries_of(found.columns["first"]))
         change, changes = self._index.settle(found.keys, self._elements.get_cells(elements), self._life)
         begun = np.flatnonzero(change)[changes.there]
-        self._elements.put_run(elements.taken(begun), changes.taken(changes.there), 0)
+        self._elements.put_run(elements.take(begun), changes.take(changes.there), 0)
         dead = np.flatnonzero(change)[~changes.there]
         return at[dead], found.columns["first"][dead]
 
     def _dead_in_spans(self, found: IndexRows, at: Places, which: Bools) -> Elements:
         """All elements of spans."""
         sizes = found.columns["size"][which].astype(np.int64)
-        return np.repeat(at[which], sizes), counted_on(found.columns["first"][which], sizes)
+        return np.repeat(at[which], sizes), count_on(found.columns["first"][which], sizes)
 
     def _dead_of_read(self, found: IndexRows, at: Places, which: Bools) -> Elements:
         """Elements of spans but for those that reads have refreshed, or that are gone."""
         places, numbers = self._dead_in_spans(found, at, which)
-        suffixes = found.suffixes.taken(np.repeat(np.flatnonzero(which), found.columns["size"][which].astype(np.int64)))
+        suffixes = found.suffixes.take(np.repeat(np.flatnonzero(which), found.columns["size"][which].astype(np.int64)))
         stored = self._elements.get_cells(Entries.of(suffixes, entries_of(numbers)))
         are_dead = self._life.are_dead(Stamps.of(stored))
         return places[are_dead], numbers[are_dead]
@@ -289,7 +289,7 @@ class TimedListRows(ListRows):
         emptied = suffixes.at(np.flatnonzero(is_emptied))
         self._heads.put_cells(emptied, Cells.absent(len(emptied)))
         are_left = ~is_asked[places]
-        at = Entries.of(suffixes.packed.taken(places[are_left]), entries_of(numbers[are_left]))
+        at = Entries.of(suffixes.packed.take(places[are_left]), entries_of(numbers[are_left]))
         self._elements.put_run(at, Cells.absent(len(at)), -len(at))
         return len(numbers)
 
@@ -301,12 +301,14 @@ class TimedListRows(ListRows):
             self._heads.put(suffix, head._replace(is_refreshed=True).encode())
         return (element for _, element in self._timed.scan(suffix, FIRST))
 
-    def _added(self, suffix: bytes, head: Head, elements: Sequence[bytes]) -> Head:
+    def _append(self, suffix: bytes, head: Head, elements: Sequence[bytes]) -> Head:
         begin, life, is_refreshed = head
-        end = super()._added(suffix, head, list(map(self._life.stamped, elements))).end
+        end = super()._append(suffix, head, list(map(self._life.stamp, elements))).end
         if self._life.refreshed_by_reads:
             for number in range(begin, end):
-                self._index.put(ordered_key(self._life.index_instant, suffix + SEQUENCE.pack(number)), there=True)
+                self._index.put(
+                    encode_ordered_key(self._life.index_instant, suffix + SEQUENCE.pack(number)), there=True
+                )
         else:
             life = life or self._new_life
             firsts = self._spans_of_keys().setdefault(suffix, [begin])
@@ -321,11 +323,11 @@ class TimedListRows(ListRows):
         if not is_simple or self._have_spans(suffixes):
             strings = elements.strings()
             parts = [strings[begin:end] for begin, end in pairwise([0, *np.cumsum(counts).tolist()])]
-            return Heads.of(list(map(self._added, suffixes, heads, parts)))
+            return Heads.of(list(map(self._append, suffixes, heads, parts)))
         life = np.where(heads.life > 0, heads.life, np.uint64(self._new_life))
         self._new_spans = suffixes, heads.end
         at = side_by_side(suffixes.packed, entries_of(heads.end | np.uint64(SPAN_BIT)))
-        keys = ordered_keys(np.full(len(at), self._life.index_instant), at)
+        keys = encode_ordered_keys(np.full(len(at), self._life.index_instant), at)
         self._index.write_all(keys, spans(self._life.step_bits, counts, life))
         return replace(super()._all_added(suffixes, heads, counts, self._life.all_stamped(elements)), life=life)
 
@@ -352,4 +354,4 @@ class TimedListRows(ListRows):
         self._index.write(self._span_key(suffix, first), span(self._life.step_bits, size, life))
 
     def _span_key(self, suffix: bytes, first: int) -> bytes:
-        return ordered_key(self._life.index_instant, suffix + SEQUENCE.pack(first | SPAN_BIT))
+        return encode_ordered_key(self._life.index_instant, suffix + SEQUENCE.pack(first | SPAN_BIT))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyspark_ckpt.operators.rows.base import UNREAD, BaseRows
-from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, Written, stored
+from pyspark_ckpt.operators.rows.state_rows import ROW_BYTES, RowCount, Written, sort_rows
 from pyspark_ckpt.state_store.columns.packed import Packed
 from pyspark_ckpt.state_store.columns.writes import Writes, newest
 from pyspark_ckpt.state_store.errors import FormatError
@@ -24,16 +24,16 @@ THERE = b"\x01"
 _MIN_BYTES = INSTANT.size + HASH_BYTES
 
 
-def ordered_key(instant: int, row: bytes) -> bytes:
+def encode_ordered_key(instant: int, row: bytes) -> bytes:
     """The key ``instant · key and entry · hash`` for a row that begins with its hash."""
     return INSTANT.pack(instant) + row[HASH_BYTES:] + row[:HASH_BYTES]
 
 
-def ordered_keys(instants: NDArray[np.integer[Any]], rows: Packed) -> Packed:
+def encode_ordered_keys(instants: NDArray[np.integer[Any]], rows: Packed) -> Packed:
     """``ordered_key`` of many rows, each with its instant."""
     widths = rows.widths()
     if len(widths) != 1:
-        return Packed.of(list(map(ordered_key, instants.tolist(), rows.strings())))
+        return Packed.of(list(map(encode_ordered_key, instants.tolist(), rows.strings())))
     keys = np.empty((len(rows), INSTANT.size + widths[0]), np.uint8)
     keys[:, : INSTANT.size] = instants.astype(">u8").view(np.uint8).reshape(-1, INSTANT.size)
     matrix = rows.matrix(widths[0])
@@ -113,8 +113,8 @@ class OrderedRows:
         written, self._written = self._written, {}
         runs, self._runs = self._runs, []
         if runs:
-            return newest([each.prefixed(self._head) for each in (Writes.of(written.items()), *runs)])
-        return stored(self._head, written)
+            return newest([each.prefix(self._head) for each in (Writes.of(written.items()), *runs)])
+        return sort_rows(self._head, written)
 
     def spill(self) -> Written:
         """``flush`` of all that nobody looks for before the commit."""
@@ -156,7 +156,7 @@ class CountedRows(OrderedRows):
         """Whether this task has written or deleted the row."""
         return key in self._written
 
-    def stored(self, keys: list[bytes]) -> list[bytes | None]:
+    def read_base(self, keys: list[bytes]) -> list[bytes | None]:
         """What the base version has under ``keys``, which are sorted; None where there is nothing."""
         return self._session.get_many([self._head + key for key in keys])
 
@@ -167,9 +167,9 @@ class CountedRows(OrderedRows):
     @property
     def change(self) -> int:
         """How many rows more there are than in the base version."""
-        return self._count.resolved()
+        return self._count.resolve()
 
     def flush(self, end: bytes | None) -> Written:
         """See OrderedRows."""
-        self._count.resolved()
+        self._count.resolve()
         return super().flush(end)

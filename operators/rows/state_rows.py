@@ -20,7 +20,7 @@ Written: TypeAlias = "Iterator[tuple[bytes, bytes | None]] | Writes"
 """Rows in stored order, None for one that is deleted."""
 
 
-def stored(head: bytes, rows: Mapping[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes | None]]:
+def sort_rows(head: bytes, rows: Mapping[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes | None]]:
     """Rows of a state, by what their keys have behind its ``head``, in stored order."""
     keys = sorted(rows)
     return zip(map(head.__add__, keys), map(rows.__getitem__, keys), strict=True)
@@ -43,7 +43,7 @@ class RowCount:
         """A row was written whose presence in the base version nobody knows: look it up later, with others."""
         self._unread.append(key)
 
-    def resolved(self) -> int:
+    def resolve(self) -> int:
         """The count, after all look-ups that it needs."""
         if self._unread:
             self._unread.sort()

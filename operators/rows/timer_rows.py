@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from pyspark_ckpt.operators.declarations.timers import MICROSECONDS, rounded_up_ms
+from pyspark_ckpt.operators.declarations.timers import MICROSECONDS, round_up_ms
 from pyspark_ckpt.operators.rows.ordered_rows import INSTANT
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES
@@ -43,9 +43,9 @@ def timer_key(at_us: int, row: bytes) -> bytes:
     return instant + row[HASH_BYTES:] + row[:HASH_BYTES]
 
 
-def rounded_key(at_us: int, row: bytes) -> bytes:
+def encode_rounded_key(at_us: int, row: bytes) -> bytes:
     """Where a release before this one has the timer."""
-    return timer_key(rounded_up_ms(at_us) * MICROSECONDS, row)
+    return timer_key(round_up_ms(at_us) * MICROSECONDS, row)
 
 
 def read_timer_key(key: bytes) -> TimerRow:

@@ -20,7 +20,7 @@ import xxhash
 
 from pyspark_ckpt.operators.declarations.ttl import Clock
 from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
-from pyspark_ckpt.operators.rows.base import Row, merged
+from pyspark_ckpt.operators.rows.base import Row, merge_rows
 from pyspark_ckpt.operators.session.worker import WorkerSession
 from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.columns.packed import Packed
@@ -86,7 +86,7 @@ class GroupSession(WorkerSession):
             self._overlay = {key: value for rows in staged for key, value in rows}
             return
         for rows in staged:
-            deque(self._spilled_rows().kept(rows), maxlen=0)
+            deque(self._make_spilled_rows().keep(rows), maxlen=0)
 
     def _base_of(self, keys: list[bytes]) -> list[bytes | None]:
         """See WorkerSession; as the task has left them."""
@@ -109,7 +109,7 @@ class GroupSession(WorkerSession):
         if self._overlay:
             entries = ((key[len(prefix) :], value) for key, value in self._overlay.items() if key.startswith(prefix))
             inside = (row for row in entries if row[0] >= begin and (end is None or row[0] < end))
-            rows = merged(rows, sorted(inside, key=itemgetter(0)))
+            rows = merge_rows(rows, sorted(inside, key=itemgetter(0)))
         return rows
 
     def stage_swept(self, rows: Iterable[Row], changes: Mapping[int, int]) -> None:
@@ -135,7 +135,7 @@ class GroupSession(WorkerSession):
             self._recent_bytes += len(row[0]) + len(row[1] or b"")
             if self._recent_bytes > self._log_bytes:
                 self.stage(sorted(self._recent.items()))
-                self.stage(self._kept_apart(chain(taken, remaining)))
+                self.stage(self._set_apart(chain(taken, remaining)))
                 self._end_group(changes())
                 self._begin_log_anew()
                 return
@@ -148,7 +148,7 @@ class GroupSession(WorkerSession):
         if self._recent:
             self.stage(sorted(self._recent.items()))
             self._begin_log_anew()
-        super().spill(self._kept_apart(iter(rows)))
+        super().spill(self._set_apart(iter(rows)))
 
     def close(self) -> None:
         """Let go of the log, which the commit reads, and of what was spilled."""
@@ -165,7 +165,7 @@ class GroupSession(WorkerSession):
         self._recent, self._recent_bytes, self._staged = {}, 0, None
         self._log.begin_anew(self._frame([], self._changes))
 
-    def _kept_apart(self, rows: Iterator[Row]) -> Iterator[Row]:
+    def _set_apart(self, rows: Iterator[Row]) -> Iterator[Row]:
         """The rows, for another call of the group to find."""
         while portion := list(islice(rows, PORTION)):
             self._log.keep_apart([self._frame(portion, {})])

@@ -29,7 +29,7 @@ class SpilledRows:
         self._database = Database(folder / "rows", tuning)
         self._reader = Reader(folder / "rows", tuning, folder / "reader")
 
-    def kept(self, rows: Iterable[tuple[bytes, bytes | None]]) -> Iterator[tuple[bytes, bytes | None]]:
+    def keep(self, rows: Iterable[tuple[bytes, bytes | None]]) -> Iterator[tuple[bytes, bytes | None]]:
         """The same rows, sorted by key, which are found here when all have been taken. Raises StorageError."""
         path = self._folder / f"{self._files}.sst"
         self._files += 1

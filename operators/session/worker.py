@@ -25,7 +25,7 @@ import numpy as np
 
 from pyspark_ckpt.operators.declarations.ttl import Clock
 from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
-from pyspark_ckpt.operators.rows.base import Moment, Position, merged
+from pyspark_ckpt.operators.rows.base import Moment, Position, merge_rows
 from pyspark_ckpt.operators.session.spilled_rows import SpilledRows
 from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.columns.packed import Packed
@@ -132,7 +132,7 @@ class WorkerSession:
         What was spilled counts.
         """
         rows = self._base_rows(prefix, begin, end)
-        return rows if self._spilled is None else merged(rows, self._spilled.scan(prefix, begin, end))
+        return rows if self._spilled is None else merge_rows(rows, self._spilled.scan(prefix, begin, end))
 
     def _base_of(self, keys: list[bytes]) -> list[bytes | None]:
         if self._reader is None or not keys:
@@ -185,7 +185,7 @@ class WorkerSession:
         remaining = iter(rows)
         first = next(remaining, None)
         if first is not None:
-            tuning = _shared_tuning(self._ticket.compression)
+            tuning = _get_tuning(self._ticket.compression)
             path = self._new_file()
             self._written += write_table_file(path, chain([first], remaining), tuning)
             self._seals[path.name] = seal_file(path)
@@ -193,7 +193,7 @@ class WorkerSession:
     def stage_columns(self, parts: Sequence[Writes]) -> None:
         """``stage`` of rows of which a table file can be built, part after part."""
         path = self._new_file()
-        write_columns(path, parts, _shared_tuning(self._ticket.compression))
+        write_columns(path, parts, _get_tuning(self._ticket.compression))
         self._seals[path.name] = seal_file(path)
         self._written += sum(map(len, parts))
 
@@ -219,12 +219,12 @@ class WorkerSession:
     def spill(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
         """``stage`` of rows that are still to be found by this session, before those of the base version."""
         self.moment = self.moment._replace(spills=self.moment.spills + 1)
-        self.stage(self._spilled_rows().kept(rows))
+        self.stage(self._make_spilled_rows().keep(rows))
 
-    def _spilled_rows(self) -> SpilledRows:
+    def _make_spilled_rows(self) -> SpilledRows:
         if self._spilled is None:
             folder = Path(self._ticket.staging) / f"{self.name}-spilled"
-            self._spilled = SpilledRows(folder, _shared_tuning(self._ticket.compression))
+            self._spilled = SpilledRows(folder, _get_tuning(self._ticket.compression))
         return self._spilled
 
     def close(self) -> None:
@@ -297,7 +297,7 @@ def naming(ticket: Ticket, uid: str) -> Iterator[None]:
 
 
 @cache
-def _shared_tuning(compression: str) -> Tuning:
+def _get_tuning(compression: str) -> Tuning:
     """The settings of all databases and table files of this process."""
     return Tuning(CACHE_BYTES, compression)
 
@@ -328,7 +328,7 @@ def _view(ticket: Ticket) -> View | None:
 
 def _caught_up(ticket: Ticket) -> tuple[View, Marker | None]:
     """A view of what the database is now, and which commit that is."""
-    view = _views.pop(ticket.db, None) or View(_opened(ticket), OpenColumnFiles(columns_folder(Path(ticket.db))))
+    view = _views.pop(ticket.db, None) or View(_open_reader(ticket), OpenColumnFiles(columns_folder(Path(ticket.db))))
     try:
         view.reader.catch_up()
         held = view.reader.marker()
@@ -352,11 +352,11 @@ class _noting_damage:  # noqa: N801 - used as a function
             write_note(Path(self._ticket.staging), str(problem))
 
 
-def _opened(ticket: Ticket) -> Reader:
+def _open_reader(ticket: Ticket) -> Reader:
     scratch = _new_scratch(Path(ticket.staging).parents[1] / "readers") if ticket.live else None
     for attempt in range(1, OPEN_ATTEMPTS + 1):
         try:
-            return Reader(Path(ticket.db), _shared_tuning(ticket.compression), scratch)
+            return Reader(Path(ticket.db), _get_tuning(ticket.compression), scratch)
         except StorageError:  # compaction may drop a file between its listing and its opening
             if attempt == OPEN_ATTEMPTS or not ticket.live:
                 raise

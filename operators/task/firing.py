@@ -70,10 +70,10 @@ class Firing:
         timers = [self._timers[number] for number in listed.column(TIMERS).to_pylist()]
         stored = list(zip(listed.column(KEY).to_pylist(), timers, strict=True))
         for group in self._of_clock:
-            yield from self._fired(group, [row for row in stored if row[1] in group])
+            yield from self._fire_stored(group, [row for row in stored if row[1] in group])
         while self.has_registered:
             for group in self._of_clock:
-                yield from self._fired(group, [])
+                yield from self._fire_stored(group, [])
 
     @property
     def has_registered(self) -> bool:
@@ -86,26 +86,26 @@ class Firing:
 
     def _in_order(self) -> Iterator[tuple[list[int], list[bytes]]]:
         for group in self._of_clock:
-            merged = merge(*map(self._numbered, group))
+            merged = merge(*map(self._number, group))
             while chunk := list(islice(merged, AT_ONCE)):
                 yield [number for _, number in chunk], [key for key, _ in chunk]
 
-    def _numbered(self, timers: BoundTimers) -> Iterator[tuple[bytes, int]]:
+    def _number(self, timers: BoundTimers) -> Iterator[tuple[bytes, int]]:
         number = self._timers.index(timers)
-        return ((key, number) for key in timers.stored_due())
+        return ((key, number) for key in timers.scan_due())
 
-    def _fired(self, group: Sequence[BoundTimers], stored: Sequence[tuple[bytes, BoundTimers]]) -> Iterator[Due]:
+    def _fire_stored(self, group: Sequence[BoundTimers], stored: Sequence[tuple[bytes, BoundTimers]]) -> Iterator[Due]:
         for begin in range(0, len(stored), AT_ONCE):
             chunk = stored[begin : begin + AT_ONCE]
             found = [self._due(key, timers) for key, timers in chunk]
             self._session.position.upcoming = sorted({each.suffix for each in found})
             for (key, timers), each in zip(chunk, found, strict=True):
-                yield from self._registered(group, key)
+                yield from self._take_registered(group, key)
                 if self._take(key, timers):
                     yield each
-        yield from self._registered(group, None)
+        yield from self._take_registered(group, None)
 
-    def _registered(self, group: Sequence[BoundTimers], before: bytes | None) -> Iterator[Due]:
+    def _take_registered(self, group: Sequence[BoundTimers], before: bytes | None) -> Iterator[Due]:
         """Timers that were registered too late to wait, up to the row key ``before``."""
         while heads := [(key, each) for each in group if (key := each.next_registered()) is not None]:
             key, timers = min(heads, key=itemgetter(0))

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.operators.bound.declared_states import DeclaredStates
-from pyspark_ckpt.operators.bound.timers import BoundTimers, left_ms
+from pyspark_ckpt.operators.bound.timers import BoundTimers, find_left_ms
 from pyspark_ckpt.operators.declarations.operator import BATCH, HASH, ROW, TIME, Operator
 from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorProcessor
 from pyspark_ckpt.operators.encoding.keys import group_by_key
@@ -120,7 +120,7 @@ class PartitionTask:
         # Where keys are columns they need not be values that Python has.
         read = codec.plain if isinstance(self.processor, VectorProcessor) else codec
         session = WorkerSession(ticket, declared, read, times.now_ms, times.fired_ms)
-        processor, bound = states.bound(self.processor, session)
+        processor, bound = states.bind(self.processor, session)
         timers = [each for each in bound if isinstance(each, BoundTimers)]
         work = Work(self.operator, processor, context, session.position)
         folder = Path(ticket.staging)
@@ -136,7 +136,7 @@ class PartitionTask:
                 yield from chain(self._process(work, some_rows, codec), work.fire(firing, some_due))
                 flush(session, bound, end)
             session.counts["fired_timers"] += firing.count
-            times.set_time_out(timers, left_ms(session, self.operator.uid))
+            times.set_time_out(timers, find_left_ms(session, self.operator.uid))
             finish(session, bound)
         finally:
             rows.close()

@@ -42,25 +42,25 @@ class Results:
         """Raise InvalidInputError if what was given in place of a row is a plain value."""
         if isinstance(row, (*_PLAIN, date, time)):
             one = f"({self._names[0]},)" if len(self._names) == 1 else "a tuple of its fields"
-            raise self._refused(f"gave {_shown(row)} in place of a row", f"{_YIELD} {self._names}: {one}.")
+            raise self._make_error(f"gave {_show(row)} in place of a row", f"{_YIELD} {self._names}: {one}.")
 
     def _of_other(self, result: Any) -> Iterator[Any]:
         hint = f"{_YIELD} {self._names}."
         if isinstance(result, (pa.Table, pa.RecordBatch)) or hasattr(type(result), "itertuples"):
             hint = "Yield its rows one by one, such as those of itertuples(index=False), or write a VectorProcessor."
-            raise self._refused(f"returned a {type(result).__name__} in place of rows", hint)
+            raise self._make_error(f"returned a {type(result).__name__} in place of rows", hint)
         if isinstance(result, (str, bytes, bytearray, Mapping)) or not hasattr(type(result), "__iter__"):
-            raise self._refused(f"returned {_shown(result)} in place of rows", hint)
+            raise self._make_error(f"returned {_show(result)} in place of rows", hint)
         if isinstance(result, (tuple, list)) and len(result) and isinstance(result[0], _PLAIN):
-            raise self._refused(f"returned {_shown(result)}, which is no list of rows but the values of one", hint)
+            raise self._make_error(f"returned {_show(result)}, which is no list of rows but the values of one", hint)
         return iter(result)
 
     def _without_return(self, rows: Generator[Any, None, Any]) -> Iterator[Any]:
         given = yield from rows
         if given is not None:
-            raise self._refused(f"yields rows, and returned {_shown(given)}, which nobody takes", f"{_YIELD}.")
+            raise self._make_error(f"yields rows, and returned {_show(given)}, which nobody takes", f"{_YIELD}.")
 
-    def _refused(self, what: str, hint: str) -> InvalidInputError:
+    def _make_error(self, what: str, hint: str) -> InvalidInputError:
         return InvalidInputError(f"{self._who()} {what}.", hint=hint)
 
 
@@ -77,5 +77,5 @@ def _returns_values(code: CodeType) -> bool:
     return False
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     return f"{repr(value)[:200]} ({type(value).__name__})"

@@ -15,7 +15,7 @@ from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcess
 from pyspark_ckpt.operators.encoding.keys import Keys
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.task.results import Results
-from pyspark_ckpt.operators.task.user_errors import located
+from pyspark_ckpt.operators.task.user_errors import locate_errors
 from pyspark_ckpt.operators.types.columns import arrow_of_plain, arrow_values, python_values
 from pyspark_ckpt.operators.types.conversions import CONVERT, WRONG_VALUE
 from pyspark_ckpt.operators.types.exact_columns import exact_column
@@ -58,8 +58,8 @@ class Work:
         if isinstance(self.processor, VectorProcessor):
             self.position.upcoming = keys.suffixes
             told = VectorContext(**vars(self.context), keys=keys, key_index=index)
-            return self._shaped("process_batch", self._call(self.processor.process_batch, told, rows))
-        return self._packed("process", self._processed(self.processor, keys, index, rows))
+            return self._shape("process_batch", self._call(self.processor.process_batch, told, rows))
+        return self._pack("process", self._process_keys(self.processor, keys, index, rows))
 
     def fire(self, firing: Firing, listed: pa.Table) -> Iterator[pa.RecordBatch]:
         """The output for the due timers that were ``listed``, and for those that calls for them register."""
@@ -69,10 +69,10 @@ class Work:
 
     def _fire(self, due: Iterator[Due]) -> Iterator[pa.RecordBatch]:
         if isinstance(self.processor, VectorProcessor):
-            return self._fired_at_once(self.processor, due)
-        return self._packed("on_timer", self._fired(self.processor, due))
+            return self._call_on_timers(self.processor, due)
+        return self._pack("on_timer", self._call_on_timer(self.processor, due))
 
-    def _processed(
+    def _process_keys(
         self, processor: KeyedProcessor, keys: Keys, index: NDArray[np.int64], rows: pa.Table
     ) -> Iterator[Result]:
         order = np.argsort(index, kind="stable")
@@ -103,7 +103,7 @@ class Work:
                 hint="Process its rows in a VectorProcessor, or give the column another type, such as a number.",
             ) from problem
 
-    def _fired(self, processor: KeyedProcessor, due: Iterator[Due]) -> Iterator[Result]:
+    def _call_on_timer(self, processor: KeyedProcessor, due: Iterator[Due]) -> Iterator[Result]:
         make = struct_class(pa.struct(self.operator.key_fields))._make
         on_timer, position, context = processor.on_timer, self.position, self.context
         for each in due:
@@ -111,7 +111,7 @@ class Work:
             position.suffix, position.key = each.suffix, key
             yield on_timer(context, key, each.timer)
 
-    def _fired_at_once(self, processor: VectorProcessor, due: Iterator[Due]) -> Iterator[pa.RecordBatch]:
+    def _call_on_timers(self, processor: VectorProcessor, due: Iterator[Due]) -> Iterator[pa.RecordBatch]:
         while chunk := list(islice(due, TIMERS_AT_ONCE)):
             found = {each.suffix: each.key for each in chunk}
             suffixes = sorted(found)
@@ -126,9 +126,9 @@ class Work:
             timers = pa.table([names, namespaces, pa.array(micros, TIMERS.field("at").type)], schema=TIMERS)
             self.position.upcoming = suffixes
             told = VectorContext(**vars(self.context), keys=keys, key_index=index)
-            yield from self._shaped("process_timers", self._call(processor.process_timers, told, timers))
+            yield from self._shape("process_timers", self._call(processor.process_timers, told, timers))
 
-    def _shaped(self, method: str, result: pa.Table | None) -> Iterator[pa.RecordBatch]:
+    def _shape(self, method: str, result: pa.Table | None) -> Iterator[pa.RecordBatch]:
         """The result with exactly the output's columns."""
         if result is None:
             return iter(())
@@ -158,27 +158,27 @@ class Work:
                 hint=CONVERT,
             ) from problem
 
-    def _packed(self, method: str, results: Iterator[Result]) -> Iterator[pa.RecordBatch]:
+    def _pack(self, method: str, results: Iterator[Result]) -> Iterator[pa.RecordBatch]:
         """Rows in batches. Those of one result are taken before the next one is asked for."""
         waiting: list[pa.RecordBatch] = []
         rows = size_bytes = 0
-        for batch in self._located(method, self._small_batches(method, results)):
+        for batch in self._locate_errors(method, self._small_batches(method, results)):
             if waiting and (rows + len(batch) > OUTPUT_ROWS or size_bytes + batch.nbytes > OUTPUT_BYTES):
-                yield _merged(waiting)
+                yield _merge(waiting)
                 waiting, rows, size_bytes = [], 0, 0
             waiting.append(batch)
             rows, size_bytes = rows + len(batch), size_bytes + batch.nbytes
         if waiting:
-            yield _merged(waiting)
+            yield _merge(waiting)
 
-    def _located(self, method: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _locate_errors(self, method: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same batches; what the user's code raises meanwhile says of which key it was."""
-        with located(self._who(method), self.context, lambda: vars(self.position).get("key")):
+        with locate_errors(self._who(method), self.context, lambda: vars(self.position).get("key")):
             yield from batches
 
     def _call(self, method: Callable[..., pa.Table | None], *told: object) -> pa.Table | None:
         """Call a VectorProcessor."""
-        with located(self._who(method.__name__), self.context):
+        with locate_errors(self._who(method.__name__), self.context):
             return method(*told)
 
     def _small_batches(self, method: str, results: Iterator[Result]) -> Iterator[pa.RecordBatch]:
@@ -246,6 +246,6 @@ def _portions(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     return (batch.slice(begin, rows) for begin in range(0, len(batch), rows))
 
 
-def _merged(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def _merge(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     (merged,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
     return merged

@@ -62,7 +62,7 @@ def finish(session: WorkerSession, bound: Sequence[Kept]) -> None:
     session.publish(row_changes(bound))
 
 
-def written(bound: Sequence[Kept]) -> Iterator[Row]:
+def take_written(bound: Sequence[Kept]) -> Iterator[Row]:
     """All that was written, in stored order; it is forgotten."""
     return _rows(each.flush(None) for each in _tables(bound))
 

@@ -27,7 +27,7 @@ class CallError(Exception):
 
     def __init__(self, key: object) -> None:
         """Keep the key: a named tuple, or a tuple of its values."""
-        super().__init__(shown(key))
+        super().__init__(show(key))
         self.key = key
 
 
@@ -36,7 +36,7 @@ def _no_key() -> None:
 
 
 @contextmanager
-def located(who: str, where: Context, key_of: Callable[[], object] = _no_key) -> Iterator[None]:
+def locate_errors(who: str, where: Context, key_of: Callable[[], object] = _no_key) -> Iterator[None]:
     """Raise ProcessorError for what the user's code raises within: ``who`` was called, for the key that is given.
 
     An error of this package that the code has met, such as a value of a wrong type, stays what it is, with a note.
@@ -58,7 +58,7 @@ def located(who: str, where: Context, key_of: Callable[[], object] = _no_key) ->
         raise ProcessorError(_text(who, _place(where, key_of()), problem)) from problem
 
 
-def shown(key: object) -> str:
+def show(key: object) -> str:
     """A key, shortened: with the names of its columns where it has any."""
     named = getattr(key, "_asdict", None)
     columns: Mapping[str, Any] | None = named() if named is not None else None
@@ -70,7 +70,7 @@ def shown(key: object) -> str:
 
 
 def _place(where: Context, key: object) -> str:
-    of_key = "" if key is None else f"key ({shown(key)}), "
+    of_key = "" if key is None else f"key ({show(key)}), "
     return f"{of_key}partition {where.partition}, batch {where.batch_id}"
 
 

@@ -198,7 +198,7 @@ def arrow_values(
         ]
         contents = [pa.StructArray.from_arrays(children, fields=[kind.key_field, kind.item_field])]
     else:
-        there = [() if value is None else _counted(elements_of(value)) for value in values]
+        there = [() if value is None else _count(elements_of(value)) for value in values]
         contents = [_part(list(chain.from_iterable(there)), kind.value_field, plain)]
     counts = np.fromiter(map(len, there), np.int64, len(there))
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
@@ -270,5 +270,5 @@ def _has_twice(keys: pa.Array, whose: NDArray[np.int64], most: int) -> bool:
     return bool((pairs[1:] == pairs[:-1]).any())
 
 
-def _counted(elements: Any) -> Any:
+def _count(elements: Any) -> Any:
     return elements if hasattr(elements, "__len__") else list(elements)

@@ -66,7 +66,7 @@ def plain_writer(kind: pa.DataType) -> Convert:
     raise InvalidInputError(f"Values of type {kind} cannot be kept as state.")
 
 
-def stored_as_they_are(kind: pa.DataType) -> type | None:
+def find_plain_type(kind: pa.DataType) -> type | None:
     """The Python type whose values ``plain_writer`` leaves as they are, whatever they are."""
     kept = ((pa.types.is_string, str), (pa.types.is_binary, bytes), (pa.types.is_float64, float))
     return next((same for matches, same in kept if matches(kind)), None)
@@ -80,14 +80,14 @@ def plain_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
             _require_finite(values, column)
         return column
     write = _nothing if pa.types.is_null(kind) else plain_writer(kind)
-    return _stored_column([None if value is None else write(value) for value in values], kind)
+    return _make_stored_column([None if value is None else write(value) for value in values], kind)
 
 
 def whole_number(value: Any) -> int:
     """An integer, of Python or NumPy. Raises TypeError."""
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         return int(value)
-    raise TypeError(f"{_shown(value)} is no integer")
+    raise TypeError(f"{_show(value)} is no integer")
 
 
 def microseconds_at(value: Any) -> int:
@@ -96,14 +96,14 @@ def microseconds_at(value: Any) -> int:
         if isinstance(value, np.datetime64) and not _is_day(value):
             return _exact(value, "datetime64[us]")
         if not isinstance(value, datetime) or _is_not_a_time(value):
-            raise TypeError(f"{_shown(value)} is no instant")
+            raise TypeError(f"{_show(value)} is no instant")
         _require_microseconds(value, "nanosecond")
     return int((value - (NAIVE_EPOCH if value.tzinfo is None else EPOCH)) // MICROSECOND)
 
 
 def _naive_microseconds(value: Any) -> int:
     if getattr(value, "tzinfo", None) is not None:
-        raise TypeError(f"{_shown(value)} has a time zone, and timestamp_ntz takes none")
+        raise TypeError(f"{_show(value)} has a time zone, and timestamp_ntz takes none")
     return microseconds_at(value)
 
 
@@ -113,7 +113,7 @@ def _day(value: Any) -> int:
         _require_bits(days, 32)
         return days
     if not isinstance(value, date) or isinstance(value, datetime):
-        raise TypeError(f"{_shown(value)} is no date")
+        raise TypeError(f"{_show(value)} is no date")
     return value.toordinal() - EPOCH_DAY
 
 
@@ -126,7 +126,7 @@ def _interval(value: Any) -> int:
     if isinstance(value, np.timedelta64):
         return _exact(value, "timedelta64[us]")
     if not isinstance(value, timedelta) or _is_not_a_time(value):
-        raise TypeError(f"{_shown(value)} is no interval")
+        raise TypeError(f"{_show(value)} is no interval")
     if type(value) is not timedelta:
         _require_microseconds(value, "nanoseconds")
     micros = value // MICROSECOND
@@ -136,7 +136,7 @@ def _interval(value: Any) -> int:
 
 def _nanoseconds(value: Any) -> int:
     if not isinstance(value, time) or value.tzinfo is not None:
-        raise TypeError(f"{_shown(value)} is no time of day without a zone")
+        raise TypeError(f"{_show(value)} is no time of day without a zone")
     at = datetime.combine(NAIVE_EPOCH, value)
     return ((at - NAIVE_EPOCH) // MICROSECOND) * MICROSECOND_NS
 
@@ -148,16 +148,16 @@ def _is_not_a_time(value: Any) -> bool:
 
 def _require_microseconds(value: Any, nanoseconds: str) -> None:
     if getattr(value, nanoseconds, 0):
-        raise ValueError(f"{_shown(value)} has nanoseconds, and Spark keeps microseconds")
+        raise ValueError(f"{_show(value)} has nanoseconds, and Spark keeps microseconds")
 
 
 def _exact(value: Any, numpy_type: str) -> int:
     """A time of NumPy's as a number of another unit. Raises ValueError if that is not the same."""
     if np.datetime_data(value.dtype)[0] == "generic":
-        raise TypeError(f"{_shown(value)} has no unit")
+        raise TypeError(f"{_show(value)} has no unit")
     converted = value.astype(numpy_type)
     if np.isnat(value) or converted != value or converted.astype(value.dtype) != value:  # NumPy's numbers may wrap
-        raise ValueError(f"{_shown(value)} is not a whole number of units of {numpy_type} that fits into 64 bits")
+        raise ValueError(f"{_show(value)} is not a whole number of units of {numpy_type} that fits into 64 bits")
     return int(converted.astype(np.int64))
 
 
@@ -184,7 +184,7 @@ def _double(value: Any) -> float:
     if isinstance(value, (float, np.floating)):
         number = float(value)
         if number != value and number == number:  # noqa: PLR0124 - NaN alone is not itself
-            raise ValueError(f"{_shown(value)} has more digits than a double")
+            raise ValueError(f"{_show(value)} has more digits than a double")
         return number
     whole = whole_number(value)
     number = float(whole)
@@ -197,7 +197,7 @@ def _single(value: Any) -> float:
     number = _double(value)
     single: float = _SINGLE.unpack(_SINGLE.pack(number))[0]  # raises OverflowError where it would become infinite
     if single != number and not isinstance(value, (float, np.floating)):
-        raise ValueError(f"{_shown(value)} has more digits than a float")
+        raise ValueError(f"{_show(value)} has more digits than a float")
     return single
 
 
@@ -207,7 +207,7 @@ def _decimal_writer(kind: pa.DataType) -> Convert:
     def write(value: Any) -> Decimal:
         if not isinstance(value, (Decimal, int, np.integer)) or isinstance(value, bool):
             raise ValueError(  # noqa: TRY004 - as for numbers that do not fit
-                f"{_shown(value)} does not fit into decimal({kind.precision},{kind.scale})"
+                f"{_show(value)} does not fit into decimal({kind.precision},{kind.scale})"
             )
         number = value if isinstance(value, Decimal) else Decimal(int(value))
         if not number.is_finite() or number.copy_abs() >= most:
@@ -224,24 +224,24 @@ def _text(value: Any) -> str:
     if type(value) is str:
         return value
     if not isinstance(value, str):
-        raise TypeError(f"{_shown(value)} is no text")
+        raise TypeError(f"{_show(value)} is no text")
     return str.__str__(value)
 
 
 def _binary(value: Any) -> bytes:
     if not isinstance(value, (bytes, bytearray, memoryview)):
-        raise TypeError(f"{_shown(value)} is no bytes")
+        raise TypeError(f"{_show(value)} is no bytes")
     return bytes(value)
 
 
 def _truth(value: Any) -> bool:
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{_shown(value)} is no truth value")
+        raise TypeError(f"{_show(value)} is no truth value")
     return bool(value)
 
 
 def _nothing(value: Any) -> None:
-    raise TypeError(f"{_shown(value)} is given, and type void has no values")
+    raise TypeError(f"{_show(value)} is given, and type void has no values")
 
 
 _WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
@@ -286,14 +286,14 @@ def _require_finite(values: Sequence[Any], column: pa.Array) -> None:
         _single(values[position])
 
 
-def _stored_column(stored: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _make_stored_column(stored: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """The column of what ``plain_writer`` makes."""
     if pa.types.is_date(kind):
         return pa.array(stored, pa.int32()).view(kind)
     return pa.array(stored, pa.int64()).view(kind) if pa.types.is_temporal(kind) else pa.array(stored, kind)
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     return f"{repr(value)[:200]} of type {type(value).__name__}"
 
 

@@ -59,7 +59,7 @@ def exact_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
     Raises TypeError for a type that is not taken, ValueError (pyarrow's errors among them) for a value that is not.
     """
-    column = _decoded(column)
+    column = _decode(column)
     if column.type == kind and not _is_limited(kind):
         return column
     family, wanted = _family(column.type), _family(kind)
@@ -70,7 +70,7 @@ def exact_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return _NESTED.get(wanted, _plain)(column, kind)
 
 
-def _decoded(column: pa.Array) -> pa.Array:
+def _decode(column: pa.Array) -> pa.Array:
     """A column whose type says how its values are kept as one of the values' type."""
     if isinstance(column.type, pa.BaseExtensionType):
         column = column.storage
@@ -148,7 +148,7 @@ def _structs(column: pa.StructArray, kind: pa.StructType) -> pa.Array:
 def _arrays(column: pa.Array, kind: pa.ListType) -> pa.Array:
     counts = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
     elements = _part(column.flatten(), kind.value_field, None)
-    return _repeated(kind, validity(column), _ends(counts), elements)
+    return _repeat(kind, validity(column), _ends(counts), elements)
 
 
 def _maps(column: pa.MapArray, kind: pa.MapType) -> pa.Array:
@@ -158,7 +158,7 @@ def _maps(column: pa.MapArray, kind: pa.MapType) -> pa.Array:
     require_distinct_keys(keys, np.diff(offsets).astype(np.int64))
     items = _part(column.items[first:last], kind.item_field, None)
     entries = pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])
-    return _repeated(kind, validity(column), offsets - first, entries)
+    return _repeat(kind, validity(column), offsets - first, entries)
 
 
 _NESTED: Mapping[str, Callable[[pa.Array, Any], pa.Array]] = {"structs": _structs, "arrays": _arrays, "maps": _maps}
@@ -175,7 +175,7 @@ def _ends(counts: NDArray[Any]) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
-def _repeated(kind: pa.DataType, there: NDArray[np.bool_], ends: NDArray[Any], contents: pa.Array) -> pa.Array:
+def _repeat(kind: pa.DataType, there: NDArray[np.bool_], ends: NDArray[Any], contents: pa.Array) -> pa.Array:
     present = pa.py_buffer(np.packbits(there, bitorder="little"))
     offsets = pa.py_buffer(np.ascontiguousarray(ends, np.int32))
     return pa.Array.from_buffers(kind, len(there), [present, offsets], children=[contents])

@@ -23,8 +23,8 @@ from pyspark_ckpt.operators.types.conversions import (
     MICROSECOND_NS,
     NAIVE_EPOCH,
     Convert,
+    find_plain_type,
     plain_writer,
-    stored_as_they_are,
 )
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 
@@ -60,7 +60,7 @@ class ValueType:
     arrow: pa.DataType
 
 
-def resolved(declared: TypeLike, what: str) -> ValueType:
+def resolve_type(declared: TypeLike, what: str) -> ValueType:
     """The type of ``what``, from Spark DDL, Spark's object for it or a Python type; on the driver.
 
     Raises InvalidInputError.
@@ -77,7 +77,7 @@ def resolved(declared: TypeLike, what: str) -> ValueType:
     try:
         kind = ddl if isinstance(ddl, DataType) else _parse_datatype_string(ddl)
         check_handed(kind, what)
-        return ValueType(json.loads(kind.json()), handed_type(kind))
+        return ValueType(json.loads(kind.json()), make_handed_type(kind))
     except PySparkException as problem:
         raise InvalidInputError(f"{what} has the type {ddl!r}, which Spark cannot read: {problem}") from problem
 
@@ -93,16 +93,16 @@ def check_handed(kind: DataType, what: str) -> None:
         )
 
 
-def handed_type(kind: DataType) -> pa.DataType:
+def make_handed_type(kind: DataType) -> pa.DataType:
     """The Arrow type in which Python is handed values of a Spark type."""
     from pyspark.sql.pandas.types import to_arrow_type
 
     return to_arrow_type(_with_months_as_numbers(kind), timezone="UTC")
 
 
-def handed_schema(columns: StructType) -> pa.Schema:
+def make_handed_schema(columns: StructType) -> pa.Schema:
     """``handed_type`` of each column."""
-    return pa.schema(list(handed_type(columns)))
+    return pa.schema(list(make_handed_type(columns)))
 
 
 def _with_months_as_numbers(kind: DataType) -> DataType:
@@ -134,7 +134,7 @@ def arrow_type(schema: Any) -> pa.DataType:
         kind = _parse_datatype_json_value(_without_classes(schema))
         unshown = _unshown(kind)
         if unshown is None:
-            return handed_type(kind)
+            return make_handed_type(kind)
     except (PySparkException, *_NO_TYPE) as problem:
         raise FormatError(f"The stored type {repr(schema)[:200]} is not a type of Spark: {problem}") from problem
     raise FormatError(
@@ -186,7 +186,7 @@ def writer(kind: pa.DataType) -> Convert:
 
     It raises TypeError, ValueError or AttributeError for a value of another type.
     """
-    convert, same = _writer(kind), stored_as_they_are(kind)
+    convert, same = _writer(kind), find_plain_type(kind)
     if same is not None:
         return lambda value: value if type(value) is same or value is None else convert(value)
     return lambda value: None if value is None else convert(value)

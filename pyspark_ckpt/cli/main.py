@@ -60,7 +60,7 @@ def _on_checkpoint(command: Callable[[Checkpoint, argparse.Namespace], int]) -> 
 
 def list_stores(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
     """What is stored: operators, versions, deltas, snapshots."""
-    stores = [(operator, checkpoint.stored(identity)) for operator, identity in checkpoint.stores()]
+    stores = [(operator, checkpoint.count_objects(identity)) for operator, identity in checkpoint.stores()]
     version = checkpoint.newest_version
     if given.json:
         described = [{"operator_name": operator.name, **asdict(stored)} for operator, stored in stores]
@@ -102,7 +102,7 @@ def inspect(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
                 "parent": meta.parent,
                 "rows": meta.rows,
                 "states": [
-                    {"name": state.name, "number": state.number, "rows": state.rows, **_described(state)}
+                    {"name": state.name, "number": state.number, "rows": state.rows, **_describe(state)}
                     for state in meta.states
                 ],
             }
@@ -119,7 +119,7 @@ def inspect(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
             for state in meta.states:
                 key = identity.name, state.name
                 states[key] = states.get(key, 0) + state.rows
-                types[key] = _described(state)
+                types[key] = _describe(state)
         print_table(
             ("store", "state", "rows", "key", "value"),
             [(*key, rows, _short(types[key]["key"]), _short(types[key]["value"])) for key, rows in states.items()],
@@ -219,7 +219,7 @@ def _print_nothing_yet(checkpoint: Checkpoint, given: argparse.Namespace) -> int
     return 0
 
 
-def _described(state: State) -> dict[str, Any]:
+def _describe(state: State) -> dict[str, Any]:
     descriptor = state.descriptor
     return {"key": descriptor.key_schema, "value": descriptor.value_schema, "encoder": descriptor.key_encoder}
 

@@ -21,7 +21,7 @@ from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.savepoints.deletion import delete
 from pyspark_ckpt.state_store.savepoints.request import Request, Restored
 from pyspark_ckpt.state_store.savepoints.restoration import Restoration
-from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, SavepointInfo, place_of_savepoint, saved_below
+from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint, SavepointInfo, find_savepoints, place_of_savepoint
 from pyspark_ckpt.terminal import (
     print_bars,
     print_json,
@@ -45,7 +45,7 @@ def create(given: argparse.Namespace) -> int:
 def list_all(given: argparse.Namespace) -> int:
     """Savepoints below a folder; exit code 1 if one is damaged, 2 if there is no such folder."""
     place = place_of_savepoint(given.folder, options(given))
-    found = saved_below(place)
+    found = find_savepoints(place)
     if not found:
         _require_there(place)
     if given.json:

@@ -57,7 +57,7 @@ def add_state_commands(
 
 def read(given: argparse.Namespace) -> int:
     """The rows of a state, up to a limit."""
-    with _opened(given) as state:
+    with _open(given) as state:
         names = state.schema.names
         rows = (row for batch in state.batches() for row in _rows(batch))
         _print(names, rows, given)
@@ -66,7 +66,7 @@ def read(given: argparse.Namespace) -> int:
 
 def count(given: argparse.Namespace) -> int:
     """How many rows a state has."""
-    with _opened(given) as state:
+    with _open(given) as state:
         rows = state.count()
     if given.format == "json":
         return print_json({"version": state.version, "rows": rows})
@@ -76,13 +76,13 @@ def count(given: argparse.Namespace) -> int:
 
 def get(given: argparse.Namespace) -> int:
     """The rows of one key; exit code 1 if there are none."""
-    with _opened(given) as state:
+    with _open(given) as state:
         found = state.rows_of_json(given.key)
     _print(found.schema.names, (row for batch in found.to_batches() for row in _rows(batch)), given)
     return int(found.num_rows == 0)
 
 
-def _opened(given: argparse.Namespace) -> StateReader:
+def _open(given: argparse.Namespace) -> StateReader:
     from pyspark_ckpt.reading.reader import StateReader  # noqa: PLC0415
     from pyspark_ckpt.reading.sources import state_at  # noqa: PLC0415
     from pyspark_ckpt.reading.stored_state import Selection  # noqa: PLC0415

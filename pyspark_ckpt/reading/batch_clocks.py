@@ -6,7 +6,7 @@ import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
-from pyspark_ckpt.state_store.json_objects import decoded
+from pyspark_ckpt.state_store.json_objects import decode_as
 
 
 class _Entry(msgspec.Struct):
@@ -28,7 +28,7 @@ def clock_ms(checkpoint: BlobPlace, version: int, clock: str) -> int:
             f"{where} is not there: nothing says what the clock of version {version} was.",
             hint="Read expired rows as well, and compare expires_at with a time of your own.",
         ) from problem
-    entry = decoded(lines[1] if len(lines) > 1 else b"", _Entry, where)
+    entry = decode_as(lines[1] if len(lines) > 1 else b"", _Entry, where)
     if clock not in {"event", "processing"}:
         raise FormatError(f"The clock of a time to live is stored as {clock!r}, which is not a clock.")
     return entry.batchWatermarkMs if clock == "event" else entry.batchTimestampMs

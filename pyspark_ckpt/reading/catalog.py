@@ -72,7 +72,7 @@ class Catalog:
         ):
             if wanted.includes(state):
                 place = state.operator.number, state.store, state.stored_name
-                found[place] = _joined(found[place], state) if place in found else state
+                found[place] = _join(found[place], state) if place in found else state
         return [found[place] for place in sorted(found)]
 
     def _not_one(self, wanted: Selection, found: Sequence[StoredState]) -> InvalidInputError:
@@ -105,7 +105,7 @@ def _without_internal(found: Sequence[StoredState]) -> list[StoredState]:
     return [each for each in found if each.uid is not None or each.operator.number not in keyed]
 
 
-def _joined(first: StoredState, other: StoredState) -> StoredState:
+def _join(first: StoredState, other: StoredState) -> StoredState:
     """One state in two stores: as that one describes it in which it was written by more types, so last."""
     newest = max(first.descriptor, other.descriptor, key=_how_new)
     has_life = first.has_life or other.has_life

@@ -66,7 +66,7 @@ class StateCodec(Protocol):
         """The columns of stored rows. Raises FormatError."""
         ...
 
-    def wanted(self, key: Sequence[Any]) -> Wanted:
+    def find_wanted(self, key: Sequence[Any]) -> Wanted:
         """What is looked for when a key is, given by its columns, or by those that place it, as many as they are.
 
         Raises InvalidInputError, and what KeyCodec raises for a value of another type.

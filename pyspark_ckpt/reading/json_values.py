@@ -96,12 +96,12 @@ def _as_it_is(value: Any) -> Any:  # noqa: ANN401 - any value
     return value
 
 
-def _shown_float(value: float) -> float | str:
+def _show_float(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
 _SHOWN: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
-    (pa.types.is_floating, _shown_float),
+    (pa.types.is_floating, _show_float),
     (pa.types.is_binary, lambda value: base64.b64encode(value).decode("ascii")),
     (pa.types.is_decimal, str),
 )

@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from pyspark_ckpt.operators.declarations.timers import Timer, rounded_up_ms, timer_at
+from pyspark_ckpt.operators.declarations.timers import Timer, round_up_ms, timer_at
 from pyspark_ckpt.operators.encoding.evolution import EvolvedCodec, Schemas, schemas_of
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
 from pyspark_ckpt.operators.encoding.stored_values import ValueCodec
-from pyspark_ckpt.operators.rows.life import unstamped
+from pyspark_ckpt.operators.rows.life import split_stamp
 from pyspark_ckpt.operators.rows.list_columns import SEQUENCE
 from pyspark_ckpt.operators.rows.timer_rows import read_instant
 from pyspark_ckpt.operators.types.columns import python_values
@@ -56,7 +56,7 @@ class _KeyedRows:
         """See StateCodec: all of them."""
         return self.key_fields
 
-    def wanted(self, key: Sequence[Any]) -> Wanted:
+    def find_wanted(self, key: Sequence[Any]) -> Wanted:
         """See StateCodec."""
         encoded = self._keys.encode(key)
         return Wanted(SparkHash(self._kinds)(key), encoded, tuple(key), encoded)
@@ -172,7 +172,7 @@ class KeyedTimers(_KeyedRows):
                 namespaces.append(row.key[end:].decode())
             except UnicodeDecodeError as problem:
                 raise FormatError(f"{self._whose} has the namespace {row.key[end:][:32].hex()!r}.") from problem
-        at_ms = pa.array(list(map(rounded_up_ms, at_us)), pa.int64())
+        at_ms = pa.array(list(map(round_up_ms, at_us)), pa.int64())
         columns = [self._key_column(keys), _timestamps(at_us), at_ms]
         texts = [pa.array(namespaces, pa.string()), pa.array([self._clock] * len(rows), pa.string())]
         return Decoded([*columns, *texts], np.arange(len(rows)))
@@ -187,7 +187,7 @@ class KeyedTimers(_KeyedRows):
         ]
 
 
-def keyed_codec(own: Descriptor, newest: Descriptor, name: str, whose: str, *, has_life: bool) -> StateCodec:
+def make_keyed_codec(own: Descriptor, newest: Descriptor, name: str, whose: str, *, has_life: bool) -> StateCodec:
     """The codec of a state of a keyed operator that a store describes so. Raises FormatError, InvalidInputError."""
     kind = own.key_encoder.get("kind")
     if kind == TIMERS:
@@ -213,7 +213,7 @@ def has_ended(descriptor: Descriptor) -> bool:
 
 def _value_codec(own: Descriptor, newest: Descriptor, what: str, whose: str) -> ValueCodec:
     """Reads by the schemas that the store knows, as the type that the program had last."""
-    known, goal = _required(own, what, whose), _required(newest, what, whose)
+    known, goal = _require(own, what, whose), _require(newest, what, whose)
     schemas, target = list(known.schemas), goal.schemas[goal.current - 1]
     if target not in schemas:
         schemas.append(target)
@@ -222,11 +222,11 @@ def _value_codec(own: Descriptor, newest: Descriptor, what: str, whose: str) -> 
 
 
 def _map_kind(descriptor: Descriptor, whose: str) -> pa.DataType:
-    keys = _required(descriptor, "key", whose)
+    keys = _require(descriptor, "key", whose)
     return arrow_type(keys.schemas[keys.current - 1])
 
 
-def _required(descriptor: Descriptor, what: str, whose: str) -> Schemas:
+def _require(descriptor: Descriptor, what: str, whose: str) -> Schemas:
     found = schemas_of(descriptor, what, whose)
     if found is None:
         raise FormatError(f"{whose} does not say of which type its {what} is.")
@@ -234,7 +234,7 @@ def _required(descriptor: Descriptor, what: str, whose: str) -> Schemas:
 
 
 def _without_stamps(stored: Sequence[bytes]) -> tuple[list[int | None], list[bytes]]:
-    pairs = list(map(unstamped, stored))
+    pairs = list(map(split_stamp, stored))
     return [written for written, _ in pairs], [value for _, value in pairs]
 
 

@@ -92,7 +92,7 @@ class NativeRows:
             keys = keys.take(pa.array(positions))
         return Decoded([keys, struct_column(self._value_fields, columns, len(values))], positions)
 
-    def wanted(self, key: Sequence[Any]) -> Wanted:
+    def find_wanted(self, key: Sequence[Any]) -> Wanted:
         """See StateCodec."""
         if "__COLLATIONS" in repr(self._schema_of_keys):
             raise InvalidInputError(
@@ -145,9 +145,9 @@ class NativeRows:
         if kind == "RangeKeyScanStateEncoderSpec":
             return lambda keys: _range_columns(fields, encoder.orderingOrdinals, keys)
         if kind == "TimestampAsPrefixKeyStateEncoderSpec":
-            return lambda keys: _timed_columns(fields, slice(0, _WORD), slice(_WORD, None), keys)
+            return lambda keys: _add_time_columns(fields, slice(0, _WORD), slice(_WORD, None), keys)
         if kind == "TimestampAsPostfixKeyStateEncoderSpec":
-            return lambda keys: _timed_columns(fields, slice(-_WORD, None), slice(0, -_WORD), keys)
+            return lambda keys: _add_time_columns(fields, slice(-_WORD, None), slice(0, -_WORD), keys)
         raise InvalidInputError(f"{self._whose} has keys of the encoder {kind!r}, which is not known here.")
 
 
@@ -241,9 +241,9 @@ def _range_columns(fields: Sequence[pa.Field], ordinals: Sequence[int], keys: Se
     return [found[n] for n in range(len(fields))]
 
 
-def _timed_columns(fields: Sequence[pa.Field], instant: slice, row: slice, keys: Sequence[bytes]) -> Columns:
+def _add_time_columns(fields: Sequence[pa.Field], instant: slice, row: slice, keys: Sequence[bytes]) -> Columns:
     micros = [_INSTANT.unpack(key[instant])[0] - _SIGN for key in keys]
-    others = _unsafe_columns(fields[:-1], [_unversioned(key[row]) for key in keys])
+    others = _unsafe_columns(fields[:-1], [_strip_version(key[row]) for key in keys])
     return [*others, pa.array(micros, pa.int64())]
 
 
@@ -251,10 +251,10 @@ def _parts(key: bytes) -> tuple[bytes, bytes]:
     """The two rows of a key in two parts; the second may be missing."""
     end = _LENGTH.size + int(_LENGTH.unpack_from(key)[0])
     first, rest = _slice(key, _LENGTH.size, end), key[end:]
-    return _unversioned(first), _unversioned(rest) if rest else b""
+    return _strip_version(first), _strip_version(rest) if rest else b""
 
 
-def _unversioned(stored: bytes) -> bytes:
+def _strip_version(stored: bytes) -> bytes:
     if not stored.startswith(_VERSION):
         raise ValueError(f"{stored[:1].hex()!r} is no version of a row")
     return stored[1:]

@@ -11,7 +11,7 @@ from pyspark_ckpt.reading.decoded import StoredRow, Wanted
 from pyspark_ckpt.reading.stored_state import StoredState
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.key_groups import HASHES, MAX_PARALLELISM, max_parallelism_of, remainder_of
-from pyspark_ckpt.state_store.format.keys import HASH_BYTES, STATE_BYTES, hash_of, hashed_key, state_range
+from pyspark_ckpt.state_store.format.keys import HASH_BYTES, STATE_BYTES, encode_hashed_key, hash_of, state_range
 from pyspark_ckpt.state_store.format.meta import State
 from pyspark_ckpt.state_store.restore.range_restorer import Range
 
@@ -33,7 +33,7 @@ def range_of(own: State, wanted: Wanted) -> Range:
     """Where the rows of a key can be: all of the state if it is kept in another order than that of hashes."""
     if own.descriptor.ordered:
         return state_range(own.number)
-    begin = hashed_key(own.number, wanted.hash, wanted.prefix)
+    begin = encode_hashed_key(own.number, wanted.hash, wanted.prefix)
     return begin, _behind(begin)
 
 
@@ -51,7 +51,7 @@ def partition_of(state: StoredState, key_hash: int, in_use: int) -> int:
     return remainder_of(key_hash, in_use)
 
 
-def stored_row(key: bytes, value: bytes, *, is_ordered: bool) -> StoredRow:
+def read_stored_row(key: bytes, value: bytes, *, is_ordered: bool) -> StoredRow:
     """The row that is stored under ``key``. Raises FormatError."""
     begin, end = (STATE_BYTES, len(key) - HASH_BYTES) if is_ordered else (STATE_BYTES + HASH_BYTES, len(key))
     if len(key) < STATE_BYTES + HASH_BYTES:

@@ -23,7 +23,7 @@ from pyspark_ckpt.reading.catalog import Catalog
 from pyspark_ckpt.reading.decoded import StateCodec, StoredRow, Wanted
 from pyspark_ckpt.reading.json_values import from_json
 from pyspark_ckpt.reading.keyed_rows import INSTANTS, has_ended, ttl_of
-from pyspark_ckpt.reading.places import PLACE, place_columns, stored_row
+from pyspark_ckpt.reading.places import PLACE, place_columns, read_stored_row
 from pyspark_ckpt.reading.sources import source_of, state_at
 from pyspark_ckpt.reading.stored_state import Selection, StoredState
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
@@ -205,7 +205,7 @@ class StateReader:
         if state.uid is not None:  # any partition can be the one that knows the newest type of a keyed state's values
             state = self.state
         codec = state.codec()
-        wanted = _wanted(codec, key, state.whose, convert)
+        wanted = _find_wanted(codec, key, state.whose, convert)
         partition = self._source.part_of(state, wanted.hash)
         schema = pa.schema([*codec.fields, *PLACE])
         own = self._own(state, partition)
@@ -230,7 +230,7 @@ class StateReader:
     ) -> Iterator[pa.RecordBatch]:
         codec = state.codec(own.descriptor)
         schema = pa.schema([*codec.fields, *PLACE])
-        stored = (stored_row(key, value, is_ordered=own.descriptor.ordered) for key, value in rows)
+        stored = (read_stored_row(key, value, is_ordered=own.descriptor.ordered) for key, value in rows)
         while portion := _portion(stored):
             decoded = codec.decode(portion)
             place = place_columns(state, partition, [portion[position] for position in decoded.rows.tolist()])
@@ -271,19 +271,19 @@ class _Found(NamedTuple):
     rows: pa.Table
 
 
-def _wanted(codec: StateCodec, key: Any, whose: str, convert: Convert | None) -> Wanted:  # noqa: ANN401 - any value
+def _find_wanted(codec: StateCodec, key: Any, whose: str, convert: Convert | None) -> Wanted:  # noqa: ANN401 - any value
     """What is looked for when a user gives ``key``. Raises InvalidInputError."""
-    fields, values = _given(codec, key, whose)
+    fields, values = _choose_columns(codec, key, whose)
     if convert is not None:
         values = [convert(value, field.type) for value, field in zip(values, fields, strict=True)]
     try:
-        return codec.wanted(values)
+        return codec.find_wanted(values)
     except WRONG_VALUE as problem:
         kinds = ", ".join(f"{field.name} {field.type}" for field in codec.key_fields)
         raise InvalidInputError(f"{whose} has keys of {kinds}, and {key!r} is none: {problem}.") from problem
 
 
-def _given(codec: StateCodec, key: Any, whose: str) -> tuple[Sequence[pa.Field], Sequence[Any]]:  # noqa: ANN401
+def _choose_columns(codec: StateCodec, key: Any, whose: str) -> tuple[Sequence[pa.Field], Sequence[Any]]:  # noqa: ANN401
     """Which columns of a key a user gives, all or those that place it, and their values. Raises InvalidInputError."""
     values = key if isinstance(key, (tuple, list, Mapping)) else (key,)
     for fields in (codec.key_fields, codec.placing_fields):

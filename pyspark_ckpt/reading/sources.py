@@ -21,8 +21,8 @@ from pyspark_ckpt.state_store.format.meta import State, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.format.names import ROWS_FOLDER
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import Options
-from pyspark_ckpt.state_store.redistribution.canonical import Held, SavedRows, fetched, file_of, rows_in
-from pyspark_ckpt.state_store.restore.range_restorer import restored_range
+from pyspark_ckpt.state_store.redistribution.canonical import Held, SavedRows, fetch_rows, file_of, rows_in
+from pyspark_ckpt.state_store.restore.range_restorer import restore_range
 from pyspark_ckpt.state_store.savepoints.savepoint import Savepoint
 
 Rows: TypeAlias = Iterator[tuple[bytes, bytes]]
@@ -90,7 +90,7 @@ class StoresSource:
         operators = self._checkpoint.operators()
         if not operators:
             return
-        stored = self._checkpoint.stored(Identity(operators[0].number, 0, operators[0].stores[0]))
+        stored = self._checkpoint.count_objects(Identity(operators[0].number, 0, operators[0].stores[0]))
         last = min(stored.last_version, self._checkpoint.newest_version)
         if not stored.first_version <= self._version <= last or self._version < 1:
             there = f"there are {stored.first_version} to {last}" if last else "none is there"
@@ -114,7 +114,7 @@ class StoresSource:
         place, commit = self._checkpoint.place_of(identity), self._checkpoint.commit_of(identity, self._version)
         keys = state_range(own.number) if wanted is None else range_of(own, wanted)
         try:
-            with restored_range(place, commit, keys, self._tuning, self._pool, str(identity)) as database:
+            with restore_range(place, commit, keys, self._tuning, self._pool, str(identity)) as database:
                 yield database.rows_in(*keys)
         except FormatError as problem:
             raise FormatError(
@@ -164,7 +164,7 @@ class FilesSource:
         """See Source. Of the file, which is checked, those row groups are read that have the state and the hash."""
         saved, workplace, url = self._rows_of(state), self._savepoint.workplace, self._savepoint.place.url
         with workplace.folder() as folder:
-            path = fetched(workplace, url, saved, part, folder)
+            path = fetch_rows(workplace, url, saved, part, folder)
             held = Held(own.number, None if wanted is None else wanted.hash)
             found = rows_in(path, url, saved, part, held)
             yield (row for each, portion in found if each.number == own.number for row in portion.rows())
@@ -178,7 +178,7 @@ def state_at(location: str, options: Options) -> Checkpoint:
 
     Raises InvalidInputError (there is neither; a savepoint that did not finish), FormatError, StorageError.
     """
-    if Workplace(options).named(location).walk(ROWS_FOLDER):
+    if Workplace(options).resolve(location).walk(ROWS_FOLDER):
         return Savepoint(location, options)
     return Checkpoint(location, options)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pyspark_ckpt.reading.decoded import StateCodec
-from pyspark_ckpt.reading.keyed_rows import keyed_codec, ttl_of
+from pyspark_ckpt.reading.keyed_rows import make_keyed_codec, ttl_of
 from pyspark_ckpt.reading.native_rows import NativeRows
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Operator
 from pyspark_ckpt.state_store.format.meta import Descriptor, TimeToLive
@@ -69,7 +69,7 @@ class StoredState:
         descriptor = own or self.descriptor
         if self.uid is None:
             return NativeRows(descriptor, self.store if self.name == DEFAULT_STORE else self.name, self.whose)
-        return keyed_codec(descriptor, self.descriptor, self.name, self.whose, has_life=self.has_life)
+        return make_keyed_codec(descriptor, self.descriptor, self.name, self.whose, has_life=self.has_life)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
-from pyspark_ckpt.state_store.json_objects import decoded
+from pyspark_ckpt.state_store.json_objects import decode_as
 
 _VERSION_LINE = re.compile(rb"v[0-9]{1,9}")
 
@@ -37,10 +37,10 @@ def ids_of(checkpoint: BlobPlace, version: int) -> dict[str, list[list[str]]]:
     where = f"{checkpoint.url}/{name}"
     if _VERSION_LINE.fullmatch(head.strip()) is None:
         raise FormatError(f"{where} does not begin with the version line of a commit log entry.")
-    return decoded(body.partition(b"\n")[0] or b"{}", _Entry, where).stateUniqueIds or {}
+    return decode_as(body.partition(b"\n")[0] or b"{}", _Entry, where).stateUniqueIds or {}
 
 
-def committed_ids(checkpoint: BlobPlace, version: int, operator: int, partition: int) -> set[str]:
+def read_committed_ids(checkpoint: BlobPlace, version: int, operator: int, partition: int) -> set[str]:
     """Ids that the commit log names for one partition of an operator at ``version``, of all its stores.
 
     Empty when ``ids_of`` has none of them. Raises FormatError, StorageError.

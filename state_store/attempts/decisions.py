@@ -49,7 +49,7 @@ class Decisions:
         decided = self._decided.get((caller.run_id, version))
         if decided is not None:
             return decided
-        return self._resolved(version)
+        return self._resolve(version)
 
     def _require_exclusive(self) -> None:
         """Refuse places that let two runs have one number, or two commits of a version win."""
@@ -61,7 +61,7 @@ class Decisions:
                 "commit counts, and a query may go on with it from a checkpoint of format 1.",
             )
 
-    def _resolved(self, version: int) -> Marker:
+    def _resolve(self, version: int) -> Marker:
         who = self._identity
         return resolve(self._place, self._checkpoint, version, who.operator, who.partition, str(who))
 
@@ -78,7 +78,7 @@ class Decisions:
         """Declare a format 1 commit the winner, unless another was first; a loser's traces go. Raises StorageError."""
         commit = delta.commit
         if self._epochs.is_over(caller.run_id, commit.version):
-            stands = self._resolved(commit.version)
+            stands = self._resolve(commit.version)
         else:
             stands = declare_winner(self._place, commit, self._epochs.of(caller.run_id), caller.run_id)
         self.decide(caller, stands)

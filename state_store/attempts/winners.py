@@ -24,7 +24,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from pyspark_ckpt.state_store.attempts.commit_log import committed_ids, is_committed
+from pyspark_ckpt.state_store.attempts.commit_log import is_committed, read_committed_ids
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatError, InvalidInputError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import CommitId, Marker
@@ -177,7 +177,7 @@ def resolve(
     candidates = lineage.commits_of(version)
     if not candidates:
         lineage.require(Marker(version, "?"), store)
-    named = committed_ids(checkpoint, version, operator, partition) if named is None else named
+    named = read_committed_ids(checkpoint, version, operator, partition) if named is None else named
     if named:
         found = [candidate for candidate in candidates if candidate.id in named]
         if len(found) == 1:

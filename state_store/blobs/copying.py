@@ -40,7 +40,7 @@ def send(place: BlobPlace, name: str, path: Path) -> StoredFile:
 def fetch(place: BlobPlace, file: StoredFile, path: Path) -> Path:
     """Bring an object here. Raises NotFoundError, StorageError, FormatError if it is damaged."""
     place.download(file.name, path)
-    if described(file.name, path) != file:
+    if describe(file.name, path) != file:
         raise FormatError(f"{place.url}/{file.name} is damaged: size or checksum is wrong.")
     return path
 
@@ -79,7 +79,7 @@ def share_object(source: BlobPlace, file: StoredFile, target: BlobPlace, new_nam
 
 
 @contextmanager
-def written_together(place: BlobPlace) -> Iterator[BlobPlace]:
+def write_together(place: BlobPlace) -> Iterator[BlobPlace]:
     """The place for many new objects, all of which are durable when the block has ended: on a disk that waits less.
 
     Raises StorageError at the end.
@@ -88,7 +88,7 @@ def written_together(place: BlobPlace) -> Iterator[BlobPlace]:
         yield other
 
 
-def described(name: str, path: Path) -> StoredFile:
+def describe(name: str, path: Path) -> StoredFile:
     """A local file as the object ``name`` that is made of it."""
     return StoredFile(name, path.stat().st_size, _checksum(_chunks(path)))
 

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, Patience, fail_outlasted
-from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink, checked_name
-from pyspark_ckpt.state_store.blobs.base.place_clock import shown_time_of
+from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink, check_name
+from pyspark_ckpt.state_store.blobs.base.place_clock import read_shown_time
 from pyspark_ckpt.state_store.errors import (
     ConflictError,
     NotFoundError,
@@ -213,13 +213,13 @@ class LocalPlace:
         except _FAILURES as problem:
             _fail("tidy up", self._root, problem)
 
-    def unfinished(self, older_than_s: float) -> builtins.list[Blob]:
+    def find_unfinished(self, older_than_s: float) -> builtins.list[Blob]:
         """Temporary files of writers that died; see the protocol."""
-        return self._unfinished(older_than_s, lambda: shown_time_of(self))
+        return self._find_unfinished(older_than_s, lambda: read_shown_time(self))
 
-    def _unfinished(self, older_than_s: float, now_s: Callable[[], float]) -> builtins.list[Blob]:
+    def _find_unfinished(self, older_than_s: float, now_s: Callable[[], float]) -> builtins.list[Blob]:
         try:
-            found = self.ask(lambda: [blob for path in self._temporaries() for blob in self._described(path)])
+            found = self.ask(lambda: [blob for path in self._temporaries() for blob in self._describe(path)])
         except _FAILURES as problem:
             _fail("list", self._root, problem)
         if not found:
@@ -232,7 +232,7 @@ class LocalPlace:
         try:
             return sum(
                 self.ask(partial(_discard_temporary, self.path_of(blob.name)))
-                for blob in self._unfinished(older_than_s, self.now_s)
+                for blob in self._find_unfinished(older_than_s, self.now_s)
             )
         except _FAILURES as problem:
             _fail("tidy up", self._root, problem)
@@ -250,7 +250,7 @@ class LocalPlace:
         except _FAILURES as problem:
             _fail("ask for the time of", self._root, problem)
 
-    def _described(self, path: Path) -> builtins.list[Blob]:
+    def _describe(self, path: Path) -> builtins.list[Blob]:
         """A file as a blob; nothing if somebody has deleted it meanwhile."""
         with suppress(FileNotFoundError):
             state = path.stat()
@@ -264,7 +264,7 @@ class LocalPlace:
 
     def path_of(self, name: str) -> Path:
         """The file of an object."""
-        return self._root.joinpath(*checked_name(name).split("/"))
+        return self._root.joinpath(*check_name(name).split("/"))
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[LocalUpload]:

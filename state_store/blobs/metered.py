@@ -31,7 +31,7 @@ class Traffic:
         self._counts: Counter[str] = Counter()
         self._waited_s = 0.0
 
-    def waited(self, seconds: float) -> None:
+    def note_wait(self, seconds: float) -> None:
         """Add the time that a request took which had to be repeated."""
         with self._lock:
             self._waited_s += seconds
@@ -159,10 +159,10 @@ class MeteredPlace:
         self._traffic.count(**{LISTS: 1})
         return time_of(self._place)
 
-    def unfinished(self, older_than_s: float) -> builtins.list[Blob]:
+    def find_unfinished(self, older_than_s: float) -> builtins.list[Blob]:
         """What writers that died have left half-written; see the protocol."""
         self._traffic.count(**{LISTS: 1})
-        return self._place.unfinished(older_than_s)
+        return self._place.find_unfinished(older_than_s)
 
     def discard_unfinished(self, older_than_s: float) -> int:
         """Remove what writers that died have left half-written; see the protocol."""

@@ -32,7 +32,7 @@ from pyspark_ckpt.state_store.format.names import ROWS_FOLDER, TABLE_FOLDER
 from pyspark_ckpt.state_store.format.remote import is_store_name, place_of, query_id
 from pyspark_ckpt.state_store.format.stored_meta import meta_at
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count, decoded
+from pyspark_ckpt.state_store.json_objects import MAX_LONG, Count, decode_as
 from pyspark_ckpt.state_store.log import StoreLog
 from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.restore.restorer import Restored
@@ -80,7 +80,7 @@ class Checkpoint:
         """Look at ``location``. Raises InvalidInputError if there is no checkpoint of a query, StorageError."""
         self.workplace = Workplace(options)
         self._places: dict[Identity, BlobPlace] = {}
-        self.place = self.workplace.named(location)
+        self.place = self.workplace.resolve(location)
         try:
             self.query_id = query_id(self.place)
         except (NotFoundError, FormatError) as problem:
@@ -160,7 +160,7 @@ class Checkpoint:
         """The ids of the newest version that the commit log names for an operator: by partition and store, or none."""
         return self._ids.get(str(operator), [])
 
-    def logged_operators(self) -> set[int]:
+    def list_logged_operators(self) -> set[int]:
         """Operators whose state the commit log names for the newest version; none in checkpoint format 1."""
         return {int(number) for number in self._ids if _OPERATOR_NUMBER.fullmatch(number)}
 
@@ -174,7 +174,7 @@ class Checkpoint:
             self._places[identity] = place_of(self.place, identity, self.workplace.place, self.workplace.options.remote)
         return self._places[identity]
 
-    def stored(self, identity: Identity) -> Stored:
+    def count_objects(self, identity: Identity) -> Stored:
         """Count the objects of a store; two listings, and nothing is opened. Raises StorageError."""
         place = self.place_of(identity)
         lineage = Lineage.read(place)
@@ -224,16 +224,16 @@ class Checkpoint:
         Raises NotFoundError, FormatError, StorageError.
         """
         log = StoreLog(f"inspect.{identity.short}", identity.short)
-        with self.restored(identity, self.commit_of(identity, version), log) as restored:
+        with self.restore(identity, self.commit_of(identity, version), log) as restored:
             return Counter(hash_of(key) * parts >> 32 for key, _ in restored.database.rows() if key != MARKER_KEY)
 
     @contextmanager
-    def restored(self, identity: Identity, commit: Marker, log: StoreLog) -> Iterator[Restored]:
+    def restore(self, identity: Identity, commit: Marker, log: StoreLog) -> Iterator[Restored]:
         """The database of a commit in a temporary folder, open. Raises as ``Workplace.restored``."""
         place = self.place_of(identity)
         with (
             self.workplace.folder() as folder,
-            self.workplace.restored_from(place, identity, commit, folder / "copy", log) as restored,
+            self.workplace.restore_from(place, identity, commit, folder / "copy", log) as restored,
         ):
             yield restored
 
@@ -270,7 +270,7 @@ class _OperatorMetadata(msgspec.Struct):
 
 
 def _operator(content: bytes, number: int, where: str) -> Operator:
-    entry = decoded(content.partition(b"\n")[2], _OperatorMetadata, where)
+    entry = decode_as(content.partition(b"\n")[2], _OperatorMetadata, where)
     stores = tuple(store.storeName for store in entry.stateStoreInfo)
     partitions = max((store.numPartitions for store in entry.stateStoreInfo), default=0)
     is_usable = 0 < partitions <= MAX_PARTITIONS and all(map(is_store_name, stores))

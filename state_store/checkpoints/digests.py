@@ -40,7 +40,7 @@ def digest(rows: int, total: int) -> Digest:
     return Digest(rows, f"{total:0{_HEX_DIGITS}x}")
 
 
-def combined(parts: Iterable[Digests]) -> dict[str, Digest]:
+def combine(parts: Iterable[Digests]) -> dict[str, Digest]:
     """All parts together, state by state."""
     whole: dict[str, Digest] = {}
     for part in parts:

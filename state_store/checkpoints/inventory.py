@@ -101,7 +101,7 @@ def inventory(
 
 def _refuse_unnamed(checkpoint: Checkpoint, operators: int) -> None:
     """Raise FormatError if there is state behind that of so many operators: who has no metadata is not found."""
-    logged = sorted(number for number in checkpoint.logged_operators() if number >= operators)
+    logged = sorted(number for number in checkpoint.list_logged_operators() if number >= operators)
     if logged or checkpoint.place.walk(f"state/{operators}"):
         number = (logged or [operators])[0]
         raise FormatError(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.format.key_groups import max_parallelism_of, owned_groups
+from pyspark_ckpt.state_store.format.key_groups import find_owned_groups, max_parallelism_of
 from pyspark_ckpt.state_store.format.meta import State, StoreMeta
 
 SINGLE_OPERATORS = frozenset({"globalLimit", "streamingGlobalLimit"})
@@ -48,9 +48,9 @@ def _has_no_key(state: State) -> bool:
 
 def overlaps(partition: int, partitions: int, old_partitions: int, max_parallelism: int) -> list[int]:
     """Which old partitions of a keyed operator have rows of a new one."""
-    first, end = owned_groups(partition, partitions, max_parallelism)
+    first, end = find_owned_groups(partition, partitions, max_parallelism)
     return [
         old
         for old in range(old_partitions)
-        if (groups := owned_groups(old, old_partitions, max_parallelism))[0] < end and first < groups[1]
+        if (groups := find_owned_groups(old, old_partitions, max_parallelism))[0] < end and first < groups[1]
     ]

@@ -76,7 +76,7 @@ def log_names(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
             "If it has stopped, restore the file from a backup.",
         )
     yield from sorted(found & (wanted | {f"commits/{batch - 1}", f"offsets/{batch + 1}"}))
-    yield from _walked(checkpoint, "sources")
+    yield from _walk(checkpoint, "sources")
 
 
 def operator_names(checkpoint: BlobPlace) -> Iterator[str]:
@@ -84,11 +84,11 @@ def operator_names(checkpoint: BlobPlace) -> Iterator[str]:
 
     Raises InvalidInputError for a link to a folder, StorageError.
     """
-    yield from _walked(checkpoint, "state", but_for=_STATE_ROWS)
+    yield from _walk(checkpoint, "state", but_for=_STATE_ROWS)
     yield from (blob.name for blob in checkpoint.list(CHECKPOINT_FOLDER, prefix=NON_RESTORED_STATE_NAME))
 
 
-def _walked(checkpoint: BlobPlace, folder: str, but_for: re.Pattern[str] | None = None) -> Iterator[str]:
+def _walk(checkpoint: BlobPlace, folder: str, but_for: re.Pattern[str] | None = None) -> Iterator[str]:
     """The names of all objects below a folder but some. Raises InvalidInputError for a link to a folder."""
     for blob in checkpoint.walk(folder):
         if but_for is not None and but_for.match(blob.name):
@@ -142,13 +142,13 @@ class Rewriting:
     def __call__(self, name: str, content: bytes, where: str) -> bytes:
         """The new content of an object. Raises FormatError that names ``where`` the old one is."""
         if _OPERATOR.fullmatch(name) is not None:
-            return _changed(content, where, self._operator)
+            return _change(content, where, self._operator)
         if name == QUERY:
             return self._query(content, where)
         if name.startswith("offsets/"):
-            return _changed(content, where, lambda entry: self._offsets(entry, where))
+            return _change(content, where, lambda entry: self._offsets(entry, where))
         if name == f"commits/{self._batch}":
-            return _changed(content, where, self._commit)
+            return _change(content, where, self._commit)
         return content
 
     def _query(self, content: bytes, where: str) -> bytes:
@@ -166,7 +166,7 @@ class Rewriting:
             store["numPartitions"] = self._partitions
 
 
-def _changed(content: bytes, where: str, change: Callable[[dict[str, Any]], None]) -> bytes:
+def _change(content: bytes, where: str, change: Callable[[dict[str, Any]], None]) -> bytes:
     lines = _lines(content, where)
     entry = _json(lines[1], where)
     try:
@@ -206,7 +206,7 @@ def _confs_in(entry: dict[str, Any], where: str) -> dict[str, Any]:
 Change = Callable[[str, bytes, str], bytes]
 
 
-def _checked(name: str, content: bytes, where: str) -> bytes:
+def _check(name: str, content: bytes, where: str) -> bytes:
     """The same, if that is what it is. Raises FormatError: a copy of a log that is cut would be found out too late."""
     if name == QUERY:
         _json(content, where)
@@ -218,7 +218,7 @@ def _checked(name: str, content: bytes, where: str) -> bytes:
 class Proof:
     """Lets through what a savepoint says that it has, as it was when the savepoint was taken, and nothing else."""
 
-    def __init__(self, files: Iterable[QueryFile], change: Change = _checked) -> None:
+    def __init__(self, files: Iterable[QueryFile], change: Change = _check) -> None:
         """Change objects by ``change`` that are what one of the ``files`` says."""
         self._files = {file.name: file for file in files}
         self._left = set(self._files)
@@ -263,28 +263,26 @@ def unproven(place: BlobPlace, batch: int, files: Sequence[QueryFile]) -> list[s
     return problems
 
 
-def copy_logs(source: BlobPlace, batch: int, target: BlobPlace, change: Change = _checked) -> list[QueryFile]:
+def copy_logs(source: BlobPlace, batch: int, target: BlobPlace, change: Change = _check) -> list[QueryFile]:
     """Copy what a query has logged as of ``batch``, and what its sources remember.
 
     A query that runs deletes its logs soon: this is the first thing to be done. ``change`` makes the new content of an
     object from its name, its content and where that is. Raises NotFoundError, FormatError, StorageError.
     """
-    return _copied(lambda: log_names(source, batch), source, target, change)
+    return _copy(lambda: log_names(source, batch), source, target, change)
 
 
-def copy_operators(source: BlobPlace, target: BlobPlace, change: Change = _checked) -> list[QueryFile]:
+def copy_operators(source: BlobPlace, target: BlobPlace, change: Change = _check) -> list[QueryFile]:
     """Copy what is known of operators beside their state. Raises as ``copy_logs``."""
-    return _copied(lambda: operator_names(source), source, target, change)
+    return _copy(lambda: operator_names(source), source, target, change)
 
 
-def copy_id(source: BlobPlace, target: BlobPlace, change: Change = _checked) -> list[QueryFile]:
+def copy_id(source: BlobPlace, target: BlobPlace, change: Change = _check) -> list[QueryFile]:
     """Copy ``metadata``, which makes a checkpoint of the target. Raises as ``copy_logs``."""
-    return _copied(lambda: iter([QUERY]), source, target, change)
+    return _copy(lambda: iter([QUERY]), source, target, change)
 
 
-def _copied(
-    names: Callable[[], Iterator[str]], source: BlobPlace, target: BlobPlace, change: Change
-) -> list[QueryFile]:
+def _copy(names: Callable[[], Iterator[str]], source: BlobPlace, target: BlobPlace, change: Change) -> list[QueryFile]:
     """Copy objects, also while a query deletes some for others that say the same: then those are copied alone."""
     copied: set[str] = set()
     while True:
@@ -295,7 +293,7 @@ def _copied(
         files: list[QueryFile] = []
         try:
             for name in wanted:
-                files.append(_copied_object(name, source, target, change))
+                files.append(_copy_object(name, source, target, change))
                 copied.add(name)
         except NotFoundError:
             if set(wanted) <= set(names()):
@@ -304,7 +302,7 @@ def _copied(
             return files
 
 
-def _copied_object(name: str, source: BlobPlace, target: BlobPlace, change: Change) -> QueryFile:
+def _copy_object(name: str, source: BlobPlace, target: BlobPlace, change: Change) -> QueryFile:
     content = change(name, source.get(name), f"{source.url}/{name}")
     target.put(name, content)
     return QueryFile.of(name, content)

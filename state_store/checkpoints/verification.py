@@ -64,7 +64,7 @@ def _verify(checkpoint: Checkpoint, identity: Identity, version: int) -> tuple[V
     problems = _Problems(identity.short)
     try:
         commit = checkpoint.commit_of(identity, version)
-        with checkpoint.restored(identity, commit, problems.log) as restored:
+        with checkpoint.restore(identity, commit, problems.log) as restored:
             counts = _count_rows(restored.database, restored.meta, commit, problems.log)
             digests = digests_of(restored.database, restored.meta.states)
             require_counts(counts, digests, str(identity))

@@ -48,7 +48,7 @@ class Workplace:
         """The place behind a URL; each bucket of ``s3a:`` is reached as S3A reaches it. Raises InvalidInputError."""
         return place_at(url, self.options.s3, self.options.s3a, Patience(self.options.place_timeout_s))
 
-    def named(self, location: str) -> BlobPlace:
+    def resolve(self, location: str) -> BlobPlace:
         """The place that a user names: a path that is not absolute is one of the present folder, as for a shell.
 
         Raises InvalidInputError.
@@ -67,13 +67,13 @@ class Workplace:
         with tempfile.TemporaryDirectory(prefix="pyspark-ckpt-") as folder:
             yield Path(folder)
 
-    def restored(self, store: StoreVersion, folder: Path) -> AbstractContextManager[Restored]:
+    def restore(self, store: StoreVersion, folder: Path) -> AbstractContextManager[Restored]:
         """The database of a version in the new ``folder``, open. Raises as ``Restorer.restore``."""
         log = StoreLog(f"offline.{store.identity.short}", store.identity.short)
-        return self.restored_from(self.place(store.url), store.identity, store.meta.marker, folder, log)
+        return self.restore_from(self.place(store.url), store.identity, store.meta.marker, folder, log)
 
     @contextmanager
-    def restored_from(
+    def restore_from(
         self, place: BlobPlace, identity: Identity, commit: Marker, folder: Path, log: StoreLog
     ) -> Iterator[Restored]:
         """The same of a commit of the store that ``place`` has; what is passed over on the way goes to ``log``."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyspark_ckpt.state_store.columns.order import Bools, places_in
-from pyspark_ckpt.state_store.columns.packed import Integers, Packed, concatenated
+from pyspark_ckpt.state_store.columns.packed import Integers, Packed, concatenate
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +40,9 @@ class Cells:
         """How many there are, absent ones as well."""
         return len(self.there)
 
-    def taken(self, which: slice | npt.NDArray[np.generic]) -> Cells:
+    def take(self, which: slice | npt.NDArray[np.generic]) -> Cells:
         """Those at some positions, or where a mask is true."""
-        return Cells(self.values.taken(which), self.there[which])
+        return Cells(self.values.take(which), self.there[which])
 
     def among(self, count: int, places: Bools | Integers) -> Cells:
         """So many, these at some places or where a mask is true, and what is absent elsewhere."""
@@ -57,15 +57,15 @@ class Cells:
             return [*self.values.strings()]
         strings: list[bytes | None] = [None] * len(self)
         places = np.flatnonzero(self.there)
-        for place, string in zip(places.tolist(), self.values.taken(places).strings(), strict=True):
+        for place, string in zip(places.tolist(), self.values.take(places).strings(), strict=True):
             strings[place] = string
         return strings
 
 
-def joined_cells(parts: Sequence[Cells]) -> Cells:
+def join_cells(parts: Sequence[Cells]) -> Cells:
     """All of them, part after part."""
     there = np.concatenate([np.zeros(0, np.bool_), *(part.there for part in parts)])
-    return Cells(concatenated([part.values for part in parts]), there)
+    return Cells(concatenate([part.values for part in parts]), there)
 
 
 def overlaid(keys: Packed, cells: Cells, changed: Packed, changes: Cells) -> Cells:
@@ -75,4 +75,4 @@ def overlaid(keys: Packed, cells: Cells, changed: Packed, changes: Cells) -> Cel
     if not is_changed.any():
         return cells
     at = np.where(is_changed, len(keys) + places, np.arange(len(keys)))
-    return joined_cells([cells, changes]).taken(at)
+    return join_cells([cells, changes]).take(at)

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from pyspark_ckpt.state_store.columns.packed import WIDEST, WORD, Integers, Packed, Words, concatenated
+from pyspark_ckpt.state_store.columns.packed import WIDEST, WORD, Integers, Packed, Words, concatenate
 from pyspark_ckpt.state_store.columns.rows import RowColumns
 
 WIDE = 64
@@ -20,7 +20,7 @@ FEW_TIES = 16
 Bools = npt.NDArray[np.bool_]
 
 
-def joined(runs: Sequence[Iterator[RowColumns]]) -> Iterator[RowColumns]:
+def join_runs(runs: Sequence[Iterator[RowColumns]]) -> Iterator[RowColumns]:
     """The rows of runs whose keys rise, none of which is in two, in the order of all keys.
 
     Of each run there is one portion in memory. Portions that are empty are allowed.
@@ -31,14 +31,14 @@ def joined(runs: Sequence[Iterator[RowColumns]]) -> Iterator[RowColumns]:
         below, above = [], []
         for rows, run in heads:
             count = bisect_right(rows.keys, cut)
-            below.append(rows.taken(slice(count)))
-            rest = rows.taken(slice(count, None)) if count < len(rows) else _next(run)
+            below.append(rows.take(slice(count)))
+            rest = rows.take(slice(count, None)) if count < len(rows) else _next(run)
             if rest is not None:
                 above.append((rest, run))
         heads = above
-        keys = concatenated([rows.keys for rows in below])
+        keys = concatenate([rows.keys for rows in below])
         order, _ = in_order(keys)
-        yield RowColumns(keys.taken(order), concatenated([rows.values for rows in below]).taken(order))
+        yield RowColumns(keys.take(order), concatenate([rows.values for rows in below]).take(order))
     for rows, run in heads:
         yield rows
         yield from run
@@ -70,7 +70,7 @@ def in_order(keys: Packed) -> tuple[Integers, Bools]:
         tied = is_same.copy()
         tied[:-1] |= is_same[1:]
         places = np.flatnonzero(tied)
-        some = keys.taken(order[places])
+        some = keys.take(order[places])
         found = some.words(number) if number < last else some.size.astype(np.uint64)
         again = np.lexsort((found, np.cumsum(~is_same[places])))
         order[places] = order[places][again]
@@ -115,7 +115,7 @@ def _wholes(keys: Packed) -> npt.NDArray[np.bytes_]:
     rows[:, -1] = keys.size
     for size in widths:
         which = slice(None) if len(widths) == 1 else np.flatnonzero(keys.size == size)
-        rows[which, :size] = keys.taken(which).matrix(size)
+        rows[which, :size] = keys.take(which).matrix(size)
     wholes: npt.NDArray[np.bytes_] = rows.reshape(-1).view(f"S{width}")
     return wholes
 
@@ -123,7 +123,7 @@ def _wholes(keys: Packed) -> npt.NDArray[np.bytes_]:
 def places_in(keys: Packed, some: Packed) -> Integers:
     """For each of ``some`` its place among ``keys``, no two of which are equal; -1 if it is not there."""
     count = len(keys)
-    order, is_same = in_order(concatenated([keys, some]))
+    order, is_same = in_order(concatenate([keys, some]))
     groups, firsts = np.cumsum(~is_same), order[~is_same]
     found = firsts[groups - 1]  # the first of equal ones is of the keys, if one is
     places = np.empty(count + len(some), np.int64)

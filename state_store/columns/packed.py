@@ -22,9 +22,9 @@ Integers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 
-def repeated(number: int, count: int) -> Integers:
+def repeat(number: int, count: int) -> Integers:
     """A number so many times, which takes no memory, and cannot be written to."""
-    return _repeated(np.array([number]), count)
+    return _fill(np.array([number]), count)
 
 
 def are_same(numbers: Integers) -> bool:
@@ -36,24 +36,24 @@ def _is_repeated(numbers: Integers) -> bool:
     return numbers.strides == (0,) and len(numbers) > 0
 
 
-def _repeated(one: Integers, count: int) -> Integers:
+def _fill(one: Integers, count: int) -> Integers:
     """The only number of an array so many times; numpy's own way takes several microseconds."""
     numbers: Integers = np.ndarray((count,), one.dtype, one, 0, (0,))
     numbers.flags.writeable = False
     return numbers
 
 
-def chained(parts: Sequence[Integers]) -> Integers:
+def chain_arrays(parts: Sequence[Integers]) -> Integers:
     """Arrays one behind the other; there must be one."""
     first = parts[0]
     if all(_is_repeated(each) and each[0] == first[0] for each in parts):
-        return _repeated(first[:1], sum(map(len, parts)))
+        return _fill(first[:1], sum(map(len, parts)))
     return np.concatenate(parts)
 
 
 def _more(numbers: Integers, count: int) -> Integers:
     """Each number and ``count``."""
-    return _repeated(numbers[:1] + count, len(numbers)) if _is_repeated(numbers) else numbers + count
+    return _fill(numbers[:1] + count, len(numbers)) if _is_repeated(numbers) else numbers + count
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ class Packed:
     def of_matrix(cls, rows: Bytes) -> Packed:
         """The rows of a matrix, which is not copied if it is contiguous."""
         count, width = rows.shape
-        return cls(rows.reshape(-1), np.arange(count) * width, repeated(width, count))
+        return cls(rows.reshape(-1), np.arange(count) * width, repeat(width, count))
 
     def __len__(self) -> int:
         """How many there are."""
@@ -85,13 +85,13 @@ class Packed:
         at = self.at[index]
         return self.data[at : at + self.size[index]].tobytes()
 
-    def taken(self, which: slice | npt.NDArray[np.generic]) -> Packed:
+    def take(self, which: slice | npt.NDArray[np.generic]) -> Packed:
         """Those at some positions, or where a mask is true; nothing is copied but where they are."""
         at = self.at[which]
         is_one = _is_repeated(self.size)
-        return Packed(self.data, at, _repeated(self.size[:1], len(at)) if is_one else self.size[which])
+        return Packed(self.data, at, _fill(self.size[:1], len(at)) if is_one else self.size[which])
 
-    def prefixed(self, head: bytes) -> Packed:
+    def prefix(self, head: bytes) -> Packed:
         """Each behind ``head``, copied."""
         return self.behind_heads(np.broadcast_to(np.frombuffer(head, np.uint8), (len(self), len(head))))
 
@@ -160,7 +160,7 @@ class Packed:
         return [data[at:end] for at, end in zip(begins, (ends - first).tolist(), strict=True)]
 
 
-def concatenated(parts: Sequence[Packed]) -> Packed:
+def concatenate(parts: Sequence[Packed]) -> Packed:
     """All of them in one, part after part, copied."""
     dense = [part.dense() for part in parts if len(part)]
     if len(dense) < 2:  # noqa: PLR2004 - there is nothing to put together
@@ -168,7 +168,7 @@ def concatenated(parts: Sequence[Packed]) -> Packed:
     begins = np.cumsum([0, *(len(part.data) for part in dense)])
     at = [part.at + begin for part, begin in zip(dense, begins.tolist(), strict=False)]
     return Packed(
-        np.concatenate([part.data for part in dense]), np.concatenate(at), chained([part.size for part in dense])
+        np.concatenate([part.data for part in dense]), np.concatenate(at), chain_arrays([part.size for part in dense])
     )
 
 
@@ -198,4 +198,4 @@ def _copy(strings: Packed, data: Bytes, begins: Integers) -> None:
         which = slice(None) if len(widths) == 1 else np.flatnonzero(strings.size == width)
         if width:
             places = np.ndarray((len(data) - width + 1,), f"V{width}", data, 0, (1,))
-            places[begins[which]] = strings.taken(which).matrix(width).reshape(-1).view(f"V{width}")
+            places[begins[which]] = strings.take(which).matrix(width).reshape(-1).view(f"V{width}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pyspark_ckpt.state_store.columns.packed import Integers, Packed, are_same, concatenated
+from pyspark_ckpt.state_store.columns.packed import Integers, Packed, are_same, concatenate
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES, ORDERED_BIT, STATE_BYTES, state_head
 
 
@@ -29,15 +29,15 @@ class RowColumns:
         return cls(Packed.of([key for key, _ in rows]), Packed.of([value for _, value in rows]))
 
     @classmethod
-    def joined(cls, parts: Sequence[RowColumns]) -> RowColumns:
+    def join(cls, parts: Sequence[RowColumns]) -> RowColumns:
         """All of them, part after part."""
         if len(parts) == 1:
             return parts[0]
-        return cls(concatenated([part.keys for part in parts]), concatenated([part.values for part in parts]))
+        return cls(concatenate([part.keys for part in parts]), concatenate([part.values for part in parts]))
 
-    def taken(self, which: slice | npt.NDArray[np.generic]) -> RowColumns:
+    def take(self, which: slice | npt.NDArray[np.generic]) -> RowColumns:
         """Those at some positions, or where a mask is true."""
-        return RowColumns(self.keys.taken(which), self.values.taken(which))
+        return RowColumns(self.keys.take(which), self.values.take(which))
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
         """One by one."""
@@ -63,7 +63,7 @@ class RowColumns:
         sizes = self.sizes
         order = np.argsort(sizes, kind="stable")
         for some in np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1):
-            yield some, self.taken(some)
+            yield some, self.take(some)
 
     @property
     def is_ordered(self) -> bool:
@@ -80,9 +80,9 @@ class RowColumns:
     def with_hashes(self, begin: int, end: int) -> RowColumns:
         """Those, all of one state, whose hashes, without a sign, are from ``begin`` up to ``end``."""
         hashes = self.hashes().astype(np.int64)
-        return self.taken((begin <= hashes) & (hashes < end))
+        return self.take((begin <= hashes) & (hashes < end))
 
-    def renumbered(self, number: int) -> RowColumns:
+    def renumber(self, number: int) -> RowColumns:
         """The same, all of one state, as rows of the state ``number``."""
         head, width = state_head(number), self.keys.widths()
         if not len(self) or self.keys[0][:STATE_BYTES] == head:

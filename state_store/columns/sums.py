@@ -24,12 +24,12 @@ def sum_of(rows: RowColumns) -> int:
         if len(part) < MIN_ROWS or key_size - STATE_BYTES + value_size not in LENGTHS:
             total += sum(xxhash.xxh3_64_intdigest(key[STATE_BYTES:] + value, len(key)) for key, value in part.rows())
         else:
-            found = hashes_of(_joined(part, key_size, value_size), key_size)
+            found = hashes_of(_join(part, key_size, value_size), key_size)
             total += int((found & _LOW).sum()) + (int((found >> _HALF).sum()) << 32)
     return total
 
 
-def _joined(rows: RowColumns, key_size: int, value_size: int) -> Bytes:
+def _join(rows: RowColumns, key_size: int, value_size: int) -> Bytes:
     """Of each row the key without its state's number, and the value."""
     joined = np.empty((len(rows), key_size - STATE_BYTES + value_size), np.uint8)
     joined[:, : key_size - STATE_BYTES] = rows.keys.behind(STATE_BYTES).matrix(key_size - STATE_BYTES)

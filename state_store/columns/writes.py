@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pyspark_ckpt.state_store.columns.cells import Cells, joined_cells
+from pyspark_ckpt.state_store.columns.cells import Cells, join_cells
 from pyspark_ckpt.state_store.columns.order import in_order
-from pyspark_ckpt.state_store.columns.packed import Integers, Packed, concatenated
+from pyspark_ckpt.state_store.columns.packed import Integers, Packed, concatenate
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,13 +31,13 @@ class Writes:
         """How many there are."""
         return len(self.keys)
 
-    def taken(self, which: slice | npt.NDArray[np.generic]) -> Writes:
+    def take(self, which: slice | npt.NDArray[np.generic]) -> Writes:
         """Those at some positions, or where a mask is true."""
-        return Writes(self.keys.taken(which), self.cells.taken(which))
+        return Writes(self.keys.take(which), self.cells.take(which))
 
-    def prefixed(self, head: bytes) -> Writes:
+    def prefix(self, head: bytes) -> Writes:
         """The same with ``head`` before each key."""
-        return Writes(self.keys.prefixed(head), self.cells)
+        return Writes(self.keys.prefix(head), self.cells)
 
     def rows(self) -> Iterator[tuple[bytes, bytes | None]]:
         """One by one."""
@@ -46,14 +46,14 @@ class Writes:
     def apart(self, end: bytes | None) -> tuple[Writes, Writes]:
         """Of rows whose keys rise: those below ``end`` (None: all of them), and the others."""
         cut = len(self) if end is None else bisect_left(self.keys, end)
-        return self.taken(slice(cut)), self.taken(slice(cut, None))
+        return self.take(slice(cut)), self.take(slice(cut, None))
 
 
 def newest(parts: Sequence[Writes]) -> Writes:
     """What is left of all parts, one after the other, in the order of keys: of one key, what came last."""
-    keys = concatenated([part.keys for part in parts])
+    keys = concatenate([part.keys for part in parts])
     last = last_of_each(keys)
-    return Writes(keys.taken(last), joined_cells([part.cells for part in parts]).taken(last))
+    return Writes(keys.take(last), join_cells([part.cells for part in parts]).take(last))
 
 
 def last_of_each(keys: Packed) -> Integers:

@@ -40,7 +40,7 @@ def hashes_of(rows: npt.NDArray[np.uint8], seed: int, last_factor: np.uint64 = L
     return found
 
 
-def folded_product(first: Hashes, second: Hashes) -> Hashes:
+def fold_product(first: Hashes, second: Hashes) -> Hashes:
     """The products, of 128 bits, the upper half of each folded into the lower one. The factors are lost."""
     first_low, second_low = first & _LOW, second & _LOW
     first >>= _HALF
@@ -94,7 +94,7 @@ class _Hashing:
         """Add the folded product of two words."""
         first = self._word(at) ^ _secret(secret_at, self._seed)
         second = self._word(at + 8) ^ _secret(secret_at + 8, -self._seed)
-        self._sum += folded_product(first, second)
+        self._sum += fold_product(first, second)
 
     def _word(self, at: int) -> Hashes:
         return np.ndarray(len(self._rows), "<u8", self._rows, at, self._rows.strides[:1])

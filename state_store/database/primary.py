@@ -13,7 +13,7 @@ import rocksdict
 
 from pyspark_ckpt.state_store.database.failures import failures
 from pyspark_ckpt.state_store.database.tables import TableCount, TableFile, table_files_of
-from pyspark_ckpt.state_store.database.tuning import Tuning, opened
+from pyspark_ckpt.state_store.database.tuning import Tuning, open_database
 from pyspark_ckpt.state_store.errors import StorageError
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker
 
@@ -36,7 +36,7 @@ class Database:
         self._closing = threading.Lock()
         mode = rocksdict.AccessType.read_only(False) if read_only else rocksdict.AccessType.read_write()
         with failures(f"open the database {folder}"):
-            self._db: rocksdict.Rdict | None = opened(folder, options, mode)
+            self._db: rocksdict.Rdict | None = open_database(folder, options, mode)
 
     @property
     def _open(self) -> rocksdict.Rdict:

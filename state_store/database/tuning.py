@@ -71,7 +71,7 @@ class Tuning:
         other.compression = compression
         return other
 
-    def used_bytes(self) -> int:
+    def get_used_bytes(self) -> int:
         """Memory the block cache holds now, index and filter blocks included."""
         return self.cache.get_usage()
 
@@ -154,7 +154,7 @@ def _compact_by_tiers(options: rocksdict.Options) -> None:
     options.set_target_file_size_multiplier(1)
 
 
-def opened(folder: Path, options: rocksdict.Options, mode: rocksdict.AccessType) -> rocksdict.Rdict:
+def open_database(folder: Path, options: rocksdict.Options, mode: rocksdict.AccessType) -> rocksdict.Rdict:
     """Open a database with these options.
 
     Of one that exists, the binding takes those of the column family from a file in the folder, unless it is given them

@@ -11,7 +11,7 @@ import rocksdict
 
 from pyspark_ckpt.state_store.database.failures import failures
 from pyspark_ckpt.state_store.database.tables import TableFile, table_files_of
-from pyspark_ckpt.state_store.database.tuning import Tuning, opened
+from pyspark_ckpt.state_store.database.tuning import Tuning, open_database
 from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker
 
 PORTION_ROWS = 1024
@@ -33,7 +33,7 @@ class Reader:
         self._what = f"read the database {folder}"
         try:
             with failures(self._what):
-                self._db = opened(folder, tuning.reader_options(), mode)
+                self._db = open_database(folder, tuning.reader_options(), mode)
         except BaseException:
             self._remove_scratch()
             raise

@@ -123,7 +123,7 @@ def read_delta(place: BlobPlace, name: DeltaName, size_bytes: int, folder: Path)
         place.download(str(name), path)
         source = path.open("rb")
     with source, _naming(place, name), zipfile.ZipFile(source) as archive:
-        meta = _checked_meta(archive, name, size_bytes)
+        meta = _check_meta(archive, name, size_bytes)
         files = [_extract(archive, file, folder) for file in meta.files]
     return Delta(meta.store, files, size_bytes)
 
@@ -133,7 +133,7 @@ def download_delta(place: BlobPlace, name: DeltaName, size_bytes: int, path: Pat
     path.unlink(missing_ok=True)
     place.download(str(name), path)
     with path.open("rb") as source, _naming(place, name), zipfile.ZipFile(source) as archive:
-        for file in _checked_meta(archive, name, size_bytes).files:
+        for file in _check_meta(archive, name, size_bytes).files:
             _pour(archive, file, lambda _chunk: None)
 
 
@@ -181,10 +181,10 @@ def _pour(archive: zipfile.ZipFile, file: DeltaFile, write: Callable[[bytes], ob
 
 def _read_meta(place: BlobPlace, name: DeltaName, source: BinaryIO, size_bytes: int) -> DeltaMeta:
     with source, _naming(place, name), zipfile.ZipFile(source) as archive:
-        return _checked_meta(archive, name, size_bytes)
+        return _check_meta(archive, name, size_bytes)
 
 
-def _checked_meta(archive: zipfile.ZipFile, name: DeltaName, size_bytes: int) -> DeltaMeta:
+def _check_meta(archive: zipfile.ZipFile, name: DeltaName, size_bytes: int) -> DeltaMeta:
     entries = archive.infolist()
     sizes = {entry.filename: entry.file_size for entry in entries}
     if META_NAME not in sizes or len(sizes) != len(entries) or len(sizes) > MAX_FILES + 1:

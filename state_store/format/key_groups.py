@@ -14,7 +14,7 @@ MAX_PARALLELISM = 32768
 HASHES = 1 << 32
 
 
-def owned_groups(partition: int, partitions: int, max_parallelism: int) -> tuple[int, int]:
+def find_owned_groups(partition: int, partitions: int, max_parallelism: int) -> tuple[int, int]:
     """First group of a keyed operator's partition, and the one behind its last."""
     first, end = partition * max_parallelism, (partition + 1) * max_parallelism
     return -(-first // partitions), -(-end // partitions)
@@ -31,9 +31,9 @@ def hashes_of(groups: tuple[int, int], max_parallelism: int) -> tuple[int, int]:
     return first, end
 
 
-def owned_hashes(partition: int, partitions: int, max_parallelism: int) -> tuple[int, int]:
+def find_owned_hashes(partition: int, partitions: int, max_parallelism: int) -> tuple[int, int]:
     """First hash of a keyed operator's partition, and the one behind its last."""
-    return hashes_of(owned_groups(partition, partitions, max_parallelism), max_parallelism)
+    return hashes_of(find_owned_groups(partition, partitions, max_parallelism), max_parallelism)
 
 
 def max_parallelism_of(descriptor: Descriptor, what: str) -> int | None:
@@ -44,10 +44,10 @@ def max_parallelism_of(descriptor: Descriptor, what: str) -> int | None:
     return groups
 
 
-def stored_groups(meta: StoreMeta, partition: int) -> tuple[int, tuple[int, int]]:
+def describe_groups(meta: StoreMeta, partition: int) -> tuple[int, tuple[int, int]]:
     """Max parallelism of a store, and the groups that its rows can be of. Raises FormatError."""
     for state in meta.states:
         groups = max_parallelism_of(state.descriptor, f"State {state.name!r}")
         if groups is not None and meta.num_partitions:
-            return groups, owned_groups(partition, meta.num_partitions, groups)
+            return groups, find_owned_groups(partition, meta.num_partitions, groups)
     return MAX_PARALLELISM, (0, MAX_PARALLELISM)

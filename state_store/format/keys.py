@@ -73,12 +73,12 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def hashed_key(state: int, partition_hash: int, user_key: bytes) -> bytes:
+def encode_hashed_key(state: int, partition_hash: int, user_key: bytes) -> bytes:
     """Key of a row of a hashed state; ``partition_hash`` is unsigned."""
     return _STATE.pack(state) + _HASH.pack(partition_hash) + user_key
 
 
-def ordered_key(state: int, user_key: bytes, partition_hash: int) -> bytes:
+def encode_ordered_key(state: int, user_key: bytes, partition_hash: int) -> bytes:
     """Key of a row of a state in key order; ``partition_hash`` is unsigned."""
     return _STATE.pack(state) + user_key + _HASH.pack(partition_hash)
 

@@ -28,7 +28,7 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.meta import FORMAT_VERSION, StoreMeta
 from pyspark_ckpt.state_store.format.names import is_table_object, snapshot_name
-from pyspark_ckpt.state_store.json_objects import Count, check_format, decoded, read_again, seal, unseal
+from pyspark_ckpt.state_store.json_objects import Count, check_format, decode_as, read_again, seal, unseal
 
 MAX_FILE_BYTES: Final = 1 << 44
 CURRENT: Final = "CURRENT"
@@ -57,7 +57,7 @@ class ManifestFile(
     rows: Count | None = None
 
     @property
-    def stored(self) -> StoredFile:
+    def as_stored_file(self) -> StoredFile:
         """The object that holds it, for a file that is none inline."""
         return StoredFile(str(self.object_name), self.size_bytes, self.xxh3)
 
@@ -93,8 +93,10 @@ def inline_file(name: str, data: bytes) -> ManifestFile:
 
 def decode(content: bytes, where: str) -> Manifest:
     """Read and check a manifest. Raises FormatError that names ``where`` it lies."""
-    check_format(decoded(content, _FormatOnly, where).format, FORMAT_VERSION, where)  # another may be sealed otherwise
-    manifest = decoded(unseal(content, where), Manifest, where)
+    check_format(
+        decode_as(content, _FormatOnly, where).format, FORMAT_VERSION, where
+    )  # another may be sealed otherwise
+    manifest = decode_as(unseal(content, where), Manifest, where)
     files = {file.name: file for file in manifest.files}
     bad = next((file.name for file in manifest.files if not _acceptable(file)), None)
     if bad is not None or len(files) != len(manifest.files) or not _names_its_manifest(files):

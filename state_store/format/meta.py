@@ -43,7 +43,7 @@ class TimeToLive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether rows live for ever now. Some may still say when their lives began, and ``clock`` by which clock."""
         return self.refresh == ENDED
 
-    def ended(self) -> TimeToLive:
+    def end(self) -> TimeToLive:
         """What is said of the same state when a program declares it without a time to live."""
         return msgspec.structs.replace(self, refresh=ENDED)
 
@@ -181,7 +181,7 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return this store without state ``name``; no error if there is none."""
         return msgspec.structs.replace(self, states=tuple(state for state in self.states if state.name != name))
 
-    def committed(self, commit_id: str, row_changes: Mapping[int, int], num_partitions: int | None) -> StoreMeta:
+    def commit(self, commit_id: str, row_changes: Mapping[int, int], num_partitions: int | None) -> StoreMeta:
         """Return the next version: same states, row counts changed by ``row_changes`` (by state number).
 
         Raises InvalidInputError for a state number that is not there and for a count below zero.

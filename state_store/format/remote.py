@@ -68,7 +68,7 @@ def folder_in(remote: str, query: str, identity: Identity) -> str:
 
 def point_to(place: BlobPlace, checkpoint: BlobPlace, identity: Identity) -> None:
     """Say in the checkpoint where the state of a store is. Raises StorageError."""
-    checkpoint.put(f"{store_folder(identity)}/{POINTER_NAME}", msgspec.json.encode(Pointer(_encoded(place.url))))
+    checkpoint.put(f"{store_folder(identity)}/{POINTER_NAME}", msgspec.json.encode(Pointer(_encode(place.url))))
 
 
 def place_of(checkpoint: BlobPlace, identity: Identity, places: Callable[[str], BlobPlace], remote: str) -> BlobPlace:
@@ -81,7 +81,7 @@ def place_of(checkpoint: BlobPlace, identity: Identity, places: Callable[[str], 
         pointed = read_json(checkpoint, name, Pointer).place
     except NotFoundError:
         return places(f"{checkpoint.url}/{store_folder(identity)}")
-    url = _decoded(pointed, remote)
+    url = _decode(pointed, remote)
     try:
         place_at(url)
     except InvalidInputError as problem:
@@ -98,7 +98,7 @@ def missing_elsewhere(
     """
     name = f"{store_folder(identity)}/{POINTER_NAME}"
     try:
-        pointed = _decoded(read_json(checkpoint, name, Pointer).place, remote)
+        pointed = _decode(read_json(checkpoint, name, Pointer).place, remote)
     except NotFoundError:
         return problem
     if _as_s3(pointed) == _as_s3(place.url):
@@ -116,11 +116,11 @@ def _as_s3(url: str) -> str:
     return re.sub(r"\As3[an]:", "s3:", url.rstrip("/"))
 
 
-def _encoded(url: str) -> str:
+def _encode(url: str) -> str:
     return url.replace("%", "%25") if url.startswith(_ENCODED) else url
 
 
-def _decoded(pointed: str, remote: str) -> str:
+def _decode(pointed: str, remote: str) -> str:
     """The URL that a pointer means: one of ``s3:`` may be of a ``remote`` of ``s3a:``, and is reached like that."""
     if not pointed.startswith(_ENCODED):
         return pointed

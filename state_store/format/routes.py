@@ -14,7 +14,7 @@ import struct
 from collections.abc import Sequence
 
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.format.keys import hashed_key
+from pyspark_ckpt.state_store.format.keys import encode_hashed_key
 from pyspark_ckpt.state_store.format.spark_hash import hash_of_int
 
 NO_TIME_OUT = -1
@@ -38,10 +38,10 @@ def routes(partitions: int) -> list[int]:
 def route_key(state: int, partition: int, partitions: int) -> bytes:
     """The stored key of the row of a partition, in the state with this number."""
     route = routes(partitions)[partition]
-    return hashed_key(state, hash_of_int(route) & _U32, _KEY.pack(0, route))
+    return encode_hashed_key(state, hash_of_int(route) & _U32, _KEY.pack(0, route))
 
 
-def joined_times(values: Sequence[bytes], what: str) -> bytes:
+def join_times(values: Sequence[bytes], what: str) -> bytes:
     """The row of a group that goes on for several.
 
     Its clocks are the earliest: the timers up to them have fired in all groups. Spark calls it when it would have

@@ -8,7 +8,7 @@ import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.json_objects import check_format, decoded, read_again, unseal
+from pyspark_ckpt.state_store.json_objects import check_format, decode_as, read_again, unseal
 
 T = TypeVar("T")
 
@@ -28,8 +28,8 @@ def read_sealed(
     def read() -> T:
         content = unseal(_content(place, name, where, most_bytes), where)
         if known is not None:
-            check_format(decoded(content, _FormatOnly, where).format, known, where)
-        return decoded(content, kind, where)
+            check_format(decode_as(content, _FormatOnly, where).format, known, where)
+        return decode_as(content, kind, where)
 
     return read_again(read)
 
@@ -37,7 +37,7 @@ def read_sealed(
 def read_json(place: BlobPlace, name: str, kind: type[T]) -> T:
     """The object ``name``, which has no checksum. Raises NotFoundError, FormatError that names it, StorageError."""
     where = f"{place.url}/{name}"
-    return read_again(lambda: decoded(_content(place, name, where, MAX_OBJECT_BYTES), kind, where))
+    return read_again(lambda: decode_as(_content(place, name, where, MAX_OBJECT_BYTES), kind, where))
 
 
 class _FormatOnly(msgspec.Struct):

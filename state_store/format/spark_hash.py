@@ -8,22 +8,22 @@ _MASK = 0xFFFFFFFF
 
 def of_int(value: int, seed: int) -> int:
     """The hash of 32 bits, unsigned, chained to ``seed``."""
-    return _finished(_mixed(seed, value & _MASK), 4)
+    return _finish(_mix(seed, value & _MASK), 4)
 
 
 def of_long(value: int, seed: int) -> int:
     """The hash of 64 bits, unsigned, chained to ``seed``."""
-    return _finished(_mixed(_mixed(seed, value & _MASK), value >> 32 & _MASK), 8)
+    return _finish(_mix(_mix(seed, value & _MASK), value >> 32 & _MASK), 8)
 
 
 def of_bytes(value: bytes, seed: int) -> int:
     """The hash of bytes, unsigned, chained to ``seed``; those behind the last whole word are mixed one by one."""
     whole = len(value) & ~3
     for at in range(0, whole, 4):
-        seed = _mixed(seed, int.from_bytes(value[at : at + 4], "little"))
+        seed = _mix(seed, int.from_bytes(value[at : at + 4], "little"))
     for byte in value[whole:]:
-        seed = _mixed(seed, (byte - 256 if byte > 127 else byte) & _MASK)  # noqa: PLR2004 - a byte of Java has a sign
-    return _finished(seed, len(value))
+        seed = _mix(seed, (byte - 256 if byte > 127 else byte) & _MASK)  # noqa: PLR2004 - a byte of Java has a sign
+    return _finish(seed, len(value))
 
 
 def hash_of_int(value: int) -> int:
@@ -32,7 +32,7 @@ def hash_of_int(value: int) -> int:
     return unsigned - (1 << 32) if unsigned >> 31 else unsigned
 
 
-def _mixed(seed: int, word: int) -> int:
+def _mix(seed: int, word: int) -> int:
     word = word * 0xCC9E2D51 & _MASK
     word = (word << 15 | word >> 17) & _MASK
     word = word * 0x1B873593 & _MASK
@@ -41,7 +41,7 @@ def _mixed(seed: int, word: int) -> int:
     return seed * 5 + 0xE6546B64 & _MASK
 
 
-def _finished(state: int, length: int) -> int:
+def _finish(state: int, length: int) -> int:
     state ^= length
     state ^= state >> 16
     state = state * 0x85EBCA6B & _MASK

@@ -53,7 +53,7 @@ class WriteTask:
             raise StorageError(f"Could not write the column file of {self.table}: {problem}") from problem
 
 
-def written_rows(tables: Sequence[TableFile]) -> int:
+def count_written_rows(tables: Sequence[TableFile]) -> int:
     """How many rows a batch has written that has just been added to some table files, newest first."""
     return max((table.rows for table in tables if table.level == tables[0].level), default=0)
 
@@ -84,10 +84,10 @@ class ColumnFiles:
 
     def follow(self, copy: LocalCopy, tables: Sequence[TableFile], log: StoreLog, on_damage: OnDamage = _leave) -> None:
         """A commit has added to the live database, which now has these: have column files written, some time."""
-        written = written_rows(tables)
+        written = count_written_rows(tables)
         if self._most_bytes and (worth_columns(tables, written) or columns_folder(copy.db).exists()):
             with suppress(RuntimeError):  # the process is ending
-                self._thread.submit(self._followed, copy, written, time.monotonic() + MERGE_S, log, on_damage)
+                self._thread.submit(self._follow, copy, written, time.monotonic() + MERGE_S, log, on_damage)
 
     def close(self) -> None:
         """Write no more."""
@@ -99,7 +99,7 @@ class ColumnFiles:
         if self._worker is not None:
             self._worker.close()
 
-    def _followed(self, copy: LocalCopy, written: int, when: float, log: StoreLog, on_damage: OnDamage) -> None:
+    def _follow(self, copy: LocalCopy, written: int, when: float, log: StoreLog, on_damage: OnDamage) -> None:
         time.sleep(max(0, when - time.monotonic()))
         database, folder = copy.database, columns_folder(copy.db)
         if database is None or self._closed:

@@ -37,7 +37,7 @@ from pyspark_ckpt.state_store.errors import (
 )
 from pyspark_ckpt.state_store.format.keys import EMPTY, Marker
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, StoreMeta
-from pyspark_ckpt.state_store.json_objects import decoded, seal, unseal_local
+from pyspark_ckpt.state_store.json_objects import decode_as, seal, unseal_local
 from pyspark_ckpt.state_store.local.damage import is_of_the_copy
 from pyspark_ckpt.state_store.local.files import make_folder, publish
 from pyspark_ckpt.state_store.log import StoreLog
@@ -105,7 +105,7 @@ class LocalCopies:
     def adopt(self) -> None:
         """Take over what an earlier process left in the folder; what cannot be read is removed."""
         for folder in sorted(self._folder.iterdir()):
-            meta = self._held(folder)
+            meta = self._read_held(folder)
             if meta is None:
                 _remove(folder)
             else:
@@ -123,7 +123,7 @@ class LocalCopies:
         A frozen copy becomes the live one unless somebody leases either of them. One that cannot be opened, or
         whose folder has been removed, is discarded.
         """
-        copy = self._found_there(marker)
+        copy = self._find(marker)
         if copy is None and marker == EMPTY:
             copy = self._new_empty()
         elif copy is not None and copy is not self.live and self._may_replace_live(copy):
@@ -136,7 +136,7 @@ class LocalCopies:
             self.lease(copy)
         return copy
 
-    def _found_there(self, marker: Marker) -> LocalCopy | None:
+    def _find(self, marker: Marker) -> LocalCopy | None:
         """A copy of that commit whose folder is there; one that has lost it is discarded."""
         while (copy := self.find(marker)) is not None:
             if os.path.exists(copy.db / "CURRENT"):  # noqa: PTH110 - also False where the disk refuses to say
@@ -338,7 +338,7 @@ class LocalCopies:
         copy.database = database
         self.live = copy
 
-    def _held(self, folder: Path) -> StoreMeta | None:
+    def _read_held(self, folder: Path) -> StoreMeta | None:
         """Metadata of the commit that a folder left by an earlier process holds; None if that is not certain."""
         try:
             metas = {meta.marker: meta for meta in map(_read_meta, folder.glob("*.json"))}
@@ -390,7 +390,7 @@ def _write_meta(folder: Path, meta: StoreMeta) -> None:
 
 
 def _read_meta(path: Path) -> StoreMeta:
-    return decoded(unseal_local(read_plain(path), str(path)), StoreMeta, str(path))
+    return decode_as(unseal_local(read_plain(path), str(path)), StoreMeta, str(path))
 
 
 def _remove(path: Path) -> None:

@@ -23,7 +23,7 @@ from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import decode
 from pyspark_ckpt.state_store.format.meta import State, StoreMeta, is_keyed
 from pyspark_ckpt.state_store.format.names import snapshot_name
-from pyspark_ckpt.state_store.format.routes import joined_times, route_key
+from pyspark_ckpt.state_store.format.routes import join_times, route_key
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.local.copies import LocalCopy
@@ -79,7 +79,7 @@ class NewStore:
     def row_of_spark(self, state: State, values: Sequence[bytes]) -> Row:
         """The row that Spark keeps of the partition, in its own ``state``, after ``values``. Raises FormatError."""
         key = route_key(state.number, self.identity.partition, self.partitions)
-        return key, joined_times(values, f"{self.identity}, state {state.name!r}")
+        return key, join_times(values, f"{self.identity}, state {state.name!r}")
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class JoinTask:
             paths = [fetch(place, file, folder / f"{number}.sst") for number, file in enumerate(files)]
             spark = [self._row_of_spark(folder / "spark.sst")] if self.spark_rows else []
             are_merged = len(self.runs) >= MIN_COMPACTED
-            return assembled(self.workplace, self.new, (paths, spark), folder, are_merged=are_merged)
+            return assemble(self.workplace, self.new, (paths, spark), folder, are_merged=are_merged)
 
     def _row_of_spark(self, path: Path) -> Path:
         """The row that Spark keeps of the partition of a keyed operator."""
@@ -114,7 +114,7 @@ class JoinTask:
         return path
 
 
-def assembled(
+def assemble(
     workplace: Workplace, new: NewStore, files: Sequence[Sequence[Path]], folder: Path, *, are_merged: bool = False
 ) -> Assembled:
     """Publish a new store that has the rows of some table files, which are taken. Raises as ``publish``."""

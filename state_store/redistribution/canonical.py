@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pyspark_ckpt.state_store.blobs.copying import StoredFile, fetch, send
-from pyspark_ckpt.state_store.checkpoints.digests import Digest, combined, digest, require_equal
+from pyspark_ckpt.state_store.checkpoints.digests import Digest, combine, digest, require_equal
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.state_rows import proven, rows_of
@@ -41,7 +41,7 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.redistribution.assembly import run_files
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
-from pyspark_ckpt.state_store.redistribution.merged_states import merged
+from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
 from pyspark_ckpt.state_store.redistribution.splitting import RunWriters, Split, SplitTask, send_all
 
 RANGE_BYTES = 64 << 20
@@ -153,17 +153,17 @@ class ImportTask:
     def __call__(self) -> Split:
         """Write the runs of all new partitions. Raises StorageError, FormatError, NotFoundError."""
         with self.workplace.folder() as folder:
-            path = fetched(self.workplace, self.source, self.rows, self.number, folder)
+            path = fetch_rows(self.workplace, self.source, self.rows, self.number, folder)
             writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups)
             for _ in writers.passes():
                 parts: list[dict[str, Digest]] = []  # the same in each pass
                 for state, portion in rows_in(path, self.source, self.rows, self.number):
                     parts.append({state.name: digest(len(portion), sum_of(portion))})
                     writers.write(portion)
-            return Split(combined(parts), send_all(self.workplace.place(self.target), self.identity, writers.files))
+            return Split(combine(parts), send_all(self.workplace.place(self.target), self.identity, writers.files))
 
 
-def fetched(workplace: Workplace, source: str, saved: SavedRows, number: int, folder: Path) -> Path:
+def fetch_rows(workplace: Workplace, source: str, saved: SavedRows, number: int, folder: Path) -> Path:
     """Bring one file here. Raises NotFoundError, FormatError, StorageError."""
     return fetch(workplace.place(source), saved.files[number], folder / "rows.parquet")
 
@@ -203,14 +203,14 @@ def rows_in(
     name = f"{source}/{saved.files[number].name}"
     states = {state.number: state for state in saved.meta.states}
     last = b""
-    with _opened(path, name) as parquet:
+    with _open(path, name) as parquet:
         for batch in _batches(parquet, wanted):
             for begin, end in _runs_of(batch.column("state").to_numpy()):
                 part = batch.slice(begin, end - begin)
                 state = states.get(part.column("state")[0].as_py())
                 if state is None:
                     raise FormatError(f"{name} has rows of a state that there is not.")
-                keys = _stored_keys(part, state)
+                keys = _encode_keys(part, state)
                 if not all(map(lt, [last, *keys], keys)):
                     raise FormatError(f"{name} is damaged: its rows are not in order.")
                 last = keys[-1]
@@ -219,13 +219,13 @@ def rows_in(
 
 def hashes_in(path: Path, source: str, saved: SavedRows, number: int) -> Iterator[Any]:
     """The hashes of all rows of one file, without a sign, in arrays of numpy. Raises FormatError."""
-    with _opened(path, f"{source}/{saved.files[number].name}") as parquet:
+    with _open(path, f"{source}/{saved.files[number].name}") as parquet:
         for batch in parquet.iter_batches(GROUP_ROWS, columns=["hash"]):
             yield batch.column("hash").to_numpy()
 
 
 @contextmanager
-def _opened(path: Path, name: str) -> Iterator[Any]:
+def _open(path: Path, name: str) -> Iterator[Any]:
     """A file of rows, whose errors are said of ``name``."""
     import pyarrow as pa  # noqa: PLC0415 - see ExportTask
     import pyarrow.parquet as pq  # noqa: PLC0415
@@ -252,8 +252,8 @@ def _batches(parquet: Any, wanted: Held | None) -> Iterator[Any]:  # noqa: ANN40
 def digests_of_file(workplace: Workplace, source: str, saved: SavedRows, number: int) -> dict[str, Digest]:
     """Digests of the states that have rows in a file. Raises FormatError, StorageError."""
     with workplace.folder() as folder:
-        path = fetched(workplace, source, saved, number, folder)
-        return combined(
+        path = fetch_rows(workplace, source, saved, number, folder)
+        return combine(
             {state.name: digest(len(rows), sum_of(rows))} for state, rows in rows_in(path, source, saved, number)
         )
 
@@ -263,18 +263,18 @@ def export(
 ) -> list[SavedRows]:
     """Write the rows of all stores below ``target``. Raises StorageError, FormatError (also: digests that differ)."""
     return [
-        _exported(workplace, operator, name, target, runner, progress)
+        _export(workplace, operator, name, target, runner, progress)
         for operator in operators
         for name in operator.stores
     ]
 
 
-def _exported(
+def _export(
     workplace: Workplace, operator: OperatorVersion, name: str, target: str, runner: Runner, progress: Progress
 ) -> SavedRows:
     stores, number = operator.stores[name], operator.operator.number
     what = f"operator {number}, store {name!r}"
-    whole = merged([store.meta for store in stores], what)
+    whole = merge_states([store.meta for store in stores], what)
     is_keyed = operator.layout is Layout.KEY_GROUPS
     ranges = max(1, min(MAX_PARALLELISM, sum(store.size_bytes for store in stores) // RANGE_BYTES))
     splits: list[Split] = runner(
@@ -290,7 +290,7 @@ def _exported(
         for each in range(ranges)
     ]
     exported: list[Exported] = runner(tasks, progress)
-    before, after = combined(split.digests for split in splits), combined(each.digests for each in exported)
+    before, after = combine(split.digests for split in splits), combine(each.digests for each in exported)
     require_equal(before, after, what)
     rows = {state: each.rows for state, each in before.items()}
     first = stores[0].meta
@@ -329,7 +329,7 @@ def _batch(rows: RowColumns, state: State, schema: Any) -> Any:  # noqa: ANN401 
     return pa.record_batch([pa.array(each, field.type) for each, field in zip(columns, schema, strict=True)], schema)
 
 
-def _stored_keys(batch: Any, state: State) -> list[bytes]:  # noqa: ANN401 - see _schema
+def _encode_keys(batch: Any, state: State) -> list[bytes]:  # noqa: ANN401 - see _schema
     head = state_head(state.number)
     hashes = [each.to_bytes(HASH_BYTES, "big") for each in batch.column("hash").to_pylist()]
     keys = batch.column("key").to_pylist()

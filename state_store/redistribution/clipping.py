@@ -23,7 +23,7 @@ import msgspec
 from pyspark_ckpt.state_store.checkpoints.digests import Digest, digest
 from pyspark_ckpt.state_store.checkpoints.state_rows import counts_of, proven, refuse_stray_rows, rows_of
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
-from pyspark_ckpt.state_store.columns.order import joined
+from pyspark_ckpt.state_store.columns.order import join_runs
 from pyspark_ckpt.state_store.columns.rows import RowColumns
 from pyspark_ckpt.state_store.database import Database, Tuning, keep_only
 from pyspark_ckpt.state_store.format.keys import HASH_BYTES, ORDERED_BIT, state_head, state_range
@@ -65,7 +65,7 @@ class Part:
     hashes: Hashes
     numbers: Mapping[int, int]
 
-    def shared(self, hashes: Hashes) -> int:
+    def count_shared(self, hashes: Hashes) -> int:
         """How many hashes of a range are its own."""
         return max(0, min(self.hashes[1], hashes[1]) - max(self.hashes[0], hashes[0]))
 
@@ -95,16 +95,16 @@ class Clip:
     def best(self) -> Part | None:
         """The part that has most of its rows, of those whose rows can stay as they are."""
         usable = [part for part in self.parts if part.keeps_numbers]
-        return max(usable, key=lambda part: part.shared(self.hashes), default=None)
+        return max(usable, key=lambda part: part.count_shared(self.hashes), default=None)
 
     @cached_property
     def is_whole(self) -> bool:
         """Whether all that the best part has belongs to the new partition."""
         best = self.best
-        return best is not None and best.shared(self.hashes) == best.hashes[1] - best.hashes[0]
+        return best is not None and best.count_shared(self.hashes) == best.hashes[1] - best.hashes[0]
 
 
-def grouped(clips: Sequence[Clip], width: int) -> list[tuple[Clip, ...]]:
+def group_clips(clips: Sequence[Clip], width: int) -> list[tuple[Clip, ...]]:
     """Those together that have the same best part, if that leaves enough tasks for ``width`` at once; else each alone.
 
     A part is brought to the machine of a task once for all of its clips, of which there are ``MAX_CLIPS`` at most.
@@ -139,7 +139,7 @@ class ClipTask:
             sources: dict[Part, _Source] = {}
             for part in (part for clip in self.clips for part in clip.parts):
                 if part not in sources:
-                    restored = stack.enter_context(self.workplace.restored(part.store, folder / f"old-{len(sources)}"))
+                    restored = stack.enter_context(self.workplace.restore(part.store, folder / f"old-{len(sources)}"))
                     refuse_stray_rows(restored.database, restored.meta, str(part.store.identity))
                     place = self.workplace.place(part.store.url)
                     origins = {name: Origin(place, file) for name, file in restored.table_files.items()}
@@ -147,7 +147,7 @@ class ClipTask:
             known: Sums = {}
 
             def clipped(clip: Clip) -> Clipped:
-                made, before = self._made(clip, sources, folder / f"new-{clip.new.key}", known)
+                made, before = self._make(clip, sources, folder / f"new-{clip.new.key}", known)
                 return Clipped(
                     made, before, [counts_of(sources[part].database, part.store.meta) for part in clip.counted]
                 )
@@ -156,7 +156,7 @@ class ClipTask:
             with ThreadPoolExecutor(AT_ONCE) as pool:
                 return [clipped(first), *pool.map(clipped, others)]
 
-    def _made(
+    def _make(
         self, clip: Clip, sources: Mapping[Part, _Source], folder: Path, known: Sums
     ) -> tuple[Assembled, list[dict[str, Digest]]]:
         """A new store, and digests of what each part had of it."""
@@ -201,7 +201,7 @@ class _Filling:
         before: list[dict[str, Digest]] = [{} for _ in parts]
         for state in self.clip.new.merged.states:
             if not is_keyed(state):
-                written += self._written(state, self._rows_of_spark(state))
+                written += self._write(state, self._rows_of_spark(state))
                 continue
             is_ordered = bool(state.number & ORDERED_BIT)
             wanted = []
@@ -210,15 +210,15 @@ class _Filling:
                     digests.update(self._digest(state, part))
                 else:
                     wanted.append(self._rows(state, part, digests))
-            written += self._written(state, joined(wanted) if is_ordered else chain.from_iterable(wanted))
+            written += self._write(state, join_runs(wanted) if is_ordered else chain.from_iterable(wanted))
         if best is not None:
-            hidden = list(self._hidden())
+            hidden = list(self._hide_rows())
             database.hide(*hidden)
             _drop(database, hidden)
         database.ingest([self.clip.new.marker_file(self.folder, self.tuning), *written])
         return before
 
-    def _written(self, state: State, portions: Iterable[RowColumns]) -> list[Path]:
+    def _write(self, state: State, portions: Iterable[RowColumns]) -> list[Path]:
         """Table files of the rows, whose keys rise from file to file; none if there are no rows."""
         writer = RollingWriter(self.folder, str(state.number), self.tuning, ROLL_OVER_BYTES)
         for rows in portions:
@@ -247,7 +247,7 @@ class _Filling:
             found = (rows.with_hashes(*self.clip.hashes) for rows in found)
         for rows in proven(found, old.name, digests):
             if len(rows):
-                yield rows.renumbered(state.number)
+                yield rows.renumber(state.number)
 
     def _digest(self, state: State, part: Part) -> dict[str, Digest]:
         """That of the rows of a state which stay where they are."""
@@ -259,16 +259,16 @@ class _Filling:
         if state.number & ORDERED_BIT:
             return state_range(state.number)
         begin, end = self.clip.hashes
-        return _bound(state.number, begin), _bound(state.number, end)
+        return _encode_bound(state.number, begin), _encode_bound(state.number, end)
 
-    def _hidden(self) -> Iterator[tuple[bytes, bytes]]:
+    def _hide_rows(self) -> Iterator[tuple[bytes, bytes]]:
         """What must not be seen of the store that is clipped."""
         for state in self.clip.new.merged.states:
             begin, end = state_range(state.number)
             if not is_keyed(state) or (state.number & ORDERED_BIT and not self.clip.is_whole):
                 yield begin, end
             elif not state.number & ORDERED_BIT and not self.clip.is_whole:
-                inside = [_bound(state.number, at) for at in self.clip.hashes]
+                inside = [_encode_bound(state.number, at) for at in self.clip.hashes]
                 for outside in ((begin, inside[0]), (inside[1], end)):
                     if outside[0] < outside[1]:
                         yield outside
@@ -283,7 +283,7 @@ def _drop(database: Database, hidden: Iterable[tuple[bytes, bytes]]) -> None:
             database.drop(begin, end)
 
 
-def _bound(number: int, at: int) -> bytes:
+def _encode_bound(number: int, at: int) -> bytes:
     """Where the rows of a state begin whose hash is ``at`` or more."""
     if at >= 1 << 8 * HASH_BYTES:
         return state_range(number)[1]

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
-from pyspark_ckpt.state_store.blobs.copying import copy_object, described, fetch, is_copied_by_service, is_intact, send
+from pyspark_ckpt.state_store.blobs.copying import copy_object, describe, fetch, is_copied_by_service, is_intact, send
 from pyspark_ckpt.state_store.checkpoints.workplace import THREADS, StoreVersion, Workplace
 from pyspark_ckpt.state_store.errors import ConflictError, FormatError, NotFoundError
 from pyspark_ckpt.state_store.format.delta import download_delta
@@ -20,7 +20,7 @@ from pyspark_ckpt.state_store.format.manifest import ManifestFile, read_manifest
 from pyspark_ckpt.state_store.format.names import DeltaName, snapshot_name
 from pyspark_ckpt.state_store.json_objects import Count, read_again
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.restore.restorer import stored_damaged
+from pyspark_ckpt.state_store.restore.restorer import make_damage_error
 from pyspark_ckpt.state_store.sst.table_check import check_table
 
 
@@ -86,9 +86,7 @@ class CopyTask:
         """The table files, and then the manifest, without which they are nothing."""
         content, manifest = read_manifest(source, base)
         with self.workplace.folder() as folder, ThreadPoolExecutor(THREADS) as pool:
-            copied = list(
-                pool.map(lambda file: _copied_table(source, file, target, folder), manifest.objects().values())
-            )
+            copied = list(pool.map(lambda file: _copy_table(source, file, target, folder), manifest.objects().values()))
         target.put(snapshot_name(base), content)
         return [*copied, CopiedObject(snapshot_name(base), len(content))]
 
@@ -97,15 +95,15 @@ class CopyTask:
     ) -> list[CopiedObject]:
         with self.workplace.folder() as folder, ThreadPoolExecutor(THREADS) as pool:
             sizes = [lineage.deltas[step.commit][1].size_bytes for step in steps]
-            return list(pool.map(lambda step, size: _copied_delta(source, step, size, target, folder), steps, sizes))
+            return list(pool.map(lambda step, size: _copy_delta(source, step, size, target, folder), steps, sizes))
 
 
-def _copied_table(source: BlobPlace, file: ManifestFile, target: BlobPlace, folder: Path) -> CopiedObject:
+def _copy_table(source: BlobPlace, file: ManifestFile, target: BlobPlace, folder: Path) -> CopiedObject:
     """A table file that passes through this process is checked by its own checksums: it may have been stored damaged.
 
     Raises NotFoundError, FormatError that names the object, StorageError.
     """
-    stored = file.stored
+    stored = file.as_stored_file
 
     def copy() -> None:
         try:
@@ -123,24 +121,24 @@ def _copied_table(source: BlobPlace, file: ManifestFile, target: BlobPlace, fold
 
 
 def _copy_checked(source: BlobPlace, file: ManifestFile, target: BlobPlace, path: Path) -> None:
-    stored = file.stored
+    stored = file.as_stored_file
     fetch(source, stored, path)
     try:
         check_table(path)
     except FormatError as problem:
-        raise stored_damaged(f"{source.url}/{stored.name}", path, problem) from problem
+        raise make_damage_error(f"{source.url}/{stored.name}", path, problem) from problem
     if send(target, stored.name, path) != stored:
         target.delete(stored.name)
         raise FormatError(f"{path} is damaged: it has changed since its checksums were right.")
 
 
-def _copied_delta(source: BlobPlace, name: DeltaName, size_bytes: int, target: BlobPlace, folder: Path) -> CopiedObject:
+def _copy_delta(source: BlobPlace, name: DeltaName, size_bytes: int, target: BlobPlace, folder: Path) -> CopiedObject:
     """A delta has no checksum as a whole: it is verified here, and what was verified is sent."""
     path = folder / str(name)
     read_again(lambda: download_delta(source, name, size_bytes, path))
     try:
         send(target, str(name), path)
     except ConflictError:  # another attempt was here
-        if not is_intact(target, described(str(name), path)):
+        if not is_intact(target, describe(str(name), path)):
             raise
     return CopiedObject(str(name), size_bytes)

@@ -34,10 +34,10 @@ class Merged:
     names: Mapping[str, str] = field(default_factory=dict)
     """What states are called now that had other names in the stores."""
 
-    def renamed(self, uid_map: Mapping[str, str]) -> Merged:
+    def rename(self, uid_map: Mapping[str, str]) -> Merged:
         """The same with other uids of keyed operators, whose states are named after them."""
         names = {state.name: new for state in self.states if (new := _name(state, uid_map)) != state.name}
-        states = tuple(_renamed(state, names.get(state.name, state.name), uid_map) for state in self.states)
+        states = tuple(_rename(state, names.get(state.name, state.name), uid_map) for state in self.states)
         return replace(self, states=states, names=names)
 
     def meta(self, version: int, commit_id: str, partitions: int, rows: Mapping[str, int]) -> StoreMeta:
@@ -57,7 +57,7 @@ class Merged:
         )
 
 
-def merged(metas: Sequence[StoreMeta], what: str) -> Merged:
+def merge_states(metas: Sequence[StoreMeta], what: str) -> Merged:
     """The states of the stores of ``what``. Raises InvalidInputError if the stores cannot become one."""
     largest = max(metas, key=lambda meta: (len(meta.states), meta.counter + meta.keyed_counter))
     counters = max(meta.counter for meta in metas), max(meta.keyed_counter for meta in metas)
@@ -80,7 +80,7 @@ def _name(state: State, uid_map: Mapping[str, str]) -> str:
     return f"{uid_map[uid]}/{state.name.removeprefix(f'{uid}/')}"
 
 
-def _renamed(state: State, name: str, uid_map: Mapping[str, str]) -> State:
+def _rename(state: State, name: str, uid_map: Mapping[str, str]) -> State:
     uid = state.uid
     if uid is None or uid not in uid_map:
         return state

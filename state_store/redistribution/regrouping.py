@@ -26,11 +26,11 @@ from pyspark_ckpt.state_store.checkpoints.state_rows import (
     rows_of,
 )
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
-from pyspark_ckpt.state_store.columns.order import joined
+from pyspark_ckpt.state_store.columns.order import join_runs
 from pyspark_ckpt.state_store.columns.rows import RowColumns
 from pyspark_ckpt.state_store.database import Database
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.redistribution.assembly import AT_ONCE, Assembled, NewStore, assembled
+from pyspark_ckpt.state_store.redistribution.assembly import AT_ONCE, Assembled, NewStore, assemble
 from pyspark_ckpt.state_store.redistribution.splitting import RunWriters
 
 MAX_SOURCES = 8
@@ -72,7 +72,7 @@ class RegroupTask:
 
             def make(new: NewStore) -> Assembled:
                 mine = files.get(new.identity.partition, [])
-                return assembled(self.workplace, new, [mine], folder / f"new-{new.key}")
+                return assemble(self.workplace, new, [mine], folder / f"new-{new.key}")
 
             with ThreadPoolExecutor(AT_ONCE) as pool:
                 return Regrouped(before, list(pool.map(make, self.new)))
@@ -83,7 +83,7 @@ class RegroupTask:
         with ExitStack() as stack:
             databases = []
             for number, source in enumerate(self.sources):
-                restored = stack.enter_context(self.workplace.restored(source, folder / f"old-{number}"))
+                restored = stack.enter_context(self.workplace.restore(source, folder / f"old-{number}"))
                 refuse_stray_rows(restored.database, restored.meta, str(source.identity))
                 databases.append(restored.database)
             writers = RunWriters(folder, self.workplace.tuning(), self.partitions)
@@ -92,7 +92,7 @@ class RegroupTask:
                     runs = [
                         self._rows(index, databases[index], state.number, before[index]) for index in range(len(before))
                     ]
-                    for rows in joined(runs):
+                    for rows in join_runs(runs):
                         writers.write(rows)
             for source, database, digests in zip(self.sources, databases, before, strict=True):
                 require_counts(counts_of(database, source.meta), digests, str(source.identity))
@@ -111,4 +111,4 @@ class RegroupTask:
             if self.numbers[index][state.number] == number:
                 found = rows_of(database, state.number, readers=len(self.sources))
                 for rows in proven(found, state.name, digests):
-                    yield rows.renumbered(number)
+                    yield rows.renumber(number)

@@ -16,10 +16,10 @@ from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout, overlaps
 from pyspark_ckpt.state_store.checkpoints.state_rows import rows_of
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
-from pyspark_ckpt.state_store.format.key_groups import owned_hashes
+from pyspark_ckpt.state_store.format.key_groups import find_owned_hashes
 from pyspark_ckpt.state_store.format.meta import is_keyed
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, fetched, hashes_in
+from pyspark_ckpt.state_store.redistribution.canonical import SavedRows, fetch_rows, hashes_in
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
 from pyspark_ckpt.state_store.redistribution.splitting import places_of
 
@@ -44,7 +44,7 @@ class CountTask:
     def __call__(self) -> list[int]:
         """Read the store. Raises StorageError, FormatError, NotFoundError."""
         counts = np.zeros(self.partitions, np.int64)
-        with self.workplace.folder() as folder, self.workplace.restored(self.store, folder / "copy") as restored:
+        with self.workplace.folder() as folder, self.workplace.restore(self.store, folder / "copy") as restored:
             for state in restored.meta.states:
                 if self.key_groups and not is_keyed(state):
                     continue
@@ -75,7 +75,7 @@ class CountFileTask:
         """Read the file. Raises StorageError, FormatError, NotFoundError."""
         counts = np.zeros(self.partitions, np.int64)
         with self.workplace.folder() as folder:
-            path = fetched(self.workplace, self.source, self.saved, self.number, folder)
+            path = fetch_rows(self.workplace, self.source, self.saved, self.number, folder)
             for hashes in hashes_in(path, self.source, self.saved, self.number):
                 places = places_of(hashes, self.partitions, self.key_groups)
                 counts += np.bincount(places, minlength=self.partitions)
@@ -83,7 +83,7 @@ class CountFileTask:
         return found
 
 
-def counted(
+def count_rows(
     workplace: Workplace, operator: OperatorVersion, partitions: int, runner: Runner, progress: Progress
 ) -> list[int]:
     """Rows of each new partition of an operator with stores. Raises StorageError, FormatError, NotFoundError."""
@@ -92,7 +92,7 @@ def counted(
     return _sum(runner([CountTask(workplace, store, partitions, groups) for store in stores], progress), partitions)
 
 
-def counted_in_files(
+def count_rows_of_files(
     workplace: Workplace,
     operator: OperatorVersion,
     source: tuple[str, Sequence[SavedRows]],
@@ -118,10 +118,10 @@ def spread(operator: OperatorVersion, partitions: int) -> list[int]:
         rows.update({store.identity.partition: store.meta.rows for store in stores})
     shares = []
     for partition in range(partitions):
-        first, end = owned_hashes(partition, partitions, most)
+        first, end = find_owned_hashes(partition, partitions, most)
         share = 0.0
         for index in overlaps(partition, partitions, old, most):
-            begin, stop = owned_hashes(index, old, most)
+            begin, stop = find_owned_hashes(index, old, most)
             share += rows[index] * (min(end, stop) - max(first, begin)) / (stop - begin)
         shares.append(round(share))
     return shares

@@ -82,7 +82,7 @@ class SplitTask:
     def __call__(self) -> Split:
         """Write the runs of all new partitions. Raises StorageError, FormatError, NotFoundError."""
         identity = self.source.identity
-        with self.workplace.folder() as folder, self.workplace.restored(self.source, folder / "old") as restored:
+        with self.workplace.folder() as folder, self.workplace.restore(self.source, folder / "old") as restored:
             refuse_stray_rows(restored.database, restored.meta, str(identity))
             writers = RunWriters(folder, self.workplace.tuning(), self.partitions, self.key_groups)
             for _ in writers.passes():
@@ -100,7 +100,7 @@ class SplitTask:
                 spark_rows += [value for portion in rows for value in portion.values.strings()]
                 continue
             for portion in proven(rows, state.name, digests):
-                writers.write(portion.renumbered(self.numbers[state.number]))
+                writers.write(portion.renumber(self.numbers[state.number]))
         return digests, spark_rows
 
 
@@ -153,7 +153,7 @@ class RunWriters:
     def _spread(self) -> None:
         """Write the rows that wait."""
         if self._waiting:
-            self._write(RowColumns.joined(self._waiting))
+            self._write(RowColumns.join(self._waiting))
             self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
     def _write(self, rows: RowColumns) -> None:
@@ -165,12 +165,12 @@ class RunWriters:
                 self._runs[partition] = RollingWriter(self._folder, str(partition), self._tuning, ROLL_OVER_BYTES)
         mine = self._turns[places] == _NOW
         if not mine.all():
-            places, rows = places[mine], rows.taken(mine)
+            places, rows = places[mine], rows.take(mine)
         order = np.argsort(places, kind="stable")
-        rows, places = rows.taken(order), places[order]
+        rows, places = rows.take(order), places[order]
         begins = np.flatnonzero(np.diff(places, prepend=-1))
         for begin, end in pairwise([*begins.tolist(), len(places)]):
-            self._runs[int(places[begin])].write(rows.taken(slice(begin, end)))
+            self._runs[int(places[begin])].write(rows.take(slice(begin, end)))
         while sum(run.memory_bytes for run in self._runs.values()) > MAX_OPEN_BYTES:
             max(self._runs.values(), key=lambda run: run.memory_bytes).finish()
 

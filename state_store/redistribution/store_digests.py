@@ -34,7 +34,7 @@ class DigestTask:
         Raises StorageError, FormatError, NotFoundError.
         """
         what = f"{self.store.identity} at {self.store.url}"
-        with self.workplace.folder() as folder, self.workplace.restored(self.store, folder / "copy") as restored:
+        with self.workplace.folder() as folder, self.workplace.restore(self.store, folder / "copy") as restored:
             refuse_stray_rows(restored.database, restored.meta, what)
             digests = digests_of(restored.database, restored.meta.states)
             require_counts(counts_of(restored.database, restored.meta), digests, what)

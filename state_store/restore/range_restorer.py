@@ -41,7 +41,7 @@ class RangeRestorer(Restorer):
         self._begin, self._end = wanted
         self._left: dict[str, ManifestFile] = {}
 
-    def _wanted(self, manifest: Manifest) -> Sequence[ManifestFile]:
+    def _choose_files(self, manifest: Manifest) -> Sequence[ManifestFile]:
         """Those without a key range are RocksDB's own."""
         self._left = {file.name: file for file in manifest.files if self._is_outside(file)}
         return [file for file in manifest.files if file.name not in self._left]
@@ -51,10 +51,10 @@ class RangeRestorer(Restorer):
             return False
         return file.last_key < self._begin or file.first_key >= self._end
 
-    def _opened(self, base: Marker, kind: str, folder: Path) -> Database:
+    def _open(self, base: Marker, kind: str, folder: Path) -> Database:
         """Open the whole snapshot if all of it is there; else a database of the rows of the range."""
         if kind != SNAPSHOT or not self._left:
-            return super()._opened(base, kind, folder)
+            return super()._open(base, kind, folder)
         snapshot = folder.rename(folder.with_name("snapshot"))
         database = None
         try:
@@ -96,7 +96,7 @@ class RangeRestorer(Restorer):
 
 
 @contextmanager
-def restored_range(
+def restore_range(
     place: BlobPlace, commit: Marker, wanted: Range, tuning: Tuning, pool: Executor, store: str
 ) -> Iterator[Database]:
     """A database, in a temporary folder, that has the rows of a range of keys as they are at ``commit``.

@@ -158,7 +158,7 @@ class Restorer:
         started = time.monotonic()
         manifest = self._manifest(base) if kind == SNAPSHOT else None
         self._failpoints.hit("restore.before_download")
-        files = () if manifest is None else self._wanted(manifest)
+        files = () if manifest is None else self._choose_files(manifest)
         (folder / "db").mkdir(mode=0o700)
         placing = {
             self._pool.submit(self._place_file, file, folder / "db"): 0 if file.data is not None else file.size_bytes
@@ -180,14 +180,14 @@ class Restorer:
         meta = manifest.store if manifest is not None else EMPTY_META
         if kind == LOCAL_COPY:
             (folder / "db").rmdir()
-            meta = _linked(link, base, folder / "db")
+            meta = _link(link, base, folder / "db")
         self._failpoints.hit("restore.after_download")
-        database = self._opened(base, kind, folder / "db")
+        database = self._open(base, kind, folder / "db")
         replaying = time.monotonic()
         self._replay(database, deltas, base, kind)
         downloaded_bytes = sum(placed) + sum(delta.size_bytes for delta in deltas)
-        self._forecast.transferred(downloaded_bytes, downloaded_s)
-        self._forecast.ingested(len(deltas), time.monotonic() - replaying)
+        self._forecast.note_transfer(downloaded_bytes, downloaded_s)
+        self._forecast.note_ingest(len(deltas), time.monotonic() - replaying)
         _empty(folder, keep="db")
         return Restored(
             deltas[-1].store if deltas else meta,
@@ -212,7 +212,7 @@ class Restorer:
                 left = len(downloads) - len(pending)
                 self._log.info("%d of %d bytes are here, %d of %d objects", here, total, left, len(downloads))
 
-    def _wanted(self, manifest: Manifest) -> Sequence[ManifestFile]:
+    def _choose_files(self, manifest: Manifest) -> Sequence[ManifestFile]:
         """The files of a snapshot that are fetched."""
         return manifest.files
 
@@ -228,7 +228,7 @@ class Restorer:
         if file.data is not None:
             path.write_bytes(file.data)
             return 0
-        read_again(lambda: fetch(self._place, file.stored, path))
+        read_again(lambda: fetch(self._place, file.as_stored_file, path))
         self._check(path, str(file.object_name))
         return file.size_bytes
 
@@ -249,9 +249,9 @@ class Restorer:
         try:
             check_table(path)
         except FormatError as problem:
-            raise stored_damaged(f"{self._place.url}/{name}", path, problem) from problem
+            raise make_damage_error(f"{self._place.url}/{name}", path, problem) from problem
 
-    def _opened(self, base: Marker, kind: str, folder: Path) -> Database:
+    def _open(self, base: Marker, kind: str, folder: Path) -> Database:
         try:
             database = Database(folder, self._tuning)
         except CkptError as problem:
@@ -304,7 +304,7 @@ class Restorer:
         )
 
 
-def stored_damaged(where: str, path: Path, problem: FormatError) -> FormatError:
+def make_damage_error(where: str, path: Path, problem: FormatError) -> FormatError:
     """What is raised of an object that holds, as its checksum is right, the damaged table file that is at ``path``."""
     return FormatError(
         f"{where} is damaged, and was when it was stored, for its checksum is right: "
@@ -335,7 +335,7 @@ def _all(futures: Iterable[Future[_T]]) -> list[_T] | CkptError:
     return [future.result() for future in done]
 
 
-def _linked(link: LinkLocal, base: Marker, folder: Path) -> StoreMeta:
+def _link(link: LinkLocal, base: Marker, folder: Path) -> StoreMeta:
     try:
         meta = link(base, folder)
     except (CkptError, OSError) as problem:

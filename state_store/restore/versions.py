@@ -53,7 +53,7 @@ class LocalVersions:
         self.tables = TableCount(0, 0)
         """Table files of the live database behind the last commit or restore."""
 
-    def leased(self, base: Marker) -> Leased:
+    def lease(self, base: Marker) -> Leased:
         """A leased local copy of ``base``, restored if there is none, and what that took.
 
         Raises as ``Restorer.restore``; LifecycleError.
@@ -71,7 +71,7 @@ class LocalVersions:
                 running.result()
                 continue
             try:
-                leased = self._restored(base)
+                leased = self._restore(base)
             except BaseException as problem:
                 mine.set_exception(problem)
                 raise
@@ -86,7 +86,7 @@ class LocalVersions:
         """From now on find also table files that were damaged before they were stored: a reader has found damage."""
         self._restorer.checks_tables = True
 
-    def _restored(self, base: Marker) -> Leased:
+    def _restore(self, base: Marker) -> Leased:
         with self._lock:
             folder = self._copies.new_folder()
             local = {copy.marker for copy in self._copies}
@@ -94,15 +94,15 @@ class LocalVersions:
                 self.check_what_is_restored()
         try:
             restored = self._restorer.restore(base, folder, local, self._link)
-            copy = self._taken_in(folder, restored)
+            copy = self._take_in(folder, restored)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        self._lag.observed(restored.lineage, base)
+        self._lag.observe(restored.lineage, base)
         self._log.info("%s restored: %s", base, restored.metrics)
         return Leased(copy, restored.meta, restored.metrics)
 
-    def _taken_in(self, folder: Path, restored: Restored) -> LocalCopy:
+    def _take_in(self, folder: Path, restored: Restored) -> LocalCopy:
         """A leased copy of what was restored; after an error its database is closed."""
         with self._lock:
             try:
@@ -115,7 +115,7 @@ class LocalVersions:
             self._copies.lease(copy)
             return copy
 
-    def replayed(self, base: Marker, start: int, start_id: str | None) -> Leased:
+    def replay(self, base: Marker, start: int, start_id: str | None) -> Leased:
         """A leased copy that was built for the caller alone, see ``Restorer.replay``, and what that took."""
         with self._lock:
             self._require_usable()

@@ -68,13 +68,13 @@ class Collector:
 
     def _retention(self, identity: Identity) -> Retention:
         if identity not in self._retentions:
-            place, log = self._owned(identity), StoreLog("gc", identity.short)
+            place, log = self._find_owned(identity), StoreLog("gc", identity.short)
             self._retentions[identity] = Retention(
                 place, self._pins, self._grace_s, self._pool, FailPoints(""), log, times=self._times
             )
         return self._retentions[identity]
 
-    def _owned(self, identity: Identity) -> BlobPlace:
+    def _find_owned(self, identity: Identity) -> BlobPlace:
         """Where the state of a store is. Raises InvalidInputError if that belongs to another checkpoint."""
         checkpoint, place = self._checkpoint, self._checkpoint.place_of(identity)
         url = place.url.removesuffix(f"/{store_folder(identity)}")

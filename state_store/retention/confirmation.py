@@ -108,7 +108,7 @@ class Confirmations:
         self._left_bytes -= file.size_bytes
 
         def read() -> None:
-            if not is_intact(self._place, file.stored):
+            if not is_intact(self._place, file.as_stored_file):
                 raise FormatError(f"{where} is damaged: its checksum is wrong")
 
         try:

@@ -83,7 +83,7 @@ class Pins:
         """Give the version free. No error if the pin has ended. Raises StorageError."""
         self._place.delete(pin.name)
 
-    def held(self, *, tidies: bool = True) -> list[Pin]:
+    def list_held(self, *, tidies: bool = True) -> list[Pin]:
         """All pins that have not ended, by version; who ``tidies`` deletes those that ended a day ago. One listing.
 
         Raises StorageError.
@@ -104,4 +104,4 @@ class Pins:
 
     def oldest(self, *, tidies: bool = True) -> int | None:
         """The oldest version that is held; None if none is. One listing. Raises StorageError."""
-        return min((pin.version for pin in self.held(tidies=tidies)), default=None)
+        return min((pin.version for pin in self.list_held(tidies=tidies)), default=None)

@@ -108,7 +108,7 @@ class Garbage:
         return sum(blob.size_bytes for blob in self.blobs)
 
 
-def retired(lineage: Lineage, newest: Marker, oldest: int, is_base: Callable[[Marker], bool]) -> Retired:
+def find_retired(lineage: Lineage, newest: Marker, oldest: int, is_base: Callable[[Marker], bool]) -> Retired:
     """Manifests, deltas and winners that no retained version needs; nothing is deleted here.
 
     ``newest`` is the last commit that Spark has asked for, ``oldest`` the first version to keep; ``is_base`` says
@@ -197,7 +197,7 @@ class Retention:
         self._is_careless = not is_exclusive(self._place)
         look = self._look(tidies=True)
         oldest = self._oldest(newest, min_versions, tidies=True)
-        gone = self._retired(look, newest, oldest)
+        gone = self._find_retired(look, newest, oldest)
         count = len(self._delete(gone.manifests)) + len(self._delete(gone.commits))
         if not self._has_hole(look.lineage, newest, oldest):
             count += self._delete_tables(look.tables.values())
@@ -214,7 +214,7 @@ class Retention:
         look = self._look(tidies=False)
         lineage = look.lineage
         oldest = self._oldest(newest, min_versions, tidies=False)
-        gone = self._retired(look, newest, oldest)
+        gone = self._find_retired(look, newest, oldest)
         blobs = {blob.name: blob for _, blob in lineage.deltas.values()}
         blobs |= {blob.name: blob for blob in (*lineage.snapshots.values(), *lineage.winners.values())}
         kept = [blob for blob in lineage.snapshots.values() if blob.name not in gone.manifests]
@@ -226,7 +226,7 @@ class Retention:
             for blob in look.tables.values()
             if reachable is not None and blob.name not in reachable and self._is_old(blob, now)
         ]
-        unfinished = self._place.unfinished(max(self._grace_s, UPLOAD_S))
+        unfinished = self._place.find_unfinished(max(self._grace_s, UPLOAD_S))
         return Garbage((*(blobs[name] for name in (*gone.manifests, *gone.commits)), *unreachable, *unfinished))
 
     @property
@@ -267,9 +267,9 @@ class Retention:
         oldest = newest.version - min_versions
         return oldest if pinned is None else min(oldest, pinned)
 
-    def _retired(self, look: _Look, newest: Marker, oldest: int) -> Retired:
+    def _find_retired(self, look: _Look, newest: Marker, oldest: int) -> Retired:
         is_base = self._is_base
-        return retired(look.lineage, newest, oldest, lambda marker: is_base(look.lineage.snapshots[marker], look))
+        return find_retired(look.lineage, newest, oldest, lambda marker: is_base(look.lineage.snapshots[marker], look))
 
     def _has_hole(self, lineage: Lineage, newest: Marker, oldest: int) -> bool:
         """Whether something is missing that retained versions need: who puts it back may need its table files, too."""
@@ -309,7 +309,7 @@ class Retention:
         """Delete the table files that were unreachable a grace period ago and still are; how many those are."""
         due, count = self._due(tables), 0
         while due:
-            notice = self._posted(due)
+            notice = self._post(due)
             looked = self._ticks()
             reachable = self._reachable(Lineage.read(self._place).snapshots.values())
             wanted = due if reachable is None else due & reachable
@@ -326,7 +326,7 @@ class Retention:
             due -= deleted | wanted
         return count
 
-    def _posted(self, due: set[str]) -> str:
+    def _post(self, due: set[str]) -> str:
         """The name of a notice of this process that has all of ``due``; one may be left of a clean-up that failed."""
         if self._own_notice is None or not due <= self._own_notice[1]:
             self._own_notice = self._notices.post(sorted(due)), frozenset(due)

@@ -114,7 +114,7 @@ class Scrub:
             healed = self.heal(local_tables)
         except CkptError as problem:
             self._log.warning("stored objects could not be read again or put right this time: %s", problem)
-        damaged = self._damaged_now()
+        damaged = self._find_damaged()
         self._counts.note_damaged(len(damaged))
         known, self._known = self._known, damaged
         return Scrubbed(healed, bool(damaged - known))
@@ -132,10 +132,10 @@ class Scrub:
             return False
         if kept.damaged:
             self._read_again(kept, self._reads())
-        damaged = self._damaged_now()
-        return bool(damaged) and not damaged.isdisjoint(self._needed_by_newest())
+        damaged = self._find_damaged()
+        return bool(damaged) and not damaged.isdisjoint(self._find_needed())
 
-    def _needed_by_newest(self) -> set[str]:
+    def _find_needed(self) -> set[str]:
         """What a restore of the newest version reads, if it is whole."""
         lineage = Lineage.read(self._place)
         newest = max(lineage.snapshots, default=EMPTY)
@@ -152,12 +152,12 @@ class Scrub:
         now_s, pass_s = self._clock(), self._interval_s / PASSES
         if self._next_s is not None and self._next_s - pass_s <= now_s < self._next_s:
             return
-        kept = self._known_progress(now_s)
-        if now_s - kept.time_s >= pass_s or not set(kept.damaged) <= self._damaged_now():
+        kept = self._find_progress(now_s)
+        if now_s - kept.time_s >= pass_s or not set(kept.damaged) <= self._find_damaged():
             kept = self._go_on(kept, now_s)
         self._next_s = kept.time_s + pass_s
 
-    def _known_progress(self, now_s: float) -> _Progress:
+    def _find_progress(self, now_s: float) -> _Progress:
         """How far the hand has come; where that cannot be known all objects are due."""
         all_due = _Progress(PROGRESS_FORMAT, 0, now_s - self._interval_s, ())
         try:
@@ -180,7 +180,7 @@ class Scrub:
 
     def _keep(self, position: int, time_s: float) -> _Progress:
         """Say how far the hand has come, and what is damaged."""
-        damaged = tuple(sorted(self._damaged_now())[:MAX_DAMAGED])
+        damaged = tuple(sorted(self._find_damaged())[:MAX_DAMAGED])
         progress = _Progress(PROGRESS_FORMAT, position % CIRCLE, time_s, damaged)
         self._place.put(SCRUB_NAME, seal(progress))
         return progress
@@ -208,10 +208,10 @@ class Scrub:
     def _read_again(self, kept: _Progress, reads: _Reads) -> None:
         """Read what other processes have found damaged; forget what nobody needs any more."""
         self._damaged &= reads.keys()
-        for name in (set(kept.damaged) & reads.keys()) - self._damaged_now():
+        for name in (set(kept.damaged) & reads.keys()) - self._find_damaged():
             self._note(name, reads[name][1]())
 
-    def _damaged_now(self) -> set[str]:
+    def _find_damaged(self) -> set[str]:
         return self._damaged | self._confirmations.damaged.keys()
 
     def heal(self, local_tables: Callable[[], Iterable[Path]]) -> int:

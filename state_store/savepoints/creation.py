@@ -13,7 +13,7 @@ from threading import Event, Thread
 from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, with_patience
 from pyspark_ckpt.state_store.blobs.exclusive import require_exclusive
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
-from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combined, require_equal
+from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, inventory
 from pyspark_ckpt.state_store.checkpoints.query_log import QueryFile, copy_id, copy_logs, copy_operators, partitions_of
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
@@ -70,7 +70,7 @@ def create(
     """
     checkpoint = Checkpoint(location, options)
     workplace = Workplace(replace(options, remote=""))
-    place = workplace.named(target)
+    place = workplace.resolve(target)
     refuse_nested(place, checkpoint, "a savepoint")
     _begin(place, checkpoint)
     with _logs_held(checkpoint, place) as (version, logs):
@@ -83,7 +83,7 @@ def create(
             for blob in place.walk(CHECKPOINT_FOLDER):
                 place.delete(blob.name)
         else:
-            stores = _copied(workplace, operators, place.url, runner, progress)
+            stores = _copy_stores(workplace, operators, place.url, runner, progress)
             if digests:
                 read = _digests(workplace, operators, place.url, runner, progress)
         files = [*logs, *copy_operators(checkpoint.place, place), *copy_id(checkpoint.place, place)]
@@ -96,7 +96,7 @@ def create(
             checkpoint=checkpoint.place.url,
             version=version,
             partitions=partitions_of(place, version - 1),
-            operators=tuple(_saved(operator, read) for operator in operators),
+            operators=tuple(_save(operator, read) for operator in operators),
             stores=tuple(stores),
             files=tuple(files),
             rows=tuple(rows),
@@ -136,7 +136,7 @@ def _refuse_if_seen(mark: bytes, place: BlobPlace, checkpoint: BlobPlace) -> Non
                     )
 
 
-def _copied(
+def _copy_stores(
     workplace: Workplace, operators: Sequence[OperatorVersion], target: str, runner: Runner, progress: Progress
 ) -> list[SavedStore]:
     tasks = [
@@ -171,7 +171,7 @@ def _digests(
     for operator in operators:
         number = operator.operator.number
         for name, each in operator.stores.items():
-            old, new = (combined(part) for part in zip(*(pairs[store.identity] for store in each), strict=True))
+            old, new = (combine(part) for part in zip(*(pairs[store.identity] for store in each), strict=True))
             require_equal(old, new, f"operator {number}, store {name!r}")
             found.update({(number, name, state): digest for state, digest in new.items()})
     return found
@@ -181,7 +181,7 @@ def _digests(
 def _logs_held(checkpoint: Checkpoint, place: BlobPlace) -> Iterator[tuple[int, list[QueryFile]]]:
     """A version that is held, and the logs of its batch, which are copied: the query deletes its own any time."""
     for attempt in range(LOG_ATTEMPTS):
-        with pinned(checkpoint) as version:
+        with pin(checkpoint) as version:
             try:
                 logs = copy_logs(checkpoint.place, version - 1, place)
             except NotFoundError:
@@ -197,7 +197,7 @@ def _logs_held(checkpoint: Checkpoint, place: BlobPlace) -> Iterator[tuple[int, 
 
 
 @contextmanager
-def pinned(checkpoint: Checkpoint) -> Iterator[int]:
+def pin(checkpoint: Checkpoint) -> Iterator[int]:
     """The newest committed version, held for as long as the block takes and at most ten minutes longer.
 
     Raises InvalidInputError, StorageError.
@@ -255,7 +255,7 @@ def _unpin(pins: Pins, pin: Pin) -> None:
         _log.warning("could not remove %s, which ends by itself in %.0f s: %s", pin.name, PIN_S, problem)
 
 
-def _saved(operator: OperatorVersion, digests: Mapping[tuple[int, str, str], Digest]) -> SavedOperator:
+def _save(operator: OperatorVersion, digests: Mapping[tuple[int, str, str], Digest]) -> SavedOperator:
     rows = operator.rows()
     states = {
         (store, state.name): state

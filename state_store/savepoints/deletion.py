@@ -58,7 +58,7 @@ def delete(location: str, options: Options) -> int:
     place that is neither or has anything else in it, such as the batches of a query that has gone on there;
     ConflictError if something came meanwhile, which is left; StorageError.
     """
-    place = Workplace(options).named(location)
+    place = Workplace(options).resolve(location)
     blobs = place.walk()
     if not any(blob.name in _MARKS for blob in blobs):
         raise InvalidInputError(
@@ -148,7 +148,7 @@ def refuse_others(place: BlobPlace, blobs: Sequence[Blob], own: Own | None = Non
     """
     is_of = own or Own.of(place)
     names = [blob.name for blob in blobs]
-    beyond = _gone_on(names) if is_of.version is None else [name for name in names if is_of.is_beyond(name)]
+    beyond = _find_later_logs(names) if is_of.version is None else [name for name in names if is_of.is_beyond(name)]
     others = sorted(beyond, key=lambda name: _LOG.fullmatch(name) is None)
     others += [name for name in names if name not in beyond and not is_of.has(name)]
     if not others:
@@ -169,7 +169,7 @@ def refuse_others(place: BlobPlace, blobs: Sequence[Blob], own: Own | None = Non
     )
 
 
-def _gone_on(names: Sequence[str]) -> list[str]:
+def _find_later_logs(names: Sequence[str]) -> list[str]:
     """Logs of a savepoint that says nothing of itself, if they are of more batches than a savepoint has."""
     logs = [(name, *log.groups()) for name in names if (log := _LOG.fullmatch(name)) is not None]
     commits = {int(number) for _, folder, number in logs if folder == "commits"}
@@ -194,7 +194,7 @@ def finish_claim(location: str, target: str, request: Request, options: Options)
 
     Without ``request.partitions`` it may have been to any number of them. Raises FormatError, StorageError.
     """
-    source, place = Workplace(options).named(location), Workplace(replace(options, remote="")).named(target)
+    source, place = Workplace(options).resolve(location), Workplace(replace(options, remote="")).resolve(target)
     if any(blob.name == NAME for blob in source.list(prefix=NAME)):
         return None
     finished = standing(place)

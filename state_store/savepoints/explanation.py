@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, Runner
-from pyspark_ckpt.state_store.redistribution.row_forecast import counted, counted_in_files, spread
+from pyspark_ckpt.state_store.redistribution.row_forecast import count_rows, count_rows_of_files, spread
 from pyspark_ckpt.state_store.savepoints.plan import RestorePlan
 from pyspark_ckpt.state_store.savepoints.request import Plan, PlannedOperator
 
@@ -60,9 +60,9 @@ def _forecast_rows(
     number, rows = plan.partitions_of(operator), sum(operator.rows().values())
     if runner is not None and operator.layout is not Layout.SINGLE:
         if not plan.saved_rows:
-            return counted(plan.workplace, operator, number, runner, progress)
-        saved = [each for name in operator.stores if (each := plan.saved(operator, name)) is not None]
-        return counted_in_files(plan.workplace, operator, (plan.source_url, saved), number, runner, progress)
+            return count_rows(plan.workplace, operator, number, runner, progress)
+        saved = [each for name in operator.stores if (each := plan.get_saved(operator, name)) is not None]
+        return count_rows_of_files(plan.workplace, operator, (plan.source_url, saved), number, runner, progress)
     if operator.layout is Layout.KEY_GROUPS and not plan.saved_rows:
         return spread(operator, number)
     return [rows // number] * number

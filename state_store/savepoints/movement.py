@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import xxhash
 
-from pyspark_ckpt.state_store.checkpoints.digests import Digest, combined, require_equal
+from pyspark_ckpt.state_store.checkpoints.digests import Digest, combine, require_equal
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion
@@ -20,7 +20,7 @@ from pyspark_ckpt.state_store.local.worker_process import Task
 from pyspark_ckpt.state_store.redistribution.assembly import NewStore
 from pyspark_ckpt.state_store.redistribution.copying import Copied, CopyTask
 from pyspark_ckpt.state_store.redistribution.jobs import Progress, RecordedTask, Runner
-from pyspark_ckpt.state_store.redistribution.merged_states import Merged, merged
+from pyspark_ckpt.state_store.redistribution.merged_states import Merged, merge_states
 from pyspark_ckpt.state_store.redistribution.regrouping import groups_of
 from pyspark_ckpt.state_store.redistribution.store_digests import both_of, require_recorded
 from pyspark_ckpt.state_store.redistribution.strategies.base import Strategy
@@ -49,40 +49,40 @@ class Movement:
         ids: dict[Identity, str] = {}
         for name, stores in operator.stores.items():
             if self._plan.is_copied(operator):
-                before, made = self._copied(operator, name)
+                before, made = self._copy(operator, name)
             else:
-                before, made = self._made(operator, name, stores)
+                before, made = self._make(operator, name, stores)
             proven += [ProvenState(operator.operator.number, name, state, each) for state, each in before.items()]
             ids |= made
         return proven, ids
 
-    def _copied(self, operator: OperatorVersion, name: str) -> tuple[dict[str, Digest], dict[Identity, str]]:
+    def _copy(self, operator: OperatorVersion, name: str) -> tuple[dict[str, Digest], dict[Identity, str]]:
         stores, what = operator.stores[name], f"operator {operator.operator.number}, store {name!r}"
         tasks = [CopyTask(self._workplace, store, self._target(store.identity)) for store in stores]
         results: list[Copied] = self._run(tasks, Copied)
         self.copied_bytes += sum(each.size_bytes for each in results)
         before, after = both_of(self._workplace, stores, [task.target for task in tasks])
         digests: list[dict[str, Digest]] = self._run([*before, *after], dict[str, Digest])
-        old, new = combined(digests[: len(before)]), combined(digests[len(before) :])
+        old, new = combine(digests[: len(before)]), combine(digests[len(before) :])
         require_equal(old, new, what)
-        require_recorded(self._plan.recorded(operator, name), old, f"{self._plan.source_url}, {what}")
+        require_recorded(self._plan.get_recorded(operator, name), old, f"{self._plan.source_url}, {what}")
         return old, {store.identity: store.meta.id for store in stores}
 
-    def _made(
+    def _make(
         self, operator: OperatorVersion, name: str, stores: Sequence[StoreVersion]
     ) -> tuple[dict[str, Digest], dict[Identity, str]]:
         what = f"operator {operator.operator.number}, store {name!r}"
-        whole = merged([store.meta for store in stores], what).renamed(self._recorded.uid_map)
+        whole = merge_states([store.meta for store in stores], what).rename(self._recorded.uid_map)
         new = list(self._new_stores(operator, name, whole))
         moved = self._strategy(operator, name, len(new)).move(stores, new, self._run)
-        read = combined(moved.before)
-        recorded = self._plan.recorded(operator, name)
+        read = combine(moved.before)
+        recorded = self._plan.get_recorded(operator, name)
         known = {state: each for state, each in recorded.items() if state in read}
         require_recorded(known, read, f"{self._plan.source_url}, {what}")
         digests = {whole.names.get(state, state): each for state, each in read.items()}
         spark = {state.name for state in whole.states if operator.layout is Layout.KEY_GROUPS and not is_keyed(state)}
         after = {
-            state: each for state, each in combined(each.digests for each in moved.made).items() if state not in spark
+            state: each for state, each in combine(each.digests for each in moved.made).items() if state not in spark
         }
         require_equal(digests, after, what)
         self.copied_bytes += sum(each.copied_bytes for each in moved.made)
@@ -92,7 +92,7 @@ class Movement:
     def _strategy(self, operator: OperatorVersion, name: str, partitions: int) -> Strategy:
         is_keyed_operator = operator.layout is Layout.KEY_GROUPS
         key_groups = operator.key_groups if is_keyed_operator else 0
-        if (saved := self._plan.saved(operator, name)) is not None:
+        if (saved := self._plan.get_saved(operator, name)) is not None:
             return MoveSavedRows(self._workplace, self._plan.source_url, saved, self._place.url, key_groups)
         if is_keyed_operator:
             return MoveByKeyGroups(self._workplace, key_groups, self._runner.width)

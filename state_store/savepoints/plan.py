@@ -32,11 +32,11 @@ class RestorePlan:
     info: SavepointInfo | None
     """Of the source, if it is a savepoint."""
 
-    def saved(self, operator: OperatorVersion, name: str) -> SavedRows | None:
+    def get_saved(self, operator: OperatorVersion, name: str) -> SavedRows | None:
         """The rows of a store, if the source is a canonical savepoint."""
         return self.saved_rows.get((operator.operator.number, name))
 
-    def recorded(self, operator: OperatorVersion, name: str) -> dict[str, Digest]:
+    def get_recorded(self, operator: OperatorVersion, name: str) -> dict[str, Digest]:
         """Digests of the states of a store, as far as the savepoint that it is restored from has any."""
         return {} if self.info is None else self.info.digests_of(operator.operator.number, name)
 

@@ -91,7 +91,7 @@ class Restoration:
         self.plan = RestorePlan(
             options,
             workplace,
-            workplace.named(target),
+            workplace.resolve(target),
             source.place.url,
             operators,
             old_partitions,
@@ -112,7 +112,7 @@ class Restoration:
         """
         recorded, done = self._begin()
         if done is None:
-            done = self._restored(recorded, runner, progress)
+            done = self._restore(recorded, runner, progress)
             self._place.put(RESULT_NAME, seal(FinishedRequest(recorded, done)))
         if self._place.get(QUERY) == _not_finished(recorded):
             copy_id(self._source.place, self._place, self._rewriting(recorded, {}))
@@ -121,7 +121,7 @@ class Restoration:
         forget(self._place)
         return done
 
-    def _restored(self, recorded: RecordedRequest, runner: Runner, progress: Progress) -> Restored:
+    def _restore(self, recorded: RecordedRequest, runner: Runner, progress: Progress) -> Restored:
         work = Movement(self.plan, recorded, runner, progress)
         proven: list[ProvenState] = []
         ids: dict[str, list[list[str]]] = {}

@@ -17,7 +17,7 @@ import msgspec
 
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint, Operator
-from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combined, require_equal
+from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine, require_equal
 from pyspark_ckpt.state_store.checkpoints.inventory import OperatorVersion, inventory
 from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.query_log import QUERY, Proof, QueryFile, unproven
@@ -146,7 +146,7 @@ class Savepoint(Checkpoint):
 
     def __init__(self, location: str, options: Options) -> None:
         """Look at ``location``. Raises InvalidInputError if no savepoint is there; FormatError, StorageError."""
-        self.info = read_info(Workplace(options).named(location))
+        self.info = read_info(Workplace(options).resolve(location))
         super().__init__(location, options)
 
     @property
@@ -205,7 +205,7 @@ class Savepoint(Checkpoint):
             except (FormatError, NotFoundError) as problem:
                 problems.append(problem.message)
             progress(done, len(files))
-        whole: dict[StoreKey, Digests] = {store: combined(each) for store, each in found.items()}
+        whole: dict[StoreKey, Digests] = {store: combine(each) for store, each in found.items()}
         for rows in self.info.rows:
             try:
                 what = f"operator {rows.operator}, store {rows.name!r}"
@@ -230,7 +230,7 @@ class Savepoint(Checkpoint):
         found: dict[StoreKey, list[Digests]] = {}
         for each in verified:
             found.setdefault((each.identity.operator, each.identity.name), []).append(each.digests)
-        whole: dict[StoreKey, Digests] = {store: combined(parts) for store, parts in found.items()}
+        whole: dict[StoreKey, Digests] = {store: combine(parts) for store, parts in found.items()}
         if not problems:  # else a store may be missing among these
             for (operator, store), digests in whole.items():
                 what = f"operator {operator}, store {store!r}"
@@ -275,7 +275,7 @@ def _info(place: BlobPlace, name: str) -> SavepointInfo:
     return read_sealed(place, name, SavepointInfo, MAX_BYTES, known=SAVEPOINT_FORMAT)
 
 
-def saved_below(place: BlobPlace) -> list[tuple[str, SavepointInfo | FormatError | None]]:
+def find_savepoints(place: BlobPlace) -> list[tuple[str, SavepointInfo | FormatError | None]]:
     """Savepoints in a place and below it, by their folders.
 
     What is wrong with one that is damaged; None for one that did not finish, or is half deleted. Raises StorageError.
@@ -298,7 +298,7 @@ def saved_below(place: BlobPlace) -> list[tuple[str, SavepointInfo | FormatError
 
 def place_of_savepoint(target: str, options: Options) -> BlobPlace:
     """The place that a savepoint is to be taken in. Raises InvalidInputError."""
-    return Workplace(options).named(target)
+    return Workplace(options).resolve(target)
 
 
 def refuse_unless_empty(place: BlobPlace, what: str, but_for: str = "") -> None:

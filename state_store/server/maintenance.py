@@ -136,7 +136,7 @@ class Maintenance:
         try:
             lineage = Lineage.read(self._store.place)
             if self._store.lag.up_to(copy.marker.version) is None:
-                self._store.lag.observed(lineage, copy.marker)
+                self._store.lag.observe(lineage, copy.marker)
             reason = "it was asked for" if force else self._reason(copy.marker.version)
             if reason is None:
                 return None
@@ -158,9 +158,9 @@ class Maintenance:
         started = time.monotonic()
         published = self._writer.publish(copy, lineage, lambda: self._store.closed)
         if published is not None:
-            self._forecast.transferred(published.uploaded_bytes, time.monotonic() - started)
+            self._forecast.note_transfer(published.uploaded_bytes, time.monotonic() - started)
         if published is not None or copy.marker in lineage.snapshots:
-            self._store.lag.published(copy.marker.version)
+            self._store.lag.note_snapshot(copy.marker.version)
         table_bytes = self._store.tables.size_bytes
         if not self._warned and self._store.policy.misses_target(table_bytes):
             self._warned = True

@@ -25,7 +25,7 @@ from pyspark_ckpt.state_store import options as option_table
 from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
 from pyspark_ckpt.state_store.json_objects import DAMAGE, Count
 from pyspark_ckpt.state_store.local.files import take_open_files
-from pyspark_ckpt.state_store.log import LOGGER, STDERR, log_to_stderr, shortened
+from pyspark_ckpt.state_store.log import LOGGER, STDERR, log_to_stderr, shorten
 from pyspark_ckpt.state_store.server.entrusted import Entrusted
 from pyspark_ckpt.state_store.server.listener import Listener
 from pyspark_ckpt.state_store.server.rpc import PROTOCOL, Dispatcher, error_answer
@@ -72,7 +72,7 @@ def main() -> int:
         listener = Listener(Dispatcher(stores, stopped.set, entrusted).call, hello.token)
     except Exception as problem:  # noqa: BLE001 - whatever it is, the JVM must be told
         answer = error_answer(problem)
-        _say(answers, {"error": {**answer, "message": shortened(answer["message"])}})
+        _say(answers, {"error": {**answer, "message": shorten(answer["message"])}})
         return 1
     _say(answers, {"port": listener.port, "pid": os.getpid(), "protocol": PROTOCOL, "version": _package_version()})
     _log.info("state server %d listens on port %d, local folder %s", os.getpid(), listener.port, hello.local_dir)

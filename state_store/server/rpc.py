@@ -16,7 +16,7 @@ import msgspec
 
 from pyspark_ckpt.state_store import options as option_table
 from pyspark_ckpt.state_store.blobs import S3aSettings
-from pyspark_ckpt.state_store.blobs.base.patience import asked_now
+from pyspark_ckpt.state_store.blobs.base.patience import ask_now
 from pyspark_ckpt.state_store.errors import CkptError, InternalError, InvalidInputError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.format.keys import EMPTY, MARKER_KEY
 from pyspark_ckpt.state_store.format.meta import Descriptor
@@ -195,7 +195,7 @@ class Dispatcher:
             decoded = decoder.decode(request)
         except DAMAGE as problem:
             raise InvalidInputError(f"The request of {method!r} is not valid: {problem}.") from problem
-        with asked_now(again=decoded.again):
+        with ask_now(again=decoded.again):
             return answer(decoded)
 
     def _open(self, request: Open) -> dict[str, Any]:
@@ -222,16 +222,16 @@ class Dispatcher:
             worker = WorkerTask(request.attempt, request.executor, request.key_schema, request.num_partitions)
         with _looking_elsewhere(store):
             transaction = store.begin(handle.caller, request.version, request.id, worker, request.num_partitions)
-        return self._begun(store, transaction)
+        return self._answer_begin(store, transaction)
 
     def _replay(self, request: Replay) -> dict[str, Any]:
         handle = self._stores.handle(request.handle)
         store = handle.store
         with _looking_elsewhere(store):
             transaction = store.replay(handle.caller, request.version, request.id, request.start, request.start_id)
-        return self._begun(store, transaction)
+        return self._answer_begin(store, transaction)
 
-    def _begun(self, store: Store, transaction: Transaction) -> dict[str, Any]:
+    def _answer_begin(self, store: Store, transaction: Transaction) -> dict[str, Any]:
         self._stores.remember(store, transaction)
         base, meta = transaction.base, transaction.meta
         return {

@@ -164,7 +164,7 @@ class Stores:
         unknown kind; a copy of the checkpoint that owns the folder), StorageError, FormatError.
         """
         traffic = Traffic()
-        patience = Patience(options.place_timeout_s, traffic.waited, self._stopping)
+        patience = Patience(options.place_timeout_s, traffic.note_wait, self._stopping)
 
         def place_of(url: str) -> BlobPlace:
             return with_patience(self._places(url, options.s3, s3a), patience)
@@ -317,7 +317,7 @@ class Stores:
         with self._lock:
             stores = [shelf.store for shelf in self._shelves.values()]
         return {
-            "memory_bytes": self._shared.tuning.used_bytes(),
+            "memory_bytes": self._shared.tuning.get_used_bytes(),
             "memory_limit_bytes": self.memory_bytes,
             "open_handles": len(self._handles),
             "open_stores": len(stores),

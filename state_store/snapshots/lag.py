@@ -35,7 +35,7 @@ class LagTracker:
         self._snapshot: int | None = None
         self._commits: dict[int, tuple[int, float]] = {}
 
-    def begun(self, base: Marker) -> None:
+    def note_begin(self, base: Marker) -> None:
         """A transaction begins on ``base``: on nothing, there is no snapshot below; far back, look again."""
         with self._lock:
             if base == EMPTY:
@@ -43,19 +43,19 @@ class LagTracker:
             elif self._snapshot is not None and base.version < self._snapshot:
                 self._snapshot = None
 
-    def committed(self, version: int, size_bytes: int) -> None:
+    def note_commit(self, version: int, size_bytes: int) -> None:
         """A delta of ``size_bytes`` has made ``version``; what was above is history of another line."""
         with self._lock:
             self._commits = {other: kept for other, kept in self._commits.items() if other < version}
             self._commits[version] = (size_bytes, self._clock())
 
-    def published(self, version: int) -> None:
+    def note_snapshot(self, version: int) -> None:
         """There is a snapshot of ``version`` now."""
         with self._lock:
             self._snapshot = version
             self._commits = {other: kept for other, kept in self._commits.items() if other > version}
 
-    def observed(self, lineage: Lineage, commit: Marker) -> None:
+    def observe(self, lineage: Lineage, commit: Marker) -> None:
         """Learn from a listing how ``commit`` descends from a snapshot."""
         base, steps = lineage.chain(commit, lambda marker: marker in lineage.snapshots or marker not in lineage.deltas)
         with self._lock:

@@ -29,19 +29,19 @@ class RestoreForecast:
         self._lock = threading.Lock()
         self._request_s, self._bytes_per_s, self._ingest_s = 0.05, 50e6, 0.01
 
-    def written(self, size_bytes: int, took_s: float) -> None:
+    def note_write(self, size_bytes: int, took_s: float) -> None:
         """An object of ``size_bytes`` was written in ``took_s``: a small one shows how slow requests are."""
         if size_bytes <= SMALL_BYTES:
             with self._lock:
                 self._request_s += NEWEST_COUNTS * (took_s - self._request_s)
 
-    def transferred(self, size_bytes: int, took_s: float) -> None:
+    def note_transfer(self, size_bytes: int, took_s: float) -> None:
         """So many bytes came or went in ``took_s``; few of them show no rate."""
         if size_bytes >= LARGE_BYTES and took_s > 0:
             with self._lock:
                 self._bytes_per_s += NEWEST_COUNTS * (size_bytes / took_s - self._bytes_per_s)
 
-    def ingested(self, deltas: int, took_s: float) -> None:
+    def note_ingest(self, deltas: int, took_s: float) -> None:
         """``deltas`` were applied to a database in ``took_s``."""
         if deltas:
             with self._lock:

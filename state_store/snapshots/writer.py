@@ -24,7 +24,7 @@ import xxhash
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, Sink
 from pyspark_ckpt.state_store.blobs.base.place_clock import boot_s
-from pyspark_ckpt.state_store.blobs.copying import copy_object, share_object, written_together
+from pyspark_ckpt.state_store.blobs.copying import copy_object, share_object, write_together
 from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning
 from pyspark_ckpt.state_store.errors import (
@@ -35,7 +35,7 @@ from pyspark_ckpt.state_store.errors import (
     StorageError,
 )
 from pyspark_ckpt.state_store.failpoints import FailPoints
-from pyspark_ckpt.state_store.format.key_groups import stored_groups
+from pyspark_ckpt.state_store.format.key_groups import describe_groups
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.lineage import Lineage
 from pyspark_ckpt.state_store.format.manifest import (
@@ -50,7 +50,7 @@ from pyspark_ckpt.state_store.format.names import TABLE_FOLDER, snapshot_name, t
 from pyspark_ckpt.state_store.format.notices import Notices
 from pyspark_ckpt.state_store.local.copies import LocalCopy, reading
 from pyspark_ckpt.state_store.log import StoreLog
-from pyspark_ckpt.state_store.sst.table_check import checked_chunks
+from pyspark_ckpt.state_store.sst.table_check import check_chunks
 
 CHUNK_BYTES = 1 << 20
 TAKE_BACK_S = 3600.0
@@ -141,7 +141,7 @@ class SnapshotWriter:
         """
         if copy.marker in lineage.snapshots:
             return None
-        known = {} if self._full else self._confirmed_objects(copy.marker, lineage)
+        known = {} if self._full else self._find_confirmed_objects(copy.marker, lineage)
         with reading(copy):
             inline = {path.name: path.read_bytes() for path in copy.db.iterdir() if is_inline(path.name)}
             tables = {table.name: table for table in self._tables(copy, inline)}
@@ -149,12 +149,12 @@ class SnapshotWriter:
         files: list[ManifestFile] = []
         uploaded: list[int] = []
         copied: list[int] = []
-        with written_together(self._place) as place:
+        with write_together(self._place) as place:
             for path in (copy.db / name for name in names):
                 if cancelled():
                     raise LifecycleError("The store was closed while a snapshot was made.")
                 if path.name in tables and path.name in origins:
-                    files.append(_copied(origins[path.name], place))
+                    files.append(_copy(origins[path.name], place))
                     copied.append(files[-1].size_bytes)
                 elif path.name in tables:
                     file, is_new = self._table(copy, tables[path.name], known, place)
@@ -164,7 +164,7 @@ class SnapshotWriter:
                     files.append(inline_file(path.name, inline[path.name]))
                 elif path.suffix == ".log" and path.stat().st_size:
                     raise InternalError(f"{path} is not empty: rows would be missing from a snapshot.")
-        manifest = Manifest(FORMAT_VERSION, copy.meta, *stored_groups(copy.meta, self._partition), tuple(files))
+        manifest = Manifest(FORMAT_VERSION, copy.meta, *describe_groups(copy.meta, self._partition), tuple(files))
         self._failpoints.hit("snapshot.before_manifest")
         created = self._is_complete(manifest) and self._put(manifest)
         self._hashes.keep_only([copy.db / name for name in tables if name not in origins])
@@ -196,8 +196,8 @@ class SnapshotWriter:
 
     def _lacks(self, manifest: Manifest) -> tuple[list[str], list[str]]:
         """The table files of a snapshot that are not there, and those that somebody may be about to delete."""
-        doomed = self._doomed()  # before the listing: who withdraws a notice has deleted by then
-        missing = sorted(manifest.objects().keys() - self._listed())
+        doomed = self._list_doomed()  # before the listing: who withdraws a notice has deleted by then
+        missing = sorted(manifest.objects().keys() - self._list())
         threatened = sorted(manifest.objects().keys() & doomed)
         if missing or threatened:
             self._log.warning(
@@ -208,7 +208,7 @@ class SnapshotWriter:
             )
         return missing, threatened
 
-    def _doomed(self) -> set[str]:
+    def _list_doomed(self) -> set[str]:
         """The table files that somebody may be about to delete; while nobody can tell, retention relies on nothing."""
         try:
             return self._notices.tables()
@@ -216,7 +216,7 @@ class SnapshotWriter:
             self._log.warning("a notice of deletion is damaged: %s", problem)
             return set()
 
-    def _listed(self) -> set[str]:
+    def _list(self) -> set[str]:
         return {blob.name for blob in self._place.list(TABLE_FOLDER)}
 
     def _tables(self, copy: LocalCopy, inline: Mapping[str, bytes]) -> list[TableFile]:
@@ -257,7 +257,7 @@ class SnapshotWriter:
         described = ManifestFile(path.name, size, sha256, xxh3, name, None, table.first_key, table.last_key, table.rows)
         return described, is_new
 
-    def _confirmed_objects(self, commit: Marker, lineage: Lineage) -> dict[str, str]:
+    def _find_confirmed_objects(self, commit: Marker, lineage: Lineage) -> dict[str, str]:
         """Objects by content that the newest readable snapshot of an ancestor refers to and that are there."""
         ancestors = lineage.ancestors(commit)
         for base in sorted((marker for marker in lineage.snapshots if marker in ancestors), reverse=True):
@@ -268,16 +268,16 @@ class SnapshotWriter:
                 self._log.warning("snapshot %s is not used as a base: %s", name, problem)
                 continue
             # One that is lost, or is about to be, must not be passed on from snapshot to snapshot.
-            doomed = self._doomed()
-            usable = (self._listed() - doomed).difference(self.damaged)
+            doomed = self._list_doomed()
+            usable = (self._list() - doomed).difference(self.damaged)
             return {file.sha256: name for name, file in manifest.objects().items() if name in usable}
         return {}
 
 
-def _copied(origin: Origin, place: BlobPlace) -> ManifestFile:
+def _copy(origin: Origin, place: BlobPlace) -> ManifestFile:
     name = table_object_name(origin.file.sha256)
     copy = share_object if origin.is_sibling else copy_object
-    copy(origin.place, origin.file.stored, place, name)
+    copy(origin.place, origin.file.as_stored_file, place, name)
     return msgspec.structs.replace(origin.file, object_name=name)
 
 
@@ -307,7 +307,7 @@ def _identity(path: Path) -> tuple[int, int, int]:
 def _digests(path: Path) -> tuple[str, str]:
     """Sha256 and xxh3 of a table file that is whole. Raises FormatError, StorageError, FileNotFoundError."""
     sha256, xxh3 = hashlib.sha256(), xxhash.xxh3_128()
-    for chunk in checked_chunks(path):
+    for chunk in check_chunks(path):
         sha256.update(chunk)
         xxh3.update(chunk)
     return sha256.hexdigest(), xxh3.hexdigest()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pyspark_ckpt.state_store.columns.packed import WIDEST, Bytes, Integers, Packed, are_same, repeated
+from pyspark_ckpt.state_store.columns.packed import WIDEST, Bytes, Integers, Packed, are_same, repeat
 from pyspark_ckpt.state_store.errors import FormatError
 
 SUFFIX_BYTES = 8
@@ -41,9 +41,9 @@ class Entries:
         """How many there are."""
         return len(self.keys)
 
-    def taken(self, which: slice | npt.NDArray[np.generic]) -> Entries:
+    def take(self, which: slice | npt.NDArray[np.generic]) -> Entries:
         """Those at some positions, or where a mask is true."""
-        return Entries(self.keys.taken(which), self.values.taken(which), self.sequences[which], self.kinds[which])
+        return Entries(self.keys.take(which), self.values.take(which), self.sequences[which], self.kinds[which])
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,15 +84,15 @@ def find(blocks: Sequence[bytes | memoryview], what: str) -> Found:
     if not blocks:
         nothing = np.zeros(0, np.int64)
         return Found(np.zeros(0, np.uint8), nothing, nothing, nothing, nothing, nothing)
-    data, begins, ends, runs = _laid_out(blocks, what)
+    data, begins, ends, runs = _lay_out(blocks, what)
     alike = _alike(data, begins, ends)
     if alike is not None:
         return alike
-    at, counts = _walked(data, *_runs(data, begins, ends, runs, what), what)
+    at, counts = _walk(data, *_runs(data, begins, ends, runs, what), what)
     return Found(data, np.add.reduceat(counts, np.cumsum(runs) - runs), *_headers(data, at))
 
 
-def _laid_out(blocks: Sequence[bytes | memoryview], what: str) -> tuple[Bytes, Integers, Integers, Integers]:
+def _lay_out(blocks: Sequence[bytes | memoryview], what: str) -> tuple[Bytes, Integers, Integers, Integers]:
     """The blocks in one array, where the entries of each begin and end in it, and how many runs it has."""
     pad = bytes(WIDEST)
     data = np.frombuffer(b"".join([pad, *blocks, pad]), np.uint8)
@@ -118,11 +118,11 @@ def _alike(data: Bytes, begins: Integers, ends: Integers) -> Found | None:
     headers = np.ndarray((len(data) - 7,), "<u8", data, 0, (1,))[at] << np.uint64(64 - 8 * header_bytes)
     if not len(at) or (headers != headers[0]).any():
         return None
-    shared, own, size = (repeated(each, len(at)) for each in (0, own, size))
+    shared, own, size = (repeat(each, len(at)) for each in (0, own, size))
     return Found(data, counts, shared, own, size, at + header_bytes)
 
 
-def _walked(data: Bytes, at: Integers, ends: Integers, what: str) -> tuple[Integers, Integers]:
+def _walk(data: Bytes, at: Integers, ends: Integers, what: str) -> tuple[Integers, Integers]:
     """Where all entries of some runs begin, run by run, and how many each run has. All runs go on side by side."""
     run, counts = np.arange(len(at)), np.zeros(len(at), np.int64)
     steps = []

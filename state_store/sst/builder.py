@@ -15,14 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_ckpt.state_store.columns.order import Bools, out_of_order
-from pyspark_ckpt.state_store.columns.packed import WIDEST, Packed, repeated
+from pyspark_ckpt.state_store.columns.packed import WIDEST, Packed, repeat
 from pyspark_ckpt.state_store.columns.rows import RowColumns
 from pyspark_ckpt.state_store.columns.writes import Writes
 from pyspark_ckpt.state_store.columns.xxh3 import Hashes
 from pyspark_ckpt.state_store.database import PREFIX_BYTES, Tuning
 from pyspark_ckpt.state_store.errors import InternalError, StorageError
 from pyspark_ckpt.state_store.sst.blocks import SUFFIX_BYTES
-from pyspark_ckpt.state_store.sst.entries import Encoded, encoded, joined_entries, varint
+from pyspark_ckpt.state_store.sst.entries import Encoded, encode, join_entries, varint
 from pyspark_ckpt.state_store.sst.filters import KEY_BYTES, filter_of, key_hashes, prefix_hashes
 from pyspark_ckpt.state_store.sst.parts import (
     block_of,
@@ -93,7 +93,7 @@ def is_built(parts: Sequence[RowColumns]) -> bool:
     return sum(map(len, parts)) >= MIN_ROWS and all(map(can_be_built, parts))
 
 
-def begun(path: Path, parts: Sequence[RowColumns], tuning: Tuning) -> TableBuilder:
+def begin_table(path: Path, parts: Sequence[RowColumns], tuning: Tuning) -> TableBuilder:
     """The new file ``path``, for rows like these, none of which are written. Raises StorageError."""
     repeats, rows = sum(map(repeats_of, parts)), sum(map(len, parts))
     return TableBuilder(path, tuning, by_prefix=repeats * FEW_REPEATS <= rows)
@@ -101,10 +101,10 @@ def begun(path: Path, parts: Sequence[RowColumns], tuning: Tuning) -> TableBuild
 
 def write_columns(path: Path, parts: Sequence[Writes], tuning: Tuning) -> None:
     """Build one table file of rows whose keys rise, part after part. Raises as TableBuilder."""
-    builder = begun(path, list(map(_columns_of, parts)), tuning)
+    builder = begin_table(path, list(map(_columns_of, parts)), tuning)
     for part in parts:
         for begin in range(0, len(part), ROWS_AT_ONCE):
-            some = part.taken(slice(begin, begin + ROWS_AT_ONCE))
+            some = part.take(slice(begin, begin + ROWS_AT_ONCE))
             builder.write(_columns_of(some), some.cells.there)
     builder.finish()
 
@@ -155,7 +155,7 @@ class TableBuilder:
         if not self._by_prefix:
             for _, some in rows.by_size():
                 self._add_hashes(key_hashes(some.keys.matrix(int(some.keys.size[0]))))
-        entries = encoded(rows, there)
+        entries = encode(rows, there)
         self._waiting.append(entries)
         self._waiting_bytes += len(entries.data)
         self._rows += len(rows)
@@ -208,7 +208,7 @@ class TableBuilder:
         """Write the rows that wait, but those of the last block, which may be not full, if it is not the last one."""
         if not self._waiting:
             return
-        entries = joined_entries(self._waiting)
+        entries = join_entries(self._waiting)
         if entries.are_alike:
             entries = self._write_alike(entries)
         if is_last or not entries.are_alike:
@@ -231,7 +231,7 @@ class TableBuilder:
         block_at = np.arange(count) * blocks.shape[1]
         self._add_bounds(
             *(
-                Packed(blocks.reshape(-1), block_at + at, repeated(key_bytes, count))
+                Packed(blocks.reshape(-1), block_at + at, repeat(key_bytes, count))
                 for at in (key_at, width - size + key_at)
             )
         )

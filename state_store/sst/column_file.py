@@ -26,7 +26,7 @@ import pyarrow as pa
 from xxhash import xxh3_64, xxh3_64_hexdigest
 
 from pyspark_ckpt.state_store.columns.order import Bools, are_equal, place_of
-from pyspark_ckpt.state_store.columns.packed import Integers, Packed, concatenated
+from pyspark_ckpt.state_store.columns.packed import Integers, Packed, concatenate
 from pyspark_ckpt.state_store.database import TableFile
 from pyspark_ckpt.state_store.database.column_names import checksum_in, column_file_name, column_files_in
 from pyspark_ckpt.state_store.errors import StorageError
@@ -99,10 +99,10 @@ def _runs(table: SortedTable, bounds: tuple[bytes, bytes]) -> Iterator[Entries |
         if entries is None or int(entries.keys.size.min(initial=STATE_BYTES)) < STATE_BYTES:
             yield None
             continue
-        entries = entries.taken(between(entries.keys, np.arange(len(entries)), begin, end))
+        entries = entries.take(between(entries.keys, np.arange(len(entries)), begin, end))
         states = entries.keys.matrix(STATE_BYTES).view(">u2").reshape(-1)
         for at, behind in pairwise([0, *(np.flatnonzero(np.diff(states)) + 1).tolist(), len(entries)]):
-            some = entries.taken(slice(at, behind))
+            some = entries.take(slice(at, behind))
             yield some if len(some) and _is_useful(some) else None
 
 
@@ -117,7 +117,7 @@ def _is_useful(entries: Entries) -> bool:
 
 
 def _batch(parts: list[Entries]) -> pa.RecordBatch:
-    keys, values = concatenated([part.keys for part in parts]), concatenated([part.values for part in parts])
+    keys, values = concatenate([part.keys for part in parts]), concatenate([part.values for part in parts])
     kinds = np.concatenate([part.kinds for part in parts])
     arrays = [pa.array(keys.words(0)), _binary(keys), _binary(values), pa.array(kinds)]
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
@@ -190,7 +190,7 @@ class ColumnFile:
             begin = bisect_left(asked, part.first, lo=begin)
             behind = bisect_left(asked, part.last + b"\0", lo=begin)
             if begin < behind:
-                yield part.matches(asked.taken(slice(begin, behind)), slice(begin, behind))
+                yield part.matches(asked.take(slice(begin, behind)), slice(begin, behind))
             begin = behind
 
 
@@ -207,8 +207,8 @@ class _Part:
     def matches(self, asked: Packed, which: slice) -> Matches:
         at, is_near = place_of(self._words, asked.words(0))
         found = np.flatnonzero(is_near)
-        found = found[are_equal(asked.taken(found), self._keys.taken(at[found]))]
-        return Matches(which, is_near, found + which.start, self._values.taken(at[found]), self._kinds[at[found]])
+        found = found[are_equal(asked.take(found), self._keys.take(at[found]))]
+        return Matches(which, is_near, found + which.start, self._values.take(at[found]), self._kinds[at[found]])
 
 
 class _Strings:
@@ -219,7 +219,7 @@ class _Strings:
         self._ends = np.frombuffer(ends, np.int32)
         self._data = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
 
-    def taken(self, which: Integers) -> Packed:
+    def take(self, which: Integers) -> Packed:
         at = self._ends[which].astype(np.int64)
         return Packed(self._data, at, self._ends[which + 1] - at).dense()
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from pyspark_ckpt.state_store.columns.order import Bools
-from pyspark_ckpt.state_store.columns.packed import Bytes, Integers, are_same, chained, repeated
+from pyspark_ckpt.state_store.columns.packed import Bytes, Integers, are_same, chain_arrays, repeat
 from pyspark_ckpt.state_store.columns.rows import RowColumns
 from pyspark_ckpt.state_store.sst.blocks import DELETION, MORE, SUFFIX_BYTES, VALUE
 
@@ -43,15 +43,15 @@ class Encoded:
         return Encoded(data, self.sizes[count:], self.key_at[count:], self.key_sizes[count:])
 
 
-def joined_entries(parts: list[Encoded]) -> Encoded:
+def join_entries(parts: list[Encoded]) -> Encoded:
     """All of them."""
     if len(parts) == 1:
         return parts[0]
     columns = zip(*((part.sizes, part.key_at, part.key_sizes) for part in parts), strict=True)
-    return Encoded(np.concatenate([part.data for part in parts]), *map(chained, columns))
+    return Encoded(np.concatenate([part.data for part in parts]), *map(chain_arrays, columns))
 
 
-def encoded(rows: RowColumns, there: Bools) -> Encoded:
+def encode(rows: RowColumns, there: Bools) -> Encoded:
     """The entries of rows whose keys and values have ``WIDEST`` bytes at most; those that are not there delete."""
     entries = _of_values(rows)
     if not there.all():
@@ -64,8 +64,8 @@ def _of_values(rows: RowColumns) -> Encoded:
     parts = [(positions, _of_one_size(some)) for positions, some in rows.by_size()]
     if len(parts) == 1:
         ((_, entries),) = parts
-        said = entries.shape[1], int(_key_at(rows.taken(slice(1)))[0]), int(rows.keys.size[0])
-        return Encoded(entries.reshape(-1), *(repeated(each, len(rows)) for each in said))
+        said = entries.shape[1], int(_key_at(rows.take(slice(1)))[0]), int(rows.keys.size[0])
+        return Encoded(entries.reshape(-1), *(repeat(each, len(rows)) for each in said))
     key_at = _key_at(rows)
     sizes = key_at + rows.keys.size + SUFFIX_BYTES + rows.values.size
     ends = np.cumsum(sizes)

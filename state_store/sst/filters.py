@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pyspark_ckpt.state_store.columns.packed import Bytes
-from pyspark_ckpt.state_store.columns.xxh3 import CHUNK_ROWS, LENGTHS, Hashes, avalanche, folded_product, hashes_of
+from pyspark_ckpt.state_store.columns.xxh3 import CHUNK_ROWS, LENGTHS, Hashes, avalanche, fold_product, hashes_of
 from pyspark_ckpt.state_store.database import BLOOM_BITS_PER_KEY, PREFIX_BYTES
 
 PROBES = 6
@@ -57,7 +57,7 @@ def key_hashes(keys: Bytes) -> Hashes:
     first, last = (_column(keys, at, "<u8") ^ secret for at, secret in zip((0, width - 8), _SECRETS, strict=True))
     sums = first + last
     sums += np.uint64(width)
-    sums += folded_product(first, last)
+    sums += fold_product(first, last)
     avalanche(sums, _LAST_FACTOR)
     return sums
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.columns.order import Bools, are_equal, place_of
-from pyspark_ckpt.state_store.columns.packed import WORD, Integers, Packed, concatenated
+from pyspark_ckpt.state_store.columns.packed import WORD, Integers, Packed, concatenate
 from pyspark_ckpt.state_store.database import Reader, TableFile
 from pyspark_ckpt.state_store.database.column_names import MIN_KEYS, ROWS_A_KEY
 from pyspark_ckpt.state_store.errors import InternalError
@@ -67,7 +67,7 @@ class _Search:
         for file in files:
             if len(self._left) < MIN_KEYS:
                 return
-            asked = self._keys.taken(self._left)
+            asked = self._keys.take(self._left)
             begin, end = bisect_left(asked, file.first_key), bisect_left(asked, file.last_key + b"\0")
             if begin == end:
                 continue
@@ -82,22 +82,22 @@ class _Search:
         rest = np.flatnonzero(~self._is_known)
         if len(rest) == len(self._keys):
             return Cells.of(self._reader.get_many(self._keys.strings()))
-        found = Cells.of(self._reader.get_many(self._keys.taken(rest).strings()))
+        found = Cells.of(self._reader.get_many(self._keys.take(rest).strings()))
         self._add(rest, found.values, found.there)
-        return Cells.present(concatenated(self._values)).among(len(self._keys), np.concatenate(self._places))
+        return Cells.present(concatenate(self._values)).among(len(self._keys), np.concatenate(self._places))
 
     def _add(self, places: Integers, values: Packed, there: Bools) -> None:
         """Keep what keys have; nothing where it is not ``there``."""
         self._is_known[places] = True
         self._places.append(places[there])
-        self._values.append(values.taken(there))
+        self._values.append(values.take(there))
 
     def _in_columns(self, columns: ColumnFile, begin: int, end: int) -> None:
         """Look for those of the keys that are left."""
         is_absent = np.ones(len(self._left), np.bool_)
         is_absent[begin:end] = False  # RocksDB is asked for what is in no part
         asked = self._left[begin:end]
-        for some in columns.matches(self._keys.taken(asked)):
+        for some in columns.matches(self._keys.take(asked)):
             is_absent[begin + some.which.start : begin + some.which.stop] = ~some.is_near
             self._keep(asked[some.found], some.values, some.kinds, str(columns.path))
         self._left = self._left[is_absent]
@@ -123,17 +123,17 @@ class _Search:
         is_absent = np.ones(len(self._left), np.bool_)
         read = found = 0
         asked = self._left[begin:end]
-        for portion, some in _parts(table, self._keys.taken(asked), first, behind):
+        for portion, some in _parts(table, self._keys.take(asked), first, behind):
             entries = portion.entries(MAX_BYTES)
             within = slice(begin + some.start, begin + some.stop)
             is_absent[within] = entries is not None
             if entries is not None and len(entries):
-                at, is_there = _positions(self._keys.taken(asked[some]), entries.keys)
+                at, is_there = _positions(self._keys.take(asked[some]), entries.keys)
                 is_absent[within] = at < 0
-                there = entries.taken(at[is_there])
+                there = entries.take(at[is_there])
                 values = there.values
                 if len(values.data) > MAX_BESIDE * int(values.size.sum()):
-                    values = concatenated([values])
+                    values = concatenate([values])
                 self._keep(asked[some][is_there], values, there.kinds, portion.what)
                 read, found = read + len(entries), found + int(is_there.sum())
         self._left = self._left[is_absent]
@@ -181,4 +181,4 @@ def _positions(asked: Packed, stored: Packed) -> tuple[Integers, Bools]:
         found = (groups * len(distinct) + codes).astype(np.uint64)
         sought = np.where(is_there & is_known, groups[at] * len(distinct) + code, 0).astype(np.uint64)
     at, is_near = place_of(found, sought)
-    return np.where(is_near, at, -1), is_near & are_equal(asked, stored.taken(at))
+    return np.where(is_near, at, -1), is_near & are_equal(asked, stored.take(at))

@@ -32,13 +32,13 @@ def block_of(entries: Sequence[tuple[bytes, bytes]], run: int) -> bytes:
         if number % run == 0:
             runs.append(at)
             before = b""
-        shared = _shared_bytes(before, key)
+        shared = _count_shared_bytes(before, key)
         parts.append(varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value)
         at, before = at + len(parts[-1]), key
     return b"".join(parts) + runs_of(runs)
 
 
-def _shared_bytes(one: bytes, other: bytes) -> int:
+def _count_shared_bytes(one: bytes, other: bytes) -> int:
     both = min(len(one), len(other))
     return next((at for at in range(both) if one[at] != other[at]), both)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark_ckpt.state_store.columns.rows import RowColumns
 from pyspark_ckpt.state_store.database import TableWriter, Tuning
 from pyspark_ckpt.state_store.errors import InternalError
-from pyspark_ckpt.state_store.sst.builder import TableBuilder, begun, can_be_built, is_built
+from pyspark_ckpt.state_store.sst.builder import TableBuilder, begin_table, can_be_built, is_built
 
 
 class RollingWriter:
@@ -37,7 +37,7 @@ class RollingWriter:
         if isinstance(self._open, TableBuilder) and not (can_be_built(rows) and self._open.holds(rows)):
             self.finish()
         if self._open is None:
-            self._open = self._begun(rows)
+            self._open = self._begin_file(rows)
         if isinstance(self._open, TableBuilder):
             self._open.write(rows)
         else:
@@ -47,11 +47,11 @@ class RollingWriter:
         if is_large or self._open.size_bytes > self._most_bytes:
             self.finish()
 
-    def _begun(self, rows: RowColumns) -> TableBuilder | TableWriter:
+    def _begin_file(self, rows: RowColumns) -> TableBuilder | TableWriter:
         """The next file, for rows like these."""
         path = self._folder / f"{self._name}-{len(self._paths)}.sst"
         self._paths.append(path)
-        return begun(path, [rows], self._tuning) if is_built([rows]) else TableWriter(path, self._tuning)
+        return begin_table(path, [rows], self._tuning) if is_built([rows]) else TableWriter(path, self._tuning)
 
     def finish(self) -> list[Path]:
         """All files, complete. Raises StorageError."""

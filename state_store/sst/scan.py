@@ -223,23 +223,23 @@ class Portion:
         entries = found.entries(self.what)
         hidden = np.repeat(np.array([hidden for _, hidden in self.parts], np.uint64), list(map(len, blocks)))
         if hidden.any():
-            entries = entries.taken(entries.sequences >= np.repeat(hidden, found.counts))
+            entries = entries.take(entries.sequences >= np.repeat(hidden, found.counts))
         return entries
 
     def newest(self, entries: Entries, get: Get) -> RowColumns:
         """The rows that follow from the entries."""
         if len(self.parts) == 1 and not entries.sequences.any():  # no key is there twice
-            entries = entries.taken(between(entries.keys, np.arange(len(entries)), self.begin, self.end))
+            entries = entries.take(between(entries.keys, np.arange(len(entries)), self.begin, self.end))
             rows = RowColumns(entries.keys, entries.values)
             if not entries.kinds.all():
-                rows = rows.taken(entries.kinds != DELETION)
+                rows = rows.take(entries.kinds != DELETION)
         else:
             order, is_older = in_order(entries.keys)
             inside = between(entries.keys, order, self.begin, self.end)
             order, is_older = order[inside], is_older[inside]
             _check_newest(entries, order, is_older, get)
             order = order[~is_older & (entries.kinds[order] != DELETION)]
-            rows = RowColumns(entries.keys.taken(order), entries.values.taken(order))
+            rows = RowColumns(entries.keys.take(order), entries.values.take(order))
         if len(rows):
             middle = len(rows) // 2
             _check(rows.keys[middle], rows.values[middle], get)

@@ -114,7 +114,7 @@ class Span:
         """Have them here; there must be one. Raises FormatError, StorageError."""
         at, size = self.at, self.size
         if (at[1:] < at[:-1] + size[:-1] + TRAILER_BYTES).any():
-            raise self.table.damaged("its index says that blocks overlap")
+            raise self.table.make_damage_error("its index says that blocks overlap")
         data = self.table.bytes_at(int(at[0]), int(at[-1] + size[-1] + TRAILER_BYTES - at[0]))
         return Content(self.table, data, at - at[0], size)
 
@@ -165,19 +165,19 @@ class Content:
                 for block, kind, length, begin in places
             ]
         except (OSError, pa.ArrowException) as problem:
-            raise self.table.damaged(f"a block cannot be read: {problem}") from problem
+            raise self.table.make_damage_error(f"a block cannot be read: {problem}") from problem
 
     def _check(self, stored: Sequence[memoryview]) -> None:
         """Raise FormatError for blocks that are damaged, as far as that is seen before they are inflated."""
         sums = np.fromiter(map(checksum_of, stored, self._kinds.tolist()), np.uint32, len(stored))
         said = np.ndarray((len(self.data) - 3,), "<u4", self.data, 0, (1,))[self._ends + 1]
         if (sums != said).any():
-            raise self.table.damaged("the checksum of a block is wrong")
+            raise self.table.make_damage_error("the checksum of a block is wrong")
         unknown = set(self._kinds.tolist()) - {PLAIN, *_CODECS}
         if unknown:
-            raise self.table.damaged(f"a block is compressed in the way {min(unknown)}")
+            raise self.table.make_damage_error(f"a block is compressed in the way {min(unknown)}")
         if (too_long := (self._kinds != PLAIN) & (self._inflated[0] > MAX_BLOCK_BYTES)).any():
-            raise self.table.damaged(f"a block has {self._inflated[0][too_long][0]} bytes")
+            raise self.table.make_damage_error(f"a block has {self._inflated[0][too_long][0]} bytes")
 
 
 class SortedTable:
@@ -229,7 +229,7 @@ class SortedTable:
         if not self._count("rocksdb.index.key.is.user.key", fixed=True):
             keys = Packed(keys.data, keys.at, keys.size - SUFFIX_BYTES)
         if len(keys) != self._count("rocksdb.num.data.blocks"):
-            raise self.damaged(f"its index has {len(keys)} blocks")
+            raise self.make_damage_error(f"its index has {len(keys)} blocks")
         return Blocks(keys, at, size)
 
     @cached_property
@@ -271,13 +271,15 @@ class SortedTable:
         footer = self.bytes_at(max(0, self._size - FOOTER_BYTES), FOOTER_BYTES)
         version, magic = struct.unpack_from("<IQ", footer, FOOTER_BYTES - 12)
         if magic != MAGIC or version not in FORMATS or footer[0] != XXH3:
-            raise self.damaged(f"it ends like no table of the formats {FORMATS.start} to {FORMATS.stop - 1} with xxh3")
+            raise self.make_damage_error(
+                f"it ends like no table of the formats {FORMATS.start} to {FORMATS.stop - 1} with xxh3"
+            )
         meta, at = _handle(footer, 1)
         return meta, _handle(footer, at)[0]
 
     def _refuse_unknown(self) -> None:
         if self._count("rocksdb.merge.operands") or self._count("rocksdb.block.based.table.index.type", fixed=True):
-            raise self.damaged("it has merge operands, or an index in parts")
+            raise self.make_damage_error("it has merge operands, or an index in parts")
 
     def _count(self, name: str, *, fixed: bool = False) -> int:
         value = self.properties.get(name.encode(), b"\0")
@@ -291,16 +293,16 @@ class SortedTable:
     def bytes_at(self, at: int, size: int) -> bytes:
         """A piece of the file. Raises FormatError, StorageError."""
         if not 0 <= at <= self._size - size:
-            raise self.damaged("it is too short")
+            raise self.make_damage_error("it is too short")
         try:
             content = os.pread(self._file, size, at)
         except OSError as problem:
             raise StorageError(f"Could not read {self.path}: {problem}") from problem
         if len(content) != size:
-            raise self.damaged("it is too short")
+            raise self.make_damage_error("it is too short")
         return content
 
-    def damaged(self, why: str) -> FormatError:
+    def make_damage_error(self, why: str) -> FormatError:
         """What is raised for a file that is."""
         return FormatError(f"{self.path} is damaged: {why}.")
 

@@ -48,11 +48,11 @@ Handle = tuple[int, int]
 
 def check_table(path: Path) -> None:
     """Read a table file whole. Raises FormatError that names it if it is damaged, OSError."""
-    for _ in checked_chunks(path):
+    for _ in check_chunks(path):
         pass
 
 
-def checked_chunks(path: Path) -> Iterator[bytes]:
+def check_chunks(path: Path) -> Iterator[bytes]:
     """All bytes of a table file, in order: the very bytes whose checksums were found right.
 
     That the file is whole is known after the last chunk. Raises FormatError that names the file, OSError.

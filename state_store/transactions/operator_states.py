@@ -84,10 +84,10 @@ class OperatorStates:
             other = replace(identity, partition=partition)
             there = MeteredPlace(self._places(f"{root}{store_folder(other)}"), traffic)
             ids = named[partition] if partition < len(named) else []
-            return _keyed(_meta_of(there, checkpoint, other, own.version, ids))
+            return _select_keyed(_meta_of(there, checkpoint, other, own.version, ids))
 
         others = [number for number in range(own.num_partitions or 0) if number != identity.partition]
-        return list(_different([_keyed(own), *self._pool.map(read, others)]))
+        return list(_different([_select_keyed(own), *self._pool.map(read, others)]))
 
 
 def _meta_of(
@@ -102,7 +102,7 @@ def _meta_of(
     return meta_at(place, commit, lineage)
 
 
-def _keyed(meta: StoreMeta | None) -> States:
+def _select_keyed(meta: StoreMeta | None) -> States:
     return () if meta is None else tuple(filter(is_keyed, meta.states))
 
 

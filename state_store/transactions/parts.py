@@ -29,7 +29,7 @@ from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.keys import CommitId
 from pyspark_ckpt.state_store.format.meta import Descriptor, StoreMeta, has_keys_of
-from pyspark_ckpt.state_store.json_objects import Change, Count, check_format, decoded, seal, unseal
+from pyspark_ckpt.state_store.json_objects import Change, Count, check_format, decode_as, seal, unseal
 from pyspark_ckpt.state_store.local.files import publish
 from pyspark_ckpt.state_store.plain_files import read_plain
 from pyspark_ckpt.state_store.transactions.staged_log import LOG, read_frames
@@ -83,7 +83,7 @@ def read_parts(staging: Path, commit_id: CommitId) -> list[Part]:
     """
     parts = []
     for path in sorted(staging.glob(f"*{SUFFIX}")):
-        part = decoded(unseal(read_plain(path), str(path)), Part, str(path))
+        part = decode_as(unseal(read_plain(path), str(path)), Part, str(path))
         check_format(part.format, PART_FORMAT, str(path))
         if part.commit != commit_id:
             raise FormatError(f"{path} is damaged: it is of the commit {part.commit}, not of {commit_id}.")
@@ -150,14 +150,14 @@ def _check_unchanged(name: str, meta: StoreMeta, descriptor: Descriptor) -> None
     if known is None:
         return
     if not has_keys_of(known.descriptor, descriptor):
-        raise _changed(name, "key_schema", known.descriptor.key_schema, descriptor.key_schema)
+        raise _make_change_error(name, "key_schema", known.descriptor.key_schema, descriptor.key_schema)
     for what in ("value_schema", "key_encoder"):
         stored, declared = getattr(known.descriptor, what), getattr(descriptor, what)
         if stored != declared and not (what == "value_schema" and _goes_on(stored, declared)):
-            raise _changed(name, what, stored, declared)
+            raise _make_change_error(name, what, stored, declared)
 
 
-def _changed(name: str, what: str, stored: object, declared: object) -> InvalidInputError:
+def _make_change_error(name: str, what: str, stored: object, declared: object) -> InvalidInputError:
     return InvalidInputError(f"State {name!r} is stored with {what} {stored}, and the program declares {declared}.")
 
 

@@ -133,7 +133,7 @@ def _seed_of(path: Path) -> int:
 
 def read_frames(path: Path) -> list[Frame]:
     """All frames of a log. Raises FormatError for a damaged one, or if there is none."""
-    return [frame for _, frame in _placed_frames(path)]
+    return [frame for _, frame in _read_placed_frames(path)]
 
 
 class StagedGroups:
@@ -143,7 +143,7 @@ class StagedGroups:
         """Read all logs of a folder. Raises FormatError."""
         self._places: dict[bytes, list[tuple[Path, int, int]]] = {}
         for path in sorted(staging.glob(f"*{EARLIER}")) + sorted(staging.glob(f"*{LOG}")):
-            for (begin, end), frame in _placed_frames(path):
+            for (begin, end), frame in _read_placed_frames(path):
                 if frame.rows:
                     self._places.setdefault(frame.group, []).append((path, begin, end))
 
@@ -165,10 +165,10 @@ class StagedRows:
         for path, begin, end in self._places:
             with path.open("rb") as source:
                 source.seek(begin)
-                yield _decoded(path, source.read(end - begin)).rows
+                yield _decode(path, source.read(end - begin)).rows
 
 
-def _placed_frames(path: Path) -> Iterator[tuple[tuple[int, int], Frame]]:
+def _read_placed_frames(path: Path) -> Iterator[tuple[tuple[int, int], Frame]]:
     """Every frame, and where it begins and ends. No more than one is in memory."""
     try:
         with io.BufferedReader(open_plain(path)) as source:
@@ -180,12 +180,12 @@ def _placed_frames(path: Path) -> Iterator[tuple[tuple[int, int], Frame]]:
                 at += _FRAME_HEADER.size + int.from_bytes(header[:_SIZE_BYTES], "little")
                 if at > end:
                     raise FormatError(f"{path} is damaged: its last frame is cut off.")
-                yield (begin, at), _decoded(path, header + source.read(at - begin - len(header)))
+                yield (begin, at), _decode(path, header + source.read(at - begin - len(header)))
     except FileNotFoundError as problem:
         raise FormatError(f"{path} is missing, which a worker has staged.") from problem
 
 
-def _decoded(path: Path, framed: bytes) -> Frame:
+def _decode(path: Path, framed: bytes) -> Frame:
     """A frame, with its header. Raises FormatError if it is not what was written."""
     content = memoryview(framed)[_FRAME_HEADER.size :]
     size, checksum = _FRAME_HEADER.unpack(framed[: _FRAME_HEADER.size].ljust(_FRAME_HEADER.size, b"\0"))

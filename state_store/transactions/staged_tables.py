@@ -79,24 +79,26 @@ class StagedTable:
             self._check_marker(table, commit, is_first=is_first)
             found = Seal(table.size_bytes, digest.hexdigest())
             if self._seal not in {None, found}:
-                raise self._damaged(f"it has {_shown(found)}, and its writer made {_shown(self._seal)}")
+                raise self._make_damage_error(f"it has {_show(found)}, and its writer made {_show(self._seal)}")
         self._uploaded = found
 
     def require_unchanged(self) -> None:
         """Raise StorageError if the file is not what was uploaded, or cannot be read."""
         with refusing_damage(self._who):
             if (found := seal_file(self.path)) != self._uploaded:
-                raise self._damaged(f"it has {_shown(found)}, and what was uploaded has {_shown(self._uploaded)}")
+                raise self._make_damage_error(
+                    f"it has {_show(found)}, and what was uploaded has {_show(self._uploaded)}"
+                )
 
     def _check_marker(self, table: CheckedTable, commit: Marker, *, is_first: bool) -> None:
         key, value = table.first_row()
         if key != MARKER_KEY:
             if is_first:
-                raise self._damaged(f"it does not begin with the marker row of {commit}")
+                raise self._make_damage_error(f"it does not begin with the marker row of {commit}")
         elif value != commit.encode():
-            raise self._damaged(f"it has the marker row of {_marker_shown(value)}")
+            raise self._make_damage_error(f"it has the marker row of {_marker_shown(value)}")
 
-    def _damaged(self, why: str) -> FormatError:
+    def _make_damage_error(self, why: str) -> FormatError:
         return FormatError(f"{self.path} is damaged: {why}.")
 
 
@@ -111,7 +113,7 @@ def refusing_damage(who: str) -> Iterator[None]:
         raise StorageError(f"{who}: a staged file cannot be read: {problem}.", hint=_RETRY) from problem
 
 
-def _shown(seal: Seal | None) -> str:
+def _show(seal: Seal | None) -> str:
     return "nothing" if seal is None else f"{seal.size_bytes} bytes with the checksum {seal.xxh64}"
 
 

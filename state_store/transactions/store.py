@@ -127,16 +127,16 @@ class Store:
         started = time.monotonic()
         self.await_moves()
         base = self.decisions.commit_of(caller, version, commit_id)
-        leased = self._versions.leased(base)
+        leased = self._versions.lease(base)
         try:
             self._check_partitions(leased.meta, num_partitions)
             states = () if worker is None else self._states_of_operator(caller, leased.meta)
-            transaction = self._opened(caller, base, leased, worker, states)
+            transaction = self._open(caller, base, leased, worker, states)
         except BaseException:
             with self._lock:
                 self._copies.release(leased.copy)
             raise
-        self.lag.begun(base)
+        self.lag.note_begin(base)
         with self._lock:
             if caller.run_id:  # a reader outside a query says nothing of where the query is
                 self.newest = base
@@ -156,9 +156,9 @@ class Store:
         if not 1 <= start <= version:
             raise InvalidInputError(f"{self.identity}: version {version} cannot be replayed from version {start}.")
         base = self.decisions.commit_of(caller, version, commit_id)
-        leased = self._versions.replayed(base, start, start_id)
+        leased = self._versions.replay(base, start, start_id)
         try:
-            transaction = self._opened(caller, base, leased, None, ())
+            transaction = self._open(caller, base, leased, None, ())
         except BaseException:
             with self._lock:
                 self._copies.release(leased.copy)
@@ -296,7 +296,7 @@ class Store:
             return ()
         return self._operators.of(caller.run_id, self.identity, own, self.place, self._traffic)
 
-    def _opened(
+    def _open(
         self, caller: Caller, base: Marker, leased: Leased, worker: WorkerTask | None, states: Sequence[States]
     ) -> Transaction:
         number = next(self._shared.transaction_numbers)
@@ -362,11 +362,11 @@ class Store:
             who = f"{self.identity}, {transaction.target}"
             with refusing_damage(who):
                 joined = join(transaction.meta, close_parts(transaction.staging, transaction.new_id, self._tuning))
-                paths = transaction.staged(files, seals) or [self._marker_file(transaction)]
-                paths += transaction.staged(joined.files, joined.seals)
+                paths = transaction.find_staged(files, seals) or [self._marker_file(transaction)]
+                paths += transaction.find_staged(joined.files, joined.seals)
             known = {**seals, **joined.seals}
             staged = [StagedTable(path, known.get(path.name), who) for path in paths]
-            meta = joined.meta.committed(transaction.new_id, {**row_changes, **joined.row_changes}, num_partitions)
+            meta = joined.meta.commit(transaction.new_id, {**row_changes, **joined.row_changes}, num_partitions)
         except InvalidInputError as problem:
             raise InvalidInputError(f"{self.identity}: {problem.message}", hint=problem.hint) from problem
         if self.options.remote and transaction.base == EMPTY:
@@ -376,8 +376,8 @@ class Store:
         joined_at = time.monotonic()
         size_bytes = write_delta(self.place, DeltaName(transaction.target, transaction.base), meta, staged)
         uploaded = time.monotonic()
-        self._shared.forecast.written(size_bytes, uploaded - joined_at)
-        self.lag.committed(transaction.target.version, size_bytes)
+        self._shared.forecast.note_write(size_bytes, uploaded - joined_at)
+        self.lag.note_commit(transaction.target.version, size_bytes)
         failpoints.hit("commit.after_upload")
         metrics: dict[str, int | float] = {
             "upload_ms": _ms(uploaded - started),
@@ -432,7 +432,7 @@ class Store:
                     self._copies.advance(meta, [table.path for table in staged])
                     failpoints.hit("commit.after_ingest")
                     self._ingest_ms = _ms_since(started)
-                    self._shared.forecast.ingested(1, self._ingest_ms / 1000)
+                    self._shared.forecast.note_ingest(1, self._ingest_ms / 1000)
                     tables = self._copies.live_tables()
                     self._versions.tables = TableCount.of(tables)
                     if any(map(is_keyed, meta.states)):

@@ -26,7 +26,7 @@ from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.keys import CommitId
 from pyspark_ckpt.state_store.format.meta import State, StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import Count, decoded, seal, unseal_local
+from pyspark_ckpt.state_store.json_objects import Count, decode_as, seal, unseal_local
 from pyspark_ckpt.state_store.local.files import is_own, make_folder, publish, require_own
 from pyspark_ckpt.state_store.plain_files import read_plain
 
@@ -103,7 +103,7 @@ def read_ticket(path: Path) -> Ticket:
     """
     for each in (path.absolute().parents[1], path.parent, path):
         require_own(each)
-    ticket = decoded(unseal_local(read_plain(path), str(path)), Ticket, str(path))
+    ticket = decode_as(unseal_local(read_plain(path), str(path)), Ticket, str(path))
     local_dir = path.absolute().parents[1]
     for place, below in ((ticket.db, local_dir / "stores"), (ticket.staging, local_dir / "staging")):
         if ".." in Path(place).parts or "\0" in place or below not in Path(place).parents:

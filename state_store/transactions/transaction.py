@@ -105,7 +105,7 @@ class Transaction:
                 hint="Begin a new transaction.",
             )
 
-    def staged(self, names: Sequence[str], seals: Seals) -> list[Path]:
+    def find_staged(self, names: Sequence[str], seals: Seals) -> list[Path]:
         """Paths of staged files.
 
         Raises InvalidInputError for one that is not a plain file in the staging folder, FormatError for one that is no
@@ -115,9 +115,9 @@ class Transaction:
             raise InvalidInputError(f"There are seals of {sorted(unknown)}, which the commit does not list.")
         if len(set(names)) != len(names):
             raise InvalidInputError(f"A staged file is listed twice: {list(names)}.")
-        return [self._staged_path(name, is_sealed=name in seals) for name in names]
+        return [self._find_staged(name, is_sealed=name in seals) for name in names]
 
-    def _staged_path(self, name: str, *, is_sealed: bool) -> Path:
+    def _find_staged(self, name: str, *, is_sealed: bool) -> Path:
         path = self.staging / name
         is_there = path.is_file() and not path.is_symlink()
         if _STAGED_NAME.fullmatch(name) is None or not (is_there or is_sealed):

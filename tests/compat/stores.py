@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
-from pyspark_ckpt.state_store.format.keys import MARKER_KEY, hashed_key, ordered_key, state_range
+from pyspark_ckpt.state_store.format.keys import MARKER_KEY, encode_hashed_key, encode_ordered_key, state_range
 from pyspark_ckpt.state_store.options import parse
 from tests.lab import DESCRIPTOR, Lab
 
@@ -111,8 +111,8 @@ def _commit(lab: Lab, begun: dict[str, Any], rows: Rows) -> str:
 def _key(number: int, key: str, *, ordered: bool) -> bytes:
     partition_hash = sum(key.encode()) * 2654435761 % (1 << 32)
     if ordered:
-        return ordered_key(number, key.encode(), partition_hash)
-    return hashed_key(number, partition_hash, key.encode())
+        return encode_ordered_key(number, key.encode(), partition_hash)
+    return encode_hashed_key(number, partition_hash, key.encode())
 
 
 def _rows(answer: dict[str, Any]) -> Rows:

@@ -33,10 +33,10 @@ from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceClock, time_of
 from pyspark_ckpt.state_store.blobs.copying import (
     StoredFile,
     copy_object,
-    described,
+    describe,
     is_copied_by_service,
     share_object,
-    written_together,
+    write_together,
 )
 from pyspark_ckpt.state_store.blobs.s3.place import S3Place
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError, NotFoundError, StorageError
@@ -208,8 +208,8 @@ class TestLocalPlace(BlobPlaceContract):
         for folder in ("", "sst/", "state/0/1/"):
             (Path(place.url) / f"{folder}.a.123.tmp").write_bytes(b"half")
         assert place.discard_unfinished(3600) == 0
-        assert place.unfinished(3600) == []
-        left = [(blob.name, blob.size_bytes) for blob in place.unfinished(0)]
+        assert place.find_unfinished(3600) == []
+        left = [(blob.name, blob.size_bytes) for blob in place.find_unfinished(0)]
         assert left == [(".a.123.tmp", 4), ("sst/.a.123.tmp", 4), ("state/0/1/.a.123.tmp", 4)]
         assert place.discard_unfinished(0) == 3
         assert [blob.name for blob in place.list("sst")] == ["sst/kept"]
@@ -258,7 +258,7 @@ class TestLocalPlace(BlobPlaceContract):
         monkeypatch.setattr(os, "fsync", noted)
         place.put("sst/first", b"1")
         synced.clear()
-        with written_together(place) as together:
+        with write_together(place) as together:
             for name in ("a", "b"):
                 with together.create(f"sst/{name}") as sink:
                     sink.write(b"2")
@@ -334,11 +334,11 @@ class TestMeteredPlace(BlobPlaceContract):
             sync(descriptor)
 
         monkeypatch.setattr(os, "fsync", noted)
-        with written_together(metered) as together:
+        with write_together(metered) as together:
             for number in range(20):
                 with together.create(f"sst/{number}") as sink:
                     sink.write(b"2")
-            share_object(metered, described("sst/first", tmp_path / "place/sst/first"), together, "sst/shared")
+            share_object(metered, describe("sst/first", tmp_path / "place/sst/first"), together, "sst/shared")
         assert syncs.count(stat.S_IFREG) == 20
         assert syncs.count(stat.S_IFDIR) == 1, "of the folder, once for all objects"
         assert (tmp_path / "place/sst/first").samefile(tmp_path / "place/sst/shared")
@@ -401,8 +401,8 @@ class TestS3Place(BlobPlaceContract):
         key = place.url.removeprefix(f"s3://{s3.bucket}/") + "/sst/half"
         s3.client.create_multipart_upload(Bucket=s3.bucket, Key=key)
         assert place.discard_unfinished(3600) == 0
-        assert place.unfinished(3600) == []
-        assert [(blob.name, blob.size_bytes) for blob in place.unfinished(0)] == [("sst/half", 0)]
+        assert place.find_unfinished(3600) == []
+        assert [(blob.name, blob.size_bytes) for blob in place.find_unfinished(0)] == [("sst/half", 0)]
         assert place.discard_unfinished(0) == 1
         assert place.discard_unfinished(0) == 0
 

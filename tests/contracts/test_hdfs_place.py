@@ -83,8 +83,8 @@ class TestHdfsPlace(BlobPlaceContract):
         dead.write(b"half")
         assert [blob.name for blob in place.list()] == []
         assert place.discard_unfinished(3600) == 0
-        assert place.unfinished(3600) == []
-        assert [blob.name for blob in place.unfinished(-60)] == [".a.123.tmp", "state/0/1/.a.123.tmp"]
+        assert place.find_unfinished(3600) == []
+        assert [blob.name for blob in place.find_unfinished(-60)] == [".a.123.tmp", "state/0/1/.a.123.tmp"]
         assert place.discard_unfinished(-60) == 2
         assert [blob.name for blob in place.list("sst")] == ["sst/kept"]
 

@@ -23,7 +23,7 @@ from pyspark_ckpt.state_store.blobs.copying import CHUNK_BYTES, StoredFile
 from pyspark_ckpt.state_store.checkpoints.digests import require_equal
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import FormatError, NotFoundError
-from pyspark_ckpt.state_store.json_objects import seal, sealed
+from pyspark_ckpt.state_store.json_objects import seal, seal_json
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution.canonical import Held, SavedRows, digests_of_file, hashes_in, rows_in
 from pyspark_ckpt.state_store.savepoints.savepoint import NAME, Savepoint, SavepointInfo
@@ -92,7 +92,7 @@ def test_a_savepoint_is_restored_as_it_was_or_refused_whatever_it_says_of_its_ro
 ) -> None:
     whole, rows = msgspec.json.encode(info), msgspec.json.encode(info.rows)
     changed = data.draw(damaged_json(json.loads(rows)))
-    (copy / NAME).write_bytes(sealed(whole.removesuffix(rows + b"}") + changed + b"}"))
+    (copy / NAME).write_bytes(seal_json(whole.removesuffix(rows + b"}") + changed + b"}"))
     target = copy.with_name(f"restored-{next(_NUMBERS)}")
     try:
         restore(str(copy), str(target), parallelism=2)

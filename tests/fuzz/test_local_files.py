@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
-from pyspark_ckpt.state_store.format.keys import hashed_key
+from pyspark_ckpt.state_store.format.keys import encode_hashed_key
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import sealed
+from pyspark_ckpt.state_store.json_objects import seal_json
 from pyspark_ckpt.state_store.transactions.parts import DeclaredState, Part, close_log, join, read_parts, write_part
 from pyspark_ckpt.state_store.transactions.staged_log import Frame, StagedLog, read_frames
 from pyspark_ckpt.state_store.transactions.ticket import Ticket, WorkerTask, read_ticket, ticket_path, write_ticket
@@ -27,8 +27,8 @@ COMMIT = "1" * 32
 PART = Part(STATES, ("worker-0.sst",), {0x4000: 7}, 7, {"late_rows": 2}, COMMIT)
 LOGGED = Part(STATES, (), {}, 0, {}, COMMIT, "groups-0000-a.log")
 FRAMES = [
-    Frame([(hashed_key(0x4000, 5, b"key"), b"\x01value")], (), {0x4000: 1}, {}, 1),
-    Frame([(hashed_key(0x4000, 9, b"key"), None)], (), {0x4000: 0}, {"expired_rows": 3}, 2),
+    Frame([(encode_hashed_key(0x4000, 5, b"key"), b"\x01value")], (), {0x4000: 1}, {}, 1),
+    Frame([(encode_hashed_key(0x4000, 9, b"key"), None)], (), {0x4000: 0}, {"expired_rows": 3}, 2),
 ]
 
 
@@ -73,7 +73,7 @@ def test_a_part_is_joined_or_refused_and_nothing_lies_outside(
         try:
             parts = [close_log(staging, each, TUNING) for each in read_parts(staging, COMMIT)]
             joined = join(EMPTY_META, parts)
-            joined.meta.committed("a" * 32, joined.row_changes, 1)
+            joined.meta.commit("a" * 32, joined.row_changes, 1)
         except REFUSED:
             pass
     assert sorted(folder.iterdir()) == before
@@ -117,7 +117,7 @@ def test_a_ticket_is_read_or_refused_and_leads_into_its_own_folder(data: st.Data
     path, ticket = made_ticket(folder / "server")
     assert read_ticket(path) == ticket
     content = data.draw(any_damage(msgspec.json.encode(ticket)))
-    path.write_bytes(data.draw(st.sampled_from([content, sealed(content)])))
+    path.write_bytes(data.draw(st.sampled_from([content, seal_json(content)])))
     found = read_or_refuse(lambda: read_ticket(path), content, str(path))
     if found is not None:
         for place in (found.db, found.staging):

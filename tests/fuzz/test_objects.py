@@ -27,7 +27,7 @@ from pyspark_ckpt.state_store.format.manifest import Manifest, ManifestFile, dec
 from pyspark_ckpt.state_store.format.meta import Descriptor, State, StoreMeta
 from pyspark_ckpt.state_store.format.remote import place_of, query_id
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import sealed
+from pyspark_ckpt.state_store.json_objects import seal_json
 from pyspark_ckpt.state_store.options import parse
 from tests.fuzz.mutations import any_damage, damaged, damaged_json, fuzzed, read_or_refuse
 
@@ -67,8 +67,8 @@ def test_a_manifest_is_what_was_written_or_refused(content: bytes) -> None:
 
 @fuzzed
 @given(
-    damaged_json(json.loads(MANIFEST.encode()) | {"xxh3": "gone"}).map(sealed)
-    | damaged_json({key: value for key, value in json.loads(MANIFEST.encode()).items() if key != "xxh3"}).map(sealed)
+    damaged_json(json.loads(MANIFEST.encode()) | {"xxh3": "gone"}).map(seal_json)
+    | damaged_json({key: value for key, value in json.loads(MANIFEST.encode()).items() if key != "xxh3"}).map(seal_json)
 )
 def test_a_manifest_that_somebody_made_names_no_file_elsewhere(content: bytes) -> None:
     found = read_or_refuse(lambda: decode(content, "place/x.snapshot"), content, "place/x.snapshot")
@@ -155,13 +155,13 @@ def objects_in(checkpoint: Path) -> Iterator[tuple[str, bytes, Callable[[], obje
     yield "metadata", json.dumps({"id": "7f4a9a0e-0000-4000-8000-123456789abc"}).encode(), lambda: query_id(place)
     yield "state/0/0/remote.json", json.dumps(pointer).encode(), lambda: place_of(place, who, place_at, "")
     run = json.dumps({"format": 1, "run_id": "run"}).encode()
-    yield "_ckpt/runs/0000000001.run", sealed(run), lambda: Epochs(place).of("run")
+    yield "_ckpt/runs/0000000001.run", seal_json(run), lambda: Epochs(place).of("run")
     name = str(names.WinnerName(7, 1))
-    yield f"state/0/0/{name}", sealed(json.dumps(winner).encode()), lambda: declare_winner(store, COMMIT, 1, "run")
+    yield f"state/0/0/{name}", seal_json(json.dumps(winner).encode()), lambda: declare_winner(store, COMMIT, 1, "run")
     yield "commits/6", b"v2\n" + json.dumps(commit).encode(), lambda: ids_of(place, 7)
     yield "state/0/_metadata/metadata", b"v1\n" + json.dumps(operator).encode(), lambda: operators_of(checkpoint)
     owner = json.dumps({"format": 1, "checkpoint": str(checkpoint), "real": str(checkpoint)}).encode()
-    yield "owner.json", sealed(owner), lambda: other_owner(place, place)
+    yield "owner.json", seal_json(owner), lambda: other_owner(place, place)
 
 
 def operators_of(checkpoint: Path) -> object:
@@ -180,7 +180,7 @@ def test_a_small_object_is_read_or_refused_by_its_name(number: int, data: st.Dat
     head, _, body = valid.rpartition(b"\n")
     lines = head + b"\n" if head else b""
     document = json.loads(body)
-    finish = sealed if document.pop("xxh3", "") else bytes
+    finish = seal_json if document.pop("xxh3", "") else bytes
     content = data.draw(damaged(valid) | damaged_json(document).map(lambda body: lines + finish(body)))
     path.write_bytes(content)
     read_or_refuse(read, content, name)
@@ -251,7 +251,7 @@ def test_an_object_that_decides_is_refused_without_a_checksum(content: bytes, tm
 @pytest.mark.parametrize("changed", [{"format": 2}, {"version": 8}, {"id": "../x"}])
 def test_a_winner_object_that_cannot_be_of_its_name_is_refused(changed: dict[str, Any], tmp_path: Path) -> None:
     winner = {"format": 1, "version": 7, "id": COMMIT.id, "run_id": "run", **changed}
-    LocalPlace(tmp_path).put(str(names.WinnerName(7, 1)), sealed(json.dumps(winner).encode()))
+    LocalPlace(tmp_path).put(str(names.WinnerName(7, 1)), seal_json(json.dumps(winner).encode()))
     with pytest.raises(FormatError, match="winner"):
         declare_winner(LocalPlace(tmp_path), COMMIT, 1, "run")
 
@@ -259,13 +259,13 @@ def test_a_winner_object_that_cannot_be_of_its_name_is_refused(changed: dict[str
 @fuzzed
 @given(any_damage(msgspec.json.encode(STORE)))
 def test_what_is_known_of_a_store_is_consistent_or_refused(content: bytes) -> None:
-    from pyspark_ckpt.state_store.json_objects import decoded
+    from pyspark_ckpt.state_store.json_objects import decode_as
 
-    found = read_or_refuse(lambda: decoded(content, StoreMeta, "x.json"), content, "x.json")
+    found = read_or_refuse(lambda: decode_as(content, StoreMeta, "x.json"), content, "x.json")
     if found is not None:
         assert found.rows >= 0
         assert len({state.number for state in found.states}) == len(found.states)
-        found.committed("a", {}, None).marker.encode()
+        found.commit("a", {}, None).marker.encode()
 
 
 _NAMES = tuple(

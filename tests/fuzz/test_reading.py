@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pyspark_ckpt.operators.types.type_names import arrow_type_named
 from pyspark_ckpt.reading.decoded import StateCodec, StoredRow
-from pyspark_ckpt.reading.keyed_rows import keyed_codec
+from pyspark_ckpt.reading.keyed_rows import make_keyed_codec
 from pyspark_ckpt.reading.native_rows import NativeRows
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from pyspark_ckpt.state_store.format.meta import Descriptor, TimeToLive
@@ -109,7 +109,7 @@ def test_a_row_of_a_keyed_state_is_of_its_types_or_refused(kind: str, data: st.D
     entry = {"ListState": (5).to_bytes(8, "big"), "MapState": b"\x01m\0\0", "Timers": b"soon"}.get(kind, b"")
     key = (b"\x80" + bytes(7) if kind == "Timers" else b"") + b"\x01user\0\0" + entry
     value = b"\x80\x05" + struct.pack("<q", 1_700_000_000_000) + b"\x01\xa1v"
-    codec = keyed_codec(own, own, "it", "state 'it'", has_life=True)
+    codec = make_keyed_codec(own, own, "it", "state 'it'", has_life=True)
     assert len(codec.decode([StoredRow(1, key, value)]).rows) == 1
     check(codec, StoredRow(1, data.draw(damaged(key)), data.draw(damaged(value))), "")
 
@@ -148,4 +148,4 @@ def test_a_description_that_is_none_is_refused(described: dict[str, Any]) -> Non
         NativeRows(Descriptor(**described), "default", "state 'default'")
     keyed = Descriptor(**{**described, "key_encoder": {"keyed": "it", "kind": "ValueState"}})
     with pytest.raises(FormatError):
-        keyed_codec(keyed, keyed, "it", "state 'it'", has_life=False)
+        make_keyed_codec(keyed, keyed, "it", "state 'it'", has_life=False)

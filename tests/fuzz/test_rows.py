@@ -24,7 +24,7 @@ from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
 from pyspark_ckpt.operators.encoding.stored_values import value_codec
 from pyspark_ckpt.operators.rows.life import Life, Stamps, index_instant
 from pyspark_ckpt.operators.rows.list_columns import SPAN_ELEMENTS, Head, Heads, IndexRows, span
-from pyspark_ckpt.operators.rows.ordered_rows import ordered_key
+from pyspark_ckpt.operators.rows.ordered_rows import encode_ordered_key
 from pyspark_ckpt.operators.types.value_types import arrow_type
 from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.database import write_table_file
@@ -180,8 +180,8 @@ def test_many_heads_are_written_and_read_as_single_ones(heads: list[Head]) -> No
 @fuzzed
 @given(data=st.data())
 def test_a_row_of_an_expiry_index_is_read_or_refused(data: st.DataObject) -> None:
-    single = ordered_key(HOUR, suffix_of("b") + (4).to_bytes(8, "big")), b"\x01"
-    key = ordered_key(HOUR, suffix_of("a") + (1 << 63 | 7).to_bytes(8, "big"))
+    single = encode_ordered_key(HOUR, suffix_of("b") + (4).to_bytes(8, "big")), b"\x01"
+    key = encode_ordered_key(HOUR, suffix_of("a") + (1 << 63 | 7).to_bytes(8, "big"))
     value = b"\x02\x05" + (9).to_bytes(8, "little") + (3).to_bytes(8, "little")
     assert value == span(5, 9, 3)
     read = IndexRows.of([single, (key, value)])
@@ -195,7 +195,7 @@ def test_a_row_of_an_expiry_index_is_read_or_refused(data: st.DataObject) -> Non
 
 @pytest.mark.parametrize("size", [0, SPAN_ELEMENTS + 1, 2**63, 2**64 - 1])
 def test_a_span_that_is_larger_than_any_is_refused_before_it_is_made(size: int) -> None:
-    key = ordered_key(HOUR, suffix_of("a") + (1 << 63).to_bytes(8, "big"))
+    key = encode_ordered_key(HOUR, suffix_of("a") + (1 << 63).to_bytes(8, "big"))
     with pytest.raises(FormatError, match="no element and no span"):
         IndexRows.of([(key, b"\x02\x05" + size.to_bytes(8, "little") + bytes(8))])
 
@@ -204,11 +204,11 @@ def test_a_span_that_is_larger_than_any_is_refused_before_it_is_made(size: int) 
 @given(data=st.data())
 def test_a_time_to_live_is_read_alike_alone_and_with_others_or_refused(data: st.DataObject) -> None:
     life = Life(Ttl("1 hour"), 5 * HOUR)
-    stored = data.draw(damaged(life.stamped(b"value")))
+    stored = data.draw(damaged(life.stamp(b"value")))
     alone = read_or_refuse(lambda: (index_instant(stored), life.value(stored)), stored, "time to live")
     three = Cells.of([stored] * 3)
     together = read_or_refuse(
-        lambda: (Stamps.of(three).instants.tolist(), life.seen(three).strings()), stored, "time to live"
+        lambda: (Stamps.of(three).instants.tolist(), life.filter_seen(three).strings()), stored, "time to live"
     )
     if alone is None:
         assert together is None
@@ -224,7 +224,7 @@ def test_a_time_to_live_without_a_value_is_refused_alone_and_with_others(stored:
         with pytest.raises(FormatError, match="time to live"):
             read(stored)
     with pytest.raises(FormatError, match="time to live"):
-        life.seen(Cells.of([stored, stored]))
+        life.filter_seen(Cells.of([stored, stored]))
     with pytest.raises(FormatError, match="time to live"):
         Stamps.of(Cells.of([stored, stored]))
 

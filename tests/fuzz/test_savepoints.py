@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from pyspark_ckpt.cli.savepoints import _row
 from pyspark_ckpt.state_store.blobs import LocalPlace
 from pyspark_ckpt.state_store.blobs.copying import StoredFile, fetch
-from pyspark_ckpt.state_store.checkpoints.digests import Digest, combined
+from pyspark_ckpt.state_store.checkpoints.digests import Digest, combine
 from pyspark_ckpt.state_store.checkpoints.query_log import PARTITIONS_CONF, QueryFile, Rewriting, partitions_of
 from pyspark_ckpt.state_store.checkpoints.workplace import Workplace
 from pyspark_ckpt.state_store.errors import CkptError, InvalidInputError
 from pyspark_ckpt.state_store.format.remote import store_folder
 from pyspark_ckpt.state_store.format.sealed_objects import read_sealed
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import seal, sealed
+from pyspark_ckpt.state_store.json_objects import seal, seal_json
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution.assembly import Assembled
 from pyspark_ckpt.state_store.redistribution.copying import Copied, CopiedObject
@@ -60,7 +60,7 @@ RESULT = Restored("/new", "q2", 5, 2, (ProvenState(0, "default", "s", DIGEST),),
 
 def any_sealed(value: Any) -> st.SearchStrategy[bytes]:  # noqa: ANN401
     """What an object may have become, by rot or by somebody who knows how it is sealed."""
-    return damaged(seal(value)) | damaged_json(json.loads(msgspec.json.encode(value))).map(sealed)
+    return damaged(seal(value)) | damaged_json(json.loads(msgspec.json.encode(value))).map(seal_json)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_a_recorded_result_is_a_result_or_refused(number: int, data: st.DataObje
     place = put(folder, f"{DONE_FOLDER}/made-up.json", content)
     found = read_or_refuse(task, content, "made-up.json")
     if isinstance(found, (Split, Assembled)):
-        combined([found.digests, found.digests])
+        combine([found.digests, found.digests])
     for run in (each for runs in found.runs.values() for each in runs) if isinstance(found, Split) else ():
         with pytest.raises(CkptError):
             fetch(place, run, folder / "fetched")

@@ -81,7 +81,7 @@ class ProgramLab:
         try:
             described = states.descriptors(ticket, {"user": "string"}, {"max_parallelism": 32768})
             session = WorkerSession(ticket, described, KEYS, clocks)
-            holder, bound = states.bound(ManyKeys() if many_keys else OneKey(), session)
+            holder, bound = states.bind(ManyKeys() if many_keys else OneKey(), session)
             if self.most_held_bytes is not None:
                 session.spill_beyond(self.most_held_bytes, lambda: spill(session, bound))
             sweep(session, bound, rows)

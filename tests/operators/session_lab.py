@@ -122,7 +122,7 @@ class SessionLab:
         (path,) = (self.lab.local_dir / "tickets").glob(f"{attempt}-*.json")
         declared = []
         for name, (state, _) in self.states.items():
-            ttl = UNSET if state.ttl is None else state.ttl.stored()
+            ttl = UNSET if state.ttl is None else state.ttl.describe()
             declared.append((name, Descriptor(ordered=isinstance(state, Timers), ttl=ttl)))
             if state.ttl is not None:
                 declared.append((index_name(name), Descriptor(ordered=True, internal=True)))

@@ -199,7 +199,7 @@ def test_keys_of_a_range_scan_are_in_the_order_of_their_own_columns() -> None:
     rows = keys_of(encoder, [REAL, LONG, SHORT], key)
     (column, _) = rows.decode([StoredRow(1, key, unsafe(3))]).columns
     assert python_values(column) == [(0.5, 77, -2)]
-    assert rows.wanted((77,)).values == (77,)
+    assert rows.find_wanted((77,)).values == (77,)
 
 
 def test_ordered_numbers_are_read_as_spark_writes_them() -> None:
@@ -234,7 +234,7 @@ def test_keys_with_a_collation_are_read_and_not_looked_for() -> None:
     rows = keys_of({"keyStateEncoderType": "NoPrefixKeyStateEncoderSpec"}, [collated], b"")
     assert python_values(rows.decode([StoredRow(1, unsafe(b"A"), unsafe(3))]).columns[0]) == [("A",)]
     with pytest.raises(pyspark_ckpt.InvalidInputError, match="collation"):
-        rows.wanted(("a",))
+        rows.find_wanted(("a",))
 
 
 @pytest.mark.parametrize("kind", [CalendarIntervalType(), GeometryType(4326), GeographyType(4326)], ids=repr)

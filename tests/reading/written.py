@@ -142,7 +142,7 @@ class Written:
         types = {name: str(kind) for name, kind in self._keys.items()}
         described = declared.descriptors(ticket, types, {"max_parallelism": GROUPS})
         session = WorkerSession(ticket, described, self._codec, {"processing": now_ms, "event": now_ms})
-        holder, bound = declared.bound(_Holder(), session)
+        holder, bound = declared.bind(_Holder(), session)
         kept: list[Kept] = bound
         sweep(session, kept, 0)
         for suffix, each in sorted(((self.suffix(key), each) for key, each in work), key=itemgetter(0)):

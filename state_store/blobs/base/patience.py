@@ -69,7 +69,7 @@ class _Outages:
         self._failing: dict[str, tuple[float, float]] = {}
         """Since when a place has not answered, and when that was last seen; also while nobody waits."""
 
-    def failed(self, place: str, began: float, timeout_s: float, problem: Exception, *, is_first: bool) -> None:
+    def note_failure(self, place: str, began: float, timeout_s: float, problem: Exception, *, is_first: bool) -> None:
         """A try that ``began`` then has failed. One from before the place answered again says nothing new."""
         with self._lock:
             self._waiting[place] += is_first
@@ -96,7 +96,7 @@ class _Outages:
             return now
         return min(now, max(since, asked))
 
-    def answered(self, place: str, began: float) -> None:
+    def note_answer(self, place: str, began: float) -> None:
         """A try that ``began`` then has succeeded. Costs nothing where nobody waits."""
         if place not in self._failing:
             return
@@ -110,7 +110,7 @@ class _Outages:
             del self._since[place]
         _log.warning("%s answers again, after %.1f s", place, now - since)
 
-    def left(self, place: str) -> None:
+    def note_end(self, place: str) -> None:
         """A request that has failed is not repeated any more. After the last one nobody waits for the place."""
         with self._lock:
             self._waiting[place] -= 1
@@ -160,21 +160,21 @@ class Patience:
                 began = time.monotonic()
                 is_first_again = tries == 0 and getattr(_trying, "again", False)
                 try:
-                    with limited(self._limit_s(tries, math.inf if is_first_again else deadline - began, work_s)):
+                    with limit(self._limit_s(tries, math.inf if is_first_again else deadline - began, work_s)):
                         result = request()
                 except Exception as problem:
                     if not may_pass(problem):
                         raise
                     tries += 1
-                    _outages.failed(place, began, self.timeout_s, problem, is_first=tries == 1)
+                    _outages.note_failure(place, began, self.timeout_s, problem, is_first=tries == 1)
                     self._pause(problem, tries, started, deadline)
                 else:
-                    _outages.answered(place, began)
+                    _outages.note_answer(place, began)
                     return result
         finally:
             if tries:
                 self.waited(time.monotonic() - started)
-                _outages.left(place)
+                _outages.note_end(place)
 
     @property
     def first_try_s(self) -> float:
@@ -198,7 +198,7 @@ class Patience:
 
 
 @contextmanager
-def limited(limit_s: float) -> Iterator[None]:
+def limit(limit_s: float) -> Iterator[None]:
     """Let the requests of the block together take so long, as far as they ask ``left_of_try_s``."""
     before = getattr(_trying, "until", None)
     _trying.until = time.monotonic() + limit_s
@@ -209,7 +209,7 @@ def limited(limit_s: float) -> Iterator[None]:
 
 
 @contextmanager
-def asked_now(*, again: bool = False) -> Iterator[None]:
+def ask_now(*, again: bool = False) -> Iterator[None]:
     """What the block asks of places is asked for now, also what has to wait for others of its process first.
 
     ``again``: it was asked for before, and has failed. Then a place that has been away since is not given all of the
@@ -222,7 +222,7 @@ def asked_now(*, again: bool = False) -> Iterator[None]:
         _trying.asked, _trying.again = None, False
 
 
-def left_of_try_s(most_s: float) -> float:
+def get_left_of_try_s(most_s: float) -> float:
     """How long what the present try waits for next may take: at most ``most_s``."""
     until = getattr(_trying, "until", None)
     return most_s if until is None else max(0.1, min(most_s, until - time.monotonic()))

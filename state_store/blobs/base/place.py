@@ -16,7 +16,7 @@ from typing import Protocol
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 
-def checked_name(name: str) -> str:
+def check_name(name: str) -> str:
     """``name``, if it is the name of an object of a place: it cannot leave it. Raises InvalidInputError."""
     if any(part in ("", ".", "..") for part in name.split("/")) or is_unstorable(name):
         raise InvalidInputError(f"{name!r} is not the name of an object.")
@@ -103,7 +103,7 @@ class BlobPlace(Protocol):
         """
         ...
 
-    def unfinished(self, older_than_s: float) -> builtins.list[Blob]:
+    def find_unfinished(self, older_than_s: float) -> builtins.list[Blob]:
         """What writers that died ``older_than_s`` ago left half-written here and below. Writes nothing.
 
         By the time of the place, where it can be read without a write, else by that of this host. Raises StorageError.

@@ -41,7 +41,7 @@ class TellsTime(Protocol):
 class ShowsTime(Protocol):
     """A place whose answers say what time it is, so that nothing is written to learn it."""
 
-    def shown_s(self) -> float:
+    def read_shown_s(self) -> float:
         """The time of the place, to a second (Unix time). Raises StorageError."""
         ...
 
@@ -80,9 +80,9 @@ def service_of(place: BlobPlace) -> str:
     return place.service if isinstance(place, IsOfService) else place.url
 
 
-def shown_time_of(place: BlobPlace) -> float:
+def read_shown_time(place: BlobPlace) -> float:
     """The time of ``place``, of which nothing is written: where its answers do not say it, the time of this host."""
-    return place.shown_s() if isinstance(place, ShowsTime) else time.time()
+    return place.read_shown_s() if isinstance(place, ShowsTime) else time.time()
 
 
 class PlaceTimes:
@@ -103,7 +103,7 @@ class ShownTimes(PlaceTimes):
 
     def clock_of(self, place: BlobPlace) -> Callable[[], float]:
         """What tells the time of ``place``, in which nothing is written."""
-        return lambda: shown_time_of(place)
+        return lambda: read_shown_time(place)
 
 
 class _Told:

@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 import xxhash
 from hdfs_native import Client, FileReader, FileStatus, WriteOptions
 
-from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, Patience, limited
-from pyspark_ckpt.state_store.blobs.base.place import Blob, Sink, checked_name
-from pyspark_ckpt.state_store.blobs.base.place_clock import shown_time_of
+from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, Patience, limit
+from pyspark_ckpt.state_store.blobs.base.place import Blob, Sink, check_name
+from pyspark_ckpt.state_store.blobs.base.place_clock import read_shown_time
 from pyspark_ckpt.state_store.blobs.base.spool import PIECE_BYTES, Spool
 from pyspark_ckpt.state_store.blobs.hdfs.errors import (
     CLIENT_ERRORS,
@@ -203,7 +203,7 @@ class HdfsPlace:
 
     def list(self, folder: str = "", prefix: str = "", start: str = "") -> list[Blob]:
         """Objects directly in ``folder``; see the protocol."""
-        lead = f"{checked_name(folder)}/" if folder else ""
+        lead = f"{check_name(folder)}/" if folder else ""
         found = []
         for entry in self._entries(folder):
             name = _last_part(entry)
@@ -241,11 +241,11 @@ class HdfsPlace:
             with failures("delete", self._where(folder)):
                 self._remove_if_empty(self._path(folder))
 
-    def unfinished(self, older_than_s: float) -> builtins.list[Blob]:
+    def find_unfinished(self, older_than_s: float) -> builtins.list[Blob]:
         """Temporary files of writers that died; see the protocol."""
-        return self._unfinished(older_than_s, lambda: shown_time_of(self))
+        return self._find_unfinished(older_than_s, lambda: read_shown_time(self))
 
-    def _unfinished(self, older_than_s: float, now_s: Callable[[], float]) -> builtins.list[Blob]:
+    def _find_unfinished(self, older_than_s: float, now_s: Callable[[], float]) -> builtins.list[Blob]:
         found: builtins.list[Blob] = []
         folders = [""]
         for here in folders:  # which grows meanwhile
@@ -264,7 +264,7 @@ class HdfsPlace:
     def discard_unfinished(self, older_than_s: float) -> int:
         """Remove temporary files of writers that died; see the protocol."""
         count = 0
-        for blob in self._unfinished(older_than_s, self.now_s):
+        for blob in self._find_unfinished(older_than_s, self.now_s):
             with failures("delete", self._where(blob.name)):
                 count += self._delete(self._path(blob.name))
         return count
@@ -330,7 +330,7 @@ class HdfsPlace:
             raise
 
     def _path(self, name: str) -> str:
-        return f"{self._root}/{checked_name(name)}"
+        return f"{self._root}/{check_name(name)}"
 
     def _where(self, name: str) -> str:
         return f"{self.url.rstrip('/')}/{name}"
@@ -382,7 +382,7 @@ class _Upload:
         self._spool.close()
         if not self._temporary:
             return
-        with suppress(*CLIENT_ERRORS), limited(TIDY_S):  # discard_unfinished finds what is left
+        with suppress(*CLIENT_ERRORS), limit(TIDY_S):  # discard_unfinished finds what is left
             self._call(lambda client: client.delete(self._temporary))
 
     def _begin(self) -> RawFileWriter:
@@ -411,7 +411,7 @@ class _Upload:
     def _leaving_what_passes(self) -> Iterator[None]:
         """Leave it to ``publish`` to write all of a file that cannot be written now."""
         try:
-            with limited(self._place.patience.first_try_s):
+            with limit(self._place.patience.first_try_s):
                 yield
         except CLIENT_ERRORS as problem:
             self._writer, self._is_left = None, True
@@ -477,7 +477,7 @@ class _Upload:
         """Whether a write that was given up has landed. Raises StorageError if not, or if nobody can say."""
         is_waited_for = isinstance(problem, OutlastedError) and problem.after_s > TIDY_S
         try:
-            with limited(TIDY_S):
+            with limit(TIDY_S):
                 was_prevented = self._call(lambda client: client.delete(self._temporary))
                 is_landed = not was_prevented and not is_waited_for and self._place.call(self._is_there)
         except CLIENT_ERRORS:

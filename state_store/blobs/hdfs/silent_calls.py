@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from pyspark_ckpt.state_store.blobs.base.patience import LONGEST_TRY_S, left_of_try_s
+from pyspark_ckpt.state_store.blobs.base.patience import LONGEST_TRY_S, get_left_of_try_s
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ _threads = DaemonThreads("hdfs-call")
 
 def within_try(call: Callable[[], T]) -> T:
     """The result of a call; TimeoutError if there is none within the present try. Then it goes on, for nobody."""
-    limit_s = left_of_try_s(LONGEST_TRY_S)
+    limit_s = get_left_of_try_s(LONGEST_TRY_S)
     waiting = _threads.submit(call)
     if not _is_done(waiting, limit_s):
         raise TimeoutError(f"no answer within {limit_s:.1f} s")

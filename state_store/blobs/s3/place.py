@@ -29,8 +29,8 @@ from botocore.exceptions import ClientError
 from botocore.handlers import add_expect_header
 from urllib3.util import Timeout
 
-from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, Patience, left_of_try_s, limited
-from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink, checked_name
+from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, Patience, get_left_of_try_s, limit
+from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink, check_name
 from pyspark_ckpt.state_store.blobs.s3.clients import Clients, new_session
 from pyspark_ckpt.state_store.blobs.s3.errors import (
     CLIENT_ERRORS,
@@ -159,20 +159,20 @@ class S3Place:
         if end is not None and end <= start:
             return b""
         with self.failures("read", name):
-            data, _ = self._fetched(name, None if start == 0 and end is None else f"bytes={start}-{_last(end)}")
+            data, _ = self._fetch(name, None if start == 0 and end is None else f"bytes={start}-{_last(end)}")
         return data
 
     def download(self, name: str, path: Path) -> int:
         """Copy the object into the local file ``path``, in parallel ranges; see the protocol."""
         with self.failures("read", name), path.open("wb") as target:
-            data, first = self._fetched(name, f"bytes=0-{PART_BYTES - 1}")
+            data, first = self._fetch(name, f"bytes=0-{PART_BYTES - 1}")
             target.write(data)
             size = int(first["ContentRange"].rpartition("/")[2]) if data else 0
             lock, asked = threading.Lock(), time.monotonic()
 
             def fetch(begin: int) -> None:
                 end = min(begin + PART_BYTES, size)
-                part, _ = self._fetched(name, f"bytes={begin}-{_last(end)}", asked, IfMatch=first["ETag"])
+                part, _ = self._fetch(name, f"bytes={begin}-{_last(end)}", asked, IfMatch=first["ETag"])
                 with lock:
                     target.seek(begin)
                     target.write(part)
@@ -183,18 +183,18 @@ class S3Place:
 
     def list(self, folder: str = "", prefix: str = "", start: str = "") -> list[Blob]:
         """Objects directly in ``folder``; see the protocol. One request for each thousand of them."""
-        lead = self._root + (f"{checked_name(folder)}/" if folder else "")
+        lead = self._root + (f"{check_name(folder)}/" if folder else "")
         where = {"Prefix": lead + prefix, "Delimiter": "/"}
         if start:  # S3 lists what is behind StartAfter: this is a little before
             where["StartAfter"] = f"{lead}{start[:-1]}{chr(ord(start[-1]) - 1)}~"
-        return [blob for blob in self._listed(folder, where) if blob.name[len(lead) - len(self._root) :] >= start]
+        return [blob for blob in self._list(folder, where) if blob.name[len(lead) - len(self._root) :] >= start]
 
     def walk(self, folder: str = "") -> builtins.list[Blob]:
         """All objects below ``folder``; see the protocol. One request for each thousand of them."""
-        lead = self._root + (f"{checked_name(folder)}/" if folder else "")
-        return self._listed(folder, {"Prefix": lead})
+        lead = self._root + (f"{check_name(folder)}/" if folder else "")
+        return self._list(folder, {"Prefix": lead})
 
-    def _listed(self, folder: str, where: Mapping[str, str]) -> builtins.list[Blob]:
+    def _list(self, folder: str, where: Mapping[str, str]) -> builtins.list[Blob]:
         found = []
         with self.failures("list", folder or "."):
             for page in self._pages("list_objects_v2", **where):
@@ -280,14 +280,14 @@ class S3Place:
     def remove_empty_folders(self) -> None:
         """Nothing: there are no folders; see the protocol."""
 
-    def unfinished(self, older_than_s: float) -> builtins.list[Blob]:
+    def find_unfinished(self, older_than_s: float) -> builtins.list[Blob]:
         """Uploads in parts that have begun, and got their last part, so long ago; see the protocol."""
-        return [blob for blob, _ in self._left(older_than_s)]
+        return [blob for blob, _ in self._list_left(older_than_s)]
 
     def discard_unfinished(self, older_than_s: float) -> int:
         """Abort what ``unfinished`` finds; see the protocol."""
         count = 0
-        for blob, upload_id in self._left(older_than_s):
+        for blob, upload_id in self._list_left(older_than_s):
             with self.failures("clear the unfinished upload of", blob.name):
                 count += self._abort(self._root + blob.name, upload_id)
         return count
@@ -297,7 +297,7 @@ class S3Place:
         """The bucket, and where it is."""
         return f"{self.settings.endpoint}/{self.bucket}"
 
-    def shown_s(self) -> float:
+    def read_shown_s(self) -> float:
         """The time of the service; see ``now_s``, which writes nothing."""
         return self.now_s()
 
@@ -318,7 +318,7 @@ class S3Place:
                 hint="Every HTTP service sends Date; look at what stands between the executors and it.",
             ) from problem
 
-    def _left(self, older_than_s: float) -> Iterator[tuple[Blob, str]]:
+    def _list_left(self, older_than_s: float) -> Iterator[tuple[Blob, str]]:
         """Unfinished uploads that nobody goes on with, and their ids."""
         with self.failures("list the unfinished uploads of", "."):
             for page in self._pages("list_multipart_uploads", Prefix=self._root):
@@ -395,7 +395,7 @@ class S3Place:
         require_etag(found)
         return str(found.get("Metadata", {}).get(WRITER, ""))
 
-    def _fetched(
+    def _fetch(
         self, name: str, wanted: str | None, asked: float | None = None, **more: str
     ) -> tuple[bytes, Mapping[str, Any]]:
         """A range of an object (None: all of it), and what the service says of it. Nothing if it is behind the end."""
@@ -428,7 +428,7 @@ class S3Place:
 
     def key(self, name: str) -> str:
         """The key of an object of the place."""
-        return self._root + checked_name(name)
+        return self._root + check_name(name)
 
     def _where(self, name: str) -> str:
         return f"{self.url}/{name}"
@@ -461,7 +461,7 @@ class _Upload:
             missing = PART_BYTES - self._held
             self._hold(view[:missing])
             view = view[missing:]
-            self._send(self._taken())
+            self._send(self._take())
         self._hold(view)
         return len(data)
 
@@ -469,9 +469,9 @@ class _Upload:
         """Make the object appear; False if there is another one."""
         place = self._place
         if not self._upload_id:
-            return place.put_if_absent(self._name, self._taken())
+            return place.put_if_absent(self._name, self._take())
         if self._held:
-            self._send(self._taken())
+            self._send(self._take())
         with place.failures("write", self._name):
             parts = [part.result() for part in self._parts]
         work_s = len(parts) * PART_BYTES / COPIED_BYTES_PER_S  # some services copy the parts
@@ -490,7 +490,7 @@ class _Upload:
             if not part.cancelled():
                 part.exception()
         if self._upload_id and not is_away:
-            with suppress(*CLIENT_ERRORS), limited(ABORT_S):
+            with suppress(*CLIENT_ERRORS), limit(ABORT_S):
                 self._place.client.abort_multipart_upload(**self._target())
         _under_way.discard(self._upload_id)
 
@@ -498,7 +498,7 @@ class _Upload:
         self._pieces.append(bytes(view))
         self._held += len(view)
 
-    def _taken(self) -> bytes:
+    def _take(self) -> bytes:
         """All that is held, which is held no longer."""
         data, self._pieces, self._held = b"".join(self._pieces), [], 0
         return data
@@ -562,7 +562,7 @@ def _new_client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no typ
         aws_session_token=keys and keys.session_token,
         config=config,
     )
-    _bound_each_try(client)
+    _limit_each_try(client)
     # Waiting to be told that a body is welcome would make every write two round trips.
     client.meta.events.unregister("before-call.s3", add_expect_header)
     return client
@@ -576,10 +576,10 @@ class _TimeoutOfTry(Timeout):
 
     def clone(self) -> Timeout:
         """Return what is left of the present try."""
-        return Timeout(connect=left_of_try_s(CONNECT_S), read=left_of_try_s(READ_S))
+        return Timeout(connect=get_left_of_try_s(CONNECT_S), read=get_left_of_try_s(READ_S))
 
 
-def _bound_each_try(client: Any) -> None:  # noqa: ANN401 - boto3 has no types
+def _limit_each_try(client: Any) -> None:  # noqa: ANN401 - boto3 has no types
     """Let no request outlast its try: botocore itself has timeouts of clients, not of requests."""
     session, timeout = client._endpoint.http_session, _TimeoutOfTry(connect=CONNECT_S, read=READ_S)  # noqa: SLF001
     session._timeout = session._manager.connection_pool_kw["timeout"] = timeout  # noqa: SLF001

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combined
+from pyspark_ckpt.state_store.checkpoints.digests import Digest, Digests, combine
 from pyspark_ckpt.state_store.checkpoints.layout import overlaps
 from pyspark_ckpt.state_store.checkpoints.state_rows import require_counts
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
-from pyspark_ckpt.state_store.format.key_groups import owned_hashes
+from pyspark_ckpt.state_store.format.key_groups import find_owned_hashes
 from pyspark_ckpt.state_store.format.meta import is_keyed
 from pyspark_ckpt.state_store.redistribution.assembly import Assembled, NewStore
-from pyspark_ckpt.state_store.redistribution.clipping import Clip, Clipped, ClipTask, Part, grouped
+from pyspark_ckpt.state_store.redistribution.clipping import Clip, Clipped, ClipTask, Part, group_clips
 from pyspark_ckpt.state_store.redistribution.strategies.base import Moved, RunTasks
 
 
@@ -27,12 +27,12 @@ class MoveByKeyGroups:
     def move(self, stores: Sequence[StoreVersion], new: Sequence[NewStore], run: RunTasks) -> Moved:
         """See Strategy."""
         parts = [
-            Part(store, owned_hashes(store.identity.partition, len(stores), self.key_groups), numbers)
+            Part(store, find_owned_hashes(store.identity.partition, len(stores), self.key_groups), numbers)
             for store, numbers in zip(stores, new[0].merged.numbers, strict=True)
         ]
         uncounted = set(parts)
         clips = [self._clip(each, len(new), parts, uncounted) for each in new]
-        groups = grouped(clips, self.width)
+        groups = group_clips(clips, self.width)
         done: list[list[Clipped]] = run([ClipTask(self.workplace, group) for group in groups], list[Clipped])
         before: dict[Part, list[Digests]] = {part: [] for part in parts}
         counts: dict[Part, dict[str, int]] = {}
@@ -43,7 +43,7 @@ class MoveByKeyGroups:
                 for part, digests in zip(clip.parts, result.before, strict=True):
                     before[part].append(digests)
                 counts |= zip(clip.counted, result.counts, strict=True)
-        whole = {part: combined(digests) for part, digests in before.items()}
+        whole = {part: combine(digests) for part, digests in before.items()}
         for part in uncounted:  # it has no key groups, for there are more partitions than these
             keyed = [state for state in part.store.meta.states if is_keyed(state)]
             counts[part] = {state.name: state.rows for state in keyed}
@@ -58,4 +58,4 @@ class MoveByKeyGroups:
         mine = tuple(parts[old] for old in overlaps(partition, partitions, len(parts), self.key_groups))
         counted = tuple(part for part in mine if part in uncounted)
         uncounted.difference_update(counted)
-        return Clip(new, owned_hashes(partition, partitions, self.key_groups), mine, counted)
+        return Clip(new, find_owned_hashes(partition, partitions, self.key_groups), mine, counted)

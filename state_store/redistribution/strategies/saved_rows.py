@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark_ckpt.state_store.checkpoints.digests import combined, require_equal
+from pyspark_ckpt.state_store.checkpoints.digests import combine, require_equal
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.redistribution.assembly import Assembled, JoinTask, NewStore, run_files
 from pyspark_ckpt.state_store.redistribution.canonical import ImportTask, SavedRows
@@ -32,7 +32,7 @@ class MoveSavedRows:
             ],
             Split,
         )
-        before = combined(split.digests for split in splits)
+        before = combine(split.digests for split in splits)
         what = f"{self.source_url}, operator {self.saved.operator}, store {self.saved.name!r}"
         require_equal(self.saved.digests, before, what)
         runs = [split.runs for split in splits]

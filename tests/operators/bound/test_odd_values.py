@@ -101,7 +101,7 @@ def test_a_column_that_could_not_be_read_again_is_refused(
 
     lab.run([ValueState("it", kind)], use, many_keys=True, commits=False)
     with pytest.raises(InvalidInputError, match="keyed operator 'visits' returned a column 'n'"):
-        work(("n", kind))._shaped("process_batch", pa.table({"n": column}))
+        work(("n", kind))._shape("process_batch", pa.table({"n": column}))
 
 
 def test_maps_may_have_the_same_keys_as_other_maps(lab: ProgramLab) -> None:
@@ -113,7 +113,7 @@ def test_maps_may_have_the_same_keys_as_other_maps(lab: ProgramLab) -> None:
         assert bound["it"].get(keys_of(["a", "b", "c"])).to_pylist() == given.to_pylist()
 
     lab.run([ValueState("it", kind)], use, many_keys=True)
-    (batch,) = work(("n", kind))._shaped("process_batch", pa.table({"n": given}))
+    (batch,) = work(("n", kind))._shape("process_batch", pa.table({"n": given}))
     assert batch.column("n").to_pylist() == given.to_pylist()
 
 

@@ -71,7 +71,7 @@ def _bound(processor: Any, batch: Batch) -> Any:  # noqa: ANN401
         ProcessorState(attribute, state, {what: ValueType(None, kind) for what, kind in _kinds(state).items()})
         for attribute, state in states_of(processor).items()
     )
-    return DeclaredStates("it", states).bound(processor, batch.session)[0]
+    return DeclaredStates("it", states).bind(processor, batch.session)[0]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from msgspec import UNSET
 
 from pyspark_ckpt.operators.bound.declared_states import DeclaredStates
-from pyspark_ckpt.operators.bound.program_changes import known_as
+from pyspark_ckpt.operators.bound.program_changes import merge_knowledge
 from pyspark_ckpt.operators.declarations.operator import ProcessorState
 from pyspark_ckpt.operators.declarations.states import Declared, ListState, MapState, ValueState
 from pyspark_ckpt.operators.declarations.timers import CLOCKS, Timers
@@ -17,7 +17,7 @@ from pyspark_ckpt.operators.declarations.ttl import Clock, Refresh, Ttl
 from pyspark_ckpt.operators.types.value_types import ValueType
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, State, StoreMeta
-from pyspark_ckpt.state_store.redistribution.merged_states import merged
+from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
 from pyspark_ckpt.state_store.transactions.parts import declare
 from pyspark_ckpt.state_store.transactions.ticket import Ticket
 
@@ -84,7 +84,7 @@ def test_partitions_agree_on_the_order_of_types_when_each_has_seen_other_program
     first, second, third = _run(_n(INT)), EMPTY_META, EMPTY_META
     second = _run(_n(LONG), second, [first])
     third = _run(_n(LONG), third, [first, second])
-    whole = merged([first, second, third], "operator 0")
+    whole = merge_states([first, second, third], "operator 0")
     assert whole.states[0].descriptor.value_schema == {"value": {"schemas": ["integer", "long"], "current": 2}}
     back = _run(_n(LONG), first, [second, third])
     assert back.states[0].descriptor == second.states[0].descriptor
@@ -97,7 +97,7 @@ def _living(clock: Clock | None, refresh: Refresh = "on_create_and_write") -> De
 
 def _with_a_row(meta: StoreMeta) -> StoreMeta:
     (number,) = (state.number for state in meta.states if state.name == "it/n")
-    return meta.committed("next", {number: 1}, 2)
+    return meta.commit("next", {number: 1}, 2)
 
 
 @pytest.mark.parametrize("clock", CLOCKS)
@@ -106,7 +106,7 @@ def test_rows_keep_their_clock_beside_a_partition_that_has_none_and_knows_anothe
     empty = _run(_living(other))
     filled = _with_a_row(_run(_living(clock), EMPTY_META, [empty]))
     for metas in ([empty, filled], [filled, empty]):
-        whole = merged(metas, "operator 0").meta(9, "whole", 1, {"it/n": 1})
+        whole = merge_states(metas, "operator 0").meta(9, "whole", 1, {"it/n": 1})
         _run(_living(clock), whole)
         with pytest.raises(InvalidInputError, match=f"by clock='{clock}', and the program declares clock='{other}'"):
             _run(_living(other), whole)
@@ -121,13 +121,13 @@ def test_rows_keep_their_clock_beside_a_partition_that_has_none_and_knows_anothe
 def test_rows_of_two_clocks_are_not_put_together() -> None:
     metas = [_with_a_row(_run(_living(clock))) for clock in CLOCKS]
     with pytest.raises(InvalidInputError, match=r"'it/n' have a time to live by the clocks \['event', 'processing'\]"):
-        merged(metas, "operator 0")
+        merge_states(metas, "operator 0")
 
 
 def test_what_a_program_has_said_last_stays_when_partitions_are_put_together() -> None:
     first = _with_a_row(_run(_living("event")))
     last = _with_a_row(_run(_living("event", "on_read_and_write"), first))
-    (state, *_) = merged([last, _run(_living("event"))], "operator 0").states
+    (state, *_) = merge_states([last, _run(_living("event"))], "operator 0").states
     assert state.descriptor.ttl == last.states[0].descriptor.ttl
 
 
@@ -136,12 +136,12 @@ def test_former_names_are_known_in_all_partitions_and_what_has_parted_is_left() 
         return Descriptor(value_schema={"value": {"schemas": list(schemas), "current": 1}}, aliases=aliases or UNSET)
 
     own, other = descriptor("int", b="a"), descriptor("int", "long", c="b")
-    together = known_as(own, [other, descriptor("int", "double", d="c")])
+    together = merge_knowledge(own, [other, descriptor("int", "double", d="c")])
     assert together is not None
     assert together.value_schema["value"]["schemas"] == ["int", "long"]
     assert together.aliases == {"b": "a", "c": "b"}
-    assert known_as(None, []) is None
-    assert known_as(None, [other]) == other
+    assert merge_knowledge(None, []) is None
+    assert merge_knowledge(None, [other]) == other
 
 
 def test_a_name_of_an_index_is_refused_for_a_state() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyspark_ckpt.operators import KeyedProcessor, Timer, Timers, VectorProcessor
 from pyspark_ckpt.operators.bound.timers import BoundTimers
 from pyspark_ckpt.operators.declarations.processors import states_of
-from pyspark_ckpt.operators.declarations.timers import microseconds_of, rounded_up_ms
+from pyspark_ckpt.operators.declarations.timers import microseconds_of, round_up_ms
 from pyspark_ckpt.operators.declarations.ttl import Clock
 from pyspark_ckpt.operators.encoding.keys import Keys
 from pyspark_ckpt.operators.encoding.suffixes import Suffixes
@@ -252,7 +252,7 @@ def test_declarations_that_cannot_work_are_refused_by_name() -> None:
 def _register_as_before(timers: BoundTimers, at: datetime) -> None:
     """Store a timer as releases did that rounded instants up."""
     timers._rows._there = ROUNDED
-    timers.register(rounded_up_ms(microseconds_of(at)))
+    timers.register(round_up_ms(microseconds_of(at)))
     timers._rows._there = EXACT
 
 

@@ -29,7 +29,7 @@ from pyspark_ckpt.operators import (
 )
 from pyspark_ckpt.operators.bound.declared_states import DeclaredStates
 from pyspark_ckpt.operators.declarations.operator import Operator, ProcessorState
-from pyspark_ckpt.operators.declarations.processors import declared_in, states_of
+from pyspark_ckpt.operators.declarations.processors import find_declarations, states_of
 from pyspark_ckpt.operators.declarations.states import Declared
 from pyspark_ckpt.operators.rows.base import Position
 from pyspark_ckpt.operators.task.runs import Work
@@ -78,7 +78,7 @@ def _kinds(state: Declared) -> dict[str, pa.DataType]:
 def _states(holder: object) -> tuple[ProcessorState, ...]:
     return tuple(
         ProcessorState(attribute, state, {what: ValueType(None, kind) for what, kind in _kinds(state).items()})
-        for attribute, state in declared_in(holder).items()
+        for attribute, state in find_declarations(holder).items()
     )
 
 
@@ -93,7 +93,7 @@ def bound(tmp_path: Path) -> Iterator[Bind]:
         batch, _ = lab.begin()
         batch.at("user 1")
         labs.append(lab)
-        return DeclaredStates("it", _states(holder)).bound(holder, batch.session)[0]
+        return DeclaredStates("it", _states(holder)).bind(holder, batch.session)[0]
 
     yield bind
     for lab in labs:
@@ -195,7 +195,7 @@ class Hidden:
 )
 def test_what_has_no_room_for_states_is_refused_by_name(holder: object, refused: str) -> None:
     with pytest.raises(InvalidInputError, match=re.escape(refused)):
-        declared_in(holder)
+        find_declarations(holder)
 
 
 def test_a_named_tuple_is_refused_by_name() -> None:
@@ -223,7 +223,7 @@ def run(give: Any, output: pa.Schema = OUTPUT) -> list[Any]:  # noqa: ANN401
     operator = Operator("it", ("user",), OUTPUT, output, (), 1, 1, "", False, 1 << 20, ())
     work = Work(operator, Rows(give), Context(0, 0, 0, -1), Position())
     results = (work.processor.process(work.context, key, ()) for key in ("a", "b"))  # type: ignore[union-attr]
-    return [row for batch in work._packed("process", results) for row in batch.to_pylist()]
+    return [row for batch in work._pack("process", results) for row in batch.to_pylist()]
 
 
 def _yields_and_returns(key: str) -> Iterator[Any]:

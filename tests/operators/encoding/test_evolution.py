@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_ckpt.operators.encoding.evolution import EvolvedCodec, Schemas, adaptation, evolved, former_names
+from pyspark_ckpt.operators.encoding.evolution import EvolvedCodec, Schemas, adaptation, evolve, former_names
 from pyspark_ckpt.operators.encoding.stored_values import value_codec
 from pyspark_ckpt.operators.types.columns import python_values
 from pyspark_ckpt.operators.types.field_names import require_exact
@@ -194,14 +194,14 @@ def test_a_field_that_cannot_be_read_is_named_by_its_path_and_sparks_names_of_it
 
 
 def test_schemas_keep_their_numbers_when_a_program_goes_back_and_on() -> None:
-    first = evolved(None, "long")
-    second = evolved(first, "double")
-    assert evolved(second, "long") == Schemas(["long", "double"], 1)
-    assert evolved(evolved(second, "long"), "double") == second
+    first = evolve(None, "long")
+    second = evolve(first, "double")
+    assert evolve(second, "long") == Schemas(["long", "double"], 1)
+    assert evolve(evolve(second, "long"), "double") == second
     many = Schemas(list(range(127)), 1)
-    assert evolved(many, 5).current == 6
+    assert evolve(many, 5).current == 6
     with pytest.raises(InvalidInputError, match="127 types"):
-        evolved(many, "one more")
+        evolve(many, "one more")
 
 
 def test_booleans_of_an_old_schema_are_read_in_columns() -> None:

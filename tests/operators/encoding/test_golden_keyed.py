@@ -15,7 +15,7 @@ from pyspark_ckpt.operators.declarations.ttl import Ttl
 from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec
 from pyspark_ckpt.operators.encoding.stored_values import value_codec
 from pyspark_ckpt.operators.rows.life import Life, index_instant
-from pyspark_ckpt.operators.rows.ordered_rows import ordered_key, row_of
+from pyspark_ckpt.operators.rows.ordered_rows import encode_ordered_key, row_of
 from pyspark_ckpt.operators.rows.timer_rows import read_timer_key, timer_key
 from pyspark_ckpt.operators.types.value_types import arrow_type
 from pyspark_ckpt.state_store.errors import FormatError
@@ -65,14 +65,14 @@ def test_values_have_these_bytes(case: Any) -> None:  # noqa: ANN401
 @pytest.mark.parametrize("case", GOLDEN["lives"], ids=lambda case: case["ttl"])
 def test_rows_with_a_time_to_live_have_these_bytes(case: Any) -> None:  # noqa: ANN401
     stored = bytes.fromhex(case["bytes"])
-    assert Life(Ttl(case["ttl"]), case["now_ms"]).stamped(bytes.fromhex(case["value"])) == stored
+    assert Life(Ttl(case["ttl"]), case["now_ms"]).stamp(bytes.fromhex(case["value"])) == stored
     assert index_instant(stored) == case["instant"]
 
 
 @pytest.mark.parametrize("case", GOLDEN["ordered"], ids=lambda case: str(case["instant"]))
 def test_rows_in_the_order_of_time_have_these_keys(case: Any) -> None:  # noqa: ANN401
     row = bytes.fromhex(case["row"])
-    assert ordered_key(case["instant"], row).hex() == case["bytes"]
+    assert encode_ordered_key(case["instant"], row).hex() == case["bytes"]
     assert row_of(bytes.fromhex(case["bytes"])) == row
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec, normalised, order_of
+from pyspark_ckpt.operators.encoding.stored_keys import KeyCodec, normalise, order_of
 from pyspark_ckpt.operators.types.columns import arrow_of_plain, arrow_values
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from tests.operators.kinds import FAR, ORDERED
@@ -89,8 +89,8 @@ def test_zeroes_are_one_key_and_all_that_is_not_a_number_is_one_behind_infinity(
     zero, minus_zero, nan, minus_nan, infinity = codec.encode_columns([column])
     assert zero == minus_zero
     assert nan == minus_nan > infinity
-    assert codec.encode_columns([normalised(column)]) == [zero, zero, nan, nan, infinity]
-    assert math.copysign(1, normalised(column)[1].as_py()) == 1
+    assert codec.encode_columns([normalise(column)]) == [zero, zero, nan, nan, infinity]
+    assert math.copysign(1, normalise(column)[1].as_py()) == 1
 
 
 @pytest.mark.parametrize("name", ORDERED)

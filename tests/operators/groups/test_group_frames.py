@@ -41,7 +41,7 @@ def test_frames_are_what_pandas_makes_of_them(kinds: list[tuple[str, int]]) -> N
         for frame in frames:
             returned.add(frame)
         assert len(returned) == len(frames)
-        pd.testing.assert_frame_equal(returned.taken(), pd.concat(frames, ignore_index=True))
+        pd.testing.assert_frame_equal(returned.take(), pd.concat(frames, ignore_index=True))
         assert len(returned) == 0
 
 
@@ -50,4 +50,4 @@ def test_a_name_may_stand_twice() -> None:
     returned = Returned()
     for frame in frames:
         returned.add(frame)
-    pd.testing.assert_frame_equal(returned.taken(), pd.concat(frames, ignore_index=True))
+    pd.testing.assert_frame_equal(returned.take(), pd.concat(frames, ignore_index=True))

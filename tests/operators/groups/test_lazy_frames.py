@@ -149,7 +149,7 @@ def _two(first: int, behind: int) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]
     for is_lazy in (True, False):
         everything = pd.DataFrame({name: values.copy() for name, values in COLUMNS.items()})
         slices = Slices(everything)
-        yield slices.rows(first, behind) if is_lazy else slices.made(first, behind), everything
+        yield slices.rows(first, behind) if is_lazy else slices.make(first, behind), everything
 
 
 def _answers(asked: list[tuple[str, Any]], frame: pd.DataFrame, everything: pd.DataFrame) -> list[Any]:

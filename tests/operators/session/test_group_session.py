@@ -15,7 +15,7 @@ from pyspark_ckpt.operators.declarations.states import ListState, MapState, Valu
 from pyspark_ckpt.operators.declarations.ttl import Ttl
 from pyspark_ckpt.operators.rows.expiry import index_name
 from pyspark_ckpt.operators.session.group import LOG_BYTES, GroupSession
-from pyspark_ckpt.operators.task.staging import row_changes, spill, sweep, written
+from pyspark_ckpt.operators.task.staging import row_changes, spill, sweep, take_written
 from pyspark_ckpt.state_store.format.meta import Descriptor
 from pyspark_ckpt.state_store.transactions.ticket import read_ticket
 from tests.lab import CallError, Lab
@@ -86,7 +86,7 @@ class Session:
         self._bound: list[Kept] = list(self.states.values())
         if session.is_first:
             sweep(session, self._bound, 0)
-            session.stage_swept(written(self._bound), row_changes(self._bound))
+            session.stage_swept(take_written(self._bound), row_changes(self._bound))
         if most_held_bytes is not None:
             session.spill_beyond(most_held_bytes, partial(spill, session, self._bound))
 
@@ -97,7 +97,7 @@ class Session:
 
     def stage(self) -> None:
         """End the group."""
-        self.session.stage_group(written(self._bound), partial(row_changes, self._bound))
+        self.session.stage_group(take_written(self._bound), partial(row_changes, self._bound))
 
 
 @pytest.fixture

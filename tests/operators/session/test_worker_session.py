@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_ckpt.operators.session.worker import _opened, _view, _views, find_ticket
+from pyspark_ckpt.operators.session.worker import _open_reader, _view, _views, find_ticket
 from pyspark_ckpt.state_store.errors import LifecycleError, NotFoundError
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.identity import Identity
@@ -82,7 +82,7 @@ def test_what_workers_that_were_ended_have_left_goes_when_another_reads_or_a_ser
     try:
         (own,) = readers.iterdir()
         assert own != left
-        _opened(read_ticket(ticket)).close()
+        _open_reader(read_ticket(ticket)).close()
         assert list(readers.iterdir()) == [own], "those of a process that runs stay"
         lab.server.die()
         lab.server = Server(lab.local_dir, {})

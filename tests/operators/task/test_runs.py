@@ -40,11 +40,11 @@ def rows(count: int, size: int) -> Iterator[list[tuple[int, str]]]:
 @pytest.mark.parametrize("kind", ["packed", "shaped"])
 def test_batches_of_output_are_bounded_by_rows_and_bytes(kind: str, count: int, size: int, work: Work) -> None:
     if kind == "packed":
-        batches = list(work._packed("process", rows(count, size)))
+        batches = list(work._pack("process", rows(count, size)))
     else:
         given = [row for result in rows(count, size) for row in result]
         table = pa.table(list(zip(*given, strict=True)), schema=OUTPUT)
-        batches = list(work._shaped("process_batch", table))
+        batches = list(work._shape("process_batch", table))
     assert [n for batch in batches for n in batch["n"].to_pylist()] == list(range(count))
     assert max(map(len, batches)) <= OUTPUT_ROWS
     assert max(len(batch.serialize()) for batch in batches) <= OUTPUT_BYTES * 1.1
@@ -56,6 +56,6 @@ def test_small_rows_before_large_ones_do_not_make_a_large_batch(work: Work) -> N
         yield from rows(70_000, 1)
         yield from rows(2000, 50_000)
 
-    batches = list(work._packed("process", results()))
+    batches = list(work._pack("process", results()))
     assert sum(map(len, batches)) == 72_000
     assert max(len(batch.serialize()) for batch in batches) <= 2 * OUTPUT_BYTES

@@ -18,7 +18,7 @@ from pyspark_ckpt.operators.encoding.suffixes import Suffixes
 from pyspark_ckpt.operators.rows.base import Position
 from pyspark_ckpt.operators.task.firing import Due
 from pyspark_ckpt.operators.task.runs import Work
-from pyspark_ckpt.operators.task.user_errors import CallError, ProcessorError, located, shown
+from pyspark_ckpt.operators.task.user_errors import CallError, ProcessorError, locate_errors, show
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 ROWS = pa.schema([("user", pa.string()), ("n", pa.int64())])
@@ -99,7 +99,7 @@ def test_an_error_of_a_timer_names_its_key() -> None:
     its = work(processor)
     said = r"on_timer\(\) of .*\(user='bert'\), .*: LookupError: wake of bert"
     with pytest.raises(ProcessorError, match=said) as caught:
-        list(its._packed("on_timer", its._fired(processor, iter([due]))))
+        list(its._pack("on_timer", its._call_on_timer(processor, iter([due]))))
     assert isinstance(caught.value.__cause__, LookupError)
 
 
@@ -111,21 +111,21 @@ def test_an_error_of_many_keys_names_the_rest() -> None:
 
 def test_a_call_for_one_of_many_keys_names_it() -> None:
     said = r"it failed for key \(\('anna', 3\)\), .*: ValueError: no"
-    with pytest.raises(ProcessorError, match=said) as caught, located("it", WHERE):
+    with pytest.raises(ProcessorError, match=said) as caught, locate_errors("it", WHERE):
         raise CallError(("anna", 3)) from ValueError("no")
     assert isinstance(caught.value.__cause__, ValueError)
 
 
 def test_errors_of_this_package_stay_what_they_are() -> None:
     problem = InvalidInputError("a value of a wrong type", hint="Give another.")
-    with pytest.raises(InvalidInputError) as caught, located("it", WHERE):
+    with pytest.raises(InvalidInputError) as caught, locate_errors("it", WHERE):
         raise problem
     assert caught.value is problem
 
 
 def test_an_error_that_cannot_be_shown_does_not_hide_where_it_was() -> None:
     said = r"partition 3, batch 17: OddError: its text cannot be shown"
-    with pytest.raises(ProcessorError, match=said), located("it", WHERE):
+    with pytest.raises(ProcessorError, match=said), locate_errors("it", WHERE):
         raise OddError(1, 2)
 
 
@@ -150,7 +150,7 @@ class RudeError(Exception):
     ids=repr,
 )
 def test_whatever_ends_the_users_code_is_an_error_that_says_where(problem: BaseException, said: str) -> None:
-    with pytest.raises(ProcessorError, match=f"partition 3, batch 17: {said}") as caught, located("it", WHERE):
+    with pytest.raises(ProcessorError, match=f"partition 3, batch 17: {said}") as caught, locate_errors("it", WHERE):
         raise problem
     assert caught.value.__cause__ is problem
 
@@ -171,7 +171,7 @@ def test_a_processor_that_ends_the_process_is_named_with_its_key() -> None:
 
 def test_whoever_takes_no_more_rows_gets_no_error() -> None:
     def rows() -> Generator[int, None, None]:
-        with located("it", WHERE):
+        with locate_errors("it", WHERE):
             yield from range(9)
 
     taken = rows()
@@ -185,12 +185,12 @@ HIDDEN = type("Hidden", (), {"__repr__": lambda _: 1 / 0})()
 
 @pytest.mark.parametrize("key", ["x" * 5000, ("x" * 5000, 1), HIDDEN, None, b"\0"])
 def test_a_key_is_shown_shortened(key: object) -> None:
-    assert len(shown(key)) < 250
+    assert len(show(key)) < 250
 
 
 def test_an_exit_says_where_it_was_called() -> None:
     with (
         pytest.raises(ProcessorError, match=r"It.process\(\) failed for partition 3, batch 17: SystemExit: 3"),
-        located("It.process()", WHERE),
+        locate_errors("It.process()", WHERE),
     ):
         sys.exit(3)

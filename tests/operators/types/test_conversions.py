@@ -19,7 +19,7 @@ from pyspark_ckpt.operators import Context, Counter, KeyedProcessor, ListState, 
 from pyspark_ckpt.operators.declarations.operator import Operator
 from pyspark_ckpt.operators.rows.base import Position
 from pyspark_ckpt.operators.task.runs import Work
-from pyspark_ckpt.operators.types.value_types import resolved
+from pyspark_ckpt.operators.types.value_types import resolve_type
 from pyspark_ckpt.state_store.errors import FormatError, InvalidInputError
 from tests.operators.program_lab import ProgramLab
 from tests.operators.session_lab import keys_of
@@ -121,7 +121,7 @@ class Pages(KeyedProcessor):
 
 def work(*columns: tuple[str, spark.DataType], nullable: bool = True) -> Work:
     """What makes output of these columns."""
-    fields = [pa.field(name, resolved(kind, name).arrow, nullable) for name, kind in columns]
+    fields = [pa.field(name, resolve_type(kind, name).arrow, nullable) for name, kind in columns]
     schema = pa.schema(fields)
     return Work(
         Operator("visits", ("n",), schema, schema, (), 1, 1, "", False, 1 << 20, ()),
@@ -245,7 +245,7 @@ def test_columns_are_taken_and_refused_by_the_same_table(name: str, lab: Program
             keys = keys_of(list("ab")[: len(column)])
             bound["value"].put(keys, column)
             stored = bound["value"].get(keys)
-            (batch,) = work(("n", kind), ("l", spark.ArrayType(kind)))._shaped(
+            (batch,) = work(("n", kind), ("l", spark.ArrayType(kind)))._shape(
                 "process_batch", pa.table({"n": column, "l": wrapped(column)})
             )
             assert batch.column("n").equals(stored)
@@ -257,7 +257,7 @@ def test_columns_are_taken_and_refused_by_the_same_table(name: str, lab: Program
                 bound["value"].put(keys, column)
             for table in ({"n": column, "l": pa.nulls(1)}, {"n": pa.nulls(1), "l": wrapped(column)}):
                 with pytest.raises(InvalidInputError, match=r"of keyed operator 'visits' returned a column '[nl]'"):
-                    work(("n", kind), ("l", spark.ArrayType(kind)))._shaped("process_batch", pa.table(table))
+                    work(("n", kind), ("l", spark.ArrayType(kind)))._shape("process_batch", pa.table(table))
 
     lab.run(states(kind), use, many_keys=True)
 
@@ -282,10 +282,10 @@ def test_none_is_refused_where_a_column_or_a_part_of_it_is_declared_not_null() -
     with pytest.raises(InvalidInputError, match=r"column 'n' .* 'n' is None, and is declared NOT NULL"):
         work(("n", spark.LongType()), nullable=False)._batch("process", [(1,), (None,)])
     with pytest.raises(InvalidInputError, match="'n' is None, and is declared NOT NULL"):
-        work(("n", spark.LongType()), nullable=False)._shaped("process_batch", pa.table({"n": [1, None]}))
+        work(("n", spark.LongType()), nullable=False)._shape("process_batch", pa.table({"n": [1, None]}))
     nested = pa.table({"n": pa.array([{"in": None}], pa.struct([("in", pa.int64())]))})
     with pytest.raises(InvalidInputError, match="'in' is None, and is declared NOT NULL"):
-        work(("n", required))._shaped("process_batch", nested)
+        work(("n", required))._shape("process_batch", nested)
 
 
 @pytest.mark.parametrize("values", ["abc", b"abc", {"a": 1}, 5, None])
@@ -317,7 +317,7 @@ def test_none_is_no_element_of_a_list_and_removes_the_entry_of_a_map_for_every_t
 ) -> None:
     kind, value = NESTED[name]
     declared = [ListState("list", kind, ttl=ttl), MapState("map", spark.StringType(), kind, ttl=ttl)]
-    arrow = resolved(kind, "it").arrow
+    arrow = resolve_type(kind, "it").arrow
 
     def one_by_one(bound: Any) -> None:  # noqa: ANN401
         bound.at("a")
@@ -373,7 +373,7 @@ def test_nan_is_the_greatest_in_whatever_order_form_and_batches(kind: str, how: 
             names = keys.column("user").to_pylist()
             rows = [(at, value) for at, name in enumerate(names) for value in given[name][part::2]]
             index, values = zip(*rows, strict=True)
-            bound["it"].add_rows(keys, np.array(index), pa.array(values, resolved(TYPES[kind], "it").arrow))
+            bound["it"].add_rows(keys, np.array(index), pa.array(values, resolve_type(TYPES[kind], "it").arrow))
             if part:
                 for name, found in zip(names, bound["it"].get_values(keys).to_pylist(), strict=True):
                     assert alike(found, expected(given[name])), (given[name], found)

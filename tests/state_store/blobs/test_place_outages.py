@@ -17,7 +17,7 @@ import pytest
 
 from pyspark_ckpt import savepoints
 from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, S3Settings, Traffic, place_at
-from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, asked_now, left_of_try_s
+from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, ask_now, get_left_of_try_s
 from pyspark_ckpt.state_store.blobs.s3.place import S3Place
 from pyspark_ckpt.state_store.checkpoints.inventory import inventory
 from pyspark_ckpt.state_store.errors import StorageError
@@ -45,7 +45,7 @@ def cut(s3: S3Service) -> Iterator[Wire]:
 
 def far(service: S3Service, cut: Wire, timeout_s: float = 60.0, traffic: Traffic | None = None) -> BlobPlace:
     """A new place in S3, at the end of the wire."""
-    patience = Patience(timeout_s) if traffic is None else Patience(timeout_s, traffic.waited)
+    patience = Patience(timeout_s) if traffic is None else Patience(timeout_s, traffic.note_wait)
     settings = S3Settings(endpoint=f"http://127.0.0.1:{cut.port}", addressing="path")
     return place_at(f"{service.new_folder()}/state", settings, patience=patience)
 
@@ -173,7 +173,7 @@ def test_a_try_that_began_as_the_outage_ended_leaves_time_for_another() -> None:
     def request() -> str:
         asked.append(time.monotonic() - began)
         if asked[-1] < 5:
-            time.sleep(left_of_try_s(60))
+            time.sleep(get_left_of_try_s(60))
             raise TimeoutError("silent")
         return "answered"
 
@@ -186,14 +186,14 @@ def test_what_is_asked_again_is_not_waited_for_as_long_again() -> None:
     tries, is_away = list[float](), [True]
 
     def request() -> str:
-        tries.append(left_of_try_s(60))
+        tries.append(get_left_of_try_s(60))
         if is_away[0]:
             raise TimeoutError("silent")
         return "answered"
 
     def ask(*, again: bool) -> str:
         tries.clear()
-        with asked_now(again=again):
+        with ask_now(again=again):
             return Patience(1.5).repeat("another place", request, lambda _: True)
 
     with pytest.raises(OutlastedError):

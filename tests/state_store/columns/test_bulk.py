@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from pyspark_ckpt.state_store.columns import order, packed, xxh3
-from pyspark_ckpt.state_store.columns.order import joined
-from pyspark_ckpt.state_store.columns.packed import Packed, concatenated, side_by_side
+from pyspark_ckpt.state_store.columns.order import join_runs
+from pyspark_ckpt.state_store.columns.packed import Packed, concatenate, side_by_side
 from pyspark_ckpt.state_store.columns.rows import RowColumns
 from pyspark_ckpt.state_store.columns.sums import sum_of
 from pyspark_ckpt.state_store.database import Database, TableFile, Tuning, write_table_file
@@ -305,14 +305,14 @@ def test_runs_are_joined_in_the_order_of_keys(rows: dict[bytes, tuple[int, bytes
             yield RowColumns.of(mine[first : first + portion])
             yield RowColumns.of([])
 
-    found = [row for part in joined([run(number) for number in range(4)]) for row in part.rows()]
+    found = [row for part in join_runs([run(number) for number in range(4)]) for row in part.rows()]
     assert found == sorted((key, value) for key, (_, value) in rows.items())
 
 
 @given(st.lists(KEYS, unique=True, max_size=40), st.integers(1, 0xFFFE))
 def test_rows_get_another_state_and_keep_what_they_are(keys: list[bytes], number: int) -> None:
     rows = [(b"\0\1" + key, key) for key in sorted(keys)]
-    assert list(RowColumns.of(rows).renumbered(number).rows()) == [
+    assert list(RowColumns.of(rows).renumber(number).rows()) == [
         (number.to_bytes(2, "big") + key, key) for key in sorted(keys)
     ]
 
@@ -333,22 +333,22 @@ def test_strings_of_one_size_are_handled_as_any_others(strings: list[bytes], oth
     others = Packed.of([other] * len(strings))
     for some in (rows, Packed.of(strings)):
         assert some.strings() == some.dense().strings() == strings
-        assert some.taken(slice(1, None)).behind(1).strings() == [each[1:] for each in strings[1:]]
-        assert some.taken(np.arange(len(strings))[::-1]).before(1).strings() == [each[:-1] for each in strings[::-1]]
-        assert some.taken(np.array([each > other for each in strings], np.bool_)).strings() == [
+        assert some.take(slice(1, None)).behind(1).strings() == [each[1:] for each in strings[1:]]
+        assert some.take(np.arange(len(strings))[::-1]).before(1).strings() == [each[:-1] for each in strings[::-1]]
+        assert some.take(np.array([each > other for each in strings], np.bool_)).strings() == [
             each for each in strings if each > other
         ]
-        assert some.prefixed(b"ab").strings() == [b"ab" + each for each in strings]
+        assert some.prefix(b"ab").strings() == [b"ab" + each for each in strings]
         assert side_by_side(some, others, some).strings() == [each + other + each for each in strings]
-        assert concatenated([some, others, rows]).strings() == strings + [other] * len(strings) + strings
+        assert concatenate([some, others, rows]).strings() == strings + [other] * len(strings) + strings
         assert some.words(0).tolist() == [int.from_bytes(each[:8].ljust(8, b"\0"), "big") for each in strings]
         assert some.words(1).tolist() == [int.from_bytes(each[8:16].ljust(8, b"\0"), "big") for each in strings]
 
 
 def test_a_repeated_number_takes_no_memory_and_cannot_be_written() -> None:
-    numbers = packed.repeated(7, 1 << 40)
+    numbers = packed.repeat(7, 1 << 40)
     assert (len(numbers), numbers[-1], packed.are_same(numbers)) == (1 << 40, 7, True)
-    assert packed.chained([numbers[:2], numbers[:1]]).strides == (0,)
-    assert packed.chained([numbers[:2], packed.repeated(8, 1)]).tolist() == [7, 7, 8]
+    assert packed.chain_arrays([numbers[:2], numbers[:1]]).strides == (0,)
+    assert packed.chain_arrays([numbers[:2], packed.repeat(8, 1)]).tolist() == [7, 7, 8]
     with pytest.raises(ValueError, match="read-only"):
         numbers[0] = 1

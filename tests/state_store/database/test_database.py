@@ -18,7 +18,7 @@ import pytest
 from pyspark_ckpt.state_store.database import Cursor, Database, Reader, Tuning, drop_unreferenced, write_table_file
 from pyspark_ckpt.state_store.database import tuning as tuning_module
 from pyspark_ckpt.state_store.errors import FormatError, StorageError
-from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker, hashed_key
+from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker, encode_hashed_key
 from tests.lab import TUNING
 
 SECONDS = 4
@@ -38,7 +38,8 @@ def test_a_checkpoint_is_whole_while_compaction_goes_on(tmp_path: Path, monkeypa
     while time.monotonic() < until:
         version += 1
         rows = {
-            hashed_key(1, k * 2654435761 % (1 << 32), b"%d" % k): b"%d" % version for k in range(version % 7, 9000, 7)
+            encode_hashed_key(1, k * 2654435761 % (1 << 32), b"%d" % k): b"%d" % version
+            for k in range(version % 7, 9000, 7)
         }
         marker = Marker(version, "a")
         write_table_file(tmp_path / "x.sst", [(MARKER_KEY, marker.encode()), *sorted(rows.items())], tuning)
@@ -79,7 +80,7 @@ def test_rows_are_written_anew_when_half_as_many_have_come_and_not_before(tmp_pa
 
 
 def add(database: Database, numbers: Iterable[int], path: Path) -> None:
-    rows = {hashed_key(1, k * 2654435761 % (1 << 32), b"%d" % k): b"%d" % time.monotonic_ns() for k in numbers}
+    rows = {encode_hashed_key(1, k * 2654435761 % (1 << 32), b"%d" % k): b"%d" % time.monotonic_ns() for k in numbers}
     write_table_file(path, sorted(rows.items()), TUNING)
     database.ingest([path])
 
@@ -127,7 +128,7 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
 
 
 def test_a_database_that_is_opened_again_has_filters_and_the_cache(tmp_path: Path) -> None:
-    rows = [(hashed_key(1, k << 16, b"%d" % k), b"%d" % k) for k in range(20_000)]
+    rows = [(encode_hashed_key(1, k << 16, b"%d" % k), b"%d" % k) for k in range(20_000)]
     Database(tmp_path / "db", TUNING).close()
     tuning = Tuning(64 << 20)
     database = Database(tmp_path / "db", tuning)
@@ -137,9 +138,9 @@ def test_a_database_that_is_opened_again_has_filters_and_the_cache(tmp_path: Pat
     database.compact()
     assert all(b"fullfilter." in path.read_bytes() for path in (tmp_path / "db").glob("*.sst"))
     reader = Reader(tmp_path / "db", tuning, tmp_path / "scratch")
-    before = tuning.used_bytes()
+    before = tuning.get_used_bytes()
     assert reader.get_many([key for key, _ in rows]) == [value for _, value in rows]
-    assert tuning.used_bytes() - before > 100_000
+    assert tuning.get_used_bytes() - before > 100_000
     reader.close()
     database.close()
 
@@ -152,7 +153,7 @@ def _read_on(cursor: Cursor) -> Iterator[tuple[bytes, bytes]]:
 
 def _damaged(folder: Path) -> tuple[Path, list[tuple[bytes, bytes]]]:
     """A database of one table file with a flipped bit in the middle, and the rows that it should have."""
-    rows = [(hashed_key(1, k << 16, b"%d" % k), b"%d" % k) for k in range(20_000)]
+    rows = [(encode_hashed_key(1, k << 16, b"%d" % k), b"%d" % k) for k in range(20_000)]
     database = Database(folder / "db", TUNING)
     write_table_file(folder / "x.sst", rows, TUNING)
     database.ingest([folder / "x.sst"])

@@ -40,9 +40,9 @@ def test_keys_are_as_written_down() -> None:
     for example in golden("keys.json")["keys"]:
         user_key, number = bytes.fromhex(example["user_key"]), example["hash"]
         if example["ordered"]:
-            key = keys.ordered_key(example["state"], user_key, number)
+            key = keys.encode_ordered_key(example["state"], user_key, number)
         else:
-            key = keys.hashed_key(example["state"], number, user_key)
+            key = keys.encode_hashed_key(example["state"], number, user_key)
         assert key.hex() == example["key"], example
 
 
@@ -66,7 +66,7 @@ def test_a_damaged_marker_is_an_error(value: bytes) -> None:
 
 
 def test_the_marker_is_before_every_row() -> None:
-    assert keys.hashed_key(1, 0, b"") > keys.MARKER_KEY
+    assert keys.encode_hashed_key(1, 0, b"") > keys.MARKER_KEY
 
 
 def test_object_names_are_as_written_down() -> None:

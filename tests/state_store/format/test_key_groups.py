@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pyspark_ckpt.state_store.format.key_groups import HASHES, hashes_of, owned_groups, stored_groups
+from pyspark_ckpt.state_store.format.key_groups import HASHES, describe_groups, find_owned_groups, hashes_of
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor
 from tests.lab import Lab
 
@@ -15,7 +15,7 @@ from tests.lab import Lab
 def test_ranges_of_groups_and_hashes_have_no_gap_and_agree_with_the_route(partitions: int, parallelism: int) -> None:
     end = 0
     for partition in range(partitions):
-        first, behind = owned_groups(partition, partitions, parallelism)
+        first, behind = find_owned_groups(partition, partitions, parallelism)
         assert first == end
         assert all(group * partitions // parallelism == partition for group in {first, behind - 1} if first < behind)
         low, high = hashes_of((first, behind), parallelism)
@@ -30,7 +30,7 @@ def test_ranges_of_groups_and_hashes_have_no_gap_and_agree_with_the_route(partit
 def test_a_manifest_of_keyed_state_has_the_groups_of_its_partition() -> None:
     descriptor = Descriptor(ordered=False, multiple_values=False, internal=False, key_encoder={"max_parallelism": 128})
     meta, _ = EMPTY_META.with_state("views", descriptor, keyed=True)
-    assert stored_groups(meta.committed("a", {}, 4), 3) == (128, (96, 128))
+    assert describe_groups(meta.commit("a", {}, 4), 3) == (128, (96, 128))
 
 
 def manifest_groups(lab: Lab) -> list[tuple[int, list[int]]]:

@@ -13,7 +13,7 @@ from pyspark_ckpt.state_store.columns.packed import Packed
 from pyspark_ckpt.state_store.database import Database, Reader, TableFile, write_table_file
 from pyspark_ckpt.state_store.database.column_names import MIN_KEYS, column_files_in, columns_folder
 from pyspark_ckpt.state_store.errors import StorageError
-from pyspark_ckpt.state_store.format.keys import hashed_key
+from pyspark_ckpt.state_store.format.keys import encode_hashed_key
 from pyspark_ckpt.state_store.format.meta import EMPTY_META
 from pyspark_ckpt.state_store.local.column_files import ColumnFiles, worth_columns
 from pyspark_ckpt.state_store.local.copies import LocalCopy
@@ -29,7 +29,7 @@ LOG = StoreLog("test", "0/0/default")
 
 
 def key_of(number: int) -> bytes:
-    return hashed_key(0x4000, number * 2654435761 % (1 << 32), number.to_bytes(8, "big"))
+    return encode_hashed_key(0x4000, number * 2654435761 % (1 << 32), number.to_bytes(8, "big"))
 
 
 class Live:

@@ -22,7 +22,7 @@ from pyspark_ckpt.state_store.format.names import TABLE_FOLDER
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution import clipping, splitting
 from pyspark_ckpt.state_store.redistribution.jobs import RunHere
-from pyspark_ckpt.state_store.redistribution.merged_states import merged
+from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
 from pyspark_ckpt.state_store.redistribution.splitting import RunWriters
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
 from pyspark_ckpt.state_store.sst import builder as table_builder
@@ -63,7 +63,7 @@ def test_a_digest_that_differs_fails_the_restore_for_good(
     target, write = quick_path / "restored", RunWriters.write
 
     def lossy(writers: RunWriters, rows: RowColumns) -> None:
-        write(writers, rows.taken(slice(1, None)))
+        write(writers, rows.take(slice(1, None)))
 
     with monkeypatch.context() as patched:
         patched.setattr(RunHere, "width", width)
@@ -129,7 +129,7 @@ def test_rows_that_nobody_counts_are_counted_before_they_are_moved(
 
     def lossy(database: Database, begin: bytes, end: bytes, *, readers: int) -> Iterator[RowColumns]:
         is_ordered = begin[0] & ORDERED_BIT >> 8
-        return (rows.taken(slice(is_ordered, None)) for rows in columns_of(database, begin, end, readers=readers))
+        return (rows.take(slice(is_ordered, None)) for rows in columns_of(database, begin, end, readers=readers))
 
     monkeypatch.setattr(clipping, "columns_of", lossy)
     with pytest.raises(FormatError, match=rf"state '{EXPIRY}' has \d+ rows, and \d+ were found"):
@@ -173,7 +173,7 @@ def meta_with(**states: Descriptor) -> StoreMeta:
 def test_the_longest_history_of_types_reads_the_rows_of_all_partitions() -> None:
     short, long = meta_with(a=history("int"), b=history("x")), meta_with(b=history("x"), a=history("int", "long"))
     for metas in ((short, long), (long, short)):
-        whole = merged(metas, "operator 0")
+        whole = merge_states(metas, "operator 0")
         assert {state.name: state.descriptor for state in whole.states} == {
             "a": history("int", "long"),
             "b": history("x"),
@@ -182,4 +182,4 @@ def test_the_longest_history_of_types_reads_the_rows_of_all_partitions() -> None
         for meta, became in zip(metas, whole.numbers, strict=True):
             assert {state.name: became[state.number] for state in meta.states} == numbers
     with pytest.raises(InvalidInputError, match="state 'a' did not change in the same order"):
-        merged((long, meta_with(a=history("int", "string"))), "operator 0")
+        merge_states((long, meta_with(a=history("int", "string"))), "operator 0")

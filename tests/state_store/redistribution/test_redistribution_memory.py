@@ -24,14 +24,14 @@ from pyspark_ckpt.state_store.checkpoints.layout import Layout
 from pyspark_ckpt.state_store.checkpoints.workplace import StoreVersion, Workplace
 from pyspark_ckpt.state_store.database import Database, write_table_file
 from pyspark_ckpt.state_store.format.key_groups import HASHES, MAX_PARALLELISM
-from pyspark_ckpt.state_store.format.keys import hashed_key, ordered_key
+from pyspark_ckpt.state_store.format.keys import encode_hashed_key, encode_ordered_key
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, StoreMeta
 from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution.assembly import JoinTask, NewStore, publish
 from pyspark_ckpt.state_store.redistribution.canonical import ExportTask, ImportTask, SavedRows
 from pyspark_ckpt.state_store.redistribution.clipping import Clip, ClipTask, Part
-from pyspark_ckpt.state_store.redistribution.merged_states import merged
+from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
 from pyspark_ckpt.state_store.redistribution.regrouping import RegroupTask
 from pyspark_ckpt.state_store.redistribution.splitting import RUNS_FOLDER, Split, SplitTask
 
@@ -181,7 +181,7 @@ def _hashes(number: int, case: Case) -> tuple[int, int]:
 
 def _new_store(meta: StoreMeta, folder: Path, partition: int = 0, partitions: int = 1) -> NewStore:
     identity = Identity(0, partition, "default")
-    return NewStore(identity, str(folder / str(partition)), merged([meta], "a store"), 1, "new", partitions)
+    return NewStore(identity, str(folder / str(partition)), merge_states([meta], "a store"), 1, "new", partitions)
 
 
 def _elsewhere(task: Callable[..., T], *arguments: object) -> T:
@@ -226,7 +226,11 @@ def _store(case: Case, number: int, rows: int, folder: Path) -> StoreVersion:
 
 def _key(case: Case, state: int, place: int, row_hash: int) -> bytes:
     user_key = place.to_bytes(16, "big")
-    return ordered_key(state, user_key, row_hash) if case.is_ordered else hashed_key(state, row_hash, user_key)
+    return (
+        encode_ordered_key(state, user_key, row_hash)
+        if case.is_ordered
+        else encode_hashed_key(state, row_hash, user_key)
+    )
 
 
 if __name__ == "__main__":

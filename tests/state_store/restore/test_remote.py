@@ -59,7 +59,7 @@ def test_a_percent_sign_in_the_name_of_a_remote_place_is_kept(make_lab: MakeLab,
     assert key.startswith(f"{folder.removeprefix(f's3://{s3.bucket}/')}/{QUERY}/state/0/3/")
     assert b"/day=1 10%253A00/" in (lab.remote / "remote.json").read_bytes(), "as format 1 has it"
     checkpoint = Checkpoint(str(lab.checkpoint), parse(lab.options))
-    assert checkpoint.stored(Identity(0, 3, "default")).deltas == 1
+    assert checkpoint.count_objects(Identity(0, 3, "default")).deltas == 1
 
 
 @pytest.mark.parametrize(("remote", "scheme"), [("s3a://bucket/here", "s3a"), ("s3://bucket/here", "s3"), ("", "s3")])

@@ -45,12 +45,12 @@ def test_a_pin_ends_by_itself_when_its_owner_has_died(tmp_path: Path) -> None:
     pins.add(9, for_s=20)
     assert pins.oldest() == 7
     now[0] = 1010.5
-    assert [pin.version for pin in pins.held()] == [9]
+    assert [pin.version for pin in pins.list_held()] == [9]
     now[0] = 1030.0
     assert pins.oldest() is None
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 2, "they are another's"
     now[0] = 1010.0 + 86400
-    pins.held()
+    pins.list_held()
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 1
     now[0] = 1020.0 + 86400
     assert pins.oldest() is None

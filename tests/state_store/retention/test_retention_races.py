@@ -185,7 +185,7 @@ class World:
 
 def publish(writer: SnapshotWriter, place: MemoryPlace, commit: Marker, contents: list[bytes]) -> None:
     """Make a snapshot of table files with these contents, as the product does with those of a database."""
-    known = writer._confirmed_objects(commit, Lineage.read(place))
+    known = writer._find_confirmed_objects(commit, Lineage.read(place))
     files = [inline_file("CURRENT", b"MANIFEST-000001\n"), inline_file("MANIFEST-000001", b"files")]
     for number, content in enumerate(contents):
         sha256 = hashlib.sha256(content).hexdigest()

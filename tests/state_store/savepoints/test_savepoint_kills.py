@@ -18,7 +18,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.redistribution.jobs import RunHere
 from pyspark_ckpt.state_store.savepoints.deletion import delete
-from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint, saved_below
+from pyspark_ckpt.state_store.savepoints.savepoint import Kind, Savepoint, find_savepoints
 from tests.saved_query import stored, written
 
 OPERATORS = {"remainders": (0,), "one partition": (1,), "key groups": (2,)}
@@ -222,7 +222,7 @@ def test_a_deletion_that_was_killed_is_seen_and_finished_by_the_same_call(mortal
         if (target / "savepoint.json").exists():
             assert Savepoint(str(target), parse({})).verify_files() == []
         elif files_in(target):
-            assert saved_below(LocalPlace(quick_path)) == [("taken", None)]
+            assert find_savepoints(LocalPlace(quick_path)) == [("taken", None)]
             with pytest.raises(InvalidInputError, match="is no savepoint"):
                 savepoints.restore(str(target), str(quick_path / "never"), claim="claim")
         if files_in(target):

@@ -161,7 +161,7 @@ def test_a_savepoint_says_that_its_process_stood_still_when_its_version_is_gone(
     monkeypatch.setattr(Pins, "renew", lambda *_: (_ for _ in ()).throw(StorageError("suspended")))
 
     def take() -> None:
-        with savepoint_creation.pinned(Checkpoint(query.location, parse({}))):
+        with savepoint_creation.pin(Checkpoint(query.location, parse({}))):
             query.run(3, snapshots=True)
             time.sleep(0.5)
             gc = ["checkpoint", "gc", query.location, "--keep", "1", "-o", "retentionGracePeriod=0"]
@@ -186,9 +186,9 @@ def test_a_pin_is_renewed_again_when_that_has_failed(quick_path: Path, monkeypat
 
     monkeypatch.setattr(Pins, "renew", renewing)
     monkeypatch.setattr(savepoint_creation, "PIN_S", 0.4)
-    with savepoint_creation.pinned(Checkpoint(query.location, parse({}))):
+    with savepoint_creation.pin(Checkpoint(query.location, parse({}))):
         assert renewed.wait(20)
-    assert Pins(LocalPlace(Path(query.location))).held() == []
+    assert Pins(LocalPlace(Path(query.location))).list_held() == []
 
 
 def test_sources_know_every_batch_whose_offsets_a_savepoint_has(

@@ -56,7 +56,7 @@ def test_a_snapshot_is_due_when_a_restore_would_take_too_long(make_lab: MakeLab)
     assert published(lab, handle, ids) is None
     forecast = lab.server.stores._shared.forecast
     for _ in range(50):
-        forecast.ingested(1, 2.0)
+        forecast.note_ingest(1, 2.0)
     assert published(lab, handle, ids) == 2
 
 
@@ -67,7 +67,7 @@ def test_a_target_that_no_snapshot_can_keep_is_warned_of_when_one_is_made(
     handle, ids = lab.open(), list[str]()
     published(lab, handle, ids)
     for _ in range(50):
-        lab.server.stores._shared.forecast.written(1, 9.0)
+        lab.server.stores._shared.forecast.note_write(1, 9.0)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             lab.server.call("snapshot", handle=handle, force=True)
@@ -93,11 +93,11 @@ def test_the_target_counts_what_a_snapshot_can_change(lag: SnapshotLag, table_by
 def test_a_forecast_follows_what_was_seen() -> None:
     forecast, lag = RestoreForecast(), SnapshotLag(1, 16, 16 * MIB, 0.0)
     for _ in range(50):
-        forecast.written(1000, 0.2)
-        forecast.written(100 * MIB, 60.0)  # a large object says nothing of a request
-        forecast.transferred(1000, 3.0)  # nor a small one of the rate
-        forecast.transferred(64 * MIB, 4.0)
-        forecast.ingested(16, 1.6)
+        forecast.note_write(1000, 0.2)
+        forecast.note_write(100 * MIB, 60.0)  # a large object says nothing of a request
+        forecast.note_transfer(1000, 3.0)  # nor a small one of the rate
+        forecast.note_transfer(64 * MIB, 4.0)
+        forecast.note_ingest(16, 1.6)
     assert forecast.snapshot_s(160 * MIB) == pytest.approx(3 * 0.2 + 10.0, rel=0.01)
     assert forecast.deltas_s(lag) == pytest.approx(2 * 0.2 + 1.0 + 16 * 0.1, rel=0.01)
 

@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.format.manifest import decode
 from pyspark_ckpt.state_store.identity import Identity
-from pyspark_ckpt.state_store.json_objects import sealed, unseal
+from pyspark_ckpt.state_store.json_objects import seal_json, unseal
 from pyspark_ckpt.state_store.options import parse
 from pyspark_ckpt.state_store.retention.collector import Collector
 from tests.conftest import MakeLab
@@ -211,7 +211,7 @@ def test_a_manifest_cannot_name_files_outside(lab: Lab, name: str, caplog: pytes
     (path,) = lab.remote.glob("*.snapshot")
     manifest = json.loads(unseal(path.read_bytes(), path.name))
     manifest["files"][0]["name"] = name
-    path.write_bytes(sealed(json.dumps(manifest).encode()))
+    path.write_bytes(seal_json(json.dumps(manifest).encode()))
     with pytest.raises(FormatError, match="list of files"):
         decode(path.read_bytes(), path.name)
     lab.restart(lose_local=True)

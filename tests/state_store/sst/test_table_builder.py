@@ -20,7 +20,7 @@ from pyspark_ckpt.state_store.columns.packed import Packed
 from pyspark_ckpt.state_store.columns.rows import RowColumns
 from pyspark_ckpt.state_store.columns.writes import Writes
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
-from pyspark_ckpt.state_store.database.tuning import opened
+from pyspark_ckpt.state_store.database.tuning import open_database
 from pyspark_ckpt.state_store.errors import InternalError, StorageError
 from pyspark_ckpt.state_store.sst import builder as table_builder
 from pyspark_ckpt.state_store.sst.builder import TableBuilder, can_be_built, write_columns
@@ -143,7 +143,7 @@ def looked_up(folder: Path, files: Sequence[Path], keys: Sequence[bytes]) -> tup
     """What RocksDB finds for some keys, and how often its filters were asked, and said no."""
     options = TUNING.options()
     options.enable_statistics()
-    database = opened(folder, options, rocksdict.AccessType.read_write())
+    database = open_database(folder, options, rocksdict.AccessType.read_write())
     database.ingest_external_file([str(path) for path in files], rocksdict.IngestExternalFileOptions())
     found = [database.get(key) for key in keys]
     statistics = options.get_statistics() or ""

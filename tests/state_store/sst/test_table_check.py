@@ -16,7 +16,7 @@ from pyspark_ckpt.state_store.columns.rows import RowColumns
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError
 from pyspark_ckpt.state_store.sst.builder import TableBuilder
-from pyspark_ckpt.state_store.sst.table_check import check_table, checked_chunks
+from pyspark_ckpt.state_store.sst.table_check import check_chunks, check_table
 
 COMPAT = Path(__file__).parents[2] / "compat" / "v1"
 Rows = list[tuple[bytes, bytes]]
@@ -128,7 +128,7 @@ def test_whole_files_pass_and_are_given_as_they_are(tmp_path: Path, compression:
         *of_a_database(tmp_path, compression),
     ]
     for path in paths:
-        assert b"".join(checked_chunks(path)) == path.read_bytes(), path
+        assert b"".join(check_chunks(path)) == path.read_bytes(), path
 
 
 def test_files_of_earlier_releases_and_of_the_jvm_pass(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_file_that_is_gone_is_said_to_be_gone(tmp_path: Path) -> None:
 
 def test_a_file_that_is_changed_while_it_is_read_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, "none", count=40_000, value_bytes=200)
-    chunks = checked_chunks(path)
+    chunks = check_chunks(path)
     next(chunks)
     with path.open("r+b") as file:
         file.seek(-60, 2)

@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.meta import EMPTY_META, Descriptor, StoreMeta
-from pyspark_ckpt.state_store.redistribution.merged_states import merged
+from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
 from pyspark_ckpt.state_store.transactions.parts import declare
 
 COLUMNS = {"a": "int32", "b": "int32"}
@@ -34,6 +34,6 @@ def test_key_columns_in_another_order_are_refused_with_both_orders_when_they_are
 
 
 def test_stores_are_not_joined_when_their_key_columns_are_in_another_order() -> None:
-    assert len(merged([_stored(COLUMNS), _stored(COLUMNS)], "operator 0").states) == 1
+    assert len(merge_states([_stored(COLUMNS), _stored(COLUMNS)], "operator 0").states) == 1
     with pytest.raises(InvalidInputError, match=r'operator 0: .* \{"a": .*\} in one partition and \{"b": .*\} in'):
-        merged([_stored(COLUMNS), _stored(TURNED)], "operator 0")
+        merge_states([_stored(COLUMNS), _stored(TURNED)], "operator 0")

@@ -16,7 +16,7 @@ import pytest
 
 from pyspark_ckpt.state_store.database import Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker, hashed_key
+from pyspark_ckpt.state_store.format.keys import MARKER_KEY, Marker, encode_hashed_key
 from pyspark_ckpt.state_store.sst.table_check import CheckedTable
 from pyspark_ckpt.state_store.transactions.parts import read_parts
 from pyspark_ckpt.state_store.transactions.staged_log import Frame, StagedLog, read_frames
@@ -135,7 +135,7 @@ def test_a_table_file_without_a_marker_row_is_refused_where_the_first_one_belong
     objects = lab.objects()
     txn, _, path = _filled(lab, handle, 1, base)
     other = path.with_name("1.sst")
-    write_table_file(other, [(hashed_key(1, 5, b"k"), b"v")], Tuning(1 << 20))
+    write_table_file(other, [(encode_hashed_key(1, 5, b"k"), b"v")], Tuning(1 << 20))
     with pytest.raises(CallError, match=r"1\.sst is damaged: it does not begin with the marker row of version 2"):
         _call_commit(lab, txn, ["1.sst", "0.sst"], **_seals(other, path))
     _require_as_it_was(lab, handle, base, objects)
@@ -222,7 +222,9 @@ _COVERED = {(1, "none"), (40, "lz4"), (3000, "zstd")}
 )
 def test_every_bit_of_a_table_file_is_covered(compression: str, rows: int, tmp_path: Path) -> None:
     draw = Random(rows)
-    keys = sorted({hashed_key(1, draw.getrandbits(32), draw.randbytes(draw.randint(0, 40))) for _ in range(rows)})
+    keys = sorted(
+        {encode_hashed_key(1, draw.getrandbits(32), draw.randbytes(draw.randint(0, 40))) for _ in range(rows)}
+    )
     path = tmp_path / "0.sst"
     values = [None if draw.random() < 0.1 else draw.randbytes(draw.randint(0, 9)) + bytes(70) for _ in keys]
     write_table_file(path, [(MARKER_KEY, b"m"), *zip(keys, values, strict=True)], Tuning(1 << 20, compression))
@@ -386,7 +388,9 @@ def test_two_files_of_a_worker_that_are_swapped_are_refused(worker: SessionLab) 
     _require_refused(worker, batch, f"{first.name} is damaged")
 
 
-FRAMES = [Frame([(hashed_key(0x4000, n, b"key"), b"\x01value %d" % n)], (), {0x4000: n}, {}, n) for n in range(5)]
+FRAMES = [
+    Frame([(encode_hashed_key(0x4000, n, b"key"), b"\x01value %d" % n)], (), {0x4000: n}, {}, n) for n in range(5)
+]
 
 
 def test_every_bit_and_every_frame_of_a_log_is_covered(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_commit_can_be_restored_when_the_live_database_moved_on_while_its_tran
     (base,) = lab.grow(handle, 1)
     first = lab.begin(handle, 1, base)
     first.put("k", "first")
-    leased = LocalVersions.leased
+    leased = LocalVersions.lease
 
     def late(versions: LocalVersions, marker: Marker) -> Leased:
         found = leased(versions, marker)
@@ -87,7 +87,7 @@ def test_a_commit_can_be_restored_when_the_live_database_moved_on_while_its_tran
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(LocalVersions, "leased", late)
+        patched.setattr(LocalVersions, "lease", late)
         begun = lab.server.call("begin", handle=handle, version=1, id=base)
     assert begun["rows"] == 1, "what the base has, and not what the live database has by now"
     second = lab.server.call("commit", txn=begun["txn"], files=[], rows={}, num_partitions=None)
