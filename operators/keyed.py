@@ -258,7 +258,7 @@ def _plans(frame: DataFrame) -> Any:
             "Keyed operators need a session in this process, not Spark Connect.",
             hint="Run the program with spark-submit, or with SparkSession.builder.master(...).",
         )
-    return shim(jvm, "KeyedPlan", "rowBytes")
+    return shim(jvm, "plan.KeyedPlan", "rowBytes")
 
 
 def _struct(ddl: StructType | str, what: str) -> StructType:

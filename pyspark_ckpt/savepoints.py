@@ -277,7 +277,7 @@ def _finish(query: StreamingQuery, timeout_s: float) -> None:
     from pyspark import SparkContext  # noqa: PLC0415 - see the docstring of the package
 
     execution = _execution(query)
-    shim(SparkContext._jvm, "LastBatch", "announce").announce(execution)  # noqa: SLF001
+    shim(SparkContext._jvm, "plan.LastBatch", "announce").announce(execution)  # noqa: SLF001
     thread = execution.queryExecutionThread()
     until = time.monotonic() + timeout_s
     ended = threading.Event()

@@ -147,15 +147,15 @@ def _fill_in(lazy: Any) -> Any:
 
 def _make(frame: pd.DataFrame) -> None:
     slices, first, behind, columns = frame.__dict__["_lazy"]
-    _become(frame, slices.make(first, behind))
+    _turn_into(frame, slices.make(first, behind))
     for name, reference in columns.items():
         column = reference()
         if column is not None:
-            _become(column, frame[name])
+            _turn_into(column, frame[name])
             frame._item_cache[name] = column  # noqa: SLF001 - or a frame forgets whom it gave it to
 
 
-def _become(lazy: Any, made: Any) -> None:
+def _turn_into(lazy: Any, made: Any) -> None:
     lazy.__dict__.update(made.__dict__)
     lazy.__dict__["_flags"] = pd.Flags(lazy, allows_duplicate_labels=True)  # type: ignore[attr-defined]
     object.__setattr__(lazy, "__class__", type(made))

@@ -35,12 +35,12 @@ def options(given: argparse.Namespace) -> Options:
 def pair(form: str) -> Callable[[str], str]:
     """The type of an argument of this form, which has an equals sign in it."""
 
-    def checked(text: str) -> str:
+    def check(text: str) -> str:
         if "=" not in text:
             raise argparse.ArgumentTypeError(f"{text!r} is not {form}")
         return text
 
-    return checked
+    return check
 
 
 def pairs(texts: Iterable[str]) -> dict[str, str]:

@@ -146,7 +146,7 @@ class ClipTask:
                     sources[part] = _Source(restored.database, origins)
             known: Sums = {}
 
-            def clipped(clip: Clip) -> Clipped:
+            def clip_one(clip: Clip) -> Clipped:
                 made, before = self._make(clip, sources, folder / f"new-{clip.new.key}", known)
                 return Clipped(
                     made, before, [counts_of(sources[part].database, part.store.meta) for part in clip.counted]
@@ -154,7 +154,7 @@ class ClipTask:
 
             first, *others = self.clips  # the others share what the first one has copied
             with ThreadPoolExecutor(AT_ONCE) as pool:
-                return [clipped(first), *pool.map(clipped, others)]
+                return [clip_one(first), *pool.map(clip_one, others)]
 
     def _make(
         self, clip: Clip, sources: Mapping[Part, _Source], folder: Path, known: Sums

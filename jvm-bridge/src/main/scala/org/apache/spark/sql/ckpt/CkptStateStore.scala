@@ -3,6 +3,8 @@ package org.apache.spark.sql.ckpt
 import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.ckpt.codec.{Family, FamilySpec, KeyCodec, OpenFamilies, OrderedKeyCodec}
+import org.apache.spark.sql.ckpt.rows.Cursor
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.unsafe.Platform

@@ -13,6 +13,10 @@ import org.rocksdb.RocksDBException
 import org.apache.spark.{SparkEnv, TaskContext}
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.ckpt.changes.SingleVersions
+import org.apache.spark.sql.ckpt.codec.{Families, FamilySpec}
+import org.apache.spark.sql.ckpt.rows.NearCache
+import org.apache.spark.sql.ckpt.server.{Engine, Errand, Json, S3aSettings, Settings, StateServer}
 import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._

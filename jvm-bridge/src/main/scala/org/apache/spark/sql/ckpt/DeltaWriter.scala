@@ -7,6 +7,9 @@ import scala.collection.mutable
 
 import org.rocksdb.{Options => RocksOptions, _}
 
+import org.apache.spark.sql.ckpt.codec.KeyCodec
+import org.apache.spark.sql.ckpt.rows.{MergedCursor, WriteSet}
+
 /** What a sealed delta holds: changes of the row counts by state, rows written, and the seal of the file. */
 private[ckpt] final case class SealedDelta(rowChanges: Map[Int, Long], rows: Long, seal: Seal) {
   def bytes: Long = seal.bytes

@@ -8,6 +8,9 @@ import scala.jdk.CollectionConverters._
 
 import org.rocksdb.{Options => RocksOptions, RocksDB => NativeDB, _}
 
+import org.apache.spark.sql.ckpt.codec.KeyCodec
+import org.apache.spark.sql.ckpt.server.MemoryBudget
+
 /** One open view of a store's database: a secondary of the live one, or a local checkpoint opened read-only. */
 private[ckpt] final class Reader(val path: String, val live: Boolean, val db: NativeDB, home: Path) {
   val family: ColumnFamilyHandle = db.getDefaultColumnFamily

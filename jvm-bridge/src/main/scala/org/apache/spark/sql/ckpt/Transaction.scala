@@ -8,6 +8,10 @@ import scala.collection.mutable
 import com.fasterxml.jackson.databind.JsonNode
 import org.rocksdb.{RocksDBException, RocksIterator}
 
+import org.apache.spark.sql.ckpt.codec.KeyCodec
+import org.apache.spark.sql.ckpt.rows.{ByteMap, Cursor, KnownPrefixes, MergedCursor, NearCache, RocksCursor, WriteSet}
+import org.apache.spark.sql.ckpt.server.{Json, MemoryBudget, StateServer}
+
 /** What the state server answered to `begin`; the transaction lives in that `server` and nowhere else. */
 private[ckpt] final class Begun(val server: StateServer, answer: JsonNode) {
   val number: Long = answer.get("txn").asLong

@@ -8,6 +8,7 @@ import org.scalatest.{BeforeAndAfterAll, BeforeAndAfterEach}
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.SparkThrowable
+import org.apache.spark.sql.ckpt.server.Engine
 import org.apache.spark.sql.execution.streaming.state._
 
 /** What Spark's operators rely on, and which errors they get: the same assertions on our store and on Spark's two. Where

@@ -8,6 +8,8 @@ import com.fasterxml.jackson.databind.JsonNode
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.ckpt.codec.KeyCodec
+import org.apache.spark.sql.ckpt.server.{Json, Settings}
 
 /** The shim and the state server agree on bytes: both are held against the files in tests/golden. */
 class GoldenSuite extends AnyFunSuite {

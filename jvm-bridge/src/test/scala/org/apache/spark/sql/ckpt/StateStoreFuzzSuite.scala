@@ -8,6 +8,7 @@ import scala.util.Random
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
+import org.apache.spark.sql.ckpt.server.Engine
 import org.apache.spark.sql.execution.streaming.state._
 
 /** Random lives of a store, each answer compared with a map: every call, encoder and kind of family, scans that stay

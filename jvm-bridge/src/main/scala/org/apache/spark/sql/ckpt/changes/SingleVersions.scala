@@ -1,0 +1,52 @@
+package org.apache.spark.sql.ckpt
+package changes
+
+import org.apache.spark.sql.ckpt.server.Json
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.util.NextIterator
+
+/** What Spark's reader of state asks of a provider beside whole versions: what single ones have changed, and a version
+  * that is made of one snapshot and the deltas behind it.
+  */
+private[ckpt] trait SingleVersions extends SupportsFineGrainedReplay { provider: CkptStateStoreProvider =>
+
+  /** Fails when that snapshot is not there, or is damaged; nothing that is at hand locally takes its place. */
+  override def replayStateFromSnapshot(
+      snapshotVersion: Long,
+      endVersion: Long,
+      readOnly: Boolean,
+      snapshotVersionStateStoreCkptId: Option[String],
+      endVersionStateStoreCkptId: Option[String]): StateStore = {
+    def replay = replayCall(snapshotVersion, snapshotVersionStateStoreCkptId, endVersion, endVersionStateStoreCkptId)
+    new CkptStateStore(provider, begin(endVersion, replay), writable = !readOnly)
+  }
+
+  override def replayReadStateFromSnapshot(
+      snapshotVersion: Long,
+      endVersion: Long,
+      snapshotVersionStateStoreCkptId: Option[String],
+      endVersionStateStoreCkptId: Option[String]): ReadStateStore = replayStateFromSnapshot(
+    snapshotVersion, endVersion, readOnly = true, snapshotVersionStateStoreCkptId, endVersionStateStoreCkptId)
+
+  /** Follows the lineage of the commit that stands at `endVersion`. The caller closes it. */
+  override def getStateStoreChangeDataReader(
+      startVersion: Long,
+      endVersion: Long,
+      colFamilyNameOpt: Option[String],
+      endVersionStateStoreCkptId: Option[String]): NextIterator[ChangeReader.Change] = {
+    val spec = families.spec("readChangeFeed", colFamilyNameOpt.getOrElse(StateStore.DEFAULT_COL_FAMILY_NAME))
+    val open = handle()
+    val request = Json.obj().put("handle", open.handle).put("first", startVersion).put("last", endVersion)
+    endVersionStateStoreCkptId.foreach(request.put("id", _))
+    val feed = new ChangeFeed(open.server, open.server.call("open_changes", request).get("feed").asLong)
+    new ChangeReader(provider, spec, feed, engine.readers.runOptions)
+  }
+
+  private def replayCall(start: Long, startId: Option[String], version: Long, id: Option[String]): Begun = {
+    val open = handle()
+    val request = Json.obj().put("handle", open.handle).put("version", version).put("start", start)
+    id.foreach(request.put("id", _))
+    startId.foreach(request.put("start_id", _))
+    new Begun(open.server, open.server.call("replay", request, left => provider.abort(new Begun(open.server, left))))
+  }
+}

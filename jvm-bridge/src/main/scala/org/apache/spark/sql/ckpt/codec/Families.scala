@@ -1,0 +1,123 @@
+package org.apache.spark.sql.ckpt
+package codec
+
+import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedQueue}
+
+import scala.collection.mutable
+import scala.jdk.CollectionConverters._
+
+import com.fasterxml.jackson.databind.JsonNode
+import com.fasterxml.jackson.databind.node.ObjectNode
+
+import org.apache.spark.sql.ckpt.server.Json
+import org.apache.spark.sql.execution.streaming.state.{KeyStateEncoderSpec, StateStore, StateStoreErrors}
+import org.apache.spark.sql.types.StructType
+
+/** What Spark says of one column family ("default" where a store has one state only). */
+private[ckpt] final case class FamilySpec(
+    name: String,
+    keySchema: StructType,
+    valueSchema: StructType,
+    encoder: KeyStateEncoderSpec,
+    multipleValues: Boolean,
+    internal: Boolean) {
+
+  /** What the server stores of the state; not to be changed by who reads it. */
+  lazy val descriptor: ObjectNode = {
+    val node = Json.obj()
+    node.put("ordered", KeyCodec.needsOrder(encoder)).put("multiple_values", multipleValues).put("internal", internal)
+    node.set[ObjectNode]("key_schema", Json.mapper.readTree(keySchema.json))
+    node.set[ObjectNode]("value_schema", Json.mapper.readTree(valueSchema.json))
+    node.set[ObjectNode]("key_encoder", Json.mapper.readTree(encoder.json))
+    node
+  }
+}
+
+/** A column family as a transaction works with it: its state number and its codecs. Not thread-safe. */
+private[ckpt] final class Family(val spec: FamilySpec, val number: Int, storeName: String) {
+  val keys: KeyCodec =
+    KeyCodec.create(if (spec.name == "default") storeName else spec.name, number, spec.encoder, spec.valueSchema)
+  val values = new ValueCodec(spec.valueSchema.length, spec.multipleValues)
+}
+
+/** The column families that Spark has named to one store, whatever version or attempt it was for: how their rows are to
+  * be read. Which families there are is known by each transaction alone.
+  *
+  * `areSeveral`: whether Spark may register others beside `default`.
+  */
+private[ckpt] final class Families(val areSeveral: Boolean, storeName: String, val default: FamilySpec) {
+  import Families._
+
+  private val specs = new ConcurrentHashMap[String, FamilySpec]
+  private val idleCodecs = new ConcurrentLinkedQueue[Codecs]
+  specs.put(default.name, default)
+
+  /** Remembers a family; the same one as before, if it is equal, with what was made of it. */
+  def remember(spec: FamilySpec): FamilySpec = {
+    val before = specs.get(spec.name)
+    if (before == spec) {
+      before
+    } else {
+      specs.put(spec.name, spec)
+      spec
+    }
+  }
+
+  /** What Spark has said of `name` last, or null. */
+  def known(name: String): FamilySpec = specs.get(name)
+
+  /** What Spark has registered under `name`. */
+  def spec(operation: String, name: String): FamilySpec = {
+    val found = known(name)
+    if (found == null) throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name)
+    found
+  }
+
+  /** Refuses the name of a family to create or to remove, as Spark's own store does. */
+  def checkName(operation: String, name: String, internal: Boolean): Unit = {
+    checkSeveral(operation)
+    if (isInvalid(name) || name == StateStore.DEFAULT_COL_FAMILY_NAME && !internal) {
+      throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name)
+    }
+    if (!internal && name.startsWith("$")) throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name)
+  }
+
+  /** Refuses the name of a family to work with, as Spark's own store does. */
+  def checkUse(operation: String, name: String): Unit = if (name != StateStore.DEFAULT_COL_FAMILY_NAME) {
+    checkSeveral(operation)
+    if (isInvalid(name)) throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name)
+  }
+
+  private def checkSeveral(operation: String): Unit = if (!areSeveral) {
+    throw StateStoreErrors.unsupportedOperationException(operation, "multiple column families is disabled")
+  }
+
+  private def isInvalid(name: String): Boolean = name == null || name.isEmpty || name.trim != name
+
+  /** The number that rows of `spec` have in a version with these states, if it has any; refuses another layout of them. */
+  def numberIn(states: JsonNode, spec: FamilySpec): Option[Int] = stateIn(states, spec.name).map { state =>
+    Seq("ordered", "multiple_values").foreach { field =>
+      val (stored, wanted) = (state.get("descriptor").get(field), spec.descriptor.get(field))
+      if (stored != wanted) {
+        throw CkptErrors.invalidInput(
+          s"state '${spec.name}' of $storeName is stored with $field=$stored and read with $field=$wanted", "")
+      }
+    }
+    state.get("number").asInt
+  }
+
+  /** A family whose rows have `number`, to decode them. */
+  def numbered(spec: FamilySpec, number: Int): Family = new Family(spec, number, storeName)
+
+  def takeCodecs(): Codecs = Option(idleCodecs.poll()).getOrElse(mutable.HashMap.empty)
+  def giveBackCodecs(codecs: Codecs): Unit = idleCodecs.add(codecs)
+}
+
+private[ckpt] object Families {
+
+  /** What one transaction at a time has of families that it has worked with. */
+  type Codecs = mutable.HashMap[(FamilySpec, Int), Family]
+
+  def stateIn(states: JsonNode, name: String): Option[JsonNode] =
+    states.elements.asScala.find(_.get("name").asText == name)
+}

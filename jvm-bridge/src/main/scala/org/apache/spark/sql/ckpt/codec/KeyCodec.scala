@@ -1,0 +1,169 @@
+package org.apache.spark.sql.ckpt
+package codec
+
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.types.StructType
+import org.apache.spark.unsafe.Platform
+
+/** Turns the key rows of one state into stored keys and back (layout: docs/stored-format.md).
+  *
+  * An encoded key lies in `buffer` from 0 to the length that was returned, until the next call. Not thread-safe.
+  */
+private[ckpt] abstract class KeyCodec(val number: Int) {
+  var buffer = new Array[Byte](64)
+
+  def encode(key: UnsafeRow): Int
+  def encodePrefix(prefix: UnsafeRow): Int
+
+  /** A row of its own, which the caller may change: Spark's encoders use one for all that they decode, also for scans
+    * that are read in turns.
+    */
+  def decode(stored: Array[Byte]): UnsafeRow
+
+  def supportsPrefixScan: Boolean
+  def supportsRangeScan: Boolean
+
+  /** The first byte string behind all keys of this state. */
+  val stateEnd: Array[Byte] = KeyCodec.stateBound(number + 1)
+  val stateStart: Array[Byte] = KeyCodec.stateBound(number)
+
+  /** Lays out `state · hash · encoded`; returns the length. */
+  private[ckpt] final def frameHashed(hash: Int, encoded: Array[Byte]): Int = {
+    val length = startHashed(hash, encoded.length)
+    System.arraycopy(encoded, 0, buffer, KeyCodec.HashedHead, encoded.length)
+    length
+  }
+
+  /** Makes room for `state · hash` and `size` bytes behind it, which the caller fills in. */
+  protected final def startHashed(hash: Int, size: Int): Int = {
+    ensure(KeyCodec.HashedHead + size)
+    writeState()
+    writeInt(KeyCodec.StateBytes, hash)
+    KeyCodec.HashedHead + size
+  }
+
+  /** Lays out `state · encoded`, the beginning of a key that is kept in order; returns the length. */
+  private[ckpt] final def frameOrdered(encoded: Array[Byte]): Int = {
+    ensure(KeyCodec.StateBytes + encoded.length + KeyCodec.HashBytes)
+    writeState()
+    System.arraycopy(encoded, 0, buffer, KeyCodec.StateBytes, encoded.length)
+    KeyCodec.StateBytes + encoded.length
+  }
+
+  /** Completes a key that is kept in order with its hash; returns the length. */
+  private[ckpt] final def closeOrdered(length: Int, hash: Int): Int = {
+    writeInt(length, hash)
+    length + KeyCodec.HashBytes
+  }
+
+  private def ensure(length: Int): Unit =
+    if (buffer.length < length) buffer = java.util.Arrays.copyOf(buffer, math.max(length, buffer.length * 2))
+
+  private def writeState(): Unit = {
+    buffer(0) = (number >> 8).toByte
+    buffer(1) = number.toByte
+  }
+
+  private def writeInt(at: Int, value: Int): Unit =
+    Platform.putInt(buffer, Platform.BYTE_ARRAY_OFFSET + at, Integer.reverseBytes(value))
+}
+
+private[ckpt] object KeyCodec {
+  final val StateBytes = 2
+  final val HashBytes = 4
+  final val HashedHead = StateBytes + HashBytes
+  private final val OrderedBit = 0x8000
+
+  def isOrdered(number: Int): Boolean = (number & OrderedBit) != 0
+
+  /** Whether Spark scans such keys in their order, so that the hash must not lead. */
+  def needsOrder(spec: KeyStateEncoderSpec): Boolean = spec match {
+    case _: RangeKeyScanStateEncoderSpec => true
+    case _: TimestampAsPrefixKeyStateEncoderSpec | _: TimestampAsPostfixKeyStateEncoderSpec => true
+    case _ => false
+  }
+
+  def create(name: String, number: Int, spec: KeyStateEncoderSpec, valueSchema: StructType): KeyCodec = {
+    val hash = PartitionKey.hash(spec.keySchema, PartitionKey.columns(name, spec))
+    def sparkEncoder = spec.toEncoder(new UnsafeRowDataEncoder(spec, valueSchema), false)
+    spec match {
+      case NoPrefixKeyStateEncoderSpec(schema) => new WholeRowKeyCodec(number, schema.length, hash)
+      case _ if isOrdered(number) => new OrderedKeyCodec(number, sparkEncoder, hash)
+      case _ => new PrefixKeyCodec(number, sparkEncoder, hash)
+    }
+  }
+
+  def stateBound(number: Int): Array[Byte] = Array((number >> 8).toByte, number.toByte)
+
+  /** The first byte string behind all that start with `prefix`; null when there is none. */
+  def behind(prefix: Array[Byte], length: Int): Array[Byte] = {
+    var last = length - 1
+    while (last >= 0 && prefix(last) == -1) last -= 1
+    if (last < 0) {
+      null
+    } else {
+      val bound = java.util.Arrays.copyOf(prefix, last + 1)
+      bound(last) = (bound(last) + 1).toByte
+      bound
+    }
+  }
+}
+
+/** `state · hash · the key row's own bytes`: the hot path of aggregation, dedup and (flat)MapGroupsWithState. */
+private[ckpt] final class WholeRowKeyCodec(number: Int, columns: Int, hash: UnsafeRow => Int) extends KeyCodec(number) {
+
+  override def supportsPrefixScan: Boolean = false
+  override def supportsRangeScan: Boolean = false
+
+  override def encode(key: UnsafeRow): Int = {
+    val size = key.getSizeInBytes
+    val length = startHashed(hash(key), size)
+    Platform.copyMemory(
+      key.getBaseObject, key.getBaseOffset, buffer, Platform.BYTE_ARRAY_OFFSET + KeyCodec.HashedHead, size)
+    length
+  }
+
+  override def encodePrefix(prefix: UnsafeRow): Int =
+    throw CkptErrors.unsupported("prefixScan", "the store's key encoder has no prefix columns")
+
+  override def decode(stored: Array[Byte]): UnsafeRow = {
+    val own = java.util.Arrays.copyOfRange(stored, KeyCodec.HashedHead, stored.length)
+    val row = new UnsafeRow(columns)
+    row.pointTo(own, own.length)
+    row
+  }
+}
+
+/** `state · hash of the prefix columns · Spark's own encoding`, so that one prefix scan reads one contiguous range. */
+private[ckpt] final class PrefixKeyCodec(number: Int, encoder: RocksDBKeyStateEncoder, hash: UnsafeRow => Int)
+  extends KeyCodec(number) {
+
+  override def supportsPrefixScan: Boolean = encoder.supportPrefixKeyScan
+  override def supportsRangeScan: Boolean = false
+
+  override def encode(key: UnsafeRow): Int = frameHashed(hash(key), encoder.encodeKey(key))
+
+  override def encodePrefix(prefix: UnsafeRow): Int = frameHashed(hash(prefix), encoder.encodePrefixKey(prefix))
+
+  override def decode(stored: Array[Byte]): UnsafeRow =
+    encoder.decodeKey(java.util.Arrays.copyOfRange(stored, KeyCodec.HashedHead, stored.length)).copy()
+}
+
+/** `state · Spark's order-preserving encoding · hash`: the hash must not disturb the order. */
+private[ckpt] final class OrderedKeyCodec(number: Int, encoder: RocksDBKeyStateEncoder, hash: UnsafeRow => Int)
+  extends KeyCodec(number) {
+
+  override def supportsPrefixScan: Boolean = encoder.supportPrefixKeyScan
+  override def supportsRangeScan: Boolean = encoder.supportsRangeScan
+
+  override def encode(key: UnsafeRow): Int = closeOrdered(frameOrdered(encoder.encodeKey(key)), hash(key))
+
+  override def encodePrefix(prefix: UnsafeRow): Int = frameOrdered(encoder.encodePrefixKey(prefix))
+
+  /** A bound of a range scan: the key without its hash, which sorts before every key that starts with it. */
+  def encodeBound(key: UnsafeRow): Int = frameOrdered(encoder.encodeKey(key))
+
+  override def decode(stored: Array[Byte]): UnsafeRow = encoder.decodeKey(
+    java.util.Arrays.copyOfRange(stored, KeyCodec.StateBytes, stored.length - KeyCodec.HashBytes)).copy()
+}

@@ -1,0 +1,121 @@
+package org.apache.spark.sql.ckpt
+package codec
+
+import scala.collection.mutable
+import scala.jdk.CollectionConverters._
+
+import com.fasterxml.jackson.databind.node.ObjectNode
+
+import org.apache.spark.sql.ckpt.server.Json
+import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreErrors}
+
+/** The column families of one transaction: those of its base version, and what it has created and dropped itself.
+  *
+  * What it changes is seen by no other transaction before it has committed, and by none if it aborts. To read a family
+  * creates nothing. Not thread-safe: callers hold the transaction's lock.
+  */
+private[ckpt] final class OpenFamilies(families: Families, begun: Begun) {
+  private val created = mutable.LinkedHashMap.empty[String, FamilySpec]
+  private val dropped = mutable.HashSet.empty[String]
+  private val numbers = mutable.HashMap.empty[String, Int] // that the server has confirmed for this transaction
+  private val readers = mutable.HashMap.empty[String, Option[Family]]
+  private val writers = mutable.HashMap.empty[String, Family]
+  private val codecs = families.takeCodecs()
+
+  def names: Set[String] = stored.filterNot(dropped) ++ created.keySet + StateStore.DEFAULT_COL_FAMILY_NAME
+
+  def create(spec: FamilySpec): Unit = {
+    families.checkName("create_col_family", spec.name, spec.internal)
+    if (spec.name != StateStore.DEFAULT_COL_FAMILY_NAME && !created.contains(spec.name)) {
+      created(spec.name) = families.remember(spec)
+      forget(spec.name)
+    }
+  }
+
+  /** The family to read from; none, if this version has no rows of it and never had. */
+  def toRead(operation: String, name: String): Option[Family] = readers.getOrElseUpdate(
+    name, {
+      val spec = specOf(operation, name)
+      val number = numbers.get(name)
+        .orElse(if (dropped.contains(name)) None else families.numberIn(begun.states, spec))
+      number.map(codec(spec, _))
+    })
+
+  /** The family to read from, as an empty one if there is none: for what its codecs say. */
+  def described(operation: String, name: String): Family =
+    toRead(operation, name).getOrElse {
+      val spec = specOf(operation, name)
+      codec(spec, OpenFamilies.noRows(spec))
+    }
+
+  /** The family to write to. */
+  def toWrite(operation: String, name: String): Family = writers.getOrElseUpdate(
+    name, {
+      val spec = specOf(operation, name)
+      val family = codec(spec, numberToWrite(spec))
+      readers(name) = Some(family)
+      family
+    })
+
+  /** Drops a family. None if there is no such one; else its number, if it may have rows, which the caller deletes. */
+  def drop(name: String): Option[Option[Int]] = {
+    val wasStored = !dropped.contains(name) && stored.contains(name)
+    val known = numbers.get(name)
+      .orElse(Option.when(wasStored)(Families.stateIn(begun.states, name).get.get("number").asInt))
+    val existed = created.remove(name).isDefined || known.isDefined
+    known.foreach(_ => begun.server.call("drop_state", Json.obj().put("txn", begun.number).put("name", name)))
+    if (wasStored) dropped += name
+    numbers.remove(name)
+    forget(name)
+    Option.when(existed)(known)
+  }
+
+  /** Lets the next version have the families that were created, or asked for, and not written. */
+  def settle(): Unit = {
+    val asked = readers.iterator.collect { case (name, None) => name }.toSeq
+    (created.keysIterator.toSeq ++ asked).distinct.foreach(toWrite("commit", _))
+  }
+
+  def close(): Unit = families.giveBackCodecs(codecs)
+
+  private def stored: Set[String] = begun.states.elements.asScala.map(_.get("name").asText).toSet
+
+  private def forget(name: String): Unit = {
+    readers.remove(name)
+    writers.remove(name)
+  }
+
+  private def specOf(operation: String, name: String): FamilySpec = {
+    families.checkUse(operation, name)
+    if (name == StateStore.DEFAULT_COL_FAMILY_NAME) {
+      families.default
+    } else if (created.contains(name)) {
+      created(name)
+    } else if (!dropped.contains(name) && stored.contains(name)) {
+      families.spec(operation, name)
+    } else {
+      throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name)
+    }
+  }
+
+  /** Asks the server where this version has no such state, has another descriptor of it, or has dropped it. */
+  private def numberToWrite(spec: FamilySpec): Int = numbers.getOrElseUpdate(
+    spec.name, {
+      val unchanged = Families.stateIn(begun.states, spec.name)
+        .filter(state => !dropped.contains(spec.name) && state.get("descriptor") == spec.descriptor)
+      unchanged.map(_.get("number").asInt).getOrElse {
+        val request = Json.obj().put("txn", begun.number).put("name", spec.name)
+        request.set[ObjectNode]("descriptor", spec.descriptor)
+        begun.server.call("create_state", request).get("number").asInt
+      }
+    })
+
+  private def codec(spec: FamilySpec, number: Int): Family =
+    codecs.getOrElseUpdate((spec, number), families.numbered(spec, number))
+}
+
+private[ckpt] object OpenFamilies {
+
+  /** The number of a state that has no rows: none has it. */
+  private def noRows(spec: FamilySpec): Int = if (spec.descriptor.get("ordered").asBoolean) 0xffff else 0x7fff
+}

@@ -1,0 +1,115 @@
+package org.apache.spark.sql.ckpt
+package plan
+
+import org.apache.spark.TaskContext
+import org.apache.spark.sql.{Column, Row}
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions._
+import org.apache.spark.sql.catalyst.expressions.codegen._
+import org.apache.spark.sql.catalyst.expressions.codegen.Block._
+import org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark
+import org.apache.spark.sql.classic.{Dataset, ExpressionUtils, SparkSession}
+import org.apache.spark.sql.execution.arrow.ArrowConverters
+import org.apache.spark.sql.types.{BinaryType, DataType, LongType, StructType}
+
+/** What the Python side puts around Spark's applyInPandasWithState, so that no value passes through pandas. */
+private[ckpt] object KeyedPlan {
+
+  /** The name of an applyInPandasWithState in a frame, of which Spark allows one in a query; null if it has none. */
+  def keyedBy(frame: Dataset[Row]): String = OneKeyedOperator.operators(frame.queryExecution.analyzed).headOption.orNull
+
+  /** All columns of a row as one binary column. */
+  def rowBytes(frame: Dataset[Row]): Column =
+    ExpressionUtils.column(RowBytes(frame.queryExecution.analyzed.output))
+
+  /** The event time of a row as a long, with its watermark; null if the frame has none. Late rows are told by it.
+    *
+    * A row without an event time is not late, as for Spark.
+    */
+  def eventTime(frame: Dataset[Row], name: String): Column =
+    frame.queryExecution.analyzed.output.find(_.metadata.contains(EventTimeWatermark.delayKey)).map { column =>
+      val instant = if (column.dataType.isInstanceOf[StructType]) GetStructField(column, WindowEnd) else column
+      val micros = Coalesce(Seq(PreciseTimestampConversion(instant, instant.dataType, LongType), NeverLate))
+      ExpressionUtils.column(Alias(micros, name)(explicitMetadata = Some(column.metadata)))
+    }.orNull
+
+  /** Makes the counters of an operator known before Spark plans it: its metrics are fixed then. */
+  def declareCounters(names: java.util.List[String]): Unit = names.forEach(Metrics.declareCounter)
+
+  /** Makes `availableNow` queries of a session end that would not end with timers in processing time. */
+  def endAvailableNow(session: SparkSession): Unit = AvailableNowEnd.attachTo(session)
+
+  private final val WindowEnd = 1
+  private val NeverLate = Literal(Long.MaxValue)
+
+  /** The rows of the serialized Arrow record batches that are the only column of `frame`. */
+  def unpacked(frame: Dataset[Row], schema: String): Dataset[Row] = {
+    val batch = frame.queryExecution.analyzed.output.head
+    frame.select(ExpressionUtils.column(ArrowRows(batch, DataType.fromJson(schema).asInstanceOf[StructType])))
+  }
+}
+
+/** The columns as the bytes of one UnsafeRow. */
+private[ckpt] case class RowBytes(children: Seq[Expression]) extends Expression {
+  @transient private lazy val projection = UnsafeProjection.create(children)
+
+  override def dataType: DataType = BinaryType
+  override def nullable: Boolean = false
+  override def eval(input: InternalRow): Any = RowBytes.copied(projection(input))
+
+  override protected def doGenCode(ctx: CodegenContext, ev: ExprCode): ExprCode = {
+    val row = GenerateUnsafeProjection.createCode(ctx, children)
+    ev.copy(
+      code = code"""
+        ${row.code}
+        byte[] ${ev.value} = org.apache.spark.sql.ckpt.RowBytes.copied(${row.value});""",
+      isNull = FalseLiteral)
+  }
+
+  override protected def withNewChildrenInternal(children: IndexedSeq[Expression]): Expression = copy(children)
+}
+
+private[ckpt] object RowBytes {
+
+  /** `UnsafeRow.getBytes` may return the buffer that the next row is written to. */
+  def copied(row: UnsafeRow): Array[Byte] = {
+    val bytes = new Array[Byte](row.getSizeInBytes)
+    row.writeToMemory(bytes, org.apache.spark.unsafe.Platform.BYTE_ARRAY_OFFSET)
+    bytes
+  }
+}
+
+/** One row for each row of an Arrow record batch, which is serialized without its schema; none for null. */
+private[ckpt] case class ArrowRows(child: Expression, elementSchema: StructType)
+  extends UnaryExpression with Generator with CodegenFallback {
+
+  override def eval(input: InternalRow): IterableOnce[InternalRow] = {
+    val batch = child.eval(input).asInstanceOf[Array[Byte]]
+    if (batch == null) { // has pushed those before it out of the worker
+      Iterator.empty
+    } else {
+      ArrowConverters.fromBatchIterator(
+        new ArrowRows.Once(batch), elementSchema, ArrowRows.TimeZone, errorOnDuplicatedFieldNames = false,
+        largeVarTypes = false, TaskContext.get())
+    }
+  }
+
+  override protected def withNewChildInternal(child: Expression): Expression = copy(child)
+}
+
+private[ckpt] object ArrowRows {
+
+  /** Of the Arrow schema alone: instants are the same in every zone. */
+  private final val TimeZone = "UTC"
+
+  /** Lets go of the batch: Spark's iterator over its rows is held until the task ends. */
+  private final class Once(private var batch: Array[Byte]) extends Iterator[Array[Byte]] {
+    override def hasNext: Boolean = batch != null
+
+    override def next(): Array[Byte] = {
+      val taken = batch
+      batch = null
+      taken
+    }
+  }
+}

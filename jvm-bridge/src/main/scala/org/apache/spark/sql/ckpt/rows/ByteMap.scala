@@ -1,0 +1,328 @@
+package org.apache.spark.sql.ckpt
+package rows
+
+import java.util.Arrays
+
+import scala.collection.mutable
+
+import org.apache.spark.unsafe.Platform
+
+/** Hash map from key bytes to value bytes with no object per entry.
+  *
+  * Entries are numbered from 0 in order of insertion and never move, so a number can be kept while the map grows. A key
+  * may be known to have no value. Replacing a value appends the new bytes; the old ones stay readable for whoever still
+  * points at them. What a look-up touches lies together: one slot of the table, one record, the key. Not thread-safe.
+  *
+  * Every entry carries the stamp of the epoch that used it last, and whether this epoch wrote it. A scan reads values
+  * as of a `Snapshot`: values that are replaced while one is open are remembered in it.
+  */
+private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
+  import ByteMap._
+
+  private val arena = new Arena
+  private var table =
+    new Array[Long](InitialEntries * 2) // hash in the high half, entry number + 1 in the low; 0 = free
+  private var records = new Array[Long](InitialEntries * RecordWords)
+  private var count = 0
+  private val indexes = mutable.HashMap.empty[Int, HashIndex]
+  private val replaced = new ReplacedValues
+  private val rooms = mutable.HashMap.empty[Int, Int] // bytes reserved for a value that was extended, by entry
+
+  def size: Int = count
+
+  /** Bytes on the heap: slabs, records and the table. */
+  def bytes: Long = arena.bytes + (records.length + table.length) * 8L
+
+  /** The entry of `key`, or -1. */
+  def find(key: Array[Byte], length: Int, hash: Int): Int = {
+    val mask = table.length - 1
+    var slot = hash & mask
+    var occupant = table(slot)
+    while (occupant != 0) {
+      if ((occupant >>> 32).toInt == hash) {
+        val entry = occupant.toInt - 1
+        if (keyLength(entry) == length) {
+          val at = keyOffset(entry)
+          if (Arrays.equals(keySlab(entry), at, at + length, key, 0, length)) return entry
+        }
+      }
+      slot = (slot + 1) & mask
+      occupant = table(slot)
+    }
+    -1
+  }
+
+  /** Adds an entry with no value for a key that `find` has just not found. */
+  def insert(key: Array[Byte], length: Int, hash: Int): Int = insert(key, 0, length, hash)
+
+  def insert(key: Array[Byte], from: Int, length: Int, hash: Int): Int = {
+    if (count * RecordWords == records.length) grow()
+    val entry = count
+    val record = entry * RecordWords
+    records(record + Key) = arena.append(key, from, length)
+    records(record + Lengths) = pack(length, Absent)
+    records(record + Stamps) = pack(hash, stamp(0))
+    count += 1
+    link(hash, entry)
+    if (indexes.nonEmpty) index(entry)
+    entry
+  }
+
+  def put(entry: Int, value: Array[Byte], from: Int, length: Int): Unit =
+    point(entry, arena.append(value, from, length), length)
+
+  /** Puts `length` bytes of any `base` object that `Platform` can read (an UnsafeRow's bytes, on or off heap). */
+  def put(entry: Int, base: AnyRef, offset: Long, length: Int): Unit = {
+    val location = arena.reserve(length)
+    Platform.copyMemory(base, offset, arena.slab(location), Platform.BYTE_ARRAY_OFFSET + location.toInt, length)
+    point(entry, location, length)
+  }
+
+  /** Adds bytes to the end of a value. A value that grows step by step is copied only when its size has doubled: the
+    * bytes that others point at stay as they are.
+    */
+  def extend(entry: Int, bytes: Array[Byte], length: Int): Unit = {
+    val before = math.max(0, valueLength(entry))
+    val after = Math.addExact(before, length)
+    if (roomOf(entry) < after) {
+      putWithRoom(entry, after * 2L, if (before > 0) valueSlab(entry) else null, valueOffset(entry), before)
+    }
+    val location = records(entry * RecordWords + Value)
+    System.arraycopy(bytes, 0, arena.slab(location), location.toInt + before, length)
+    describe(entry, location, after)
+  }
+
+  /** Puts a value where it can be extended. */
+  private def putWithRoom(entry: Int, wanted: Long, value: Array[Byte], from: Int, length: Int): Unit = {
+    val room = math.max(length, math.min(wanted, MaxRoom)).toInt
+    val location = arena.reserve(room)
+    if (length > 0) System.arraycopy(value, from, arena.slab(location), location.toInt, length)
+    describe(entry, location, length)
+    rooms(entry) = room
+  }
+
+  private def roomOf(entry: Int): Int = if (rooms.isEmpty) 0 else rooms.getOrElse(entry, 0)
+
+  /** From now on `entry` says that its key has no value. */
+  def delete(entry: Int): Unit = point(entry, 0, Absent)
+
+  private def point(entry: Int, location: Long, length: Int): Unit = {
+    if (rooms.nonEmpty) rooms.remove(entry)
+    describe(entry, location, length)
+  }
+
+  private def describe(entry: Int, location: Long, length: Int): Unit = {
+    val record = entry * RecordWords
+    if (replaced.isWatched) replaced.add(entry, records(record + Value), valueLength(entry))
+    records(record + Value) = location
+    records(record + Lengths) = pack(keyLength(entry), length)
+  }
+
+  /** The values as they are now. The caller closes it. */
+  def snapshot(): Snapshot = new Snapshot(replaced.open(count))
+
+  /** Values as they were when the snapshot was made, of the entries that were there. `at` chooses one. */
+  final class Snapshot(number: Int) {
+    private var location = 0L
+    private var length = Absent
+    private var isOpen = true
+
+    def at(entry: Int): Unit = {
+      val old = replaced.of(entry, number)
+      location = if (old == null) records(entry * RecordWords + Value) else old.location
+      length = if (old == null) ByteMap.this.valueLength(entry) else old.length
+    }
+
+    def hasValue: Boolean = length >= 0
+    def valueLength: Int = length
+    def valueOffset: Int = location.toInt
+    def valueSlab: Array[Byte] = arena.slab(location)
+
+    def close(): Unit = if (isOpen) {
+      isOpen = false
+      replaced.close()
+    }
+  }
+
+  def hasValue(entry: Int): Boolean = valueLength(entry) >= 0
+
+  def hash(entry: Int): Int = (records(entry * RecordWords + Stamps) >>> 32).toInt
+  def keyLength(entry: Int): Int = (records(entry * RecordWords + Lengths) >>> 32).toInt
+  def keySlab(entry: Int): Array[Byte] = arena.slab(records(entry * RecordWords + Key))
+  def keyOffset(entry: Int): Int = records(entry * RecordWords + Key).toInt
+  def valueLength(entry: Int): Int = records(entry * RecordWords + Lengths).toInt
+  def valueSlab(entry: Int): Array[Byte] = arena.slab(records(entry * RecordWords + Value))
+  def valueOffset(entry: Int): Int = records(entry * RecordWords + Value).toInt
+
+  def key(entry: Int): Array[Byte] = copy(keySlab(entry), keyOffset(entry), keyLength(entry))
+  def value(entry: Int): Array[Byte] = copy(valueSlab(entry), valueOffset(entry), valueLength(entry))
+
+  /** Bytes that a copy of this entry takes, the free room of table and records aside. */
+  def entryBytes(entry: Int): Int = EntryBytes + keyLength(entry) + math.max(roomOf(entry), valueLength(entry))
+
+  // ---- epochs ---------------------------------------------------------------------------------------------------
+
+  /** Begins another epoch, in which nothing is written yet. */
+  def beginEpoch(): Unit = currentEpoch = (currentEpoch + 1) & EpochMask
+
+  def epoch: Int = currentEpoch
+
+  /** How many epochs ago the entry was used. */
+  def age(entry: Int): Int = (currentEpoch - (stampOf(entry) >>> StampBits)) & EpochMask
+
+  /** Whether this epoch wrote the entry. */
+  def isWritten(entry: Int): Boolean = (stampOf(entry) ^ stamp(Written)) >>> 1 == 0
+
+  /** Whether the key had a value before this epoch; of written entries only. */
+  def wasThere(entry: Int): Boolean = (stampOf(entry) & WasThere) != 0
+
+  /** Marks an entry as used by this epoch. */
+  def used(entry: Int): Unit = if (stampOf(entry) >>> StampBits != currentEpoch) setStamp(entry, stamp(0))
+
+  /** Marks an entry as written by this epoch. */
+  def markWritten(entry: Int, wasThere: Boolean): Unit =
+    setStamp(entry, stamp(Written | (if (wasThere) WasThere else 0)))
+
+  /** Takes over an entry of another map of the same epoch, for a key that this map does not have. */
+  def copyFrom(other: ByteMap, theirs: Int): Int = {
+    val entry = insert(other.keySlab(theirs), other.keyOffset(theirs), other.keyLength(theirs), other.hash(theirs))
+    if (other.hasValue(theirs)) {
+      val (value, from, length) = (other.valueSlab(theirs), other.valueOffset(theirs), other.valueLength(theirs))
+      // Without its room a value that grows would be copied whole by its next extension.
+      val room = if (other.isWritten(theirs)) other.roomOf(theirs) else 0
+      if (room > 0) putWithRoom(entry, room, value, from, length) else put(entry, value, from, length)
+    }
+    setStamp(entry, other.stampOf(theirs))
+    entry
+  }
+
+  private def stamp(bits: Int): Int = (currentEpoch << StampBits) | bits
+  private def stampOf(entry: Int): Int = records(entry * RecordWords + Stamps).toInt
+  private def setStamp(entry: Int, stamp: Int): Unit = {
+    val at = entry * RecordWords + Stamps
+    records(at) = (records(at) & 0xffffffff00000000L) | (stamp & 0xffffffffL)
+  }
+
+  // ---- order ----------------------------------------------------------------------------------------------------
+
+  /** Unsigned order of the key's bytes and `other`. */
+  def compareKey(entry: Int, other: Array[Byte]): Int = {
+    val at = keyOffset(entry)
+    Arrays.compareUnsigned(keySlab(entry), at, at + keyLength(entry), other, 0, other.length)
+  }
+
+  /** How many bytes from `depth` on two keys, which have as many, have in common. */
+  def commonBytes(left: Int, right: Int, depth: Int): Int = {
+    val (l, r) = (keyOffset(left), keyOffset(right))
+    val first = Arrays.mismatch(
+      keySlab(left), l + depth, l + keyLength(left), keySlab(right), r + depth, r + keyLength(right))
+    if (first < 0) keyLength(left) - depth else first
+  }
+
+  /** Unsigned order of the keys' bytes. */
+  def compareKeys(left: Int, right: Int): Int = {
+    val (l, r) = (keyOffset(left), keyOffset(right))
+    Arrays.compareUnsigned(
+      keySlab(left), l, l + keyLength(left), keySlab(right), r, r + keyLength(right))
+  }
+
+  /** The number of the state that the key belongs to. */
+  def keyState(entry: Int): Int = keyWord(entry, 0) >>> 16
+
+  /** Four bytes of the key from `depth` on as an unsigned number, zeros behind its end. */
+  def keyWord(entry: Int, depth: Int): Int = {
+    val left = keyLength(entry) - depth
+    val slab = keySlab(entry)
+    val at = keyOffset(entry) + depth
+    if (left >= 4) {
+      Integer.reverseBytes(Platform.getInt(slab, Platform.BYTE_ARRAY_OFFSET + at))
+    } else {
+      var word = 0
+      var i = 0
+      while (i < 4) {
+        word = (word << 8) | (if (i < left) slab(at + i) & 0xff else 0)
+        i += 1
+      }
+      word
+    }
+  }
+
+  // ---- prefixes -------------------------------------------------------------------------------------------------
+
+  /** The entries of a hashed state whose keys begin with `prefix`, in key order; without the known-to-be-absent ones
+    * that this epoch has not written. Null where that means to look at more than `most` entries. From the first call
+    * on the map keeps an index of the state.
+    */
+  def underPrefix(state: Int, prefix: Array[Byte], most: Int = Int.MaxValue): Array[Int] =
+    indexes.getOrElseUpdate(state, newIndex(state)).under(prefix, most)
+
+  /** Takes an entry into the index of its state again, for it is written. */
+  def index(entry: Int): Unit = indexes.get(keyState(entry)).foreach(_.add(entry))
+
+  private def newIndex(state: Int): HashIndex = {
+    val made = new HashIndex(this)
+    var entry = 0
+    while (entry < count) {
+      if (keyState(entry) == state) made.add(entry)
+      entry += 1
+    }
+    made
+  }
+
+  private def copy(slab: Array[Byte], at: Int, length: Int): Array[Byte] =
+    Arrays.copyOfRange(slab, at, at + length)
+
+  private def link(hash: Int, entry: Int): Unit = {
+    val mask = table.length - 1
+    var slot = hash & mask
+    while (table(slot) != 0) slot = (slot + 1) & mask
+    table(slot) = pack(hash, entry + 1)
+  }
+
+  private def grow(): Unit = {
+    records = Arrays.copyOf(records, records.length * 2)
+    table = new Array[Long](table.length * 2)
+    var entry = 0
+    while (entry < count) {
+      link(hash(entry), entry)
+      entry += 1
+    }
+  }
+}
+
+private[ckpt] object ByteMap {
+  private final val Absent = -1
+  private final val InitialEntries = 32
+  private final val MaxRoom = 1L << 30
+
+  // A record: where the key is, where the value is, both lengths, the hash and the stamp.
+  private final val RecordWords = 4
+  private final val Key = 0
+  private final val Value = 1
+  private final val Lengths = 2
+  private final val Stamps = 3
+  private final val EntryBytes = RecordWords * 8 + 2 * 8
+
+  private final val WasThere = 1
+  private final val Written = 2
+  private final val StampBits = 2
+  private final val EpochMask = 0x3fffffff
+
+  private def pack(high: Int, low: Int): Long = (high.toLong << 32) | (low & 0xffffffffL)
+
+  /** A well-spread 32-bit hash of the whole key: keys of one group differ only in their ends. */
+  def hash(key: Array[Byte], length: Int): Int = {
+    var h = length * 0x9e3779b97f4a7c15L
+    var i = 0
+    while (i + 8 <= length) {
+      h = (h ^ Platform.getLong(key, Platform.BYTE_ARRAY_OFFSET + i)) * 0x9e3779b97f4a7c15L
+      h ^= h >>> 29
+      i += 8
+    }
+    while (i < length) {
+      h = (h ^ key(i)) * 0x9e3779b97f4a7c15L
+      i += 1
+    }
+    (h ^ (h >>> 32)).toInt
+  }
+}

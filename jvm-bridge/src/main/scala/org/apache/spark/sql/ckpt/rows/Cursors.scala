@@ -1,0 +1,215 @@
+package org.apache.spark.sql.ckpt
+package rows
+
+import java.util.Arrays
+
+import org.rocksdb.{AbstractRocksIterator, RocksDBException, RocksIteratorInterface}
+
+/** A position in one sorted source of rows: the database, a spilled run, or the write set in memory. */
+private[ckpt] trait Cursor {
+  def valid: Boolean
+  def key: Array[Byte]
+  def deleted: Boolean
+
+  /** Whether the base version has this key. */
+  def wasThere: Boolean
+
+  /** The value lies in `valueBase` from `valueFrom`, `valueLength` long. */
+  def valueBase: Array[Byte]
+  def valueFrom: Int
+  def valueLength: Int
+  def advance(): Unit
+  def close(): Unit
+}
+
+/** Stands where another source stands. */
+private[ckpt] trait ForwardingCursor extends Cursor {
+  protected def row: Cursor
+
+  override def key: Array[Byte] = row.key
+  override def deleted: Boolean = row.deleted
+  override def wasThere: Boolean = row.wasThere
+  override def valueBase: Array[Byte] = row.valueBase
+  override def valueFrom: Int = row.valueFrom
+  override def valueLength: Int = row.valueLength
+}
+
+/** Written entries of a map, with the values that they have when the scan begins, whatever is written meanwhile. */
+private[ckpt] final class MapCursor(map: ByteMap, ranges: Array[SortedEntries.Range]) extends Cursor {
+  private val snapshot = map.snapshot()
+  private val at = ranges.map(_.from)
+  private val order = ranges.indices.toArray // of the ranges that are not at their ends, by the keys they stand at
+  private var left = 0
+  private var currentKey: Array[Byte] = _
+  ranges.indices.foreach { range =>
+    left += 1
+    settle(left - 1, -1)
+  }
+  load()
+
+  override def valid: Boolean = left > 0
+  override def key: Array[Byte] = currentKey
+  override def deleted: Boolean = !snapshot.hasValue
+  override def valueBase: Array[Byte] = snapshot.valueSlab
+  override def valueFrom: Int = snapshot.valueOffset
+  override def valueLength: Int = snapshot.valueLength
+  override def close(): Unit = snapshot.close()
+  override def wasThere: Boolean = map.wasThere(entry)
+
+  override def advance(): Unit = {
+    step()
+    load()
+  }
+
+  private def word(range: Int): Long = ranges(range).run(at(range))
+  private def entry: Int = word(order(0)).toInt
+
+  private def load(): Unit = {
+    if (left > 0) snapshot.at(entry)
+    currentKey = if (left > 0) map.key(entry) else null
+  }
+
+  private def step(): Unit = {
+    val range = order(0)
+    at(range) += 1
+    if (at(range) == ranges(range).until) {
+      left -= 1
+      System.arraycopy(order, 1, order, 0, left)
+    } else {
+      settle(0, 1)
+    }
+  }
+
+  /** Moves the range at `start` of the order in the given direction to where it belongs. */
+  private def settle(start: Int, direction: Int): Unit = {
+    val range = order(start)
+    var place = start
+    var next = place + direction
+    while (next >= 0 && next < left && SortedEntries.compare(map, word(order(next)), word(range)) * direction < 0) {
+      order(place) = order(next)
+      place = next
+      next += direction
+    }
+    order(place) = range
+  }
+}
+
+/** Rows of a map as they are when the scan begins. */
+private[ckpt] final class MemoryCursor(map: ByteMap, entries: Array[Int]) extends Cursor {
+  private val slabs = new Array[Array[Byte]](entries.length)
+  private val offsets = new Array[Int](entries.length)
+  private val lengths = new Array[Int](entries.length)
+  private var at = 0
+  private var currentKey: Array[Byte] = _
+  private var i = 0
+  while (i < entries.length) {
+    lengths(i) = map.valueLength(entries(i))
+    if (lengths(i) >= 0) {
+      slabs(i) = map.valueSlab(entries(i))
+      offsets(i) = map.valueOffset(entries(i))
+    }
+    i += 1
+  }
+  load()
+
+  override def valid: Boolean = at < entries.length
+  override def key: Array[Byte] = currentKey
+  override def deleted: Boolean = lengths(at) < 0
+  override def wasThere: Boolean = map.wasThere(entries(at))
+  override def valueBase: Array[Byte] = slabs(at)
+  override def valueFrom: Int = offsets(at)
+  override def valueLength: Int = lengths(at)
+  override def close(): Unit = ()
+
+  override def advance(): Unit = {
+    at += 1
+    load()
+  }
+
+  private def load(): Unit = currentKey = if (valid) map.key(entries(at)) else null
+}
+
+/** Rows of a RocksDB iterator below `upper` (exclusive; null: to the end). `release` gets the iterator back; `onDamage`
+  * is told of a failure to read, which is raised.
+  */
+private[ckpt] class RocksCursor[I <: AbstractRocksIterator[_]](
+    iterator: I, keyOf: I => Array[Byte], valueOf: I => Array[Byte], lower: Array[Byte], upper: Array[Byte],
+    release: I => Unit, onDamage: RocksDBException => Unit = _ => ()) extends Cursor {
+  private var currentKey: Array[Byte] = _
+  private var currentValue: Array[Byte] = _
+  private var closed = false
+  iterator.asInstanceOf[RocksIteratorInterface].seek(lower)
+  load()
+
+  override def valid: Boolean = currentKey != null
+  override def key: Array[Byte] = currentKey
+  override def deleted: Boolean = false
+  override def wasThere: Boolean = true
+  override def valueBase: Array[Byte] = currentValue
+  override def valueFrom: Int = 0
+  override def valueLength: Int = currentValue.length
+
+  override def advance(): Unit = if (!closed) {
+    iterator.next()
+    load()
+  }
+
+  override def close(): Unit = if (!closed) {
+    closed = true
+    currentKey = null
+    release(iterator)
+  }
+
+  private def load(): Unit = {
+    if (iterator.isValid) {
+      currentKey = keyOf(iterator)
+      if (upper != null && Arrays.compareUnsigned(currentKey, upper) >= 0) currentKey = null
+      else currentValue = valueOf(iterator)
+    } else {
+      currentKey = null
+      try iterator.status()
+      catch {
+        case failure: RocksDBException =>
+          onDamage(failure)
+          throw failure
+      }
+    }
+  }
+}
+
+/** The union of sorted sources; of equal keys the newest source's row counts (sources are given newest first). */
+private[ckpt] final class MergedCursor(sources: Array[Cursor], onClose: MergedCursor => Unit)
+  extends ForwardingCursor {
+  private var current: Cursor = _
+  choose()
+
+  override protected def row: Cursor = current
+  override def valid: Boolean = current != null
+
+  override def close(): Unit = {
+    current = null
+    sources.foreach(_.close())
+    onClose(this)
+  }
+
+  override def advance(): Unit = if (current != null) {
+    val passed = current.key
+    var i = 0
+    while (i < sources.length) {
+      val source = sources(i)
+      if (source.valid && Arrays.equals(source.key, passed)) source.advance()
+      i += 1
+    }
+    choose()
+  }
+
+  private def choose(): Unit = {
+    current = null
+    var i = 0
+    while (i < sources.length) {
+      val source = sources(i)
+      if (source.valid && (current == null || Arrays.compareUnsigned(source.key, current.key) < 0)) current = source
+      i += 1
+    }
+  }
+}

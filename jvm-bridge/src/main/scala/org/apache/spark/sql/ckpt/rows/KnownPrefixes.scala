@@ -1,0 +1,124 @@
+package org.apache.spark.sql.ckpt
+package rows
+
+import java.util.Arrays
+
+import org.apache.spark.sql.ckpt.codec.KeyCodec
+
+/** Prefixes of hashed states of which all rows are in memory, so that a scan of them needs no database.
+  *
+  * What a scan has read to its end stays in the near cache with a mark of its prefix, for this transaction and for those
+  * that get its rows. Session windows and joins scan a key's rows and then scan or change them again, in this batch and
+  * in later ones. A map that forgets rows forgets all marks. Nothing is marked, nor is a mark believed, once writes
+  * were spilled: memory does not show them.
+  */
+private[ckpt] final class KnownPrefixes(writes: WriteSet) {
+  import KnownPrefixes._
+
+  private val recent = new Array[Array[Byte]](Slots)
+  private var recentIn = writes.map
+
+  /** Rows of `prefix` as the transaction sees them now, if all of them are in memory; else null. */
+  def rows(state: Int, prefix: Array[Byte]): Cursor = {
+    val found = if (isOn && isMarked(prefix)) writes.map.underPrefix(state, prefix, MaxInMemory) else null
+    if (found == null) {
+      null
+    } else {
+      remember(prefix)
+      found.foreach(writes.map.used)
+      new MemoryCursor(writes.map, found)
+    }
+  }
+
+  /** A cursor that passes `rows` of the base version on, all of `prefix`, and keeps them in memory if they are few. */
+  def recording(prefix: Array[Byte], rows: Cursor): Cursor = if (isOn) new Recorder(prefix, rows) else rows
+
+  /** Whether a row with this key would be in memory, as all of its prefix is. */
+  def cover(key: Array[Byte], length: Int): Boolean = isOn && length >= KeyCodec.HashedHead && {
+    val prefix = if (recentIn eq writes.map) recent(slot(key)) else null
+    prefix != null && prefix.length <= length && Arrays.equals(prefix, 0, prefix.length, key, 0, prefix.length)
+  }
+
+  private def isOn: Boolean = writes.keepsReads && writes.runs == 0
+
+  private def isMarked(prefix: Array[Byte]): Boolean = {
+    val mark = markOf(prefix)
+    writes.find(mark, mark.length, ByteMap.hash(mark, mark.length)) >= 0
+  }
+
+  private def mark(prefix: Array[Byte]): Unit = {
+    val mark = markOf(prefix)
+    val hash = ByteMap.hash(mark, mark.length)
+    if (writes.find(mark, mark.length, hash) < 0) writes.remember(mark, mark.length, hash, null, 0)
+    remember(prefix)
+  }
+
+  private def remember(prefix: Array[Byte]): Unit = {
+    if (recentIn ne writes.map) {
+      Arrays.fill(recent.asInstanceOf[Array[AnyRef]], null)
+      recentIn = writes.map
+    }
+    recent(slot(prefix)) = prefix
+  }
+
+  private final class Recorder(prefix: Array[Byte], rows: Cursor) extends ForwardingCursor {
+    private val map = writes.map
+    private var left = MaxRows
+    private var leftBytes = MaxBytes
+    look()
+
+    override protected def row: Cursor = rows
+    override def valid: Boolean = rows.valid
+    override def close(): Unit = rows.close()
+
+    override def advance(): Unit = if (rows.valid) {
+      rows.advance()
+      look()
+    }
+
+    private def look(): Unit = if (left >= 0) {
+      // A map that has taken the place of this one need not have the rows that were kept here.
+      if ((writes.map ne map) || !isOn) {
+        left = -1
+      } else if (!rows.valid) {
+        mark(prefix)
+        left = -1
+        writes.keepToBudget()
+      } else {
+        left -= 1
+        leftBytes -= rows.key.length + rows.valueLength
+        if (left < 0 || leftBytes < 0) left = -1 else keep(rows.key)
+      }
+    }
+
+    private def keep(key: Array[Byte]): Unit = {
+      val hash = ByteMap.hash(key, key.length)
+      if (map.find(key, key.length, hash) < 0) {
+        writes.remember(key, key.length, hash, rows.valueBase, rows.valueLength)
+      }
+    }
+  }
+}
+
+private[ckpt] object KnownPrefixes {
+  private final val Slots = 256
+  private final val MaxRows = 64
+  private final val MaxBytes = 4 << 10
+
+  /** Rows that were written since may be many: from here on a scan of the database costs less than to sort them. */
+  private final val MaxInMemory = 512
+
+  /** No state has this number. */
+  final val MarkState = 0xffff
+
+  /** All prefixes begin with a state and a hash. */
+  private def slot(key: Array[Byte]): Int = ByteMap.hash(key, KeyCodec.HashedHead) & (Slots - 1)
+
+  private def markOf(prefix: Array[Byte]): Array[Byte] = {
+    val mark = new Array[Byte](KeyCodec.StateBytes + prefix.length)
+    mark(0) = (MarkState >>> 8).toByte
+    mark(1) = MarkState.toByte
+    System.arraycopy(prefix, 0, mark, KeyCodec.StateBytes, prefix.length)
+    mark
+  }
+}

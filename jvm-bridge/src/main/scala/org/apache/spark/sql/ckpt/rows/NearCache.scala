@@ -1,0 +1,41 @@
+package org.apache.spark.sql.ckpt
+package rows
+
+import org.apache.spark.sql.ckpt.server.MemoryBudget
+
+/** Keeps the rows that the last transaction of one store had in memory for the next one.
+  *
+  * Never wrong, only incomplete: the rows are tagged with the version they show, lent to one transaction at a time, and
+  * forgotten when the next transaction starts from another version.
+  */
+private[ckpt] final class NearCache(budget: MemoryBudget) {
+  private var rows: ByteMap = _
+  private var tag: String = _
+  private var lent = false
+
+  budget.cacheOpened()
+
+  /** The rows of `version`, perhaps none, for a transaction that gives them back; null when another one has them. */
+  def lend(version: String): ByteMap = synchronized {
+    if (lent) {
+      null
+    } else {
+      lent = true
+      val kept = if (rows != null && tag == version) rows else new ByteMap
+      rows = null
+      kept
+    }
+  }
+
+  /** Ends the loan; `rows` show `version`. */
+  def giveBack(rows: ByteMap, version: String): Unit = synchronized {
+    this.rows = rows
+    tag = version
+    lent = false
+  }
+
+  /** Ends the loan of a transaction whose rows show no version. */
+  def discard(): Unit = giveBack(null, null)
+
+  def close(): Unit = budget.cacheClosed()
+}

@@ -1,0 +1,71 @@
+package org.apache.spark.sql.ckpt
+package rows
+
+import java.nio.file.{Files, Path}
+
+import scala.collection.mutable
+
+import org.rocksdb.{Options => RocksOptions}
+
+/** The runs that a write set has spilled. Eight of one level become one of the next: the number of open files grows with
+  * the logarithm of what was spilled, and so does how often a row is written.
+  */
+private[ckpt] final class Runs(staging: Path, options: RocksOptions) {
+  private val runs = mutable.ArrayBuffer.empty[Run] // the oldest first: their levels never rise
+  private var made = 0
+  private var spills = 0
+
+  def isEmpty: Boolean = runs.isEmpty
+
+  /** How many there are. */
+  def length: Int = runs.length
+
+  /** How many were spilled in all. */
+  def spilled: Int = spills
+
+  def spill(map: ByteMap, sorted: Array[Int]): Unit = {
+    Files.createDirectories(staging)
+    runs += Run.write(newPath(), options, map, sorted)
+    spills += 1
+    while (lastLevel.length >= Runs.MergedAtOnce) mergeLast()
+  }
+
+  /** The newest record of `key`, or null. */
+  def find(key: Array[Byte], length: Int, hash: Int): Array[Byte] = {
+    var found: Array[Byte] = null
+    var i = runs.length - 1
+    while (i >= 0 && found == null) {
+      found = runs(i).find(key, length, hash)
+      i -= 1
+    }
+    found
+  }
+
+  /** Cursors over [lower, upper), the newest first. */
+  def cursors(lower: Array[Byte], upper: Array[Byte]): Seq[Cursor] =
+    runs.reverseIterator.map(_.cursor(lower, upper)).toSeq
+
+  def close(): Unit = {
+    runs.foreach(_.close())
+    runs.clear()
+  }
+
+  private def lastLevel: mutable.ArrayBuffer[Run] = runs.takeRight(Runs.MergedAtOnce).filter(_.level == runs.last.level)
+
+  private def mergeLast(): Unit = {
+    val before = lastLevel
+    val merged = Run.merge(newPath(), options, before.toSeq)
+    runs.dropRightInPlace(before.length)
+    runs += merged
+    before.foreach(_.retire())
+  }
+
+  private def newPath(): Path = {
+    made += 1
+    staging.resolve(s"run-$made")
+  }
+}
+
+private[ckpt] object Runs {
+  private final val MergedAtOnce = 8
+}

@@ -1,0 +1,346 @@
+package org.apache.spark.sql.ckpt
+package server
+
+import java.io.OutputStreamWriter
+import java.net.InetAddress
+import java.nio.charset.StandardCharsets.UTF_8
+import java.nio.file.Path
+import java.security.SecureRandom
+import java.util.Base64
+import java.util.concurrent.{
+  ExecutionException,
+  ExecutorService,
+  Future,
+  RejectedExecutionException,
+  SynchronousQueue,
+  ThreadPoolExecutor,
+  TimeUnit,
+  TimeoutException
+}
+import java.util.concurrent.atomic.AtomicBoolean
+
+import scala.concurrent.duration.FiniteDuration
+import scala.util.{Failure, Success, Try}
+import scala.util.control.NonFatal
+
+import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
+import com.fasterxml.jackson.databind.node.ObjectNode
+import py4j.ClientServer
+
+import org.apache.spark.TaskContext
+import org.apache.spark.internal.Logging
+
+/** What the Python side offers; requests and answers are JSON (docs/stored-format.md names the fields). */
+trait StateServerRpc {
+  def call(method: String, request: String): String
+}
+
+/** One running state server and the connections to it.
+  *
+  * py4j keeps one connection for every thread that ever called, and Spark's task threads come and go: so all calls are
+  * made by a bounded set of threads that stay. A new one is started only when all others are calling.
+  */
+private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gateway: ClientServer) extends Logging {
+  private val callers = StateServer.callers()
+  private val entrusted = scala.collection.mutable.LinkedHashMap.empty[Map[String, String], Int]
+  private var entrustedEver = 0
+
+  def alive: Boolean = process.isAlive
+
+  /** Calls `method`; errors of the engine come back as CkptException, a lost server as StateServerLostException.
+    *
+    * The thread of a task that is killed leaves a call that goes on for long, as one does for a place that is away; what
+    * is answered then goes to `leftBehind`.
+    */
+  def call(method: String, request: ObjectNode, leftBehind: JsonNode => Unit = _ => ()): JsonNode = {
+    if (Option(TaskContext.get()).exists(_.attemptNumber() > 0)) request.put("again", true)
+    val text = Json.mapper.writeValueAsString(request)
+    val settled = new AtomicBoolean
+    val answer =
+      try {
+        Uninterrupted.get(
+          callers.submit { () =>
+            val answered = Json.mapper.readTree(rpc.call(method, text))
+            if (!settled.compareAndSet(false, true)) Option(answered.get("ok")).foreach(leftBehind)
+            answered
+          },
+          settled.compareAndSet(false, true))
+      } catch {
+        case left: LeftCallException =>
+          throw CkptErrors.lifecycle(s"the task was killed while the state server was busy with '$method'", left)
+        case NonFatal(failure) =>
+          throw new StateServerLostException(
+            s"the state server (pid ${process.pid}) did not answer '$method'${ending()}", failure)
+      }
+    if (answer.has("error")) throw Json.error(answer.get("error"))
+    answer.get("ok")
+  }
+
+  /** Gives the server secrets by a pipe that nobody else can read, not by py4j, which can be told to log what it sends.
+    * Returns the number by which a request names them.
+    */
+  def entrust(secrets: Map[String, String]): Int = entrusted.synchronized {
+    entrusted.getOrElse(
+      secrets, {
+        val number = entrustedEver
+        write(Json.obj().put("number", number).set[ObjectNode]("secrets", Json.strings(secrets)))
+        entrustedEver += 1
+        entrusted.put(secrets, number)
+        // Keys may change for ever. Those that are asked for again are given again, under another number.
+        if (entrusted.size > StateServer.SecretsKept) entrusted.remove(entrusted.head._1)
+        number
+      })
+  }
+
+  private def write(line: ObjectNode): Unit =
+    try {
+      process.getOutputStream.write((Json.mapper.writeValueAsString(line) + "\n").getBytes(UTF_8))
+      process.getOutputStream.flush()
+    } catch {
+      case failure: java.io.IOException =>
+        throw new StateServerLostException(s"the state server (pid ${process.pid}) takes no secrets${ending()}",
+          failure)
+    }
+
+  /** Closes this side of a server that has ended. */
+  def release(): Unit = {
+    callers.shutdown()
+    gateway.shutdown()
+  }
+
+  def stop(): Unit = {
+    release()
+    process.getOutputStream.close()
+    if (!process.waitFor(StateServer.StopSeconds, TimeUnit.SECONDS)) StateServer.kill(process)
+  }
+
+  private def ending(): String =
+    if (hasEnded) s"; it ended with status ${process.exitValue}" else ""
+
+  /** The thread of a task that Spark kills may not wait: that would fail in another way. */
+  private def hasEnded: Boolean =
+    if (Thread.currentThread.isInterrupted) !process.isAlive else process.waitFor(200, TimeUnit.MILLISECONDS)
+}
+
+/** Starts state servers. */
+private[ckpt] object StateServer extends Logging {
+  private val Callers = 32
+  private val StopSeconds = 5L
+  private val SecretsKept = 64
+
+  /** As `-m` does, but for the working folder, whose files are the user's: none may stand for a module of Python. */
+  private val Program = "import sys; " +
+    "sys.version_info >= (3, 10) or " +
+    "sys.exit('pyspark-ckpt needs Python 3.10 or newer, this is ' + sys.version.split()[0]); " +
+    "sys.path[:1] = [path for path in sys.path[:1] if path]; import runpy; " +
+    "runpy.run_module(sys.argv[1], run_name='__main__', alter_sys=True)"
+  private val Module = "pyspark_ckpt.state_store.server"
+
+  /** Where the server listens; Java's own loopback address may be that of IPv6. */
+  private val Loopback = InetAddress.getByAddress(Array[Byte](127, 0, 0, 1))
+
+  private def callers(): ExecutorService = new ThreadPoolExecutor(
+    0, Callers, Long.MaxValue, TimeUnit.NANOSECONDS, new SynchronousQueue[Runnable],
+    work => {
+      val thread = new Thread(work, "ckpt-state-server-call")
+      thread.setDaemon(true)
+      thread
+    },
+    (call, pool) => Uninterrupted.hand(call, pool))
+
+  /** Starts a server on the private folder `home`, which an earlier one may have left. */
+  def start(settings: Settings, home: Path): StateServer = {
+    val python = settings.python
+    val process =
+      try {
+        new ProcessBuilder(python, "-c", Program, Module).start()
+      } catch {
+        case failure: java.io.IOException =>
+          throw new CkptException(
+            "LifecycleError", s"the state server cannot be started with the Python '$python': ${failure.getMessage}",
+            s"set ${Settings.Prefix}python to a Python in which pyspark-ckpt is installed", false, failure)
+      }
+    val token = newToken()
+    val log = new ServerLog(new BoundedLines(process.getErrorStream, BoundedLines.MaxBytes), "ckpt-state-server-log")
+    log.start()
+    try {
+      val stdout = new BoundedLines(process.getInputStream, BoundedLines.MaxBytes)
+      val hello = greet(process, settings, token, home, log, stdout)
+      new ServerLog(stdout, "ckpt-state-server-stdout").start() // a pipe that nobody reads would stop who writes to it
+      val gateway = new ClientServer.ClientServerBuilder()
+        .javaPort(0).javaAddress(Loopback).autoStartJavaServer(false)
+        .pythonPort(hello.get("port").asInt).pythonAddress(Loopback)
+        .authToken(token)
+        .build()
+      val rpc = gateway.getPythonServerEntryPoint(Array[Class[_]](classOf[StateServerRpc])).asInstanceOf[StateServerRpc]
+      logInfo(s"state server ${hello.path("version").asText} runs as pid ${process.pid} in $home")
+      new StateServer(process, rpc, gateway)
+    } catch {
+      case failure: Throwable =>
+        kill(process)
+        throw failure
+    }
+  }
+
+  private def greet(
+      process: Process,
+      settings: Settings,
+      token: String,
+      home: Path,
+      log: ServerLog,
+      stdout: BoundedLines): JsonNode = {
+    val request = Json.obj()
+    request.put("protocol", 1).put("token", token).put("local_dir", home.toString)
+      .put("memory_bytes", settings.budget.serverBytes)
+    request.set[ObjectNode]("options", Json.strings(settings.options))
+    val in = new OutputStreamWriter(process.getOutputStream, UTF_8)
+    try {
+      in.write(Json.mapper.writeValueAsString(request) + "\n")
+      in.flush() // The stream stays open: its end tells the server that this JVM is gone.
+    } catch {
+      case _: java.io.IOException => () // it has ended, and its output says why
+    }
+    val greeting = new Greeting(stdout)
+    val hello = greeting.await(settings.startTimeout)
+      .getOrElse(throw notStarted(process, settings, log, greeting))
+    if (hello.has("error")) throw Json.error(hello.get("error"))
+    if (hello.path("protocol").asInt != 1) {
+      throw CkptErrors.lifecycle(
+        s"the state server speaks protocol ${hello.path("protocol").asText}, the jar speaks 1: install the same " +
+          "version of pyspark-ckpt on the driver and on every executor")
+    }
+    hello
+  }
+
+  /** Ends a process and those that it has started: a wrapper may have started the Python that it stands for. */
+  private def kill(process: Process): Unit = {
+    val started = process.descendants.toList
+    process.destroyForcibly()
+    started.forEach(each => each.destroyForcibly(): Unit)
+  }
+
+  /** Ends a server that has not said hello, and says why it has not, as far as can be seen. */
+  private def notStarted(
+      process: Process,
+      settings: Settings,
+      log: ServerLog,
+      greeting: Greeting): CkptException = {
+    val ended = process.waitFor(1, TimeUnit.SECONDS)
+    val streamEnded = greeting.hasEnded
+    kill(process)
+    process.waitFor(5, TimeUnit.SECONDS)
+    log.join(1000)
+    val how =
+      if (ended) s"ended with status ${process.exitValue} before it said where it listens"
+      else if (streamEnded) "closed or redirected its stdout before it said there where it listens"
+      else s"did not say within ${shown(settings.startTimeout)} where it listens"
+    val written = Seq("stderr" -> log.last, "stdout" -> greeting.others).collect {
+      case (name, lines) if lines.nonEmpty => s"; its $name: ${lines.mkString("\n")}"
+    }.mkString
+    val option = s"${Settings.Prefix}python"
+    val hint =
+      if (log.last.exists(line => line.contains("No module named") && !line.contains("'encodings'"))) {
+        s"install pyspark-ckpt into that Python on every executor, or set $option to one that has it"
+      } else if (!ended && streamEnded) {
+        "leave the stdout of that Python to the state server (see its sitecustomize, or the wrapper around it), or set " +
+          s"$option to another one"
+      } else if (!ended) {
+        s"see whether that Python starts by itself, set $option to another one, or raise ${Settings.Prefix}startTimeout"
+      } else {
+        s"see whether '${settings.python} -m pyspark_ckpt --help' works on that machine, or set $option to another one"
+      }
+    new CkptException(
+      "LifecycleError", s"the state server did not start with the Python '${settings.python}': it $how$written",
+      hint, false, null)
+  }
+
+  private def shown(time: FiniteDuration): String =
+    if (time.toMillis % 1000 == 0) s"${time.toSeconds} s" else s"${time.toMillis} ms"
+
+  private def newToken(): String = {
+    val bytes = new Array[Byte](32)
+    new SecureRandom().nextBytes(bytes)
+    Base64.getUrlEncoder.withoutPadding.encodeToString(bytes)
+  }
+}
+
+/** A thread that was interrupted has not waited for the answer to its call. */
+private[ckpt] final class LeftCallException extends RuntimeException
+
+/** Waits for an answer although the task is being killed: what was asked of the server is not undone by leaving.
+  * But not for long: the thread of a task holds a core, and a place that is away may be waited for for minutes.
+  */
+private[ckpt] object Uninterrupted {
+  private val LeaveNanos = TimeUnit.SECONDS.toNanos(2)
+
+  /** Hands a call to a pool whose threads are all busy. LeftCallException for a thread that was interrupted. */
+  def hand(call: Runnable, pool: ThreadPoolExecutor): Unit =
+    insist(mayLeave = true) { nanos =>
+      if (pool.isShutdown) throw new RejectedExecutionException("the state server has ended")
+      pool.getQueue.offer(call, math.min(nanos, TimeUnit.SECONDS.toNanos(1)), TimeUnit.NANOSECONDS)
+    }
+
+  /** The answer; LeftCallException for a thread that was interrupted a while ago, if it `mayLeave`. */
+  def get[T](answer: Future[T], mayLeave: => Boolean): T = {
+    var outcome = Option.empty[Try[T]]
+    insist(mayLeave) { nanos =>
+      try outcome = Some(Success(answer.get(nanos, TimeUnit.NANOSECONDS)))
+      catch {
+        case _: TimeoutException => ()
+        case failure: ExecutionException => outcome = Some(Failure(failure.getCause))
+      }
+      outcome.nonEmpty
+    }
+    outcome.get.get
+  }
+
+  /** Repeats a wait for at most so many nanoseconds until it says that it is over, or it is time to leave. */
+  private def insist(mayLeave: => Boolean)(isOver: Long => Boolean): Unit = {
+    var interrupted = false
+    var until = Long.MaxValue
+    try {
+      var over = false
+      while (!over) {
+        if (until != Long.MaxValue && System.nanoTime - until >= 0) {
+          if (mayLeave) throw new LeftCallException
+          until = Long.MaxValue // the answer is about to come
+        }
+        val left = if (until == Long.MaxValue) LeaveNanos else until - System.nanoTime
+        try over = isOver(math.max(left, 1))
+        catch {
+          case _: InterruptedException =>
+            if (!interrupted) until = System.nanoTime + LeaveNanos
+            interrupted = true
+        }
+      }
+    } finally {
+      if (interrupted) Thread.currentThread().interrupt()
+    }
+  }
+}
+
+/** JSON as this package uses it. */
+private[ckpt] object Json {
+  val mapper = new ObjectMapper
+
+  def obj(): ObjectNode = mapper.createObjectNode()
+
+  def strings(values: Map[String, String]): ObjectNode = {
+    val node = obj()
+    values.foreach { case (key, value) => node.put(key, value) }
+    node
+  }
+
+  def bytes(node: JsonNode, field: String): Array[Byte] =
+    if (node.hasNonNull(field)) Base64.getDecoder.decode(node.get(field).asText) else null
+
+  def text(node: JsonNode, field: String): String = if (node.hasNonNull(field)) node.get(field).asText else null
+
+  def tryParse(line: String): Option[JsonNode] =
+    try Some(mapper.readTree(line))
+    catch { case _: com.fasterxml.jackson.core.JsonProcessingException => None }
+
+  def error(node: JsonNode): CkptException = new CkptException(
+    node.path("kind").asText("InternalError"), node.path("message").asText, node.path("hint").asText(""),
+    node.path("retryable").asBoolean(false), null)
+}
