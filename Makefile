@@ -41,7 +41,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-scala bench soak compiled lint types format docs jar clean
+.PHONY: help demo test test-scala bench soak compiled lint types layers format docs jar clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,9 +74,10 @@ endif
 compiled: $(VENV)/.ready
 	@$(PY) -m compileall -q pyspark_ckpt state_store operators
 
-lint: types $(SBT_READY) ## ruff, mypy and scalafmt
+lint: types layers $(SBT_READY) ## ruff, mypy, layers, names and scalafmt
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
+	@$(PY) -m tests.checks
 ifdef SBT
 	@$(SBT) checkScala
 else
@@ -89,6 +90,10 @@ types: $(VENV)/.ready
 	@ln -s $(CURDIR)/pyspark_ckpt/* $(CURDIR)/state_store $(CURDIR)/operators .tools/typed/pyspark_ckpt/
 	@cd .tools/typed && MYPYPATH=. ../../$(PY) -m mypy --config-file ../../pyproject.toml -p pyspark_ckpt
 	@MYPYPATH=.tools/typed $(PY) -m mypy --explicit-package-bases tests integration
+
+# As for mypy: from a folder in which the packages have the names they are installed by.
+layers: types
+	@cd .tools/typed && ../../$(VENV)/bin/lint-imports ../../pyproject.toml --no-cache --no-logo
 
 format: $(VENV)/.ready $(SBT_READY) ## let ruff and scalafmt lay out every file
 	@$(PY) -m ruff check --fix-only --quiet .

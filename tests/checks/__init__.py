@@ -1,0 +1,1 @@
+"""Checks of the sources that no linter has: run by ``make lint``."""
