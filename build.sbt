@@ -9,7 +9,8 @@ lazy val pysparkJars = settingKey[File]("the folder of jars inside the installed
 lazy val bridge = (project in file("."))
   .settings(
     name := "pyspark-ckpt",
-    version := "0.1.0",
+    version := """__version__ = "(.+)"""".r
+      .findFirstMatchIn(IO.read(baseDirectory.value / "pyspark_ckpt" / "__init__.py")).get.group(1),
     crossPaths := false,
     autoScalaLibrary := false,
     pysparkJars := file(
