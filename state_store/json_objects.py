@@ -95,6 +95,12 @@ def read_again(read: Callable[[], T]) -> T:
         return read()
 
 
+class FormatOnly(msgspec.Struct):
+    """What is decoded first of an object that has a format: the rest may have other members in another one."""
+
+    format: int
+
+
 def check_format(written_as: int, known: int, where: str) -> None:
     """Raise FormatError about ``where`` for a number of a format that this release does not read."""
     if written_as != known:

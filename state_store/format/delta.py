@@ -29,7 +29,7 @@ from pyspark_ckpt.state_store.errors import CkptError, ConflictError, FormatErro
 from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.format.meta import FORMAT_VERSION, StoreMeta
 from pyspark_ckpt.state_store.format.names import META_NAME, DeltaName, is_delta_file
-from pyspark_ckpt.state_store.json_objects import Count, decoder
+from pyspark_ckpt.state_store.json_objects import Count, FormatOnly, decoder
 
 CHUNK_BYTES = 1 << 20
 IN_MEMORY_BYTES = 16 << 20
@@ -195,7 +195,7 @@ def _check_meta(archive: zipfile.ZipFile, name: DeltaName, size_bytes: int) -> D
         content = source.read(sizes[META_NAME])  # no more is inflated, whatever there is
         if len(content) != sizes[META_NAME] or source.read(1):
             raise _Damage(f"{META_NAME} is not as large as it says")
-    written_as = decoder(_FormatOnly).decode(content).format
+    written_as = decoder(FormatOnly).decode(content).format
     if written_as != FORMAT_VERSION:
         raise _Damage(f"its format is {written_as}, this release reads {FORMAT_VERSION}")
     meta = decoder(DeltaMeta).decode(content)
@@ -219,10 +219,6 @@ def _check_size(entry: zipfile.ZipInfo, size_bytes: int) -> None:
         raise _Damage(
             f"{entry.filename[:64]!r} cannot have {entry.file_size} bytes that are stored in {entry.compress_size}"
         )
-
-
-class _FormatOnly(msgspec.Struct):
-    format: int
 
 
 class _Damage(Exception):  # noqa: N818 - a fact on its way to a FormatError

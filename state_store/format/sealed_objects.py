@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
-import msgspec
-
 from pyspark_ckpt.state_store.blobs import BlobPlace
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.json_objects import check_format, decode_as, read_again, unseal
+from pyspark_ckpt.state_store.json_objects import FormatOnly, check_format, decode_as, read_again, unseal
 
 T = TypeVar("T")
 
@@ -28,7 +26,7 @@ def read_sealed(
     def read() -> T:
         content = unseal(_content(place, name, where, most_bytes), where)
         if known is not None:
-            check_format(decode_as(content, _FormatOnly, where).format, known, where)
+            check_format(decode_as(content, FormatOnly, where).format, known, where)
         return decode_as(content, kind, where)
 
     return read_again(read)
@@ -38,10 +36,6 @@ def read_json(place: BlobPlace, name: str, kind: type[T]) -> T:
     """The object ``name``, which has no checksum. Raises NotFoundError, FormatError that names it, StorageError."""
     where = f"{place.url}/{name}"
     return read_again(lambda: decode_as(_content(place, name, where, MAX_OBJECT_BYTES), kind, where))
-
-
-class _FormatOnly(msgspec.Struct):
-    format: int
 
 
 def _content(place: BlobPlace, name: str, where: str, most_bytes: int) -> bytes:
