@@ -22,7 +22,7 @@ NOT_COMPARED = (VECTORISED_BY_DEFAULT, WITHOUT_STATE)
 def compare(bench: Bench, workloads: Iterable[Workload], rounds: int, checkout: Path) -> Iterator[str]:
     """A line for each of our variants of each workload, as soon as it is known.
 
-    It has our time over that of ``checkout``, and over our own in another process.
+    It has our time over that of ``checkout``, and over our own in another process; then the same of processor time.
     """
     for workload in workloads:
         ours = [each for each in variants_of(workload) if _is_compared(each)]
@@ -30,13 +30,16 @@ def compare(bench: Bench, workloads: Iterable[Workload], rounds: int, checkout: 
             workload, rounds, [one for each in ours for one in (each, _in(checkout, each), _again(each))]
         )
         for variant in ours:
-            mine = [execution_ms(sample) for sample in measured.warm[variant.name]]
-            theirs = [execution_ms(sample) for sample in measured.warm[_in(checkout, variant).name]]
-            again = [execution_ms(sample) for sample in measured.warm[_again(variant).name]]
-            yield (
-                f"{workload.name:<22}{variant.name:<34}{median(mine):>7.0f} ms{median(theirs):>7.0f} ms  "
-                f"{Ratio.of(mine, theirs)}; no change: {Ratio.of(mine, again)}"
-            )
+            names = (variant.name, _in(checkout, variant).name, _again(variant).name)
+            times = [[execution_ms(sample) for sample in measured.warm[name]] for name in names]
+            for what, (mine, theirs, again) in (
+                (variant.name, times),
+                ("  processor time", [measured.processor_ms[name] for name in names]),
+            ):
+                yield (
+                    f"{workload.name:<22}{what:<34}{median(mine):>7.0f} ms{median(theirs):>7.0f} ms  "
+                    f"{Ratio.of(mine, theirs)}; no change: {Ratio.of(mine, again)}"
+                )
 
 
 def _is_compared(variant: Variant) -> bool:

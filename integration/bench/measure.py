@@ -69,6 +69,8 @@ class Measured:
     workload: Workload
     warm: dict[str, list[Sample]] = field(default_factory=dict)
     restored: dict[str, list[Sample]] = field(default_factory=dict)
+    processor_ms: dict[str, list[float]] = field(default_factory=dict)
+    """Of each warm batch: the processor time of all processes of the variant."""
 
 
 class Bench:
@@ -124,9 +126,12 @@ class Bench:
             worker.close()
 
     def _step(self, variant: Variant, measured: Measured, *, counts: bool) -> None:
-        sample = self._worker(variant).step()
+        worker = self._worker(variant)
+        before = worker.processor_ms()
+        sample = worker.step()
         if counts:
             measured.warm.setdefault(variant.name, []).append(sample)
+            measured.processor_ms.setdefault(variant.name, []).append(worker.processor_ms() - before)
 
     def _worker(self, variant: Variant) -> Worker:
         if variant.name not in self._workers:

@@ -82,6 +82,12 @@ class Worker:
         sample: Sample = self._call("step")
         return sample
 
+    def processor_ms(self) -> float:
+        """Processor time that the process, its JVM and all that they have started have taken until now."""
+        mine = psutil.Process(self._process.pid)
+        spent = [each.cpu_times() for each in (mine, *mine.children(recursive=True))]
+        return 1000 * sum(each.user + each.system for each in spent)
+
     def restart(self) -> None:
         """Stop the query, unload every store, and start the query again: its next batch restores the state."""
         self._call("restart")
