@@ -1,4 +1,4 @@
-"""Value state: count the flights and the mean delay of each airline, with one call for each airline and batch."""
+"""Value state: the flights and the mean delay of each airline so far, with one call for each airline and batch."""
 
 from flights import show
 from pyspark.sql import DataFrame
