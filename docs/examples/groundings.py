@@ -1,4 +1,4 @@
-"""Timers: an aircraft that does not leave New York for 14 days is reported, once, as soon as the time is over."""
+"""Timers: report an aircraft that has not left New York for 14 days, once, as soon as the time is over."""
 
 from datetime import timedelta
 
@@ -11,11 +11,11 @@ PAUSE = timedelta(days=14)
 
 
 class Grounded(ckpt.KeyedProcessor):
-    """Each departure takes back the timer of the one before, which may be due: rows come before the timers of a batch.
+    """Each departure deletes the timer of the previous one, even if it is due: rows come before timers in a batch.
 
-    So a departure looks by itself whether the time was over. That comes to the same for every cut into batches if
-    flights come in the order of time, as here; where they may not, let timers alone decide, as the carts of
-    keyed-state.md do.
+    Each departure therefore checks whether the time was over. The result is the same however the stream is cut into
+    batches, because flights come in the order of time. Where rows may come in another order, let only timers decide,
+    as the carts in keyed-state.md do.
     """
 
     last = ckpt.ValueState("last", "timestamp")
@@ -26,7 +26,7 @@ class Grounded(ckpt.KeyedProcessor):
             last = self.last.value()
             if last is not None:
                 self.idle.delete(last + PAUSE)
-                if row.departure - last >= PAUSE:  # the timer is due, and would come after this row
+                if row.departure - last >= PAUSE:  # the timer is due, and would fire after this row
                     yield key.tailnum, last
             self.last.update(row.departure)
             self.idle.register(row.departure + PAUSE)

@@ -1,4 +1,4 @@
-"""Map and list state with a time to live: what each airport serves, and who flew late from it within 60 days."""
+"""Map state, and list state with a time to live: each airport's destinations, and its very late flights of 60 days."""
 
 from flights import show
 from pyspark.sql import DataFrame
@@ -7,7 +7,7 @@ from pyspark_ckpt import operators as ckpt
 
 
 class Airport(ckpt.KeyedProcessor):
-    """An entry for each destination, an element for each very late flight; the latter are forgotten by event time."""
+    """Keeps an entry for each destination, and an element for each very late flight, for 60 days of event time."""
 
     destinations = ckpt.MapState("destinations", "string", "bigint")
     late = ckpt.ListState("late", "struct<carrier string, delay int>", ttl=ckpt.Ttl("60 days", clock="event"))

@@ -1,4 +1,4 @@
-"""A function written for Spark's applyInPandasWithState, as it is: only the call around it is ours."""
+"""An unchanged function of Spark's applyInPandasWithState: only the call around it is ours."""
 
 import pandas as pd
 from flights import show
@@ -8,7 +8,7 @@ from pyspark_ckpt import operators as ckpt
 
 
 def count(key, frames, state):
-    """Flights and cancellations of an airline at an airport."""
+    """Count the flights and cancellations of an airline at an airport."""
     flights, cancelled = state.get if state.exists else (0, 0)
     for frame in frames:
         flights += len(frame)
