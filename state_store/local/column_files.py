@@ -64,7 +64,7 @@ def worth_columns(tables: Sequence[TableFile], written: int) -> list[TableFile]:
 
 
 OnDamage = Callable[[LocalCopy, object], None]
-"""Is called with a copy that has a damaged table file, and with the error."""
+"""A callback that gets a copy with a damaged table file, and the error."""
 
 
 def _leave(_copy: LocalCopy, _problem: object) -> None:

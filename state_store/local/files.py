@@ -82,7 +82,7 @@ def is_own(path: Path) -> bool:
 
 
 def require_own(path: Path) -> None:
-    """Raise InvalidInputError unless ``path`` belongs to this user, is no link, and only this user can write it."""
+    """Raise InvalidInputError unless ``path`` is this user's, no link, and not writable by others. Raises OSError."""
     found, problem = path.lstat(), ""
     if found.st_uid != os.geteuid():
         problem = f"belongs to the user {found.st_uid}, but this process runs as {os.geteuid()}"

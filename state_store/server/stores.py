@@ -170,7 +170,7 @@ class Stores:
             return with_patience(self._places(url, options.s3, s3a), patience)
 
         checkpoint = unmetered = place_of(checkpoint_root)
-        if options.remote:  # only requests to the place of the state are counted, and the checkpoint is another place
+        if options.remote:  # only requests to the place of the state are counted: the checkpoint is another
             query_folder = remote.query_folder(options.remote, checkpoint)
             if caller.run_id:  # requests of the query, not of this store, are not counted
                 ownership.claim(place_of(query_folder), checkpoint, options.remote)

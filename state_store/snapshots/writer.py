@@ -71,7 +71,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Origin:
-    """A table file in another store. ``is_sibling``: that store is of the same checkpoint, and made with this one."""
+    """A table file in another store. ``is_sibling``: the store is of the same checkpoint and made with this one."""
 
     place: BlobPlace
     file: ManifestFile

@@ -74,7 +74,9 @@ class OperatorStates:
     def _read(self, identity: Identity, own: StoreMeta, place: BlobPlace, traffic: Traffic) -> Sequence[States]:
         root = place.url.removesuffix(store_folder(identity))
         if root == place.url:
-            raise InternalError(f"{identity}: its state is in {place.url}, not in a folder of operator and partition.")
+            raise InternalError(
+                f"{identity}: its state folder {place.url} does not end with its operator and partition."
+            )
         checkpoint = self._checkpoint
         if root == f"{checkpoint.url}/":  # else the state is in another place, and only requests to that are counted
             checkpoint = MeteredPlace(checkpoint, traffic)
@@ -93,7 +95,7 @@ class OperatorStates:
 def _meta_of(
     place: BlobPlace, checkpoint: BlobPlace, identity: Identity, version: int, ids: Sequence[str]
 ) -> StoreMeta | None:
-    """Return the metadata of a store at a version, or None: its own task reports a version that is gone."""
+    """Return the metadata of a store at a version. None if it is gone, which the partition's own task reports."""
     lineage = Lineage.of(place.list(prefix=f"{version:020d}-"))
     if not lineage.commits_of(version):
         return None
