@@ -307,7 +307,7 @@ class Restorer:
 def make_damage_error(where: str, path: Path, problem: FormatError) -> FormatError:
     """Return the error for an object whose table file, at ``path``, was damaged before it was stored."""
     return FormatError(
-        f"{where} is damaged, and was when it was stored, because its checksum is right: "
+        f"{where} is damaged, and was damaged already when it was stored (its checksum is right): "
         f"{problem.message.removeprefix(f'{path} is damaged: ')}",
         hint="Restore this file from a backup of the checkpoint, or go back to a version that does not need it.",
     )

@@ -36,7 +36,10 @@ class LagTracker:
         self._commits: dict[int, tuple[int, float]] = {}
 
     def note_begin(self, base: Marker) -> None:
-        """Note that a transaction begins on ``base``. If that is below the known snapshot, the lag becomes unknown."""
+        """Note that a transaction begins on ``base``.
+
+        Below the empty store there is no snapshot. If ``base`` is below the known snapshot, the lag becomes unknown.
+        """
         with self._lock:
             if base == EMPTY:
                 self._snapshot, self._commits = 0, {}
