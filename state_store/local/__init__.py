@@ -1,1 +1,1 @@
-"""Local copies of stores: their files, what is wrong with them, and who makes column files of them."""
+"""Local copies of stores: their files, their damage, and the process that writes their column files."""

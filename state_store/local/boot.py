@@ -1,4 +1,4 @@
-"""Which boot of which machine this is: files that were never fsynced mean nothing after another one."""
+"""Identify the boot of this machine: files that were not fsynced cannot be trusted after another boot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 
 
 def boot_id() -> str:
-    """Identity of the running boot. Raises InvalidInputError on a system other than Linux and macOS."""
+    """Return the identity of the running boot. Raises InvalidInputError unless on Linux or macOS."""
     system = platform.system()
     if system == "Linux":
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

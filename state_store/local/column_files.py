@@ -1,8 +1,8 @@
-"""Which table files of live databases have column files beside them, and how these get there.
+"""Choose the table files of live databases that get a column file, and write these files in the background.
 
-A batch that changes few keys of a large state looks them up in table files that many later batches ask, too. Such are
-written again, in columns, to be looked up in a quarter of the time: behind the commit, by a process of its own. Nobody
-waits for that, and nothing is lost with it: where there is no column file, RocksDB is asked.
+A batch that changes few keys of a large state looks them up in table files that many later batches read, too. After the
+commit, a separate process writes such files again, in columns, in which a look-up takes a quarter of the time. Nothing
+waits for that and nothing depends on it: without a column file, RocksDB is read.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pyspark_ckpt.state_store.local.worker_process import Worker
 from pyspark_ckpt.state_store.log import StoreLog
 
 MERGE_S = 0.1
-"""What a commit has added is merged with files of its size by then."""
+"""By then, RocksDB has merged the new files of a commit with files of their size."""
 
 
 @dataclass(frozen=True)
 class WriteTask:
-    """Writes the column file of a table file, of at most so many bytes, into a folder."""
+    """Writes the column file of a table file, of at most ``most_bytes``, into a folder."""
 
     table: Path
     bounds: tuple[bytes, bytes]
@@ -43,7 +43,7 @@ class WriteTask:
         return f"columns-{self.table.stem}"
 
     def __call__(self) -> None:
-        """Do it, giving way to whatever else there is to do. Raises CkptError."""
+        """Write the file at the low priority of background work. Raises CkptError."""
         from pyspark_ckpt.state_store.sst.column_file import write_column_file  # noqa: PLC0415 - not for the server
 
         os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
@@ -54,25 +54,25 @@ class WriteTask:
 
 
 def count_written_rows(tables: Sequence[TableFile]) -> int:
-    """How many rows a batch has written that has just been added to some table files, newest first."""
+    """Return how many rows the last batch has written. ``tables`` are newest first."""
     return max((table.rows for table in tables if table.level == tables[0].level), default=0)
 
 
 def worth_columns(tables: Sequence[TableFile], written: int) -> list[TableFile]:
-    """Those of some table files that batches ask over and over again which write so many rows."""
+    """Return the table files that batches of ``written`` rows read again and again."""
     return [table for table in tables if table.rows > ROWS_A_KEY * written] if written >= MIN_KEYS else []
 
 
 OnDamage = Callable[[LocalCopy, object], None]
-"""What is called with a copy one of whose table files is damaged, and what is wrong with it."""
+"""A callback that gets a copy with a damaged table file, and the error."""
 
 
 def _leave(_copy: LocalCopy, _problem: object) -> None:
-    """Whoever reads the file will find the same."""
+    """Ignore the damage: a reader of the file will find it."""
 
 
 class ColumnFiles:
-    """The column files of all stores below a folder: at most ``most_bytes`` together."""
+    """The column files of all stores below a folder, at most ``most_bytes`` in total."""
 
     def __init__(self, stores: Path, most_bytes: int) -> None:
         self._stores, self._most_bytes = stores, most_bytes
@@ -83,14 +83,14 @@ class ColumnFiles:
         self._refused: set[Path] = set()
 
     def follow(self, copy: LocalCopy, tables: Sequence[TableFile], log: StoreLog, on_damage: OnDamage = _leave) -> None:
-        """A commit has added to the live database, which now has these: have column files written, some time."""
+        """Schedule column files after a commit to the live database, which now has these ``tables``."""
         written = count_written_rows(tables)
         if self._most_bytes and (worth_columns(tables, written) or columns_folder(copy.db).exists()):
             with suppress(RuntimeError):  # the process is ending
                 self._thread.submit(self._follow, copy, written, time.monotonic() + MERGE_S, log, on_damage)
 
     def close(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         with self._lock:
             self._closed = True
             if self._worker is not None:
@@ -111,13 +111,13 @@ class ColumnFiles:
             for name in there.keys() - live:
                 there[name].unlink(missing_ok=True)
             self._refused = {path for path in self._refused if path.parent != copy.db or path.name in live}
-            for table in reversed(worth_columns(tables, written)):  # the oldest first: without it, others are no use
+            for table in reversed(worth_columns(tables, written)):  # oldest first: the others need it
                 if table.name not in there and copy.db / table.name not in self._refused:
                     self._write(copy.db / table.name, table, folder, log)
         except FormatError as problem:
             on_damage(copy, problem)
         except (CkptError, OSError) as problem:
-            if copy.database is not None:  # else it was closed meanwhile
+            if copy.database is not None:  # else it was closed in the meantime
                 log.warning("no column files are written for %s after this commit: %s", copy.db, problem)
         finally:
             if not copy.db.exists():
@@ -131,7 +131,7 @@ class ColumnFiles:
         except (CkptError, OSError) as problem:
             if path.exists() and not self._closed:
                 self._refused.add(path)
-                log.warning("%s has no column file, so that more time is taken to look its rows up: %s", path, problem)
+                log.warning("%s has no column file, so looking up its rows takes longer: %s", path, problem)
                 if isinstance(problem, FormatError):
                     raise
 

@@ -5,13 +5,13 @@
     <store folder>/<random name>/db/                      a RocksDB folder
     <store folder>/<random name>/<version>-<id>.json      StoreMeta of what db/ holds, with a checksum
 
-A copy's folder is never used again for another one, so whoever holds a path cannot be shown another
-copy under it. One copy is *live*: open as a primary, moved forward by commits. The others are frozen:
-nobody writes them, readers may open them read-only. Which commit a folder really holds is said by its
-marker row; the JSON file is looked up by it. All methods expect the store's lock to be held.
+The folder of a copy is never reused, so a path cannot lead to another copy later. One copy is *live*: it is open as a
+primary, and commits move it forward. The others are frozen: nobody writes them, and readers may open them read-only.
+The marker row of a database decides which commit a folder holds; the JSON file is found by it. The caller of every
+method must hold the store's lock.
 
-Copies share table files by hard links. So one that is damaged goes together with all that have a file in common with
-it: what is asked for next is restored from the remote place.
+Copies share table files by hard links. Therefore a damaged copy is discarded together with all copies that share a file
+with it. The version that is asked for next is restored from the remote place.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SIBLINGS_KEPT = 2
 class LocalCopy:
     """One folder with one version of the store.
 
-    ``leases`` counts who relies on it staying as it is; ``used`` orders copies by their last use.
+    ``leases`` counts the users that rely on it not changing. ``used`` orders copies by their last use.
     """
 
     folder: Path
@@ -61,18 +61,18 @@ class LocalCopy:
 
     @property
     def marker(self) -> Marker:
-        """Which commit the copy holds."""
+        """Return which commit the copy holds."""
         return self.meta.marker
 
     @property
     def db(self) -> Path:
-        """RocksDB's folder."""
+        """Return RocksDB's folder."""
         return self.folder / "db"
 
 
 @contextmanager
 def reading(copy: LocalCopy) -> Iterator[None]:
-    """Say of a failure within to read the local copy that this is what it is, unless the machine has run out of it."""
+    """Turn a read error in this block into DamagedCopyError, unless the machine has run out of a resource."""
     try:
         yield
     except (FormatError, NotFoundError, StorageError, OSError) as problem:
@@ -85,7 +85,7 @@ class LocalCopies:
     """All local copies of one store."""
 
     def __init__(self, folder: Path, tuning: Tuning, keep_versions: int, sweeper: Executor, log: StoreLog) -> None:
-        """Use ``folder``; ``keep_versions`` frozen versions survive ``prune``; ``sweeper`` deletes what does not."""
+        """Keep copies in ``folder``. ``prune`` keeps ``keep_versions`` frozen versions; ``sweeper`` deletes others."""
         self._sweeper = sweeper
         self._folder, self._local_dir = folder, folder.parents[1]
         self._tuning = tuning
@@ -95,15 +95,15 @@ class LocalCopies:
         self._copies: list[LocalCopy] = []
         self.live: LocalCopy | None = None
         self.damaged = 0
-        """How many copies were discarded as they, or files that they shared, were damaged."""
+        """How many copies were discarded because they, or files that they shared, were damaged."""
         make_folder(folder, self._local_dir)
 
     def __iter__(self) -> Iterator[LocalCopy]:
-        """Every copy, in no order."""
+        """Iterate over all copies, in no particular order."""
         return iter(list(self._copies))
 
     def adopt(self) -> None:
-        """Take over what an earlier process left in the folder; what cannot be read is removed."""
+        """Adopt the copies that an earlier process left in the folder. Remove those that cannot be read."""
         for folder in sorted(self._folder.iterdir()):
             meta = self._read_held(folder)
             if meta is None:
@@ -112,16 +112,16 @@ class LocalCopies:
                 self._copies.append(LocalCopy(folder, meta, used=next(self._clock)))
 
     def find(self, marker: Marker) -> LocalCopy | None:
-        """Return a copy of that commit, as it is now."""
+        """Return a copy that holds the commit now, or None."""
         if self.live is not None and self.live.marker == marker:
             return self.live
         return next((copy for copy in self._copies if copy.marker == marker), None)
 
     def take(self, marker: Marker) -> LocalCopy | None:
-        """Lease a copy of that commit, the live one if that can be arranged; None if there is no usable copy.
+        """Lease a copy of the commit, the live one if possible. Return None if there is no usable copy.
 
-        A frozen copy becomes the live one unless somebody leases either of them. One that cannot be opened, or
-        whose folder has been removed, is discarded.
+        A frozen copy becomes the live one unless either of them is leased. A copy that cannot be opened, or whose
+        folder has been removed, is discarded.
         """
         copy = self._find(marker)
         if copy is None and marker == EMPTY:
@@ -137,32 +137,32 @@ class LocalCopies:
         return copy
 
     def _find(self, marker: Marker) -> LocalCopy | None:
-        """A copy of that commit whose folder is there; one that has lost it is discarded."""
+        """Return a copy of the commit whose folder exists. Discard copies without a folder."""
         while (copy := self.find(marker)) is not None:
-            if os.path.exists(copy.db / "CURRENT"):  # noqa: PTH110 - also False where the disk refuses to say
+            if os.path.exists(copy.db / "CURRENT"):  # noqa: PTH110 - also False if the disk returns an error
                 return copy
-            self.discard_damaged(copy, f"{copy.db}/CURRENT does not exist, or may not be read")
+            self.discard_damaged(copy, f"{copy.db}/CURRENT does not exist or cannot be read")
         return None
 
     def lease(self, copy: LocalCopy) -> None:
-        """Keep ``copy`` as it is until ``release``."""
+        """Keep ``copy`` unchanged until ``release``."""
         copy.leases += 1
         copy.used = next(self._clock)
 
     def release(self, copy: LocalCopy) -> None:
-        """End one lease; a copy that was discarded meanwhile goes with its last one."""
+        """End one lease. If the copy was discarded meanwhile, the end of its last lease deletes it."""
         copy.leases -= 1
         if copy.leases == 0 and copy not in self._copies:
             self._sweeper.submit(_remove, copy.folder)
 
     def new_folder(self) -> Path:
-        """Make a fresh folder for one copy."""
+        """Make a new folder for one copy."""
         folder = self._folder / uuid.uuid4().hex[:16]
         make_folder(folder, self._local_dir)  # a closing store of the same name may have removed the parent
         return folder
 
     def add(self, folder: Path, meta: StoreMeta, database: Database | None) -> LocalCopy:
-        """Take in a folder that was filled; with its open ``database`` it becomes live if that is free to change.
+        """Add a folder that was filled. With an open ``database`` it becomes live, unless the live copy is leased.
 
         After an error the database is closed.
         """
@@ -205,10 +205,10 @@ class LocalCopies:
         return copy
 
     def advance(self, meta: StoreMeta, files: Sequence[Path]) -> None:
-        """Apply a commit's table files to the live database; then it holds ``meta``.
+        """Apply a commit's table files to the live database, which then holds ``meta``.
 
-        Raises InternalError if the files do not carry the marker row of this commit, StorageError. After
-        an error the copy is gone.
+        Raises InternalError if the files do not contain the marker row of this commit, StorageError. After an error,
+        the copy is discarded.
         """
         live = self._require_live()
         before = _meta_path(live.folder, live.meta)
@@ -225,11 +225,11 @@ class LocalCopies:
         before.unlink(missing_ok=True)
 
     def live_tables(self) -> list[TableFile]:
-        """The table files of the live database."""
+        """Return the table files of the live database."""
         return self._require_live().database.table_files()  # type: ignore[union-attr]  # live is open
 
     def link(self, copy: LocalCopy, folder: Path) -> None:
-        """Make ``folder`` a database folder with the content of ``copy``, by hard links where content is final."""
+        """Make ``folder`` a database folder with the content of ``copy``. Files that never change are hard links."""
         if copy is self.live:
             copy.database.checkpoint(folder)  # type: ignore[union-attr]  # live is open
             drop_unreferenced(folder, self._tuning)
@@ -243,30 +243,30 @@ class LocalCopies:
         drop_unreferenced(folder, self._tuning)
 
     def discard(self, copy: LocalCopy) -> None:
-        """Forget ``copy``; its files go unless somebody leases it."""
+        """Forget ``copy``. Delete its files, now or after its last lease."""
         if copy is self.live:
             self._freeze_live()
         if copy in self._copies:
             self._copies.remove(copy)
         if copy.leases == 0:
-            self._sweeper.submit(_remove, copy.folder)  # unlinking may wait for the file system's journal
+            self._sweeper.submit(_remove, copy.folder)  # unlinking may wait for the journal of the file system
 
     def discard_unusable(self, copy: LocalCopy, problem: object) -> None:
-        """Forget a copy that could not be used, and what shares files with it if the ``problem`` is one of these."""
+        """Forget a copy that could not be used. If the ``problem`` is damage, also forget copies that share files."""
         if is_of_the_copy(problem):
             self.discard_damaged(copy, problem)
         elif copy in self._copies:
             self._log.warning(
-                "the local copy of %s in %s is not usable and goes: %s", copy.marker, copy.folder, problem
+                "the local copy of %s in %s is not usable and is deleted: %s", copy.marker, copy.folder, problem
             )
             self.discard(copy)
 
     def discard_damaged(self, copy: LocalCopy, problem: object) -> None:
-        """Forget a copy that is damaged, and all others that share a table file with it, or are of the same commit.
+        """Forget a damaged copy and all others that share a table file with it or hold the same commit.
 
-        Of these one may be made of the other, and has no file of it that is lost.
+        One copy of a commit may have been made from the other without a table file that is lost.
 
-        No error if it is forgotten already: of several readers that find the same damage, the first is enough.
+        A copy that is already forgotten is no error: several readers may report the same damage.
         """
         if copy not in self._copies:
             return
@@ -276,8 +276,8 @@ class LocalCopies:
         ]
         self.damaged += len(gone)
         self._log.warning(
-            "the local copy of %s in %s is damaged: it goes, with %d that share files with it, and what is asked for "
-            "next is restored from the remote place: %s",
+            "the local copy of %s in %s is damaged; it is deleted with %d copies that share files with it, and the "
+            "version is restored from the remote place when it is asked for: %s",
             copy.marker,
             copy.folder,
             len(gone) - 1,
@@ -287,7 +287,7 @@ class LocalCopies:
             self.discard(each)
 
     def prune(self) -> None:
-        """Remove frozen copies beyond the most recently used versions; leased ones stay."""
+        """Remove frozen copies except those of the most recently used versions. Leased copies stay."""
         versions: dict[int, int] = {}
         for copy in sorted(self._copies, key=lambda copy: -copy.used):
             if copy is self.live:
@@ -300,13 +300,13 @@ class LocalCopies:
                 self.discard(copy)
 
     def close(self, *, remove: bool) -> None:
-        """Close the live database; with ``remove`` delete every file."""
+        """Close the live database. With ``remove``, delete all files."""
         self._freeze_live()
         if remove:
             for copy in self._copies:
                 _remove(copy.folder)
             self._copies.clear()
-            with suppress(OSError):  # not empty: a store of the same name was opened meanwhile
+            with suppress(OSError):  # not empty: a store of the same name was opened in the meantime
                 self._folder.rmdir()
 
     def _new_empty(self) -> LocalCopy:
@@ -339,7 +339,7 @@ class LocalCopies:
         self.live = copy
 
     def _read_held(self, folder: Path) -> StoreMeta | None:
-        """Metadata of the commit that a folder left by an earlier process holds; None if that is not certain."""
+        """Return the metadata of the commit in a folder of an earlier process, or None if that is not certain."""
         try:
             metas = {meta.marker: meta for meta in map(_read_meta, folder.glob("*.json"))}
             database = Database(folder / "db", self._tuning, read_only=True)
@@ -350,13 +350,13 @@ class LocalCopies:
             for marker in metas.keys() - {held}:
                 _meta_path(folder, metas[marker]).unlink()
         except (CkptError, OSError) as problem:
-            self._log.warning("what an earlier state server left in %s is not usable and goes: %s", folder, problem)
+            self._log.warning("an unusable local copy of an earlier state server in %s is deleted: %s", folder, problem)
             return None
         return metas.get(held)
 
 
 def ingest_all(database: Database, steps: Sequence[tuple[StoreMeta, Sequence[Path]]]) -> None:
-    """Apply several commits in order; each must carry its own marker row. Raises InternalError, StorageError."""
+    """Apply several commits in order. Each must contain its marker row. Raises InternalError, StorageError."""
     for meta, files in steps:
         _ingest(database, meta, files)
 
@@ -367,15 +367,15 @@ def _ingest(database: Database | None, meta: StoreMeta, files: Sequence[Path]) -
     database.ingest(files)
     held = database.marker()
     if held != meta.marker:
-        raise InternalError(f"The files of {meta.marker} carry the marker row of {held}.")
+        raise InternalError(f"The files of {meta.marker} contain the marker row of {held}.")
 
 
 def _table_identities(copy: LocalCopy) -> set[tuple[int, int]]:
-    """Which files its table files are, as far as they are there."""
+    """Return device and inode of its table files that exist."""
     found = set[tuple[int, int]]()
-    with suppress(OSError):  # a folder that may not be read
+    with suppress(OSError):  # the folder cannot be read
         for path in copy.db.glob("*.sst"):
-            with suppress(OSError):  # one that has just been removed, or that the disk does not give
+            with suppress(OSError):  # the file has just been removed, or the disk returns an error
                 state = path.stat()
                 found.add((state.st_dev, state.st_ino))
     return found
@@ -394,7 +394,7 @@ def _read_meta(path: Path) -> StoreMeta:
 
 
 def _remove(path: Path) -> None:
-    """Delete what can be deleted: what a failing disk keeps goes with the local folder."""
+    """Delete what can be deleted. Anything that a failing disk keeps is deleted with the local folder."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:

@@ -1,8 +1,8 @@
-"""Whether a failure says that a local copy of state is damaged, or only that the machine has run out of something.
+"""Distinguish damage of a local copy from a machine that has run out of a resource.
 
-A local copy is discarded when reading it fails, for a retry on the same files would fail as well; all of it is in the
-remote place. It is kept where the failure would be the same with other files: a restore is of no use then. Files that
-may not be read are those of the copy: what is restored is this user's own again.
+A local copy is discarded when reading it fails, because a retry on the same files would fail, too. Everything in it is
+also in the remote place. The copy is kept if other files would fail in the same way, because then a restore does not
+help. Missing permission to read a file counts as damage of the copy: restored files belong to this user again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,6 @@ _OF_THE_MACHINE = tuple(map(os.strerror, _EXHAUSTED))
 
 
 def is_of_the_copy(failure: object) -> bool:
-    """Whether a ``failure`` to read a local copy, in the words of RocksDB or of the system, is one of its files."""
+    """Return whether ``failure``, an error of RocksDB or of the system, is due to the files of a local copy."""
     text = str(failure)
     return not any(words in text for words in _OF_THE_MACHINE)

@@ -1,4 +1,4 @@
-"""Local files: a folder that is this user's alone, and small files in it that others read as soon as they are there."""
+"""Local files: private folders, and small files that other processes read as soon as they exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WRITABLE_BY_OTHERS = 0o022
 
 
 def publish(path: Path, content: bytes) -> None:
-    """Write ``path``: readers see all of it or nothing. For this user only; not synced to disk. Raises OSError."""
+    """Write ``path`` atomically. Only this user can read it. It is not synced to disk. Raises OSError."""
     unfinished = path.with_suffix(".tmp")
     try:
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -29,10 +29,10 @@ def publish(path: Path, content: bytes) -> None:
 
 
 def make_folder(folder: Path, local_dir: Path) -> None:
-    """Make ``folder``, somewhere below the local folder, of which anything may have been removed under this process.
+    """Make ``folder``, which is below ``local_dir``, and all missing folders above it, for this user only.
 
-    All that is made is this user's alone. What is no folder and in the place of one goes, but for ``local_dir`` itself.
-    No error if it is there. Raises OSError.
+    Folders may have been removed while this process runs. Anything else in the place of a folder is deleted, except in
+    the place of ``local_dir`` itself. An existing folder is no error. Raises OSError.
     """
     try:
         folder.mkdir(mode=_PRIVATE)
@@ -47,9 +47,9 @@ def make_folder(folder: Path, local_dir: Path) -> None:
 
 
 def take_open_files() -> int:
-    """Raise this process's limit of open files to what the system grants; returns that."""
+    """Raise this process's limit of open files to what the system grants, and return it."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # macOS refuses a limit without a number, and then the present one stays.
+    # macOS refuses an unlimited number; then the current limit stays.
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     granted, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -57,14 +57,14 @@ def take_open_files() -> int:
 
 
 def make_private(folder: Path) -> bool:
-    """Have nobody else look into ``folder``, which is there; whether nobody else could write in it before.
+    """Make an existing ``folder`` private. Return whether it was protected from writes of other users before.
 
-    Raises InvalidInputError if it is another user's.
+    Raises InvalidInputError if it belongs to another user.
     """
     found = folder.stat()
     if found.st_uid != os.geteuid():
         raise InvalidInputError(
-            f"{folder} belongs to the user {found.st_uid}, and local copies of state are this user's alone.",
+            f"{folder} belongs to the user {found.st_uid}, but local copies of state must belong to this user.",
             hint="Remove the folder, or set spark.sql.streaming.stateStore.ckpt.localDir to another one.",
         )
     if stat.S_IMODE(found.st_mode) != _PRIVATE:
@@ -73,7 +73,7 @@ def make_private(folder: Path) -> bool:
 
 
 def is_own(path: Path) -> bool:
-    """Whether ``path`` is this user's, and no link."""
+    """Return whether ``path`` belongs to this user and is no link."""
     try:
         found = path.lstat()
     except OSError:
@@ -82,17 +82,17 @@ def is_own(path: Path) -> bool:
 
 
 def require_own(path: Path) -> None:
-    """Raise InvalidInputError unless ``path`` is this user's, no link, and nobody else may write it; OSError."""
+    """Raise InvalidInputError unless ``path`` is this user's, no link, and not writable by others. Raises OSError."""
     found, problem = path.lstat(), ""
     if found.st_uid != os.geteuid():
-        problem = f"belongs to the user {found.st_uid}, and this process runs as {os.geteuid()}"
+        problem = f"belongs to the user {found.st_uid}, but this process runs as {os.geteuid()}"
     elif stat.S_ISLNK(found.st_mode):
         problem = "is a link"
     elif found.st_mode & _WRITABLE_BY_OTHERS:
         problem = f"may be written by other users (mode {stat.S_IMODE(found.st_mode):o})"
     if problem:
         raise InvalidInputError(
-            f"{path} {problem}: what is in it is not used.",
-            hint="Local files of an executor are made for its user alone. See who has changed that, or set "
+            f"{path} {problem}. Its content is not used.",
+            hint="Executors make their local files private to their user. Find out what has changed that, or set "
             "spark.sql.streaming.stateStore.ckpt.localDir to another folder.",
         )

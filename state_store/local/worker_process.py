@@ -1,9 +1,9 @@
-"""A process that runs tasks, one after the other, for the process that has started it, and ends with it.
+"""A process that runs tasks one after another for the process that started it, and ends with that process.
 
-It ends also in the middle of a task, however the other process has ended: what it would go on to write may lie in a
-folder that somebody else has by then.
+However the other process ends, this one ends at once, even in the middle of a task: another process may by then own
+the folder into which the task writes.
 
-A task is a function without arguments that can be pickled, and has a key.
+A task is a function without arguments that can be pickled and has a key.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from pyspark_ckpt.state_store.errors import CkptError, StorageError
 
 
 class Task(Protocol):
-    """A piece of work; ``key`` names it among those of its job."""
+    """A piece of work. ``key`` is unique within its job."""
 
     @property
     def key(self) -> str:
-        """ASCII letters, digits, ``_``, ``.`` and ``-``."""
+        """Return a name of ASCII letters, digits, ``_``, ``.`` and ``-``."""
         ...
 
     def __call__(self) -> Any:  # noqa: ANN401 - each kind of task has its own result
-        """Do it."""
+        """Run the task."""
         ...
 
 
@@ -37,14 +37,14 @@ _PROGRAM = (
     "import sys; sys.path[:] = sys.argv[2:]; "
     "from pyspark_ckpt.state_store.local.worker_process import main; main(int(sys.argv[1]))"
 )
-"""Finds modules where the process does that has started it: no file of the working folder stands for one of Python."""
+"""Uses the ``sys.path`` of the parent process, so that no file in the working folder shadows a Python module."""
 
 
 class Worker:
-    """A process that runs tasks: the program of the caller is not imported there, as multiprocessing would."""
+    """A process that runs tasks. Unlike multiprocessing, it does not import the program of the caller."""
 
     def __init__(self) -> None:
-        """Start it."""
+        """Start the process."""
         self._tasks, theirs = Pipe()
         command = [
             sys.executable,
@@ -57,28 +57,28 @@ class Worker:
         theirs.close()
 
     def close(self) -> None:
-        """Have the process end, which has nothing more to do."""
+        """Let the idle process end, and wait for it."""
         self._tasks.close()
         self._process.wait()
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process runs no more."""
+        """Return whether the process has ended."""
         return self._process.poll() is not None
 
     def kill(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         self._process.kill()
 
     def run(self, task: Task) -> Any:  # noqa: ANN401 - see Task
-        """The result of a task; raises what it raised, StorageError if the process dies."""
+        """Run a task and return its result. Raises what the task raised, or StorageError if the process dies."""
         try:
             self._tasks.send(task)
             result, problem = self._tasks.recv()
         except (OSError, EOFError) as gone:
             raise StorageError(
                 f"The process that ran {task.key} has ended (status {self._process.wait()}).",
-                hint="It may have run out of memory or disk. Run the same command again: what is done is kept.",
+                hint="It may have run out of memory or disk. Run the same command again: finished work is kept.",
             ) from gone
         if problem is not None:
             raise problem
@@ -86,7 +86,7 @@ class Worker:
 
 
 def serve(tasks: Connection) -> None:
-    """Run the tasks that come in, until there are no more."""
+    """Run the tasks from a connection until it ends."""
     while True:
         try:
             task = tasks.recv()
@@ -100,23 +100,23 @@ def serve(tasks: Connection) -> None:
 
 
 def main(descriptor: int) -> None:
-    """Run the tasks that come in through a descriptor, until there are no more or their sender has gone."""
+    """Run the tasks from a descriptor until there are no more or their sender has gone."""
     signal.signal(signal.SIGTERM, _end)
     threading.Thread(target=_end_with_sender, args=(descriptor,), name="sender-watch", daemon=True).start()
     try:
         serve(Connection(descriptor))
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends by itself
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the process is ending
 
 
 def _end_with_sender(descriptor: int) -> None:
-    """Stop what the process does, as a signal would, when the other end is closed."""
+    """Stop the process, as a signal would, when the other end is closed."""
     watch = select.poll()
-    watch.register(descriptor, 0)  # nothing but its end
+    watch.register(descriptor, 0)  # only the end of the connection
     watch.poll()
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)  # wakes it, too
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)  # also wakes the thread
 
 
 def _end(*_: object) -> NoReturn:
-    """Leave the task: what it has begun is cleaned up."""
+    """Leave the task, which cleans up what it has begun."""
     sys.exit(1)

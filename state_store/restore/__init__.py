@@ -1,1 +1,1 @@
-"""A version of a store made readable on this machine."""
+"""Restore versions of a store on this machine."""

@@ -1,7 +1,7 @@
-"""What single versions of a store have changed: their deltas, one after the other, as local files.
+"""The changes of single versions of a store: their deltas, one after another, as local files.
 
-A feed follows the lineage of one commit, as a restore of it does: what a sibling that lost has written is not in it.
-Two deltas at most are on local disk at a time, the one that is read and the one that comes.
+A feed follows the lineage of one commit, as a restore does. It does not contain what a losing sibling has written. At
+most two deltas are on local disk at a time: the one that is read and the next one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pyspark_ckpt.state_store.format.names import DeltaName
 
 
 class ChangeFeed:
-    """Deltas of some versions, oldest first. For one caller at a time."""
+    """The deltas of several versions, oldest first. For one caller at a time."""
 
     def __init__(self, place: BlobPlace, steps: Sequence[tuple[DeltaName, int]], folder: Path, pool: Executor) -> None:
-        """Fetch ``steps``, by name and size, from ``place`` into the empty ``folder``, which goes at the end."""
+        """Fetch ``steps``, by name and size, from ``place`` into the empty ``folder``, which ``close`` deletes."""
         self._place = place
         self._steps = iter(steps)
         self._folder = folder
@@ -32,7 +32,7 @@ class ChangeFeed:
         self._coming = self._fetch()
 
     def next(self) -> Delta | None:
-        """Return the next delta, verified; its files stay until the next call. None behind the last one.
+        """Return the next delta, verified, or None after the last one. Its files stay until the next call.
 
         Raises NotFoundError (retired since the feed was opened), FormatError (damaged), StorageError.
         """
@@ -65,16 +65,16 @@ class ChangeFeed:
 
 
 def steps_to(commit: Marker, first: int, lineage: Lineage, store: str) -> list[tuple[DeltaName, int]]:
-    """Deltas from version ``first`` to ``commit``, oldest first, with their sizes.
+    """Return the deltas from version ``first`` to ``commit``, oldest first, with their sizes.
 
-    Raises NotFoundError that says which batches are there, InvalidInputError (``commit`` has another id).
+    Raises NotFoundError, which says which batches are there; InvalidInputError (``commit`` has another id).
     """
     lineage.require(commit, store)
     missing, steps = lineage.chain(commit, lambda marker: marker.version < first or marker not in lineage.deltas)
     if missing.version >= first:
-        there = f"those of batches {missing.version} to {commit.version - 1} are" if steps else "none up to there is"
+        there = f"those of batches {missing.version} to {commit.version - 1} are" if steps else "none can be read"
         raise NotFoundError(
             f"{store}: the changes of batch {missing.version - 1} (version {missing.version}) are not there; {there}.",
-            hint="Retention keeps spark.sql.streaming.minBatchesToRetain batches: begin with a later one.",
+            hint="Begin with a later batch. Retention keeps the last spark.sql.streaming.minBatchesToRetain batches.",
         )
     return [(name, lineage.deltas[name.commit][1].size_bytes) for name in steps]

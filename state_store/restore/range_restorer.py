@@ -1,9 +1,9 @@
-"""Bring a range of the keys of a version to this machine, and little more than can hold it.
+"""Restore a range of the keys of a version, and fetch little more than the files that may hold it.
 
-A manifest says of every table file which keys it may have: those of a snapshot whose keys are all outside of the range
-are not fetched. RocksDB opens such a folder read-only and misses a file only when it wants to read in there. What it
-has in the range is written into a database of its own, into which the deltas since then are ingested as in any
-restore: so a row that one of them deletes is gone, and one that it changes is changed.
+A manifest records the first and the last key of every table file. Table files of a snapshot whose keys are all outside
+the range are not fetched. RocksDB opens such a folder read-only and fails only when it reads from a missing file. The
+rows in the range are copied to a new database, into which the later deltas are ingested as in any restore: rows that a
+delta deletes are gone, and rows that it changes are changed.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from pyspark_ckpt.state_store.restore.restorer import SNAPSHOT, Restorer, Unusab
 from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
 
 Range: TypeAlias = tuple[bytes, bytes]
-"""The first key, and the one behind the last."""
+"""The first key (inclusive) and the end (exclusive)."""
 
 
 class RangeRestorer(Restorer):
-    """Restores the rows of one range of keys of a store, and of no other key for sure."""
+    """Restores the rows of one range of keys of a store. Rows of other keys may be there or not."""
 
     def __init__(
         self, place: BlobPlace, wanted: Range, tuning: Tuning, pool: Executor, log: StoreLog, store: str
     ) -> None:
-        """Read what ``wanted`` says from ``place``, with the threads of ``pool``."""
+        """Read the range ``wanted`` from ``place``, with the threads of ``pool``."""
         super().__init__(place, tuning, pool, FailPoints(""), RestoreForecast(), log, store, checks_tables=True)
         self._begin, self._end = wanted
         self._left: dict[str, ManifestFile] = {}
 
     def _choose_files(self, manifest: Manifest) -> Sequence[ManifestFile]:
-        """Those without a key range are RocksDB's own."""
+        """Return the files that are fetched. Files without keys are RocksDB's own and always needed."""
         self._left = {file.name: file for file in manifest.files if self._is_outside(file)}
         return [file for file in manifest.files if file.name not in self._left]
 
@@ -52,7 +52,7 @@ class RangeRestorer(Restorer):
         return file.last_key < self._begin or file.first_key >= self._end
 
     def _open(self, base: Marker, kind: str, folder: Path) -> Database:
-        """Open the whole snapshot if all of it is there; else a database of the rows of the range."""
+        """Open the snapshot if no file was left out, else a new database with the rows of the range."""
         if kind != SNAPSHOT or not self._left:
             return super()._open(base, kind, folder)
         snapshot = folder.rename(folder.with_name("snapshot"))
@@ -70,7 +70,7 @@ class RangeRestorer(Restorer):
         return database
 
     def _complete(self, snapshot: Path) -> None:
-        """Fetch what a scan opens beside: all of level 0, and of each other level the file from which on it looks."""
+        """Fetch the other files that a scan opens: all of level 0, and in each other level the file where it begins."""
         partial = Database(snapshot, self._tuning, read_only=True, may_lack_tables=True)
         try:
             tables = partial.table_files()
@@ -85,7 +85,7 @@ class RangeRestorer(Restorer):
             fetched.result()
 
     def _copy_range(self, base: Marker, snapshot: Path, table: Path) -> None:
-        """Write the rows of the range as a table file. Every file has been checked: the marker is that of ``base``."""
+        """Write the rows of the range to a table file. All files have been checked: the marker is that of ``base``."""
         partial = Database(snapshot, self._tuning, read_only=True, may_lack_tables=True)
         try:
             write_table_file(
@@ -99,9 +99,9 @@ class RangeRestorer(Restorer):
 def restore_range(
     place: BlobPlace, commit: Marker, wanted: Range, tuning: Tuning, pool: Executor, store: str
 ) -> Iterator[Database]:
-    """A database, in a temporary folder, that has the rows of a range of keys as they are at ``commit``.
+    """Open a database in a temporary folder that has the rows of a range of keys at ``commit``.
 
-    It may have others, too. Raises NotFoundError, InvalidInputError, FormatError, StorageError as a restore does.
+    It may have other rows, too. Raises NotFoundError, InvalidInputError, FormatError, StorageError as a restore does.
     """
     with tempfile.TemporaryDirectory(prefix="pyspark-ckpt-") as folder:
         restorer = RangeRestorer(place, wanted, tuning, pool, StoreLog(f"read.{store}", store), store)

@@ -1,8 +1,8 @@
-"""Bring a version to this machine: the nearest usable base, then deltas in lineage order.
+"""Restore a version on this machine: take the nearest usable base, then apply deltas in lineage order.
 
-A base is a local copy, a remote snapshot, or version 0. Objects are fetched in parallel and every checksum
-is verified before RocksDB sees a byte. A snapshot that is damaged or incomplete is named in a warning and an
-older base with more deltas takes its place; a delta that is damaged has no substitute, and the error says so.
+A base is a local copy, a remote snapshot, or version 0. Objects are fetched in parallel, and every checksum is verified
+before RocksDB sees a byte. If a snapshot is damaged or incomplete, a warning names it, and an older base with more
+deltas is used. A damaged delta has no substitute: the restore fails with an error that names it.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ LOCAL_COPY, SNAPSHOT, EMPTY_STORE = "local copy", "snapshot", "empty store"
 _T = TypeVar("_T")
 
 LinkLocal = Callable[[Marker, Path], StoreMeta | None]
-"""Fill a folder from a local copy of that commit; its metadata, or None if the copy is gone."""
+"""Fill a folder from a local copy of the commit. Returns its metadata, or None if the copy is gone."""
 
 
 @dataclass
 class Restored:
-    """An open database at the version that was asked for, and what it took."""
+    """An open database at the requested version, and metrics of the restore."""
 
     meta: StoreMeta
     database: Database
     lineage: Lineage
     metrics: dict[str, int] = field(default_factory=dict)
     table_files: Mapping[str, ManifestFile] = field(default_factory=dict)
-    """Those that came with the snapshot, by their names; some may have been compacted away since."""
+    """Table files of the snapshot, by file name. RocksDB may have compacted some away since."""
 
 
 class UnusableBaseError(Exception):
-    """The base that was picked cannot be used; the next older one may."""
+    """The selected base cannot be used. The next older one may be usable."""
 
 
 class Restorer:
@@ -73,10 +73,10 @@ class Restorer:
         *,
         checks_tables: bool = False,
     ) -> None:
-        """Read from ``place``, with the threads of ``pool``; ``checks_tables``: see the attribute."""
+        """Read from ``place``, with the threads of ``pool``. ``checks_tables``: see the attribute."""
         self.checks_tables = checks_tables
-        """Whether table files that come from the place are checked by their own checksums, too. So one is found that
-        was damaged before it was stored: the checksum that the place has of it is that of the damaged file."""
+        """Whether the own checksums of fetched table files are verified, too. This finds files that were damaged before
+        they were stored: the checksum that is stored with such a file is that of the damaged file."""
         self._place = place
         self._tuning = tuning
         self._pool = pool
@@ -86,10 +86,10 @@ class Restorer:
         self._store = store
 
     def restore(self, commit: Marker, folder: Path, local: set[Marker], link: LinkLocal) -> Restored:
-        """Fill the empty ``folder`` so that ``folder/db`` holds ``commit``, and open it.
+        """Restore ``commit`` into ``folder/db``, in the empty ``folder``, and open it.
 
-        ``local`` are commits that ``link`` can provide. Raises NotFoundError (never committed or
-        retired), InvalidInputError (other id), FormatError (damage without a way round it), StorageError.
+        ``link`` can provide the commits in ``local``. Raises NotFoundError (never committed or retired),
+        InvalidInputError (other id), FormatError (damage, and no other base), StorageError.
         """
         try:
             lineage = Lineage.read(self._place)
@@ -100,9 +100,9 @@ class Restorer:
                     before, lineage = lineage, Lineage.read(self._place)
                     if not before.has_lost(lineage):
                         raise
-                    self._log.info("%s; retention has run meanwhile: what is left is looked at again", problem)
+                    self._log.info("%s; retention has run meanwhile: the restore is tried again", problem)
                     _empty(folder)
-        except OSError as problem:  # of the local disk: a place raises none
+        except OSError as problem:  # an error of the local disk: a place does not raise OSError
             raise StorageError(f"{self._store}: could not restore {commit} into {folder}: {problem}.") from problem
 
     def _restore(self, commit: Marker, lineage: Lineage, folder: Path, local: set[Marker], link: LinkLocal) -> Restored:
@@ -123,9 +123,9 @@ class Restorer:
             except UnusableBaseError as problem:
                 missing = problem.__cause__
                 if isinstance(missing, NotFoundError) and lineage.has_lost(Lineage.read(self._place)):
-                    raise missing from problem  # what retention leaves is a better base than an older one
+                    raise missing from problem  # retry: what retention has left is better than an older base
                 troubles.append(problem)
-                # A network or a disk that failed: but a local copy that cannot be opened does not mend itself.
+                # A network or disk error may pass. A local copy that cannot be opened does not repair itself.
                 may_pass |= kind != LOCAL_COPY and isinstance(problem.__cause__, StorageError)
                 if kind == EMPTY_STORE:
                     raise self._hopeless(commit, troubles, may_pass=may_pass) from problem
@@ -134,10 +134,10 @@ class Restorer:
                 _empty(folder)
 
     def replay(self, commit: Marker, start: int, start_id: str | None, folder: Path) -> Restored:
-        """As ``restore``, but from the snapshot of version ``start`` and from nothing else; its id may be left open.
+        """Restore as ``restore`` does, but only from the snapshot of version ``start``; ``start_id`` may be None.
 
-        Raises NotFoundError that names the snapshots there are (this one is none of them, or ``commit`` does not
-        exist), InvalidInputError (other id), FormatError (damage), StorageError.
+        Raises NotFoundError (no such snapshot: the error lists those that exist; or ``commit`` does not exist),
+        InvalidInputError (other id), FormatError (damage), StorageError.
         """
         lineage = Lineage.read(self._place)
         lineage.require(commit, self._store)
@@ -171,7 +171,7 @@ class Restorer:
         }
         self._log.info("restoring from the %s of %s and %d deltas", kind, base, len(steps))
         self._watch({**placing, **fetching})
-        placed, deltas = _all(placing), _all(fetching)  # every thread has ended before anything is raised
+        placed, deltas = _all(placing), _all(fetching)  # wait for all threads before anything is raised
         downloaded_s = time.monotonic() - started
         if isinstance(placed, CkptError):
             raise UnusableBaseError(f"the {kind} of {base} is not usable: {placed}") from placed
@@ -203,17 +203,17 @@ class Restorer:
         )
 
     def _watch(self, downloads: Mapping[Future[Any], int]) -> None:
-        """Wait for all downloads, which have so many bytes each, and say from time to time how far they are."""
+        """Wait for all downloads, given with their sizes in bytes. Log the progress from time to time."""
         total, pending = sum(downloads.values()), set(downloads)
         while pending:
             pending = wait(pending, timeout=PROGRESS_S).not_done
             if pending:
                 here = total - sum(downloads[download] for download in pending)
                 left = len(downloads) - len(pending)
-                self._log.info("%d of %d bytes are here, %d of %d objects", here, total, left, len(downloads))
+                self._log.info("downloaded %d of %d bytes, %d of %d objects", here, total, left, len(downloads))
 
     def _choose_files(self, manifest: Manifest) -> Sequence[ManifestFile]:
-        """The files of a snapshot that are fetched."""
+        """Return the files of a snapshot that are fetched."""
         return manifest.files
 
     def _manifest(self, base: Marker) -> Manifest:
@@ -223,7 +223,7 @@ class Restorer:
             raise UnusableBaseError(f"the snapshot of {base} is not usable: {problem}") from problem
 
     def _place_file(self, file: ManifestFile, folder: Path) -> int:
-        """Fetch one file of a snapshot and verify it; returns the bytes that came from the place."""
+        """Fetch one file of a snapshot and verify it. Return how many bytes came from the place."""
         path = folder / file.name
         if file.data is not None:
             path.write_bytes(file.data)
@@ -243,7 +243,7 @@ class Restorer:
         return delta
 
     def _check(self, path: Path, name: str) -> None:
-        """Raise FormatError about the object ``name`` if the table file in it was damaged when it was stored."""
+        """Raise FormatError, which names the object ``name``, if its table file was damaged before it was stored."""
         if not self.checks_tables:
             return
         try:
@@ -272,7 +272,7 @@ class Restorer:
             except (InternalError, StorageError, FormatError) as problem:
                 database.close()
                 if kind != EMPTY_STORE and isinstance(problem, (StorageError, FormatError)) and is_of_the_copy(problem):
-                    raise UnusableBaseError(f"the {kind} of {base} takes no delta: {problem}") from problem
+                    raise UnusableBaseError(f"no delta can be applied to the {kind} of {base}: {problem}") from problem
                 if isinstance(problem, StorageError):
                     raise
                 raise FormatError(
@@ -293,7 +293,7 @@ class Restorer:
         )
 
     def _hopeless(self, commit: Marker, troubles: Sequence[Exception], *, may_pass: bool) -> CkptError:
-        """What to say when no base is left: what may pass has damaged nothing."""
+        """Return the error for a commit without a usable base. ``may_pass``: a retry may help, nothing is damaged."""
         reasons = "; ".join(map(str, troubles))
         if may_pass:
             return StorageError(f"{self._store}: {commit} could not be restored: {reasons}")
@@ -305,16 +305,16 @@ class Restorer:
 
 
 def make_damage_error(where: str, path: Path, problem: FormatError) -> FormatError:
-    """What is raised of an object that holds, as its checksum is right, the damaged table file that is at ``path``."""
+    """Return the error for an object whose table file, at ``path``, was damaged before it was stored."""
     return FormatError(
-        f"{where} is damaged, and was when it was stored, for its checksum is right: "
+        f"{where} is damaged, and was damaged already when it was stored (its checksum is right): "
         f"{problem.message.removeprefix(f'{path} is damaged: ')}",
         hint="Restore this file from a backup of the checkpoint, or go back to a version that does not need it.",
     )
 
 
 def _marker_of(database: Database) -> Marker:
-    """Which commit the database holds; it is closed if it cannot tell."""
+    """Return which commit the database holds. Closes it if that cannot be read."""
     try:
         return database.marker() or EMPTY
     except BaseException:
@@ -323,7 +323,7 @@ def _marker_of(database: Database) -> Marker:
 
 
 def _all(futures: Iterable[Future[_T]]) -> list[_T] | CkptError:
-    """Wait for every future; all results, or the first error of the tree. Other errors are raised."""
+    """Wait for all futures. Return all results, or the first CkptError. Raise any other error."""
     done = list(futures)
     wait(done)
     problems = [problem for future in done if (problem := future.exception()) is not None]

@@ -1,4 +1,4 @@
-"""Versions of one store on this machine: what is here is leased, what is not is restored, once for all who ask."""
+"""Versions of one store on this machine. A missing version is restored once, for all callers that ask for it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from pyspark_ckpt.state_store.snapshots.lag import LagTracker
 
 
 class Leased(NamedTuple):
-    """A copy that is leased, what its version holds, and what it took to make it.
+    """A leased copy, the metadata of its version, and metrics of the restore.
 
-    The copy that commits move forward may be at a later version by the time that it is looked at; ``meta`` is not.
+    The copy may be the live one and move to a later version. ``meta`` stays that of the requested version.
     """
 
     copy: LocalCopy
@@ -31,7 +31,7 @@ class Leased(NamedTuple):
 
 
 class LocalVersions:
-    """Versions of one store on this machine. Safe to call from many threads; no lock is held while one is restored."""
+    """Leases and restores versions of one store. Safe to call from many threads. No lock is held during a restore."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class LocalVersions:
         require_usable: Callable[[], None],
         log: StoreLog,
     ) -> None:
-        """Keep them in ``copies``, which ``lock`` protects; ``require_usable`` raises when the store is closed."""
+        """Keep versions in ``copies``, which ``lock`` protects. ``require_usable`` raises if the store is closed."""
         self._copies = copies
         self._restorer = restorer
         self._lag = lag
@@ -51,10 +51,10 @@ class LocalVersions:
         self._log = log
         self._restoring: dict[Marker, Future[None]] = {}
         self.tables = TableCount(0, 0)
-        """Table files of the live database behind the last commit or restore."""
+        """Table files of the live database after the last commit or restore."""
 
     def lease(self, base: Marker) -> Leased:
-        """A leased local copy of ``base``, restored if there is none, and what that took.
+        """Lease a local copy of ``base``. Restore the version if there is no copy.
 
         Raises as ``Restorer.restore``; LifecycleError.
         """
@@ -83,14 +83,14 @@ class LocalVersions:
                     del self._restoring[base]
 
     def check_what_is_restored(self) -> None:
-        """From now on find also table files that were damaged before they were stored: a reader has found damage."""
+        """Verify table files more strictly from now on, see ``Restorer.checks_tables``: a reader has found damage."""
         self._restorer.checks_tables = True
 
     def _restore(self, base: Marker) -> Leased:
         with self._lock:
             folder = self._copies.new_folder()
             local = {copy.marker for copy in self._copies}
-            if self._copies.damaged:  # perhaps it came damaged from the remote place
+            if self._copies.damaged:  # perhaps the damage came from the remote place
                 self.check_what_is_restored()
         try:
             restored = self._restorer.restore(base, folder, local, self._link)
@@ -103,7 +103,7 @@ class LocalVersions:
         return Leased(copy, restored.meta, restored.metrics)
 
     def _take_in(self, folder: Path, restored: Restored) -> LocalCopy:
-        """A leased copy of what was restored; after an error its database is closed."""
+        """Make a leased copy of what was restored. After an error, its database is closed."""
         with self._lock:
             try:
                 self._require_usable()
@@ -116,7 +116,7 @@ class LocalVersions:
             return copy
 
     def replay(self, base: Marker, start: int, start_id: str | None) -> Leased:
-        """A leased copy that was built for the caller alone, see ``Restorer.replay``, and what that took."""
+        """Lease a copy that is built for this caller only, see ``Restorer.replay``."""
         with self._lock:
             self._require_usable()
             folder = self._copies.new_folder()

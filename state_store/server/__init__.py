@@ -1,1 +1,1 @@
-"""The state server: a process, its calls, its stores, and its work between batches."""
+"""The state server: its process, its protocol, its stores, and its background maintenance."""

@@ -1,6 +1,7 @@
-"""Secrets that the JVM entrusts to this process: they come through its stdin, a pipe that nobody else can read.
+"""Secrets that the JVM passes to this process through stdin, a pipe that no other process can read.
 
-They are not in requests, because py4j can be told to log what it sends. A request has their number instead.
+Requests do not carry secrets, because py4j can be configured to log what it sends. They carry a number that refers to
+them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pyspark_ckpt.state_store.json_objects import DAMAGE
 
 ARRIVAL_S = 30.0
 SECRETS_KEPT = 256
-"""The JVM names the last 64 that it has written; keys may change for ever."""
+"""Keys may be rotated without end, so the oldest secrets are dropped. Requests refer only to the last 64 written."""
 
 
 class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,19 +29,19 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Entrusted:
-    """Secrets by their number, in memory only. Safe to use from many threads."""
+    """Secrets by number, kept in memory only. Safe to use from many threads."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
+        """Start with no secrets."""
         self._secrets: dict[int, Mapping[str, str]] = {}
         self._arrived = threading.Condition()
 
     def keep(self, line: bytes) -> None:
-        """Keep what a line of stdin holds. Raises InvalidInputError, which does not show the line."""
+        """Store the secrets of a line of stdin. Raises InvalidInputError, which does not show the line."""
         try:
             arrived = msgspec.json.decode(line, type=_Line)
         except DAMAGE:
-            raise InvalidInputError("A line of stdin is not what a JVM of this release writes.") from None
+            raise InvalidInputError("A line of stdin is malformed: no JVM of this release wrote it.") from None
         with self._arrived:
             self._secrets[arrived.number] = arrived.secrets
             while len(self._secrets) > SECRETS_KEPT:
@@ -48,8 +49,8 @@ class Entrusted:
             self._arrived.notify_all()
 
     def await_secrets(self, number: int) -> Mapping[str, str]:
-        """Return the secrets of a number that the JVM has written. Raises LifecycleError if they do not come."""
+        """Return the secrets with this number; wait for them. Raises LifecycleError if they do not arrive."""
         with self._arrived:
             if not self._arrived.wait_for(lambda: number in self._secrets, ARRIVAL_S):
-                raise LifecycleError(f"The secrets number {number} of the JVM did not arrive.", retryable=True)
+                raise LifecycleError(f"Secrets number {number} did not arrive from the JVM.", retryable=True)
             return self._secrets[number]

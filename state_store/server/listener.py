@@ -1,8 +1,8 @@
-"""Take the JVM's calls at a port of 127.0.0.1, and nobody else's: what others of this machine send costs little.
+"""Accept calls on a port of 127.0.0.1 from the JVM only. Other processes of this machine can cause little load.
 
-The wire is py4j's, as the JVM's side of that speaks it: lines of text. Before a connection has named the token it may
-send a few short lines, within a few seconds, and few connections at a time are so far: the oldest gives way. Nothing of
-what they send is kept or logged. After that a line is limited, too.
+The wire protocol is that of py4j's Java side: lines of text. A connection must send the token within a few seconds, in
+a few short lines. Few connections may be unauthenticated at a time; a new one displaces the oldest. Nothing that an
+unauthenticated connection sends is kept or logged. The length of lines is limited after authentication, too.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from pyspark_ckpt.state_store.log import LOGGER
 
 ADDRESS = "127.0.0.1"
 STRANGER_LINE_BYTES = 256
-"""Of a connection that has not named the token."""
+"""Maximum length of a line from an unauthenticated connection."""
 STRANGER_S = 10.0
-"""A connection that has not named the token by then is closed, whatever it sends."""
+"""A connection that has not sent the token after this time is closed, whatever else it sends."""
 STRANGERS = 64
-"""So many connections at a time may not have named the token; the JVM's do it at once."""
+"""Maximum number of unauthenticated connections at a time. The JVM's connections send the token at once."""
 LINE_BYTES = 64 << 20
-"""Of a call: the largest have the schemas of a table in them."""
+"""Maximum length of a line of a call. The largest calls contain the schemas of a table."""
 MAX_ARGUMENTS = 8
 LOG_EVERY_S = 60.0
 _LOOK_S = 0.5
@@ -52,7 +52,7 @@ _log = logging.getLogger(f"{LOGGER}.listener")
 
 
 class _NotOursError(Exception):
-    """What came is not what the JVM sends. It is not shown."""
+    """A connection sent something that the JVM does not send. The message does not show it."""
 
 
 @dataclass(eq=False)
@@ -62,16 +62,16 @@ class _Connection:
 
     def close(self) -> None:
         with suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)  # or a thread that reads would not notice
+            self.socket.shutdown(socket.SHUT_RDWR)  # else a thread that is reading would not notice the close
         with suppress(OSError):
             self.socket.close()
 
 
 class Listener:
-    """Answers ``call(method, request)`` to whoever knows the token, each connection in a thread of its own."""
+    """Answers ``call(method, request)`` to clients that know the token. Each connection has a thread of its own."""
 
     def __init__(self, call: Callable[[str, str], str], token: str) -> None:
-        """Listen at a port that the system chooses. Raises OSError."""
+        """Listen on a port that the system chooses. Raises OSError."""
         self._call, self._token = call, token.encode()
         self._lock = threading.Lock()
         self._strangers: list[_Connection] = []
@@ -90,7 +90,7 @@ class Listener:
                 accepted, _ = self._socket.accept()
             except TimeoutError:
                 continue
-            except OSError as problem:  # no file is left, say: others may end
+            except OSError as problem:  # for example, no file descriptor is left: other connections may end
                 _log.warning("a connection could not be accepted: %s", problem)
                 time.sleep(_LOOK_S)
                 continue
@@ -117,7 +117,7 @@ class Listener:
             self._refuse(each)
 
     def _refuse(self, connection: _Connection) -> None:
-        """Close a connection that has not named the token; the log says so once in a while, in one short line."""
+        """Close an unauthenticated connection. At most once a minute, the log reports how many were closed."""
         with self._lock:
             if connection not in self._strangers:
                 return
@@ -128,7 +128,7 @@ class Listener:
                 self._refused, self._logged = 0, time.monotonic()
         connection.close()
         if is_due:
-            _log.warning("%d connections that did not name the token of this state server were closed", refused)
+            _log.warning("closed %d connections that did not name the token of this state server", refused)
 
     def _serve(self, connection: _Connection) -> None:
         try:
@@ -141,7 +141,7 @@ class Listener:
             ValueError,
             EOFError,
             _NotOursError,
-        ):  # its end, or what is no text: there is nothing to answer
+        ):  # the connection has ended, or sent something that is not text: there is nothing to answer
             pass
         finally:
             self._refuse(connection)
@@ -156,19 +156,19 @@ class Listener:
         connection.socket.settimeout(None)
         with self._lock:
             if connection not in self._strangers:
-                raise _NotOursError  # it was closed just now
+                raise _NotOursError  # it was refused in the meantime
             self._strangers.remove(connection)
         connection.socket.sendall(OUTPUT_VOID_COMMAND.encode())
 
     def _answer(self, connection: _Connection, stream: IO[bytes]) -> None:
         """Answer one command. Raises EOFError at the end of the connection."""
         command = _line(stream, LINE_BYTES).decode()
-        _line(stream, LINE_BYTES)  # which object is called: there is one
+        _line(stream, LINE_BYTES)  # the name of the object to call: there is only one
         if command == GARBAGE_COLLECT_PROXY_COMMAND_NAME:
             _line(stream, LINE_BYTES)
             answer = SUCCESS_RETURN_MESSAGE
         elif command == CALL_PROXY_COMMAND_NAME:
-            _line(stream, LINE_BYTES)  # which method: as well
+            _line(stream, LINE_BYTES)  # the name of the method: there is only one
             method, request = _arguments(stream)
             answer = RETURN_MESSAGE + SUCCESS + get_command_part(self._call(method, request))
         else:
@@ -186,7 +186,7 @@ def _arguments(stream: IO[bytes]) -> list[str]:
 
 
 def _line(stream: IO[bytes], most_bytes: int) -> bytes:
-    """One line without its end. Raises EOFError where there is none, _NotOursError for one that is too long."""
+    """Return one line without its line feed. Raises EOFError at the end, _NotOursError if the line is too long."""
     line = stream.readline(most_bytes + 1)
     if not line:
         raise EOFError

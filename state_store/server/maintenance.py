@@ -1,7 +1,7 @@
-"""Background work of one store: when a snapshot is due, and cleaning up. Spark's maintenance thread calls it.
+"""Background work of one store: snapshots that are due, retention and scrubbing. Spark's maintenance thread calls it.
 
-Nothing here is waited for by a transaction. One piece of work at a time per store; a call while another one
-runs returns at once.
+No transaction waits for this work. A store does one piece of it at a time; a call that comes while another one runs
+returns at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Maintenance:
     """Snapshots and retention of one store."""
 
     def __init__(self, store: Store, shared: Shared) -> None:
-        """Serve ``store``."""
+        """Maintain ``store``."""
         self._store = store
         self._busy = threading.Lock()
         self._forecast = shared.forecast
@@ -71,10 +71,10 @@ class Maintenance:
         self._has_recalled = False
 
     def snapshot(self, *, force: bool = False) -> tuple[Published | None, dict[str, int]]:
-        """Make a snapshot of the newest version Spark has asked for, if enough versions passed since the last one.
+        """Make a snapshot of the newest version that Spark has asked for, if the snapshot policy says that one is due.
 
-        ``force`` makes one at any version. Never blocks a transaction. Raises DamagedCopyError (the local copy is
-        discarded, and there is no snapshot), StorageError, InternalError.
+        ``force`` makes one at any version. Never blocks a transaction. Raises DamagedCopyError (the local copy was
+        damaged: it is discarded and no snapshot is made), StorageError, InternalError.
         """
         started = time.monotonic()
         if not self._busy.acquire(blocking=False):
@@ -90,23 +90,23 @@ class Maintenance:
             metrics["uploaded_files"] = published.uploaded_files
             metrics["uploaded_bytes"] = published.uploaded_bytes
             metrics["reused_files"] = published.reused_files
-            self._store.log.info("snapshot of %s published: %s", published.marker, metrics)
+            self._store.log.info("published the snapshot of %s: %s", published.marker, metrics)
         return published, metrics
 
     def _recall(self) -> None:
-        """Take up what an earlier process found damaged, which may have ended before it made a snapshot for it."""
+        """Re-read what an earlier process found damaged. It may have ended before it made a snapshot."""
         if self._has_recalled or self._store.newest is None:
             return
         try:
             self._found_damage |= self._scrub.recall()
             self._has_recalled = True
         except CkptError as problem:
-            self._store.log.warning("damage that was found before could not be looked at this time: %s", problem)
+            self._store.log.warning("damaged objects could not be re-read, and will be tried again: %s", problem)
 
     def cleanup(self, min_versions: int) -> int:
-        """Delete what nobody can ask for any more; returns the number of objects. Raises StorageError.
+        """Delete objects that no query can ask for any more; return how many. Raises StorageError.
 
-        What is left is read again when its time has come, and put right where it is damaged.
+        Afterwards scrub the remaining objects that are due: re-read them and repair what is damaged.
         """
         if self._store.newest is None or self._store.closed or not self._busy.acquire(blocking=False):
             return 0
@@ -121,7 +121,7 @@ class Maintenance:
             self._busy.release()
 
     def _local_tables(self) -> Iterator[Path]:
-        """The table files of a local copy that stays as it is until all of them were looked at."""
+        """Yield the table files of a local copy, which stays leased until all of them have been read."""
         copy = self._store.lease_for_snapshot(lambda _version: True)
         if copy is not None:
             try:
@@ -137,17 +137,17 @@ class Maintenance:
             lineage = Lineage.read(self._store.place)
             if self._store.lag.up_to(copy.marker.version) is None:
                 self._store.lag.observe(lineage, copy.marker)
-            reason = "it was asked for" if force else self._reason(copy.marker.version)
+            reason = "it was requested" if force else self._reason(copy.marker.version)
             if reason is None:
                 return None
-            self._store.log.info("a snapshot of %s is made: %s", copy.marker, reason)
+            self._store.log.info("making a snapshot of %s: %s", copy.marker, reason)
             published = self._publish(copy, lineage)
         except (CkptError, OSError) as problem:
             if not self._store.closed:
                 if isinstance(problem, DamagedCopyError):
                     self._store.discard_damaged(copy, problem)
                 raise
-            self._store.log.info("the store was closed while a snapshot was made; it is not published")
+            self._store.log.info("the store was closed while a snapshot was made; the snapshot is not published")
             return None
         finally:
             self._store.release(copy)
@@ -166,13 +166,13 @@ class Maintenance:
             self._warned = True
             self._store.log.warning(
                 "a restore of its %s bytes will take longer than restoreTarget, however often snapshots are made: "
-                "use more partitions, or set a longer target",
+                "use more partitions or set a longer target",
                 table_bytes,
             )
         return published
 
     def _may_be_due(self, version: int) -> bool:
-        """Whether a snapshot is due; with the last one unknown, whether that may be so."""
+        """Return whether a snapshot is due. If the last snapshot is not known, one may be due: return True."""
         return self._store.lag.up_to(version) is None or self._reason(version) is not None
 
     def _reason(self, version: int) -> str | None:

@@ -1,9 +1,11 @@
-"""Life of the state server process: hello, serve, and end with the JVM that started it.
+"""Run the state server process: read the hello, serve calls, and end with the JVM that started it.
 
-stdin brings one line of JSON with the settings and the token, and then stays open: its end means that the
-JVM is gone, however it died, and the process ends at once; a line that comes meanwhile brings secrets. stdout gets
-one line of JSON: where the server listens, or why it cannot start. stderr gets log lines, and what anything else of
-this process writes to stdout. The token and the secrets appear nowhere else.
+- stdin: the first line is JSON with the settings and the token (the hello). Each later line carries secrets. The end of
+  stdin means that the JVM is gone, however it died; the process then ends at once.
+- stdout: one line of JSON that says where the server listens, or why it cannot start.
+- stderr: log lines, and everything else that this process writes to stdout.
+
+The token and the secrets appear nowhere else.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _log = logging.getLogger(f"{LOGGER}.server")
 
 
 class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """First line of stdin."""
+    """The first line of stdin."""
 
     protocol: int
     token: str
@@ -53,15 +55,15 @@ class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def main() -> int:
-    """Run the server until stdin ends or ``stop`` is called; returns the exit status.
+    """Run the server until stdin ends or ``stop`` is called. Return the exit status.
 
-    Standard streams are used by their numbers: a module that the interpreter loads first (a ``sitecustomize``) may have
-    replaced or closed what ``sys`` has of them.
+    Standard streams are used by their descriptor numbers: a module that the interpreter loads first (such as
+    ``sitecustomize``) may have replaced or closed the objects in ``sys``.
     """
     answers = _take_stdout()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the JVM decides
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a connection that is closed by the other side ends no server
-    stdin = open(STDIN, "rb", closefd=False)  # noqa: SIM115 - until the process ends
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a connection that its client closes must not end the server
+    stdin = open(STDIN, "rb", closefd=False)  # noqa: SIM115 - open until the process ends
     stopped, entrusted = threading.Event(), Entrusted()
     try:
         hello = _hello(stdin.readline())
@@ -70,7 +72,7 @@ def main() -> int:
         _take_open_files()
         stores = _take_local_folder(hello, options)
         listener = Listener(Dispatcher(stores, stopped.set, entrusted).call, hello.token)
-    except Exception as problem:  # noqa: BLE001 - whatever it is, the JVM must be told
+    except Exception as problem:  # noqa: BLE001 - the JVM must be told of any failure
         answer = error_answer(problem)
         _say(answers, {"error": {**answer, "message": shorten(answer["message"])}})
         return 1
@@ -79,7 +81,7 @@ def main() -> int:
     threading.Thread(target=_end_with_parent, args=(stdin, entrusted), name="parent-watch", daemon=True).start()
     stopped.wait()
     stopped.clear()
-    stopped.wait(STOP_DELAY_S)  # the answer to "stop" leaves first
+    stopped.wait(STOP_DELAY_S)  # lets the answer to "stop" be sent
     stores.shut_down()
     _leave(0)
     return 0
@@ -88,9 +90,9 @@ def main() -> int:
 def _hello(line: bytes) -> Hello:
     if not line:
         raise InvalidInputError(
-            f"The stdin of the Python {sys.executable} has ended before the hello of the JVM.",
+            f"The stdin of the Python {sys.executable} ended before the hello of the JVM arrived.",
             hint="Something that this Python runs first (a sitecustomize, a wrapper script) closes or replaces its "
-            "stdin. Leave the stream as it is.",
+            "stdin. Change it so that it leaves stdin alone.",
         )
     try:
         hello = msgspec.json.decode(line, type=Hello)
@@ -98,8 +100,8 @@ def _hello(line: bytes) -> Hello:
         raise InvalidInputError(f"The first line of stdin is not a valid hello: {problem}.") from problem
     if hello.protocol != PROTOCOL:
         raise InvalidInputError(
-            f"The JVM speaks protocol {hello.protocol}, this state server speaks {PROTOCOL}.",
-            hint="Install the same release of pyspark-ckpt for the driver's jar and for the executors' Python.",
+            f"The JVM speaks protocol {hello.protocol}, but this state server speaks protocol {PROTOCOL}.",
+            hint="Install the same release of pyspark-ckpt as the driver's jar and in the executors' Python.",
         )
     if not hello.token or not Path(hello.local_dir).is_absolute() or hello.memory_bytes <= 0:
         raise InvalidInputError("The hello needs a token, an absolute local_dir and a positive memory_bytes.")
@@ -112,23 +114,23 @@ def _take_local_folder(hello: Hello, options: option_table.Options) -> Stores:
     except OSError as problem:
         raise StorageError(
             f"The state server cannot use its local folder {hello.local_dir}: {problem}",
-            hint="See whether its disk is full and who may write there, or set "
+            hint="Check whether its disk is full and who may write there, or set "
             "spark.sql.streaming.stateStore.ckpt.localDir to another folder.",
         ) from problem
 
 
 def _take_open_files() -> None:
-    """Take all open files that the system grants, and warn if these are few."""
+    """Raise the limit of open files to what the system grants. Warn if that is low."""
     granted = take_open_files()
     if granted != resource.RLIM_INFINITY and granted < FEW_OPEN_FILES:
         _log.warning(
-            "the state server may open %d files only, and every store needs some dozens: raise 'ulimit -n' to 65536",
+            "the state server may open only %d files, but every store needs some dozens: raise 'ulimit -n' to 65536",
             granted,
         )
 
 
 def _end_with_parent(stdin: IO[bytes], entrusted: Entrusted) -> None:
-    """Take in secrets until stdin ends, then end at once: every state on disk is one that a kill may leave."""
+    """Receive secrets until stdin ends, then end at once. Local files tolerate a kill at any time."""
     for line in stdin:
         try:
             entrusted.keep(line)
@@ -143,10 +145,10 @@ def _leave(status: int) -> None:
 
 
 def _take_stdout() -> IO[bytes]:
-    """The stream that the JVM reads the hello from; whatever else of this process writes to stdout goes to its log.
+    """Return the stream from which the JVM reads the answer. Later writes to stdout go to stderr, the log.
 
-    Closed standard streams are opened on nothing: the next file that is opened, one of a database say, would get the
-    number, and what is written to the stream.
+    Closed standard streams are opened on the null device. Otherwise the next file that is opened, for example one of a
+    database, would get the number of the stream and everything that is written to it.
     """
     is_closed = [_is_closed(number) for number in STREAMS]
     for number in STREAMS:
@@ -155,9 +157,9 @@ def _take_stdout() -> IO[bytes]:
     if is_closed[STDOUT]:
         sys.exit(
             f"The stdout of the Python {sys.executable} is closed, by something that it runs first (a sitecustomize, "
-            "a wrapper script): the JVM cannot be told where the state server listens. Leave the stream open."
+            "a wrapper script). The JVM cannot be told where the state server listens. Leave the stream open."
         )
-    with suppress(AttributeError, OSError, ValueError):  # there may be anything in its place
+    with suppress(AttributeError, OSError, ValueError):  # sys.stdout may have been replaced by anything
         sys.stdout.flush()
     answers = os.fdopen(os.dup(STDOUT), "wb")
     os.dup2(STDERR, STDOUT)

@@ -1,7 +1,7 @@
-"""Protocol between the JVM and the state server: one JSON object in, one out.
+"""The protocol between the JVM and the state server: each request and each answer is one JSON object.
 
-An answer is ``{"ok": {...}}`` or ``{"error": {"kind", "message", "hint", "retryable"}}``. Messages carry names and
-numbers; rows never pass here.
+An answer is ``{"ok": {...}}`` or ``{"error": {"kind", "message", "hint", "retryable"}}``. Requests and answers carry
+names and numbers, never rows.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from pyspark_ckpt.state_store.transactions.transaction import Transaction
 PROTOCOL = 1
 
 Version = Annotated[int, msgspec.Meta(ge=0, lt=MAX_LONG)]
-"""One that another can follow."""
+"""A version that another can follow: it is less than the largest long."""
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of all requests. ``again``: of a task that was tried before, and has failed."""
+    """Base of all requests. ``again``: the request comes from a task that was tried before and failed."""
 
     again: bool = False
 
 
 class Open(Request, frozen=True):
-    """Open a store. ``s3a``: settings of S3A; ``secrets``: the number of those that were entrusted, see Entrusted."""
+    """Open a store. ``s3a``: settings of S3A. ``secrets``: the number of the secrets to use, see Entrusted."""
 
     state_dir: str
     checkpoint_root: str
@@ -71,7 +71,7 @@ class Begin(Request, frozen=True):
 
 
 class Replay(Request, frozen=True):
-    """Begin a transaction on a version that is built of the snapshot of version ``start`` and deltas."""
+    """Begin a transaction on a version that is built from the snapshot of version ``start`` and deltas."""
 
     handle: int
     version: Version
@@ -81,7 +81,7 @@ class Replay(Request, frozen=True):
 
 
 class OpenChanges(Request, frozen=True):
-    """Open a feed of what the versions ``first`` to ``last`` have changed; ``id`` is the last one's."""
+    """Open a feed of the changes of versions ``first`` to ``last``. ``id`` is the id of the last version."""
 
     handle: int
     first: Count
@@ -111,7 +111,7 @@ class DropState(Request, frozen=True):
 
 
 class Commit(Request, frozen=True):
-    """Make the next version. ``seals``: what the writer of ``files`` says of them, by name."""
+    """Make the next version. ``seals``: size and checksum of ``files`` as their writer made them, by name."""
 
     txn: int
     files: list[str]
@@ -127,7 +127,7 @@ class OfTransaction(Request, frozen=True):
 
 
 class Damage(Request, frozen=True):
-    """Say that the local copy of a transaction cannot be read, and how that failed."""
+    """Report that the local copy of a transaction could not be read. ``failure`` describes the error."""
 
     txn: int
     failure: str
@@ -147,14 +147,14 @@ class Snapshot(Request, frozen=True):
 
 
 class Nothing(Request, frozen=True):
-    """Say nothing."""
+    """A request without content."""
 
 
 class Dispatcher:
     """Answers requests; the same object serves all connections."""
 
     def __init__(self, stores: Stores, stop: Callable[[], None], entrusted: Entrusted) -> None:
-        """Serve ``stores``; ``stop`` ends the process soon after it returns; requests name what was ``entrusted``."""
+        """Serve ``stores``. ``stop`` ends the process soon after it returns; ``entrusted`` has the secrets."""
         self._stores = stores
         self._entrusted = entrusted
         self._stop = stop
@@ -180,27 +180,27 @@ class Dispatcher:
         }
 
     def call(self, method: str, request: str) -> str:
-        """Answer one request; every failure is an answer, too."""
+        """Answer one request. A failure is returned as an answer, too."""
         try:
             answer: dict[str, Any] = {"ok": self._dispatch(method, request)}
-        except Exception as problem:  # noqa: BLE001 - the boundary of the process: nothing may escape as it is
+        except Exception as problem:  # noqa: BLE001 - the boundary of the process: nothing may escape
             answer = {"error": error_answer(problem)}
         return self._encoder.encode(answer).decode()
 
     def _dispatch(self, method: str, request: str) -> dict[str, Any]:
         if method not in self._methods:
-            raise InvalidInputError(f"There is no method {method!r}.", hint="Known: " + ", ".join(self._methods))
+            raise InvalidInputError(f"There is no method {method!r}.", hint="Methods: " + ", ".join(self._methods))
         decoder, answer = self._methods[method]
         try:
             decoded = decoder.decode(request)
         except DAMAGE as problem:
-            raise InvalidInputError(f"The request of {method!r} is not valid: {problem}.") from problem
+            raise InvalidInputError(f"The request to {method!r} is not valid: {problem}.") from problem
         with ask_now(again=decoded.again):
             return answer(decoded)
 
     def _open(self, request: Open) -> dict[str, Any]:
         if request.format not in (1, 2):
-            raise InvalidInputError(f"Checkpoint format {request.format} is not known; there are 1 and 2.")
+            raise InvalidInputError(f"The checkpoint format must be 1 or 2, got {request.format}.")
         if not is_store_name(request.name):
             raise InvalidInputError(f"{request.name!r} cannot be the name of a store.")
         secrets = {} if request.secrets is None else self._entrusted.await_secrets(request.secrets)
@@ -326,7 +326,7 @@ class Dispatcher:
 
 @contextmanager
 def _looking_elsewhere(store: Store) -> Iterator[None]:
-    """Say of a version that is not there when the checkpoint has its state in another place."""
+    """Extend a NotFoundError with the hint that the checkpoint may keep its state in another place."""
     try:
         yield
     except NotFoundError as problem:
@@ -335,14 +335,14 @@ def _looking_elsewhere(store: Store) -> Iterator[None]:
 
 
 def error_answer(problem: Exception) -> dict[str, Any]:
-    """Describe any failure as the protocol has it."""
+    """Return the answer that describes ``problem`` in the protocol."""
     if isinstance(problem, OSError):
         problem = StorageError(f"{type(problem).__name__}: {problem}", outcome="unknown")
     elif isinstance(problem, UnicodeEncodeError) and sys.getfilesystemencoding() != "utf-8":
         problem = InvalidInputError(
-            f"{problem.object!r} cannot be the name of a file: the Python of the state server has file names in "
+            f"{problem.object!r} cannot be the name of a file: the Python of the state server encodes file names in "
             f"{problem.encoding}.",
-            hint="Start the executors with a locale of UTF-8 (LC_ALL=C.UTF-8), or with PYTHONUTF8=1.",
+            hint="Start the executors with a UTF-8 locale (LC_ALL=C.UTF-8) or with PYTHONUTF8=1.",
         )
     elif not isinstance(problem, CkptError):
         trace = "".join(traceback.format_exception(problem))

@@ -1,4 +1,4 @@
-"""All stores of one state server: who has which open, and which transaction belongs to which."""
+"""All stores of one state server, their open handles and their transactions."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ ENDED_KEPT = 1024
 CACHE_SHARE = 0.75
 TAKEOVER_S = 3.0
 ADOPTION_S = 3600.0
-"""Local copies of an earlier process that nobody has asked for by then are deleted."""
+"""Local copies of an earlier process are deleted if nobody has asked for them by then."""
 
 _Query: TypeAlias = tuple[str, S3Settings, S3aSettings]
-"""The URL of a checkpoint, and how it is reached."""
+"""The URL of a checkpoint and the settings by which it is reached."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
 
 
 @dataclass(frozen=True)
 class Access:
-    """A folder of state of a checkpoint, and how it is reached and looked after: opens that agree share one store."""
+    """A state folder, its checkpoint, and all options and settings. Opens with equal ``Access`` share one store."""
 
     url: str
     checkpoint: str
@@ -94,7 +94,7 @@ class _Shelf:
 
 
 class Stores:
-    """Owner of a local folder and of everything in it. Safe to call from many threads."""
+    """The owner of a local folder and of everything in it. Safe to call from many threads."""
 
     def __init__(
         self,
@@ -105,9 +105,9 @@ class Stores:
         places: Callable[[str, S3Settings, S3aSettings], BlobPlace] = place_at,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Take possession of ``local_dir``. Raises ConflictError if another live state server has it.
+        """Lock ``local_dir`` for this process. Raises ConflictError if another live state server uses it.
 
-        ``places`` finds the place behind a URI; ``clock`` tells retention how old an object of a place is.
+        ``places`` returns the place of a URL. Retention uses ``clock`` to find how old an object of a place is.
         """
         self.local_dir = local_dir
         self.memory_bytes = memory_bytes
@@ -125,7 +125,7 @@ class Stores:
             columns=ColumnFiles(local_dir / "stores", options.column_files_bytes),
             failpoints=FailPoints(options.fail_points, local_dir),
             forecast=RestoreForecast(),
-            # From a random start: a transaction of a server that died is never taken for one of this server.
+            # A random start, so that a transaction of a dead server is never taken for one of this server.
             transaction_numbers=itertools.count(secrets.randbits(48)),
             clock=clock,
             times=PlaceTimes(clock),
@@ -154,14 +154,14 @@ class Stores:
         options: Options,
         s3a: S3aSettings,
     ) -> Handle:
-        """Open a store; opens of one folder with the same options and settings share one store.
+        """Open a store. Opens of one folder with the same options and settings share one store.
 
-        Others have one of their own, with its own local copies: what a run that has ended began with is not what the
-        next one gets, though handles of both may be open for a while.
+        An open with other options gets a store of its own, with its own local copies. Handles of an ended run may stay
+        open for a while; the next run still gets its own options.
 
-        Makes no remote request but, with ``options.remote``, one for the query's id and one for the owner of its
-        folder; a reader outside a query may read what another checkpoint owns. Raises InvalidInputError (a place of an
-        unknown kind; a copy of the checkpoint that owns the folder), StorageError, FormatError.
+        Makes no remote request, except with ``options.remote``: one for the query's id and one for the owner of its
+        folder. A reader outside a query may read a folder that another checkpoint owns. Raises InvalidInputError (a
+        place of an unknown kind; the checkpoint is a copy of the one that owns the folder), StorageError, FormatError.
         """
         traffic = Traffic()
         patience = Patience(options.place_timeout_s, traffic.note_wait, self._stopping)
@@ -170,9 +170,9 @@ class Stores:
             return with_patience(self._places(url, options.s3, s3a), patience)
 
         checkpoint = unmetered = place_of(checkpoint_root)
-        if options.remote:  # the checkpoint is another place than that of the state, whose requests are counted
+        if options.remote:  # only requests to the place of the state are counted: the checkpoint is another
             query_folder = remote.query_folder(options.remote, checkpoint)
-            if caller.run_id:  # requests of the query, not of this store: they are not counted
+            if caller.run_id:  # requests of the query, not of this store, are not counted
                 ownership.claim(place_of(query_folder), checkpoint, options.remote)
             state_dir = f"{query_folder}/{remote.store_folder(identity)}"
         else:
@@ -200,7 +200,7 @@ class Stores:
             return handle
 
     def _free_folder(self, name: str) -> Path:
-        """A local folder that no open store has: the last used of those left over of the store, else a new one."""
+        """Return a local folder that no open store uses: the latest that an earlier process left, else a new one."""
         its = re.compile(rf"{re.escape(name)}(\.\d+)?")
         left = [folder for folder in self._left_over - self._adopted if its.fullmatch(folder.name) and folder.exists()]
         if left:
@@ -209,7 +209,7 @@ class Stores:
         return next(folder for each in names if (folder := self.local_dir / "stores" / each) not in self._taken)
 
     def _sweep_left_over(self) -> None:
-        """Delete what an earlier process has left of stores that are by now, it seems, somebody else's."""
+        """Delete the unclaimed folders of an earlier process: another executor probably runs their stores by now."""
         self._left_over -= self._adopted
         if self._left_over and time.monotonic() - self._started > ADOPTION_S:
             for folder in self._left_over:
@@ -226,7 +226,7 @@ class Stores:
         return handle
 
     def close(self, number: int) -> None:
-        """Close a handle and its feeds; the last one of a store closes the store. No error if it is closed already."""
+        """Close a handle and its feeds. The last handle of a store closes the store. A closed handle is no error."""
         with self._lock:
             handle = self._handles.pop(number, None)
             feeds = [feed for feed, (owner, _) in self._feeds.items() if owner == number]
@@ -242,20 +242,21 @@ class Stores:
                     self._forget_transactions(last.store)
 
     def _put_back(self, handle: Handle) -> _Shelf | None:
-        """Count one user of the store less; after the last one it is not found any more, and returned."""
+        """Give up one use of the store. After the last one, remove the shelf and return it."""
         shelf = self._shelves[handle.access]
         shelf.handles -= 1
         return self._shelves.pop(handle.access) if shelf.handles == 0 else None
 
     def open_feed(self, handle: Handle, first: int, last: int, commit_id: str | None) -> int:
-        """Open a feed of what versions ``first`` to ``last`` have changed, the last one with that id; its number.
+        """Open a feed of the changes of versions ``first`` to ``last`` and return its number.
 
-        It stays until it is closed, or its handle is. Raises as ``steps_to``; StorageError.
+        ``commit_id`` is the id of version ``last``. The feed stays open until it or its handle is closed. Raises
+        InvalidInputError (not a range of versions), StorageError, and the errors of ``steps_to``.
         """
         store = handle.store
         if not 1 <= first <= last:
             raise InvalidInputError(
-                f"{store.identity}: versions {first} to {last} are not a range of versions that change anything."
+                f"{store.identity}: the first and the last version must be 1 <= first <= last, got {first} to {last}."
             )
         commit = store.decisions.commit_of(handle.caller, last, commit_id)
         steps = steps_to(commit, first, Lineage.read(store.place), str(store.identity))
@@ -275,14 +276,14 @@ class Stores:
         return found[1]
 
     def close_feed(self, number: int) -> None:
-        """Close a feed. No error if it is closed already."""
+        """Close a feed. A closed feed is no error."""
         with self._lock:
             found = self._feeds.pop(number, None)
         if found is not None:
             found[1].close()
 
     def remember(self, store: Store, transaction: Transaction) -> None:
-        """Let ``transaction`` find this one by its number, also for a while after its end."""
+        """Make ``transaction`` find this one by its number, also for a while after its end."""
         with self._lock:
             self._transactions[transaction.number] = (store, transaction)
             surplus = len(self._transactions) - ENDED_KEPT
@@ -292,13 +293,13 @@ class Stores:
                     del self._transactions[number]
 
     def _forget_transactions(self, store: Store) -> None:
-        """Hold a store no longer for the sake of its transactions, which have ended with it."""
+        """Forget the transactions of a closed store: they have ended, and they would keep it in memory."""
         ended = [number for number, (owner, _) in self._transactions.items() if owner is store]
         for number in ended:
             del self._transactions[number]
 
     def transaction(self, number: int) -> tuple[Store, Transaction]:
-        """Return a transaction and its store. Raises LifecycleError if this server knows none of that number."""
+        """Return a transaction and its store. Raises LifecycleError if this server does not know the number."""
         found = self.find_transaction(number)
         if found is None:
             raise LifecycleError(
@@ -313,7 +314,7 @@ class Stores:
         return self._transactions.get(number)
 
     def stats(self) -> dict[str, int]:
-        """Figures of the whole process."""
+        """Return figures of the whole process."""
         with self._lock:
             stores = [shelf.store for shelf in self._shelves.values()]
         return {
@@ -326,9 +327,9 @@ class Stores:
         }
 
     def shut_down(self) -> None:
-        """Close everything that is open, delete its local copies, and give up the local folder.
+        """Close everything that is open, delete its local copies, and unlock the local folder.
 
-        Nobody waits any longer for a place that is away.
+        Requests that wait for an unavailable place stop waiting.
         """
         self._stopping.set()
         with self._lock:
@@ -356,7 +357,7 @@ def _possess(local_dir: Path) -> IO[bytes]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as problem:
-            if time.monotonic() < until:  # the server of a JVM that was just killed is about to end
+            if time.monotonic() < until:  # the server of a JVM that has just been killed is about to end
                 time.sleep(0.05)
                 continue
             lock.close()
@@ -369,10 +370,10 @@ def _possess(local_dir: Path) -> IO[bytes]:
 
 
 def _tidy(local_dir: Path, *, keep_copies: bool) -> None:
-    """Remove what cannot be used any more: transactions and readers of a dead server; all copies after a reboot.
+    """Remove local files that cannot be used: transactions and readers of a dead server; all copies after a reboot.
 
-    Local files are not fsynced, so after a crash of the machine they prove nothing. Nor do copies in a folder in which
-    others could write: ``keep_copies`` is False.
+    Local files are not fsynced, so they cannot be trusted after a crash of the machine. If other users could write to
+    the folder, ``keep_copies`` is False, and the copies are removed, too.
     """
     for folder in ("staging", "tickets", "readers"):
         shutil.rmtree(local_dir / folder, ignore_errors=True)

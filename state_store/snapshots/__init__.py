@@ -1,1 +1,1 @@
-"""Full and incremental snapshots: when one is made, and how."""
+"""Full and incremental snapshots: when they are due, and how they are made."""

@@ -1,7 +1,7 @@
-"""How far the newest snapshot of a store is behind: the deltas that a restore has to apply on top of it.
+"""How far the newest snapshot of a store lags: the deltas that a restore has to apply on top of it.
 
-A restored store knows it from the listing that its restore has read anyway, a new one from its beginning. One that goes
-on with local copies does not know it until its first maintenance has looked.
+A restored store knows the lag from the listing that its restore has read anyway. A new store knows it from the start. A
+store that continues with local copies does not know it until its first maintenance has read a listing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.format.lineage import Lineage
 
 @dataclass(frozen=True)
 class SnapshotLag:
-    """The deltas between the newest snapshot (version 0: none) and a version; the oldest is from ``since_s``."""
+    """The deltas between the newest snapshot (version 0: none) and a version. ``since_s``: time of the oldest."""
 
     snapshot_version: int
     deltas: int
@@ -29,14 +29,17 @@ class LagTracker:
     """Follows the commits and the snapshots of one store. Safe to use from many threads."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """Know nothing yet."""
+        """Start with an unknown lag."""
         self._clock = clock
         self._lock = threading.Lock()
         self._snapshot: int | None = None
         self._commits: dict[int, tuple[int, float]] = {}
 
     def note_begin(self, base: Marker) -> None:
-        """A transaction begins on ``base``: on nothing, there is no snapshot below; far back, look again."""
+        """Note that a transaction begins on ``base``.
+
+        Below the empty store there is no snapshot. If ``base`` is below the known snapshot, the lag becomes unknown.
+        """
         with self._lock:
             if base == EMPTY:
                 self._snapshot, self._commits = 0, {}
@@ -44,25 +47,25 @@ class LagTracker:
                 self._snapshot = None
 
     def note_commit(self, version: int, size_bytes: int) -> None:
-        """A delta of ``size_bytes`` has made ``version``; what was above is history of another line."""
+        """Note the delta of ``version``. Later versions belong to another line of history and are forgotten."""
         with self._lock:
             self._commits = {other: kept for other, kept in self._commits.items() if other < version}
             self._commits[version] = (size_bytes, self._clock())
 
     def note_snapshot(self, version: int) -> None:
-        """There is a snapshot of ``version`` now."""
+        """Note that there is a snapshot of ``version`` now."""
         with self._lock:
             self._snapshot = version
             self._commits = {other: kept for other, kept in self._commits.items() if other > version}
 
     def observe(self, lineage: Lineage, commit: Marker) -> None:
-        """Learn from a listing how ``commit`` descends from a snapshot."""
+        """Learn the lag of ``commit`` from a listing."""
         base, steps = lineage.chain(commit, lambda marker: marker in lineage.snapshots or marker not in lineage.deltas)
         with self._lock:
             newer = {version: kept for version, kept in self._commits.items() if version > commit.version}
             blobs = {name.commit.version: lineage.deltas[name.commit][1] for name in steps}
             self._snapshot = base.version
-            # Own commits keep the time of this host: that of a place may be another, and never is one to come.
+            # Own commits keep the time of this host. A place may have another clock; no time is in the future.
             own, now_s = self._commits, self._clock()
             times = {version: own[version][1] if version in own else blob.modified_s for version, blob in blobs.items()}
             self._commits = {
@@ -70,7 +73,7 @@ class LagTracker:
             } | newer
 
     def up_to(self, version: int) -> SnapshotLag | None:
-        """The lag at ``version``; None if it is not known."""
+        """Return the lag at ``version``, or None if it is not known."""
         with self._lock:
             if self._snapshot is None:
                 return None

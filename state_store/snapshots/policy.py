@@ -1,4 +1,4 @@
-"""When a snapshot of a store is due: by versions, bytes and age of the deltas, and by the time of a restore."""
+"""When a snapshot is due: by number, bytes and age of the deltas, and by the time that a restore takes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pyspark_ckpt.state_store.snapshots.lag import SnapshotLag
 from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
 
 MIN_SHARE = 0.1
-"""Share of the target that deltas may take even if the snapshot alone takes longer than the target."""
+"""Share of the target that deltas may always take, even if the snapshot alone takes longer than the target."""
 
 
 class SnapshotPolicy:
-    """Says why a snapshot is due."""
+    """Decides whether a snapshot is due, and why."""
 
     def __init__(self, options: Options, forecast: RestoreForecast) -> None:
-        """Follow ``options``."""
+        """Use the limits in ``options``."""
         self._every_versions = options.snapshot_every_versions
         self._every_bytes = options.snapshot_every_bytes
         self._interval_s = options.snapshot_interval_s
@@ -22,7 +22,7 @@ class SnapshotPolicy:
         self._forecast = forecast
 
     def reason(self, lag: SnapshotLag, table_bytes: int, now_s: float) -> str | None:
-        """Why a snapshot is due, in words for the log; None if it is not. ``table_bytes``: of the local database."""
+        """Return why a snapshot is due, for the log, or None. ``table_bytes``: size of the local database."""
         if lag.deltas == 0:
             return None
         if lag.deltas >= self._every_versions:
@@ -37,10 +37,10 @@ class SnapshotPolicy:
         return None
 
     def restore_s(self, lag: SnapshotLag, table_bytes: int) -> float:
-        """Seconds that a restore would take now; a store without a snapshot is made from its deltas alone."""
+        """Return the seconds that a restore would take now. Without a snapshot, only deltas are counted."""
         snapshot_s = self._forecast.snapshot_s(table_bytes if lag.snapshot_version else 0)
         return snapshot_s + self._forecast.deltas_s(lag)
 
     def misses_target(self, table_bytes: int) -> bool:
-        """Whether no snapshot can keep the target: one alone takes longer."""
+        """Return whether the restore of a snapshot alone takes longer than the target."""
         return self._forecast.snapshot_s(table_bytes) > self._target_s

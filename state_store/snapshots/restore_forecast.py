@@ -1,11 +1,12 @@
-"""How long a restore would take now, from what this process has seen of its place and its disk.
+"""Forecast how long a restore takes, from what this process has measured of its place and its disk.
 
 ::
 
     3 requests (listing, manifest, first file) + bytes / rate + deltas / 8 requests + deltas * ingest
 
-The parts are running means: a request is as slow as the upload of a small delta, the rate is that of restores and
-snapshots, an ingest is one of those that follow each commit. Until they are seen, they are assumed.
+All parts are running means. The time of a request is that of the upload of a small delta. The rate is that of restores
+and snapshots. The time of an ingest is that of the ingest that follows each commit, and of restores. Until they are
+measured, defaults are used.
 """
 
 from __future__ import annotations
@@ -25,33 +26,33 @@ class RestoreForecast:
     """Running means of one process. Safe to use from many threads."""
 
     def __init__(self) -> None:
-        """Assume 50 ms a request, 50 MB/s and 10 ms an ingest."""
+        """Start with the defaults: 50 ms per request, 50 MB/s and 10 ms per ingest."""
         self._lock = threading.Lock()
         self._request_s, self._bytes_per_s, self._ingest_s = 0.05, 50e6, 0.01
 
     def note_write(self, size_bytes: int, took_s: float) -> None:
-        """An object of ``size_bytes`` was written in ``took_s``: a small one shows how slow requests are."""
+        """Note that an object was written in ``took_s``. Only small objects count: they show the time of a request."""
         if size_bytes <= SMALL_BYTES:
             with self._lock:
                 self._request_s += NEWEST_COUNTS * (took_s - self._request_s)
 
     def note_transfer(self, size_bytes: int, took_s: float) -> None:
-        """So many bytes came or went in ``took_s``; few of them show no rate."""
+        """Note a transfer of ``size_bytes`` in ``took_s``. Small transfers show no rate and are ignored."""
         if size_bytes >= LARGE_BYTES and took_s > 0:
             with self._lock:
                 self._bytes_per_s += NEWEST_COUNTS * (size_bytes / took_s - self._bytes_per_s)
 
     def note_ingest(self, deltas: int, took_s: float) -> None:
-        """``deltas`` were applied to a database in ``took_s``."""
+        """Note that a number of ``deltas`` was applied to a database in ``took_s``."""
         if deltas:
             with self._lock:
                 self._ingest_s += NEWEST_COUNTS * (took_s / deltas - self._ingest_s)
 
     def snapshot_s(self, size_bytes: int) -> float:
-        """Seconds to restore a snapshot of ``size_bytes``."""
+        """Return the seconds to restore a snapshot of ``size_bytes``."""
         return REQUESTS_IN_A_ROW * self._request_s + size_bytes / self._bytes_per_s
 
     def deltas_s(self, lag: SnapshotLag) -> float:
-        """Seconds to fetch and apply the deltas on top of it."""
+        """Return the seconds to fetch and apply the deltas after the snapshot."""
         fetch_s = math.ceil(lag.deltas / REQUESTS_AT_ONCE) * self._request_s + lag.delta_bytes / self._bytes_per_s
         return fetch_s + lag.deltas * self._ingest_s

@@ -1,11 +1,11 @@
-"""Make a snapshot: upload what a frozen local copy has and no confirmed snapshot has, then publish a manifest.
+"""Make a snapshot: upload the files of a frozen local copy that no snapshot of an ancestor has, then a manifest.
 
-A snapshot is made in the background from a copy that nobody changes; no commit ever waits for it. Its name
-carries the commit's id, so a snapshot of a commit that Spark never confirms is harmless: nobody asks for it.
+A snapshot is made in the background from a copy that nobody changes. No commit waits for it. Its name contains the
+commit's id. A snapshot of a commit that Spark never confirms is harmless, because nobody asks for it.
 
-Nothing is published that the local disk has damaged. Table files are checked by their own checksums in the pass that
-takes their digests, and what is uploaded is compared with these digests. RocksDB's small files, MANIFEST before all,
-are checked by RocksDB: it opens the very bytes that the manifest of the snapshot will have.
+Data that the local disk has damaged is not published. The pass that computes the digests of table files also verifies
+their own checksums, and uploaded bytes are compared with these digests. RocksDB's small files, above all MANIFEST, are
+verified by RocksDB: it opens exactly the bytes that the manifest of the snapshot will contain.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ from pyspark_ckpt.state_store.sst.table_check import check_chunks
 
 CHUNK_BYTES = 1 << 20
 TAKE_BACK_S = 3600.0
-"""A manifest that has stood for longer is not taken back, whatever is missing of its snapshot."""
+"""A manifest that has existed for longer is not withdrawn, whatever its snapshot lacks."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """What making one snapshot came to."""
+    """The result of making a snapshot."""
 
     marker: Marker
     uploaded_files: int
@@ -71,7 +71,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a table file is an object of another store; ``is_sibling``: of the same checkpoint, and made with it."""
+    """A table file in another store. ``is_sibling``: the store is of the same checkpoint and made with this one."""
 
     place: BlobPlace
     file: ManifestFile
@@ -82,24 +82,24 @@ NOWHERE: Mapping[str, Origin] = MappingProxyType({})
 
 
 class Hashes:
-    """Checksums of local table files, each computed once, of bytes that were right.
+    """Digests of local table files. Each is computed once, of bytes whose checksums are right.
 
-    Contents of a table file never change. What the disk makes of them later is found when they are uploaded.
+    The content of a table file never changes. Later damage by the disk is found by the upload.
     """
 
     def __init__(self) -> None:
-        """Know nothing yet."""
+        """Start empty."""
         self._known: dict[tuple[int, int, int], tuple[str, str]] = {}
 
     def of(self, path: Path) -> tuple[str, str]:
-        """Sha256 and xxh3 of a table file. A hard link is the same file. Raises FormatError, StorageError, OSError."""
+        """Return sha256 and xxh3 of a table file. Hard links share them. Raises FormatError, StorageError, OSError."""
         identity = _identity(path)
         if identity not in self._known:
             self._known[identity] = _digests(path)
         return self._known[identity]
 
     def keep_only(self, paths: list[Path]) -> None:
-        """Forget every file but these, as far as they are there."""
+        """Forget all files except those of ``paths`` that exist."""
         wanted = {_identity(path) for path in paths if path.exists()}
         self._known = {identity: digests for identity, digests in self._known.items() if identity in wanted}
 
@@ -110,7 +110,7 @@ class SnapshotWriter:
     def __init__(
         self, place: BlobPlace, partition: int, tuning: Tuning, failpoints: FailPoints, log: StoreLog, *, full: bool
     ) -> None:
-        """Write those of a ``partition`` to ``place``; ``full`` ones share no object with others."""
+        """Write the snapshots of a ``partition`` to ``place``. ``full`` snapshots share no object with others."""
         self._partition = partition
         self._full = full
         self._place = place
@@ -120,7 +120,7 @@ class SnapshotWriter:
         self._hashes = Hashes()
         self._notices = Notices(place)
         self.damaged: Collection[str] = ()
-        """Names of objects that are known to be damaged: they are written anew, under other names."""
+        """Names of objects that are known to be damaged. Their content is written again under other names."""
 
     def publish(
         self,
@@ -129,15 +129,14 @@ class SnapshotWriter:
         cancelled: Callable[[], bool],
         origins: Mapping[str, Origin] = NOWHERE,
     ) -> Published | None:
-        """Make a snapshot of a frozen copy that is leased meanwhile; None if there is one of that commit.
+        """Make a snapshot of a frozen copy, which the caller leases. Return None if the commit has one already.
 
-        After return it survives the loss of this machine. But for full snapshots, a table file is not uploaded
-        again if a published snapshot of an ancestor has the same content, and what another store has (``origins``, by
-        the names of the files) is copied from there. None also if another process deleted some of its table files
-        meanwhile, as retention does with a snapshot that takes longer than the grace period.
-        A failure leaves at most objects that nothing refers to, or a manifest that retention and restore
-        pass over. Raises LifecycleError when ``cancelled`` says so, DamagedCopyError (a file of the copy is not what
-        was written), StorageError, InternalError.
+        After return the snapshot survives the loss of this machine. Unless snapshots are full, a table file is not
+        uploaded if a published snapshot of an ancestor has the same content. A table file that is in another store
+        (``origins``, by file name) is copied from there. Returns None also if another process deleted some of its table
+        files meanwhile, as retention does if a snapshot takes longer than the grace period. A failure leaves at most
+        objects that nothing refers to, or a manifest that retention and restore skip. Raises LifecycleError if
+        ``cancelled`` returns True, DamagedCopyError (a file of the copy is damaged), StorageError, InternalError.
         """
         if copy.marker in lineage.snapshots:
             return None
@@ -163,7 +162,7 @@ class SnapshotWriter:
                 elif path.name in inline:
                     files.append(inline_file(path.name, inline[path.name]))
                 elif path.suffix == ".log" and path.stat().st_size:
-                    raise InternalError(f"{path} is not empty: rows would be missing from a snapshot.")
+                    raise InternalError(f"{path} is not empty: rows would be missing from the snapshot.")
         manifest = Manifest(FORMAT_VERSION, copy.meta, *describe_groups(copy.meta, self._partition), tuple(files))
         self._failpoints.hit("snapshot.before_manifest")
         created = self._is_complete(manifest) and self._put(manifest)
@@ -174,10 +173,11 @@ class SnapshotWriter:
         return Published(copy.marker, len(uploaded), sum(uploaded), reused, sum(copied), tuple(files))
 
     def _put(self, manifest: Manifest) -> bool:
-        """Create the manifest, and take it back if a table file was deleted while it appeared.
+        """Create the manifest. Withdraw it if a table file was deleted at the same time.
 
-        A service that ignores conditions tells each of two writers that he was first: there the manifest may be the
-        other's, who may rely on it. So it is not put over one that is there, and none is taken back; see ``retention``.
+        A service that ignores conditions tells two writers that each was first. There the manifest may be that of the
+        other writer, which may rely on it. Therefore an existing manifest is not overwritten on such a service, and
+        none is withdrawn; see ``retention``.
         """
         name, began = snapshot_name(manifest.store.marker), boot_s()
         is_first = is_exclusive(self._place)
@@ -186,7 +186,7 @@ class SnapshotWriter:
         created = self._place.put_if_absent(name, manifest.encode())
         self._failpoints.hit("snapshot.after_manifest")
         missing, doomed = self._lacks(manifest) if created else ([], [])
-        # Nobody has relied on it, see retention; of one that is doomed only, or was left for long, nobody can say that.
+        # Nobody relies on it yet, see retention. That is not certain if files are only doomed, or after a long time.
         if missing and is_first and boot_s() - began < TAKE_BACK_S:
             self._place.delete(name)
         return created and not missing and not doomed
@@ -195,8 +195,8 @@ class SnapshotWriter:
         return self._lacks(manifest) == ([], [])
 
     def _lacks(self, manifest: Manifest) -> tuple[list[str], list[str]]:
-        """The table files of a snapshot that are not there, and those that somebody may be about to delete."""
-        doomed = self._list_doomed()  # before the listing: who withdraws a notice has deleted by then
+        """Return the missing table files of a snapshot, and those that a process may be about to delete."""
+        doomed = self._list_doomed()  # before the listing: a process deletes before it withdraws its notice
         missing = sorted(manifest.objects().keys() - self._list())
         threatened = sorted(manifest.objects().keys() & doomed)
         if missing or threatened:
@@ -209,7 +209,7 @@ class SnapshotWriter:
         return missing, threatened
 
     def _list_doomed(self) -> set[str]:
-        """The table files that somebody may be about to delete; while nobody can tell, retention relies on nothing."""
+        """Return the table files that may soon be deleted. Empty if a notice is damaged: retention then trusts none."""
         try:
             return self._notices.tables()
         except FormatError as problem:
@@ -220,7 +220,7 @@ class SnapshotWriter:
         return {blob.name for blob in self._place.list(TABLE_FOLDER)}
 
     def _tables(self, copy: LocalCopy, inline: Mapping[str, bytes]) -> list[TableFile]:
-        """The table files that RocksDB finds with its small files as they will be published, all of which are there."""
+        """Return the table files that RocksDB finds by the small files as they will be published. All files exist."""
         folder = copy.folder / f"published-{uuid.uuid4().hex[:8]}"
         folder.mkdir(mode=0o700)
         try:
@@ -258,7 +258,7 @@ class SnapshotWriter:
         return described, is_new
 
     def _find_confirmed_objects(self, commit: Marker, lineage: Lineage) -> dict[str, str]:
-        """Objects by content that the newest readable snapshot of an ancestor refers to and that are there."""
+        """Return the existing objects of the newest readable snapshot of an ancestor, by sha256."""
         ancestors = lineage.ancestors(commit)
         for base in sorted((marker for marker in lineage.snapshots if marker in ancestors), reverse=True):
             name = snapshot_name(base)
@@ -267,7 +267,7 @@ class SnapshotWriter:
             except CkptError as problem:
                 self._log.warning("snapshot %s is not used as a base: %s", name, problem)
                 continue
-            # One that is lost, or is about to be, must not be passed on from snapshot to snapshot.
+            # An object that is lost, or may soon be, must not be inherited by the next snapshot.
             doomed = self._list_doomed()
             usable = (self._list() - doomed).difference(self.damaged)
             return {file.sha256: name for name, file in manifest.objects().items() if name in usable}
@@ -282,7 +282,7 @@ def _copy(origin: Origin, place: BlobPlace) -> ManifestFile:
 
 
 def _upload(copy: LocalCopy, path: Path, xxh3: str, sink: Sink) -> None:
-    """Write the file to ``sink``. Raises DamagedCopyError if these are other bytes than those with that digest."""
+    """Write the file to ``sink``. Raises DamagedCopyError if its bytes do not have the digest ``xxh3``."""
     digest = xxhash.xxh3_128()
     with reading(copy):
         source = path.open("rb", buffering=0)
@@ -305,7 +305,7 @@ def _identity(path: Path) -> tuple[int, int, int]:
 
 
 def _digests(path: Path) -> tuple[str, str]:
-    """Sha256 and xxh3 of a table file that is whole. Raises FormatError, StorageError, FileNotFoundError."""
+    """Verify a table file and return its sha256 and xxh3. Raises FormatError, StorageError, FileNotFoundError."""
     sha256, xxh3 = hashlib.sha256(), xxhash.xxh3_128()
     for chunk in check_chunks(path):
         sha256.update(chunk)

@@ -1,1 +1,1 @@
-"""One commit of one store, from the ticket to the acknowledgement."""
+"""Transactions of a store, from the begin to the acknowledged commit."""

@@ -1,9 +1,9 @@
-"""What all partitions of an operator have of its keyed states, at the version on which a run of the query begins.
+"""The keyed states of an operator in all partitions, at the version on which a run of the query begins.
 
-A program is checked against all of that before it commits anything. Spark calls it for partitions that have rows, and
-no others: what these could go on with, others might not, and by then neither the old program nor the new one could go
-on in all of them. Nothing is stored for it: what the stores say of themselves is the truth, also behind a batch
-that failed, a restore or a rescaling.
+A program is checked against all of them before it commits anything. Spark calls the program only for partitions that
+have rows. Without this check a changed program could commit in these partitions and be incompatible with others, and
+then neither the old nor the new program could continue in all of them. Declarations are not recorded: the stores at the
+base version are the source of truth, also after a failed batch, a restore or a rescaling.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ States: TypeAlias = tuple[State, ...]
 
 
 class KnownStates:
-    """What a process has read of the operators of one query, by run, operator and store; for all of its stores."""
+    """The states of one query that a process has read, by run, operator and store name. All its stores share them."""
 
     def __init__(self) -> None:
-        """Know none."""
+        """Start empty."""
         self.lock = threading.Lock()
         self.of: OrderedDict[tuple[str, int, str], tuple[States, ...]] = OrderedDict()
 
 
 class OperatorStates:
-    """Those of the operators of one query, read once for each run. Safe to call from many threads."""
+    """The keyed states of the operators of one query, read once per run. Safe to call from many threads."""
 
     def __init__(
         self, checkpoint: BlobPlace, places: Callable[[str], BlobPlace], pool: Executor, known: KnownStates
     ) -> None:
-        """Find stores by ``places``; ``pool`` reads several at once; what is ``known`` others share."""
+        """Find stores with ``places`` and read several at once in ``pool``. Other stores share ``known``."""
         self._checkpoint = checkpoint
         self._places = places
         self._pool = pool
@@ -56,11 +56,11 @@ class OperatorStates:
     def of(
         self, run_id: str, identity: Identity, own: StoreMeta, place: BlobPlace, traffic: Traffic
     ) -> tuple[States, ...]:
-        """The keyed states of each partition that has some, those that are alike once; as a run's first call saw it.
+        """Return the keyed states of each partition that has any, without duplicates, as the run's first call saw them.
 
-        ``own``, in ``place``: what the store ``identity`` is at the version that the run begins on. The first call of a
-        run makes two or three requests for each other partition, which ``traffic`` counts; later ones make none.
-        Raises InvalidInputError, ConflictError, FormatError, StorageError.
+        ``own`` is the metadata of the store ``identity``, in ``place``, at the version on which the run begins. The
+        first call of a run makes two or three requests for each other partition, which ``traffic`` counts. Later calls
+        make none. Raises InvalidInputError, ConflictError, FormatError, StorageError.
         """
         key = (run_id, identity.operator, identity.name)
         known = self._known.of
@@ -74,9 +74,11 @@ class OperatorStates:
     def _read(self, identity: Identity, own: StoreMeta, place: BlobPlace, traffic: Traffic) -> Sequence[States]:
         root = place.url.removesuffix(store_folder(identity))
         if root == place.url:
-            raise InternalError(f"{identity}: its state is in {place.url}, and not in a folder of its number.")
+            raise InternalError(
+                f"{identity}: its state folder {place.url} does not end with its operator and partition."
+            )
         checkpoint = self._checkpoint
-        if root == f"{checkpoint.url}/":  # else it is not the place of state, whose requests are counted
+        if root == f"{checkpoint.url}/":  # else the state is in another place, and only requests to that are counted
             checkpoint = MeteredPlace(checkpoint, traffic)
         named = ids_of(checkpoint, own.version).get(str(identity.operator), [])
 
@@ -93,7 +95,7 @@ class OperatorStates:
 def _meta_of(
     place: BlobPlace, checkpoint: BlobPlace, identity: Identity, version: int, ids: Sequence[str]
 ) -> StoreMeta | None:
-    """What a store is at a version; None if that has gone, which the partition's own task of the batch will say."""
+    """Return the metadata of a store at a version. None if it is gone, which the partition's own task reports."""
     lineage = Lineage.of(place.list(prefix=f"{version:020d}-"))
     if not lineage.commits_of(version):
         return None
@@ -107,7 +109,7 @@ def _select_keyed(meta: StoreMeta | None) -> States:
 
 
 def _different(partitions: Sequence[States]) -> Iterator[States]:
-    """Those that say something, each once; of rows it counts whether there are any."""
+    """Yield the different non-empty states. Two row counts differ only if one of them is zero."""
     seen = set()
     for states in partitions:
         said = msgspec.json.encode([(state.name, state.rows > 0, state.descriptor) for state in states])

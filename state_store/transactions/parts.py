@@ -1,17 +1,17 @@
-"""What Python workers stage beside the shim: each session's rows as table files, and what they mean.
+"""Staged rows of Python workers: table files of each session, and the *part* that describes them.
 
-A session of a worker writes its table files into the staging folder of its task's transaction and then, as one atomic
-step, a *part*: which states it knows under which numbers, which files it wrote, how row counts change. A
-transaction may have several sessions, even in several processes. The commit joins all parts that are
-there; a session that died left none, and then its task has failed, too.
+A session of a worker writes its table files into the staging folder of its task's transaction. Then, in one atomic
+step, it writes a part: which states it knows under which numbers, which files it wrote, how row counts change. A
+transaction may have several sessions, even in several processes. The commit joins all parts that exist. A session that
+died left no part, but then its task has failed, too.
 
 ::
 
     <staging>/<session>.part.json    {"format": 3, "states": [...], "files": ["<session>-0.sst"], "rows": {"16384": 7},
                                       "seals": {"<session>-0.sst": {"bytes", "xxh64"}}, "commit": "<id>", ..., "xxh3"}
 
-A part has its own checksum, and the files that are named like those of a session must be in a part: one that was lost
-is not taken for a session that has staged nothing.
+A part has its own checksum. Every file that is named like a session's must be listed in a part: a lost part is
+noticed, and not taken for a session that has staged nothing.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from pyspark_ckpt.state_store.transactions.staged_tables import Seal, Seals, sea
 PART_FORMAT = 3
 SUFFIX = ".part.json"
 SESSIONS = ("worker-", "groups-")
-"""What the names of sessions begin with, and those of all that they stage."""
+"""Prefixes of the names of sessions and of all files that they stage."""
 
 _STAGED = (".sst", LOG)
 _LOG_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,122}\.log")
 
 
 class DeclaredState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A state as a session works with it."""
+    """A state as a session uses it."""
 
     name: str
     number: int
@@ -55,9 +55,10 @@ class DeclaredState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one session of a worker has staged.
 
-    ``rows`` are changes of row counts by state number. ``written`` rows are in the files, whose ``seals`` are by name.
-    ``counts`` are for the metrics of the commit, by their names in its report. Of a session with a ``log``, all of
-    these are in the log. ``commit``: the id of what the transaction makes, so that no part is taken for another's.
+    ``rows`` are changes of row counts by state number. ``written`` is the number of rows in the files. ``seals`` are
+    those of the files, by name. ``counts`` are metrics of the commit, by their names in its report. If a session has a
+    ``log``, all of these are in the log instead. ``commit`` is the id of the commit that the transaction makes: a part
+    of another commit is rejected.
     """
 
     states: tuple[DeclaredState, ...]
@@ -72,14 +73,14 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write_part(staging: Path, session: str, part: Part) -> None:
-    """Publish what a session has staged: from now on the commit applies it."""
+    """Publish the part of a session: from now on the commit applies it."""
     publish(staging / f"{session}{SUFFIX}", seal(part))
 
 
 def read_parts(staging: Path, commit_id: CommitId) -> list[Part]:
-    """Every part in the staging folder of a commit, in a fixed order.
+    """Return all parts in the staging folder of a commit, in a fixed order.
 
-    Raises FormatError for one that is not what was written, or of another commit; OSError.
+    Raises FormatError (a part is damaged or belongs to another commit), OSError.
     """
     parts = []
     for path in sorted(staging.glob(f"*{SUFFIX}")):
@@ -94,23 +95,24 @@ def read_parts(staging: Path, commit_id: CommitId) -> list[Part]:
 
 
 def close_parts(staging: Path, commit_id: CommitId, tuning: Tuning) -> list[Part]:
-    """Every part of a commit, with the rows of its log in a table file.
+    """Return all parts of a commit, with the rows of their logs in table files.
 
-    Raises FormatError for what is not what was written, and if a session has staged files that are in no part.
+    Raises FormatError (something staged is damaged, or no part lists a file that a session has staged), StorageError,
+    OSError.
     """
     parts = read_parts(staging, commit_id)
     closed = [close_log(staging, part, tuning) for part in parts]
     known = {part.log for part in parts}.union(*(part.files for part in closed))
     for path in sorted(staging.iterdir()):
         if path.name.startswith(SESSIONS) and path.suffix in _STAGED and path.name not in known:
-            raise FormatError(f"{path} is staged, and the part of its session is missing or does not list it.")
+            raise FormatError(f"{path} is staged, but the part of its session is missing or does not list it.")
     return closed
 
 
 def close_log(staging: Path, part: Part, tuning: Tuning) -> Part:
-    """The part of a session that has ended: what its log says, with the log's rows in a table file.
+    """Return the part of an ended session, completed from its log. Writes the rows of the log to a table file.
 
-    Raises FormatError for a damaged log, StorageError.
+    Raises FormatError (the log is damaged), StorageError.
     """
     if not part.log:
         return part
@@ -132,7 +134,7 @@ def close_log(staging: Path, part: Part, tuning: Tuning) -> Part:
 
 
 def declare(meta: StoreMeta, states: Sequence[tuple[str, Descriptor]]) -> tuple[StoreMeta, tuple[DeclaredState, ...]]:
-    """Find or create keyed ``states`` in this order: every session on one base comes to the same numbers.
+    """Find or create keyed ``states`` in this order: all sessions on one base get the same numbers.
 
     Raises InvalidInputError if the key columns or their order, the types, the kind or the key groups of a state would
     change.
@@ -162,7 +164,7 @@ def _make_change_error(name: str, what: str, stored: object, declared: object) -
 
 
 def _goes_on(stored: object, declared: object) -> bool:
-    """Whether all schemas that values were written by are still known, under the same numbers."""
+    """Return whether ``declared`` has all stored schemas of values under the same numbers."""
     if not isinstance(stored, dict) or not isinstance(declared, dict) or stored.keys() != declared.keys():
         return False
     for what, old in stored.items():
@@ -179,7 +181,7 @@ def _schemas(of_values: object) -> list[object] | None:
 
 @dataclass(frozen=True)
 class Joined:
-    """What all parts come to together."""
+    """The union of all parts."""
 
     meta: StoreMeta
     files: Sequence[str]
@@ -189,9 +191,9 @@ class Joined:
 
 
 def join(meta: StoreMeta, parts: Sequence[Part]) -> Joined:
-    """The store ``meta`` with the states of all parts, their files in order, their changes of row counts together.
+    """Return ``meta`` with the states of all parts, all files in order, and the sums of the row count changes.
 
-    Raises InvalidInputError if a session has another number for a state than the store gives it.
+    Raises InvalidInputError if a session has another number for a state than the store, or as ``declare``.
     """
     files: list[str] = []
     seals: dict[str, Seal] = {}
@@ -201,7 +203,7 @@ def join(meta: StoreMeta, parts: Sequence[Part]) -> Joined:
         if declared != part.states:
             raise InvalidInputError(
                 f"A worker wrote states {[(state.name, state.number) for state in part.states]}, "
-                f"which this store knows as {[(state.name, state.number) for state in declared]}.",
+                f"but the numbers in this store are {[(state.name, state.number) for state in declared]}.",
                 hint="All workers of a query must run the same program and the same release of pyspark-ckpt.",
             )
         files.extend(part.files)

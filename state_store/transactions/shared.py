@@ -1,4 +1,4 @@
-"""What surrounds one store: the process it lives in, which store it is, and on whose behalf it is called."""
+"""What the stores of one process share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
 
 @dataclass(frozen=True)
 class Shared:
-    """What all stores of the process have in common."""
+    """Folders, threads, settings and clocks that all stores of a process share."""
 
     local_dir: Path
     tuning: Tuning

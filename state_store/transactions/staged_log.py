@@ -1,17 +1,18 @@
-"""Rows that a session stages bit by bit, with no last moment of its own: a log, of which the commit makes a table file.
+"""The log of a session that does not know its last group. The commit turns the log into a table file.
 
-Spark calls a function for one group after the other and does not say which is the last. So a session
-appends what each group has written as a *frame*: its size in 4 bytes and its xxh64 in 8, little-endian, then msgpack::
+Spark calls a function for one group after another and does not say which is the last. Therefore a session appends
+what each group has written as a *frame*: 4 bytes of size and 8 bytes of xxh64, little-endian, then msgpack::
 
     {"rows": [[key, value or nil], ...], "files": ["<session>-0.sst"], "seals": {"<session>-0.sst": {...}},
      "changes": {16384: 7}, "counts": {...}, "written": 9, "group": suffix}
 
-``rows`` are this group's, in any order; a later row of a key counts. The rest is the session's until now: table files
-that hold earlier rows, changes of row counts, numbers for the metrics. A log that has grown large becomes one more
-table file, and begins anew; its frames are kept apart until the task ends, for a group may be called a second time.
+``rows`` are the rows of this group, in any order; the last row of a key counts. The other fields describe the whole
+session up to this frame: table files with earlier rows, changes of row counts, numbers for the metrics. When a log has
+grown large, its rows become a table file and the log starts again. The old frames are kept in another file until the
+task ends, because a group may be called a second time.
 
-Before the first frame is how many bytes the file has, which is written behind each frame: a log without its last frames
-is not read as a shorter one. The checksums begin with the file's name, so a log is not read as another session's.
+The file begins with its own size, which is updated after each append: a log that has lost its last frames is rejected,
+and not read as a shorter log. Checksums are seeded with the file's name: a log is not read as another session's.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from pyspark_ckpt.state_store.transactions.staged_tables import Seal
 
 LOG = ".log"
 EARLIER = ".earlier"
-"""What the file of frames that a table file has ends with."""
+"""Suffix of the file of frames whose rows are already in a table file."""
 _HEADER = struct.Struct("<QQ")
-"""How many bytes the file has, and the checksum of that."""
+"""The size of the file in bytes, and the checksum of the size."""
 _SIZE_BYTES = 4
 _FRAME_HEADER = struct.Struct("<IQ")
-"""How many bytes a frame has behind this, and their checksum."""
+"""The size in bytes of the content that follows, and its checksum."""
 
 
 class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one group has written, and the whole session until then."""
+    """The rows of one group, and totals of the session up to it."""
 
     rows: list[tuple[bytes, bytes | None]]
     files: tuple[str, ...]
@@ -52,43 +53,43 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seals: dict[str, Seal] = {}
 
 
-_FRAME = msgspec.msgpack.Decoder(Frame)  # made here and not by the first of several threads: see json_objects.decoder
+_FRAME = msgspec.msgpack.Decoder(Frame)  # made at import, not by the first of several threads: see json_objects.decoder
 
 
 class StagedLog:
-    """The log of one session, to be written."""
+    """Writes the log of one session."""
 
     def __init__(self, path: Path) -> None:
-        """Begin an empty log."""
+        """Create an empty log."""
         self._path = path
         self._file = _FrameFile(path)
         self._earlier: _FrameFile | None = None
 
     def append(self, frame: Frame) -> None:
-        """Add a frame: a commit from now on applies it."""
+        """Append a frame: a commit from now on applies it."""
         self._file.append([frame])
 
     def keep_apart(self, more: Iterable[Frame]) -> None:
-        """Put ``more`` frames, which have table files, where StagedGroups finds them, and no commit looks."""
+        """Write frames whose rows are in table files to the other file: StagedGroups reads it, commits do not."""
         if self._earlier is None:
             self._earlier = _FrameFile(self._path.with_suffix(EARLIER))
         self._earlier.append(more)
 
     def begin_anew(self, frame: Frame) -> None:
-        """Keep all frames apart, and begin with this one."""
+        """Move all frames to the other file and start the log again with this one."""
         self.keep_apart(read_frames(self._path))
         self._file.begin_anew()
         self.append(frame)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._file.close()
         if self._earlier is not None:
             self._earlier.close()
 
 
 class _FrameFile:
-    """A file of frames, to be written."""
+    """Writes a file of frames."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("xb", buffering=0)
@@ -115,7 +116,7 @@ class _FrameFile:
 
     def _write(self, content: bytes) -> None:
         written = self._file.write(content)
-        while written < len(content):  # a disk that is nearly full takes a part, and then raises
+        while written < len(content):  # a nearly full disk writes a part; the next write raises
             written += self._file.write(content[written:])
         self._size += len(content)
 
@@ -132,15 +133,15 @@ def _seed_of(path: Path) -> int:
 
 
 def read_frames(path: Path) -> list[Frame]:
-    """All frames of a log. Raises FormatError for a damaged one, or if there is none."""
+    """Return all frames of a log. Raises FormatError if the log is damaged or missing."""
     return [frame for _, frame in _read_placed_frames(path)]
 
 
 class StagedGroups:
-    """What the sessions of a task have staged until now, by groups; only where it is, is kept in memory."""
+    """What the sessions of a task have staged so far, by group. Only the positions are in memory, not the rows."""
 
     def __init__(self, staging: Path) -> None:
-        """Read all logs of a folder. Raises FormatError."""
+        """Read all logs in a folder. Raises FormatError."""
         self._places: dict[bytes, list[tuple[Path, int, int]]] = {}
         for path in sorted(staging.glob(f"*{EARLIER}")) + sorted(staging.glob(f"*{LOG}")):
             for (begin, end), frame in _read_placed_frames(path):
@@ -148,20 +149,20 @@ class StagedGroups:
                     self._places.setdefault(frame.group, []).append((path, begin, end))
 
     def of(self, group: bytes) -> StagedRows:
-        """What a group has staged."""
+        """Return what a group has staged."""
         return StagedRows(self._places.get(group, ()))
 
 
 class StagedRows:
-    """The rows of one group's frames, in the order of time, None for those that are deleted; read from disk."""
+    """The rows of one group, oldest frame first, read from disk. The value of a deleted row is None."""
 
     def __init__(self, places: Sequence[tuple[Path, int, int]]) -> None:
-        """Those that are at these ``places``."""
+        """Read the frames at these ``places``."""
         self._places = places
         self.size_bytes = sum(end - begin for _, begin, end in places)
 
     def __iter__(self) -> Iterator[list[tuple[bytes, bytes | None]]]:
-        """Rows frame by frame: those of a later one count. Raises FormatError."""
+        """Yield the rows of each frame; a row of a later frame replaces an earlier one. Raises FormatError."""
         for path, begin, end in self._places:
             with path.open("rb") as source:
                 source.seek(begin)
@@ -169,12 +170,12 @@ class StagedRows:
 
 
 def _read_placed_frames(path: Path) -> Iterator[tuple[tuple[int, int], Frame]]:
-    """Every frame, and where it begins and ends. No more than one is in memory."""
+    """Yield every frame with its begin and end. Only one frame is in memory."""
     try:
         with io.BufferedReader(open_plain(path)) as source:
             at, end = _HEADER.size, os.fstat(source.fileno()).st_size
             if source.read(_HEADER.size) != _header_of(end, _seed_of(path)):
-                raise FormatError(f"{path} is damaged: it does not say that it has {end} bytes.")
+                raise FormatError(f"{path} is damaged: its header does not match its size of {end} bytes.")
             while at < end:
                 begin, header = at, source.read(_FRAME_HEADER.size)
                 at += _FRAME_HEADER.size + int.from_bytes(header[:_SIZE_BYTES], "little")
@@ -182,11 +183,11 @@ def _read_placed_frames(path: Path) -> Iterator[tuple[tuple[int, int], Frame]]:
                     raise FormatError(f"{path} is damaged: its last frame is cut off.")
                 yield (begin, at), _decode(path, header + source.read(at - begin - len(header)))
     except FileNotFoundError as problem:
-        raise FormatError(f"{path} is missing, which a worker has staged.") from problem
+        raise FormatError(f"{path} is missing, but a worker has staged it.") from problem
 
 
 def _decode(path: Path, framed: bytes) -> Frame:
-    """A frame, with its header. Raises FormatError if it is not what was written."""
+    """Decode a frame with its header. Raises FormatError if it is damaged."""
     content = memoryview(framed)[_FRAME_HEADER.size :]
     size, checksum = _FRAME_HEADER.unpack(framed[: _FRAME_HEADER.size].ljust(_FRAME_HEADER.size, b"\0"))
     if len(content) != size or xxhash.xxh64_intdigest(content, _seed_of(path)) != checksum:

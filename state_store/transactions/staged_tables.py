@@ -1,10 +1,10 @@
-"""Table files that the shim and the workers stage, and what is asked of them before a commit is acknowledged.
+"""Table files that the shim and the workers stage, and the checks before a commit is acknowledged.
 
-The writer of a file makes its *seal* when the file is complete: its size and a checksum. The seal travels with the
-file's name, in the commit call or in the part. The state server compares it with the very bytes that it uploads. It
-also compares every block with RocksDB's checksum, which was taken of the writer's memory, and the marker row with the
-commit. So what is acknowledged is what was written. The bytes are compared once more before the local database ingests
-the file.
+When a file is complete, its writer makes its *seal*: the size and a checksum. The seal travels with the file's name, in
+the commit call or in the part. The state server compares the seal with the very bytes that it uploads. It also compares
+every block with RocksDB's checksum, which was computed in the writer's memory, and the marker row with the commit. This
+ensures that the acknowledged bytes are those that were written. They are compared once more before the local database
+ingests the file.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from pyspark_ckpt.state_store.sst.table_check import CheckedTable
 
 _PIECE_BYTES = 1 << 17
 _RETRY = (
-    "Nothing was committed, and the task is tried again. If that goes on, look at the disk of the executor's local "
-    "folder (spark.sql.streaming.stateStore.ckpt.localDir)."
+    "Nothing was committed, and the task is tried again. If this error persists, check the disk of the executor's "
+    "local folder (spark.sql.streaming.stateStore.ckpt.localDir)."
 )
 
 
 class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"size_bytes": "bytes"}):
-    """What the writer of a file says of it: how large it is, and the xxh64 of all of it, in 16 hex digits."""
+    """The size of a file and the xxh64 of its content in 16 hex digits, as its writer computed them."""
 
     size_bytes: Count
     xxh64: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]
 
 
 Seals = Mapping[str, Seal]
-"""Those of staged files, by name."""
+"""Seals of staged files, by name."""
 
 
 def seal_file(path: Path) -> Seal:
-    """The seal of a file that has just been completed. Raises StorageError."""
+    """Compute the seal of a complete file. Raises StorageError."""
     digest, size = xxhash.xxh64(), 0
     buffer = memoryview(bytearray(_PIECE_BYTES))
     try:
@@ -59,17 +59,17 @@ class StagedTable:
     """One table file in a staging folder."""
 
     def __init__(self, path: Path, seal: Seal | None, who: str) -> None:
-        """Take the file ``path`` of ``who``, for errors; its ``seal`` is None if its writer says nothing of it."""
+        """Check the file ``path``. Errors name ``who``. Without a ``seal``, its size and checksum are not checked."""
         self.path = path
         self._seal = seal
         self._who = who
         self._uploaded: Seal | None = None
 
     def chunks(self, commit: Marker, *, is_first: bool) -> Iterator[bytes]:
-        """All bytes of the file, for the upload: which may be seen only if this comes to its end.
+        """Yield all bytes of the file for the upload. The upload may become visible only if this ends without an error.
 
-        The first file of a commit begins with the commit's marker row, and no file has another's. Raises StorageError
-        that names the file if it is not what was written, or cannot be read.
+        The first file of a commit must begin with the commit's marker row, and no file may have another commit's.
+        Raises StorageError, which names the file, if the file is damaged or cannot be read.
         """
         digest = xxhash.xxh64()
         with refusing_damage(self._who), closing(CheckedTable(self.path)) as table:
@@ -79,15 +79,15 @@ class StagedTable:
             self._check_marker(table, commit, is_first=is_first)
             found = Seal(table.size_bytes, digest.hexdigest())
             if self._seal not in {None, found}:
-                raise self._make_damage_error(f"it has {_show(found)}, and its writer made {_show(self._seal)}")
+                raise self._make_damage_error(f"it has {_show(found)}, but its writer wrote {_show(self._seal)}")
         self._uploaded = found
 
     def require_unchanged(self) -> None:
-        """Raise StorageError if the file is not what was uploaded, or cannot be read."""
+        """Raise StorageError if the file differs from what was uploaded, or cannot be read."""
         with refusing_damage(self._who):
             if (found := seal_file(self.path)) != self._uploaded:
                 raise self._make_damage_error(
-                    f"it has {_show(found)}, and what was uploaded has {_show(self._uploaded)}"
+                    f"it has {_show(found)}, but the uploaded file has {_show(self._uploaded)}"
                 )
 
     def _check_marker(self, table: CheckedTable, commit: Marker, *, is_first: bool) -> None:
@@ -104,7 +104,7 @@ class StagedTable:
 
 @contextmanager
 def refusing_damage(who: str) -> Iterator[None]:
-    """Turn damage of what ``who`` has staged into a StorageError, as the next attempt of the task may have none."""
+    """Turn damage of what ``who`` has staged into a StorageError: the next attempt of the task may succeed."""
     try:
         yield
     except FormatError as problem:

@@ -1,7 +1,7 @@
-"""One store: the state of one operator in one partition, under one name.
+"""A store: the state of one operator in one partition, under one name.
 
-Any number of transactions run at once, on one base or on several; none ever waits for another. The store's
-lock is held for pointer swaps, hard links and ingests, which take milliseconds; never for a remote request.
+Any number of transactions run at once, on one base or on several. No transaction waits for another. The store's lock is
+held for pointer swaps, hard links and ingests, which take milliseconds, and never for a remote request.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Store:
         options: Options,
         shared: Shared,
     ) -> None:
-        """Keep durable objects in ``place`` and local copies in ``folder``; ``traffic`` counts the requests."""
+        """Keep durable objects in ``place`` and local copies in ``folder``. ``traffic`` counts the requests."""
         self.identity = identity
         self.place = place
         self.options = options
@@ -87,41 +87,41 @@ class Store:
         self.decisions = Decisions(identity, place, checkpoint, epochs, self.log)
         self._is_state_left: bool | None = None
         self.newest: Marker | None = None
-        """The last commit a transaction of a query began on: Spark is known to have committed it."""
+        """The base of the latest transaction of a query. Spark has certainly committed it."""
 
     @property
     def closed(self) -> bool:
-        """Whether the store has been closed."""
+        """Return whether the store has been closed."""
         return self._closed
 
     @property
     def tuning(self) -> Tuning:
-        """RocksDB settings of this store."""
+        """Return the RocksDB settings of this store."""
         return self._tuning
 
     @property
     def tables(self) -> TableCount:
-        """Table files of the live database behind the last commit or restore."""
+        """Return the table files of the live database after the last commit or restore."""
         return self._versions.tables
 
     @property
     def open_transactions(self) -> int:
-        """How many transactions have not ended."""
+        """Return how many transactions have not ended."""
         return len(self._transactions)
 
     def adopt(self) -> None:
-        """Use the local copies that an earlier state server left behind."""
+        """Adopt the local copies that an earlier state server left."""
         with self._lock:
             self._copies.adopt()
 
     def begin(
         self, caller: Caller, version: int, commit_id: str | None, worker: WorkerTask | None, num_partitions: int | None
     ) -> Transaction:
-        """Begin a transaction on a committed version; reads on it see exactly that version until it ends.
+        """Begin a transaction on a committed version. Until it ends, its reads see exactly that version.
 
-        With the version at hand locally this makes no remote request, but for the first ``worker`` of a run: see
-        ``OperatorStates``. Raises NotFoundError (never committed
-        or retired), InvalidInputError (other id, other number of partitions), FormatError, StorageError.
+        If there is a local copy of the version, this makes no remote request, except for the first ``worker`` of a run:
+        see ``OperatorStates``. Raises NotFoundError (never committed or retired), InvalidInputError (other id, other
+        number of partitions), FormatError, StorageError.
         """
         self._shared.failpoints.hit("begin.before")
         started = time.monotonic()
@@ -138,7 +138,7 @@ class Store:
             raise
         self.lag.note_begin(base)
         with self._lock:
-            if caller.run_id:  # a reader outside a query says nothing of where the query is
+            if caller.run_id:  # a reader outside a query does not tell how far the query is
                 self.newest = base
             self.decisions.decide(caller, base)
         self._shared.failpoints.hit("begin.after_ticket")
@@ -148,9 +148,10 @@ class Store:
     def replay(
         self, caller: Caller, version: int, commit_id: str | None, start: int, start_id: str | None
     ) -> Transaction:
-        """Begin a transaction on a version that is built for it: of the snapshot of version ``start`` and deltas alone.
+        """Begin a transaction on a version that is built from the snapshot of version ``start`` and deltas only.
 
-        No local copy is used, and what is built goes with the transaction. Raises as ``Restorer.replay``.
+        It uses no existing local copy. The new copy is deleted at the end of the transaction. Raises as
+        ``Restorer.replay``; InvalidInputError if ``start`` is not 1 to ``version``.
         """
         started = time.monotonic()
         if not 1 <= start <= version:
@@ -167,11 +168,11 @@ class Store:
         return transaction
 
     def is_live(self, transaction: Transaction) -> bool:
-        """Whether the base of ``transaction`` is the copy that commits move forward."""
+        """Return whether the base of ``transaction`` is the live copy, which commits move forward."""
         return transaction.copy is self._copies.live
 
     def create_state(self, transaction: Transaction, name: str, descriptor: Descriptor) -> int:
-        """Return the number of state ``name``, which exists from this transaction's commit on.
+        """Return the number of state ``name``. Create the state if needed: it exists from this commit on.
 
         Raises LifecycleError, InvalidInputError (the layout of its rows would change).
         """
@@ -184,7 +185,7 @@ class Store:
             return number
 
     def drop_state(self, transaction: Transaction, name: str) -> None:
-        """Forget state ``name``, whose rows the caller deletes in the same transaction. Raises LifecycleError."""
+        """Forget state ``name``. The caller deletes its rows in the same transaction. Raises LifecycleError."""
         with self._lock:
             transaction.require_open()
             transaction.meta = transaction.meta.without_state(name)
@@ -199,11 +200,11 @@ class Store:
     ) -> Committed:
         """Make the next version from the staged table files, applied in order.
 
-        What was staged is read, and compared with its ``seals`` and its checksums, before anything is visible. After
-        return it survives the loss of this machine; the local database follows behind the answer. A
-        repeat gets the same answer. Under checkpoint format 1 the answer may name another commit of this
-        run that was first. After an error the transaction is ABORTED and the base as it was. Raises
-        LifecycleError, InvalidInputError, StorageError.
+        Staged files are checked against their ``seals`` and their own checksums before anything is visible. After
+        return, the version survives the loss of this machine; the local database follows in the background. A repeated
+        call gets the same answer. In checkpoint format 1 the answer may name another commit of this run that was first.
+        After an error, the transaction is ABORTED and the base is unchanged. Raises LifecycleError, InvalidInputError,
+        StorageError.
         """
         with self._lock:
             if transaction.status is Status.COMMITTED and transaction.result is not None:
@@ -219,23 +220,23 @@ class Store:
             transaction.result = result
             transaction.move(Status.COMMITTED)
             self._transactions.pop(transaction.number, None)
-            transaction.drop_ticket()  # here, because a later transaction of the same task may need its place
+            transaction.drop_ticket()  # here, because the next transaction of the same task may use the same path
             self._moves = [move for move in self._moves if not move.done()]
             try:
                 self._moves.append(self._shared.mover.submit(self._follow, transaction, meta, staged))
-            except RuntimeError:  # this process is ending: the next one restores
+            except RuntimeError:  # this process is ending: the next one restores the version
                 self._let_go(transaction)
         self._shared.failpoints.hit("commit.before_answer")
         return result
 
     def abort(self, transaction: Transaction) -> None:
-        """End a transaction without a trace. No error if it has ended or is just being committed."""
+        """Abort an open transaction. Do nothing if it has ended or is being committed."""
         with self._lock:
             if transaction.status is Status.OPEN:
                 self._end(transaction, Status.ABORTED)
 
     def lease_for_snapshot(self, due: Callable[[int], bool]) -> LocalCopy | None:
-        """Lease a frozen copy of the newest commit that Spark has asked for, if its version is ``due``."""
+        """Lease a frozen copy of the newest commit that Spark has asked for. None if it is not here or not ``due``."""
         with self._lock:
             newest = self._copies.find(self.newest) if self.newest not in {None, EMPTY} else None
             if self._closed or newest is None or not due(newest.marker.version):
@@ -245,9 +246,9 @@ class Store:
             return frozen
 
     def discard_damaged(self, copy: LocalCopy, problem: object) -> None:
-        """Forget a local copy in which damage was found, and all that share it; the next begin restores the version.
+        """Forget a damaged local copy and all that share files with it. The next begin restores the version.
 
-        Whoever leases one keeps it until the lease ends. No error if it is forgotten already.
+        Leased copies stay on disk until the lease ends. A copy that is already forgotten is no error.
         """
         with self._lock:
             self._versions.check_what_is_restored()
@@ -255,24 +256,26 @@ class Store:
                 self._copies.discard_damaged(copy, problem)
 
     def report_damage(self, transaction: Transaction, failure: str) -> bool:
-        """A reader could not read the local copy of a transaction; whether that is discarded for it.
+        """Handle the report that a reader could not read the local copy of a transaction.
 
-        It is not where the ``failure`` is one of the machine, such as a full disk.
+        Discard the copy and return True, unless the ``failure`` is one of the machine, such as a full disk.
         """
         if not is_of_the_copy(failure):
-            self.log.warning("the local copy of %s is kept, for its reader says: %s", transaction.base, failure)
+            self.log.warning(
+                "the local copy of %s is kept; its reader has failed for another reason: %s", transaction.base, failure
+            )
             return False
         self.discard_damaged(transaction.copy, failure)
         return True
 
     def release(self, copy: LocalCopy) -> None:
-        """End the lease of a snapshot."""
+        """Release a copy that was leased for a snapshot."""
         with self._lock:
             self._copies.release(copy)
             self._copies.prune()
 
     def close(self) -> None:
-        """Abort what is open, close the database, delete the local files. May be called twice."""
+        """Abort open transactions, close the database, delete the local files. May be called twice."""
         with self._lock:
             if self._closed:
                 return
@@ -285,13 +288,13 @@ class Store:
         if num_partitions is not None and meta.num_partitions not in (None, num_partitions):
             raise InvalidInputError(
                 f"{self.identity}: the state was written with {meta.num_partitions} partitions, "
-                f"the query now runs with {num_partitions}.",
-                hint=f"Set spark.sql.shuffle.partitions to {meta.num_partitions} for this checkpoint, or make one for "
-                f"{num_partitions} partitions of it: pyspark-ckpt rescale.",
+                f"but the query now runs with {num_partitions}.",
+                hint=f"Set spark.sql.shuffle.partitions to {meta.num_partitions} for this checkpoint, or make a "
+                f"checkpoint with {num_partitions} partitions from it: pyspark-ckpt rescale.",
             )
 
     def _states_of_operator(self, caller: Caller, own: StoreMeta) -> Sequence[States]:
-        """What a program of a run is checked against; a reader outside a query runs none."""
+        """Return the states that the program of a run is checked against. A reader outside a query has no program."""
         if not caller.run_id or own.marker == EMPTY:
             return ()
         return self._operators.of(caller.run_id, self.identity, own, self.place, self._traffic)
@@ -341,7 +344,7 @@ class Store:
         )
 
     def _allows_non_restored_state(self, states: Iterable[States]) -> bool:
-        """Whether the restore that made the checkpoint says so; one request for a store."""
+        """Return whether the restore that made the checkpoint allows it. Makes one request per store."""
         if self._is_state_left is None and any(map(is_keyed, chain.from_iterable(states))):
             self._is_state_left = bool(self.checkpoint.list(CHECKPOINT_FOLDER, prefix=NON_RESTORED_STATE_NAME))
         return bool(self._is_state_left)
@@ -355,9 +358,9 @@ class Store:
         seals: Seals,
     ) -> tuple[StoreMeta, Sequence[StagedTable], Committed]:
         failpoints, started = self._shared.failpoints, time.monotonic()
-        if transaction.meta.marker != transaction.base:  # it could be written, and never restored
+        if transaction.meta.marker != transaction.base:  # the commit could be written, but never restored
             raise InternalError(f"{self.identity}: a commit on {transaction.base} has states of another version.")
-        # 1. What the shim and the workers staged; the marker row alone where the shim has written nothing.
+        # 1. Collect what the shim and the workers staged. If the shim has written nothing: a marker row alone.
         try:
             who = f"{self.identity}, {transaction.target}"
             with refusing_damage(who):
@@ -371,7 +374,7 @@ class Store:
             raise InvalidInputError(f"{self.identity}: {problem.message}", hint=problem.hint) from problem
         if self.options.remote and transaction.base == EMPTY:
             point_to(self.place, self.checkpoint, self.identity)
-        # 2. One remote object. From here on the version exists, but nobody knows its id.
+        # 2. Write one remote object. From now on the version exists, but nobody knows its id.
         failpoints.hit("commit.before_upload")
         joined_at = time.monotonic()
         size_bytes = write_delta(self.place, DeltaName(transaction.target, transaction.base), meta, staged)
@@ -386,7 +389,7 @@ class Store:
             "superseded": 0,
             **joined.metrics,
         }
-        # 3. Format 1 only: which commit of this version stands. Format 2 leaves that to Spark's commit log.
+        # 3. Format 1 only: find which commit of this version is valid. In format 2, Spark's commit log decides.
         stands = transaction.target
         if transaction.format == 1:
             caller = Caller(transaction.run_id, transaction.format, 0)
@@ -398,7 +401,7 @@ class Store:
         return meta, staged, Committed(stands.version, stands.id, metrics, meta.states)
 
     def _upkeep_metrics(self, version: int) -> dict[str, int]:
-        """What a restore of ``version`` would take, as far as it is known, and what is and was on disk."""
+        """Return metrics of the table files, of damage, and of the cost of restoring ``version`` if that is known."""
         damaged, self._damaged_told = self._copies.damaged - self._damaged_told, self._copies.damaged
         metrics = {
             "tables": self.tables.files,
@@ -415,9 +418,9 @@ class Store:
         return metrics
 
     def _follow(self, transaction: Transaction, meta: StoreMeta, staged: Sequence[StagedTable]) -> None:
-        """Move the live database on to a commit that stands, if it still is at its base, which stays as a checkpoint.
+        """Apply a valid commit to the live database if that still is at the base. The base stays as a frozen copy.
 
-        The commit is durable and answered: a failure costs a restore, and no more.
+        The commit is durable and was answered: a failure costs a restore, but no data.
         """
         failpoints, started = self._shared.failpoints, time.monotonic()
         stands = transaction.result is not None and transaction.result.id == transaction.new_id
@@ -442,10 +445,10 @@ class Store:
         try:
             self._let_go(transaction)
         except Exception:
-            self.log.exception("what %s has left in local files could not be tidied up", transaction.target)
+            self.log.exception("local files of %s could not be tidied up", transaction.target)
 
     def await_moves(self) -> None:
-        """Return when the live database has followed what is committed, which takes milliseconds."""
+        """Wait until the live database has followed all commits, which takes milliseconds."""
         wait(self._moves)
 
     def _marker_file(self, transaction: Transaction) -> Path:

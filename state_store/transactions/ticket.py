@@ -1,16 +1,16 @@
-"""Where a Python worker finds the database and the staging folder of its task's transaction.
+"""Tickets: files from which a Python worker learns the database and the staging folder of its task's transaction.
 
-The state server and the worker share a machine but no connection. Both know the executor's local folder, the task
-attempt's id and the executor, so a small file of that name tells the worker the rest::
+The state server and the worker share a machine but no connection. Both know the executor's local folder, the id of the
+task attempt and the executor. A small file with these in its name tells the worker the rest::
 
     <local folder>/tickets/<task attempt>-<executor>-<operator>-<partition>-<store>.json
 
-One task may process several partitions of an operator, one after the other: behind ``coalesce`` it does. Each has its
-ticket from the begin of its transaction to the commit, and Spark begins the next behind that. So what is there while a
-function is called is the ticket of that call's partition, whatever partition the task has itself.
+After ``coalesce``, one task processes several partitions of an operator, one after another. Each has its ticket from
+the begin of its transaction to the commit, and Spark begins the next partition after that. Therefore the ticket that
+exists while a function is called is that of the call's partition, whatever the number of the task's own partition.
 
-Applications that run at the same time, or after each other, count attempts from 0 each and may share a place for local
-folders: the executor goes by the name of its folder for blocks, which no other has.
+Every application counts attempts from 0, and several may share the parent of their local folders. Therefore an executor
+is identified by the name of its block manager folder, which is unique.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """The task whose Python worker is to find a transaction.
+    """The task whose Python worker looks for a transaction.
 
-    And of its operator the schema of the keys, in Spark's JSON, and how many partitions the query runs with.
+    ``key_schema``: of its operator, in Spark's JSON. ``num_partitions``: the number that the query runs with.
     """
 
     attempt: int
@@ -47,10 +47,10 @@ class WorkerTask:
 
 
 class Ticket(msgspec.Struct, frozen=True):
-    """Content of a ticket. ``meta`` is the store at the base version: its states and their numbers.
+    """The content of a ticket. ``meta`` is the metadata of the store at the base version: states and their numbers.
 
-    ``num_partitions``: what the query runs with, also where ``meta`` has none recorded, at version 0.
-    ``compression``: of the database, and of what the worker writes. ``allow_non_restored_state``: states that the
+    ``num_partitions``: the number that the query runs with. At version 0, ``meta`` has no such number.
+    ``compression``: of the database and of what the worker writes. ``allow_non_restored_state``: states that the
     worker's operator does not declare are no error. ``operator_states``: see ``OperatorStates``.
     """
 
@@ -72,15 +72,15 @@ class Ticket(msgspec.Struct, frozen=True):
 
 
 def ticket_path(local_dir: Path, task: WorkerTask, store: Identity) -> Path:
-    """Where the ticket of a task attempt for one store lies."""
+    """Return the path of the ticket of a task attempt for one store."""
     of_store = f"{store.operator}-{store.partition}-{_UNSAFE.sub('_', store.name)}"
     return local_dir / "tickets" / f"{_prefix(task)}{of_store}.json"
 
 
 def ticket_paths(parent: Path, task: WorkerTask) -> list[Path]:
-    """All tickets of a task attempt in the local folders of this user's executors that lie in ``parent``.
+    """Return all tickets of a task attempt in the local folders of this user's executors below ``parent``.
 
-    Others may write in ``parent``, which may be ``/tmp``: what they lay there is passed over.
+    ``parent`` may be ``/tmp``, in which other users can write. Their folders are ignored.
     """
     found = parent.glob(f"ckpt-*/server/tickets/{_prefix(task)}*.json")
     return [path for path in found if is_own(path.parents[2])]
@@ -91,15 +91,16 @@ def _prefix(task: WorkerTask) -> str:
 
 
 def write_ticket(path: Path, ticket: Ticket) -> None:
-    """Put the ticket where the worker looks; readers see all of it or nothing. For this user only."""
+    """Write the ticket atomically: readers see all of it or nothing. Only this user can read it."""
     make_folder(path.parent, path.parents[1])
     publish(path, seal(ticket))
 
 
 def read_ticket(path: Path) -> Ticket:
-    """Read a ticket. Raises FormatError that names it: it is damaged, or leads out of the local folder it lies in.
+    """Read a ticket. Raises FormatError, which names it, if it is damaged or leads out of its local folder.
 
-    InvalidInputError if it, or the folders it lies in, are not this user's alone to write.
+    Raises InvalidInputError unless it and its folders belong to this user, are no links, and only this user can write
+    them.
     """
     for each in (path.absolute().parents[1], path.parent, path):
         require_own(each)

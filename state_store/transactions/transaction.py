@@ -1,4 +1,4 @@
-"""One attempt to move a store from one version to the next.
+"""A transaction: one attempt to move a store from one version to the next.
 
 ::
 
@@ -6,9 +6,8 @@
       │                 │
       └──────abort──────┴──failure──▶ ABORTED
 
-OPEN accepts everything. PREPARED is the time between the call of ``commit`` and its outcome. COMMITTED and
-ABORTED are final; a repeated ``commit`` of a committed transaction gets the same answer, for its first
-answer may have been lost.
+OPEN accepts everything. PREPARED lasts from the call of ``commit`` to its outcome. COMMITTED and ABORTED are final. A
+repeated ``commit`` of a committed transaction gets the same answer, because the first answer may have been lost.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _STAGED_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}\.sst")
 
 
 class Status(enum.Enum):
-    """Where a transaction is in its life."""
+    """The state of a transaction in its life cycle."""
 
     OPEN = "OPEN"
     PREPARED = "PREPARED"
@@ -45,12 +44,12 @@ ALLOWED: Mapping[Status, frozenset[Status]] = {
     Status.COMMITTED: frozenset(),
     Status.ABORTED: frozenset(),
 }
-"""Which status may follow which."""
+"""Allowed transitions: for each status, those that may follow it."""
 
 
 @dataclass(frozen=True)
 class Committed:
-    """The answer to a commit: the version that stands now, and what it cost."""
+    """The answer to a commit: the version and id that are valid now, metrics, and the states."""
 
     version: int
     id: str
@@ -60,9 +59,9 @@ class Committed:
 
 @dataclass
 class Transaction:
-    """A base that is kept as it is, a staging folder, and a working copy of the store's metadata.
+    """A base that does not change, a staging folder, and a working copy of the store's metadata.
 
-    Expects the store's lock to be held by whoever changes it.
+    A caller that changes it must hold the store's lock.
     """
 
     number: int
@@ -85,11 +84,11 @@ class Transaction:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the status is final."""
+        """Return whether the status is final."""
         return not ALLOWED[self.status]
 
     def move(self, status: Status) -> None:
-        """Go to ``status``. Raises LifecycleError if that is not allowed from here."""
+        """Change to ``status``. Raises LifecycleError if that is not allowed from the current status."""
         if status not in ALLOWED[self.status]:
             raise LifecycleError(
                 f"Transaction {self.number} on {self.base} is {self.status.value} and cannot become {status.value}.",
@@ -106,15 +105,15 @@ class Transaction:
             )
 
     def find_staged(self, names: Sequence[str], seals: Seals) -> list[Path]:
-        """Paths of staged files.
+        """Return the paths of staged files.
 
-        Raises InvalidInputError for one that is not a plain file in the staging folder, FormatError for one that is no
-        such file any more, though its writer has completed it.
+        Raises InvalidInputError (a name is repeated, or not that of a plain file in the staging folder), FormatError
+        (a file that its writer has completed is missing or no plain file).
         """
         if unknown := seals.keys() - set(names):
-            raise InvalidInputError(f"There are seals of {sorted(unknown)}, which the commit does not list.")
+            raise InvalidInputError(f"The commit has seals of {sorted(unknown)}, but does not list these files.")
         if len(set(names)) != len(names):
-            raise InvalidInputError(f"A staged file is listed twice: {list(names)}.")
+            raise InvalidInputError(f"The commit lists a staged file twice: {list(names)}.")
         return [self._find_staged(name, is_sealed=name in seals) for name in names]
 
     def _find_staged(self, name: str, *, is_sealed: bool) -> Path:
@@ -123,17 +122,17 @@ class Transaction:
         if _STAGED_NAME.fullmatch(name) is None or not (is_there or is_sealed):
             raise InvalidInputError(f"{name!r} is not a file in the staging folder {self.staging}.")
         if not is_there:
-            raise FormatError(f"{path} is missing, or no plain file, and its writer has completed it.")
+            raise FormatError(f"{path} is missing, or no plain file, although its writer has completed it.")
         return path
 
     def drop_ticket(self) -> None:
-        """Remove the ticket: no worker finds the transaction any more. One that a failing disk keeps leads nowhere."""
+        """Remove the ticket, so that no worker finds the transaction. A ticket that cannot be removed is harmless."""
         if self.ticket is not None:
             with suppress(OSError):
                 self.ticket.unlink()
             self.ticket = None
 
     def clear(self) -> None:
-        """Remove staging folder and ticket."""
+        """Remove the staging folder and the ticket."""
         shutil.rmtree(self.staging, ignore_errors=True)
         self.drop_ticket()
