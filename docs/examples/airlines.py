@@ -3,7 +3,7 @@
 from flights import show
 from pyspark.sql import DataFrame
 
-from pyspark_ckpt import operators as ckpt
+import pyspark_ckpt as ckpt
 
 
 class Airline(ckpt.KeyedProcessor):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 
-import pyspark_ckpt
+import pyspark_ckpt as ckpt
 
 SCHEMA = "carrier string, tailnum string, origin string, dest string, delay int, departure timestamp"
 
@@ -41,7 +41,7 @@ def show(query: Callable[[DataFrame], DataFrame], order: str) -> None:
     """Run an example over the whole year, and print the last ten rows of its result."""
     builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", 2)
     builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.ui.enabled", "false")
-    spark = pyspark_ckpt.configure(builder).getOrCreate()
+    spark = ckpt.configure(builder).getOrCreate()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "flights").mkdir()

@@ -5,7 +5,7 @@ from datetime import timedelta
 from flights import show
 from pyspark.sql import DataFrame
 
-from pyspark_ckpt import operators as ckpt
+import pyspark_ckpt as ckpt
 
 PAUSE = timedelta(days=14)
 

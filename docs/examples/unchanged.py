@@ -4,7 +4,7 @@ import pandas as pd
 from flights import show
 from pyspark.sql import DataFrame
 
-from pyspark_ckpt import operators as ckpt
+import pyspark_ckpt as ckpt
 
 
 def count(key, frames, state):
