@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pyspark_ckpt import operators as ckpt
+import pyspark_ckpt as ckpt
 
 if TYPE_CHECKING:
     import pandas as pd

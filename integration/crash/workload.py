@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from pyspark_ckpt import operators as ckpt
+import pyspark_ckpt as ckpt
 
 BATCHES = 6
 ROWS = 60

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from pyspark_ckpt import operators as ckpt
+import pyspark_ckpt as ckpt
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,10 +6,10 @@ from collections import Counter
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators.providers import OURS
 from integration.operators.sources import Source
-from pyspark_ckpt import operators as ckpt
 from pyspark_ckpt import savepoints
 from tests.life.course import DELAY, Course, Run
 from tests.life.program import INPUT, OUTPUT

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+import pyspark_ckpt as ckpt
 from integration.operators import inputs
 from integration.operators.providers import OURS
 from integration.operators.replay import Case, collect_into, run, write_inputs
-from pyspark_ckpt import operators as ckpt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -10,11 +10,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import pyspark_ckpt
+import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators.providers import CHECKPOINT_FORMAT, OURS
 from integration.operators.replay import collect_into
 from integration.operators.sources import Source
-from pyspark_ckpt import operators as ckpt
 from pyspark_ckpt.operators.encoding.spark_hash import SparkHash
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from pyspark.sql import functions as f
 
+import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators import inputs
 from integration.operators.keyed import TOTALS, Totals, keyed
@@ -21,7 +22,6 @@ from integration.operators.sources import Source
 from integration.operators.test_group_states import Pauses, pause
 from integration.operators.test_timers import ReminderColumns, Reminders, watched
 from integration.sample import sampled
-from pyspark_ckpt import operators as ckpt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import pyspark_ckpt as ckpt
 from integration.operators.providers import OURS
 from integration.operators.replay import Case, run, write_inputs
 from integration.operators.sources import Source
 from integration.sample import ALL
-from pyspark_ckpt import operators as ckpt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,12 +16,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import LongType, StructType, VariantVal
 
+import pyspark_ckpt as ckpt
 from integration.operators import inputs
 from integration.operators.keyed import play, play_until
 from integration.operators.providers import OURS
 from integration.operators.replay import Case, write_inputs
 from integration.operators.sources import Source
-from pyspark_ckpt import operators as ckpt
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import Row
 from pyspark.sql import functions as f
 
+import pyspark_ckpt as ckpt
 from integration.conftest import PARTITIONS
 from integration.operators import inputs
 from integration.operators.keyed import EVENTS, play
@@ -17,7 +18,6 @@ from integration.operators.placement import partition_of, stored_rows
 from integration.operators.providers import OURS, ROCKSDB
 from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.sources import Source
-from pyspark_ckpt import operators as ckpt
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:

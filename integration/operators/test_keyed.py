@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql import functions as f
 
+import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators import inputs
 from integration.operators.keyed import EVENTS, TOTALS, Totals, Unchanged, VectorTotals, keyed, play
@@ -16,7 +17,6 @@ from integration.operators.providers import OURS
 from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.sources import Source
 from integration.sample import sampled
-from pyspark_ckpt import operators as ckpt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators import inputs
 from integration.operators.keyed import EVENTS, Totals, keyed, play
 from integration.operators.providers import OURS
 from integration.operators.replay import Case, run, write_inputs
 from integration.operators.sources import Source
-from pyspark_ckpt import operators as ckpt
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as f
 
+import pyspark_ckpt as ckpt
 from integration.conftest import PARTITIONS, SHUFFLE_PARTITIONS
 from integration.operators.keyed import EVENTS, TOTALS, Totals, keyed, play
 from integration.operators.providers import OURS
 from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.sources import Source
-from pyspark_ckpt import operators as ckpt
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.spark_hash import SEED, of_int
 

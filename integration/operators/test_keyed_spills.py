@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators.keyed import keyed
 from integration.operators.providers import OURS
 from integration.operators.replay import Case, run, write_inputs
 from integration.operators.sources import Rows, Source
-from pyspark_ckpt import operators as ckpt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -11,13 +11,13 @@ import pytest
 from pyspark.sql import functions as f
 from pyspark.sql.types import VariantVal
 
+import pyspark_ckpt as ckpt
 from integration.operators import inputs
 from integration.operators.keyed import EVENTS, Unchanged, keyed, play
 from integration.operators.providers import OURS
 from integration.operators.replay import lines
 from integration.operators.sources import Source
 from pyspark_ckpt import open_state
-from pyspark_ckpt import operators as ckpt
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import functions as f
 
+import pyspark_ckpt as ckpt
 from integration.operators import inputs
 from integration.operators.keyed import keyed, play_until
 from integration.operators.providers import OURS
 from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.sources import Source
-from pyspark_ckpt import operators as ckpt
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 if TYPE_CHECKING:

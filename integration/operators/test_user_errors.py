@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
+import pyspark_ckpt as ckpt
 from integration.operators.keyed import EVENTS, TOTALS, Totals, keyed, play
-from pyspark_ckpt import operators as ckpt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import pyspark_ckpt as ckpt
 from integration.operators.keyed import EVENTS, keyed, play
 from integration.operators.placement import stored_rows
 from integration.operators.providers import OURS
 from integration.operators.replay import Case, collect_into, run, write_inputs
 from integration.operators.sources import Source
 from pyspark_ckpt import open_state
-from pyspark_ckpt import operators as ckpt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import pyspark_ckpt as ckpt
 from integration.conftest import SHUFFLE_PARTITIONS
 from integration.operators import inputs
 from integration.operators.keyed import keyed, play_until
@@ -16,7 +17,6 @@ from integration.operators.sources import Source
 from integration.operators.test_timers import BothClocks, Echo, ReminderColumns, Reminders
 from integration.savepoints.test_rescale import move, sampled
 from pyspark_ckpt import open_state
-from pyspark_ckpt import operators as ckpt
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.checkpoints.digests import combine
 from pyspark_ckpt.state_store.checkpoints.inventory import inventory

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pyspark_ckpt import operators as ckpt
+import pyspark_ckpt as ckpt
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from pyspark_ckpt import operators as ckpt
+import pyspark_ckpt as ckpt
 from tests.life.states import DECLARED, PLANS, Plan, added_value, shown
 
 if TYPE_CHECKING:

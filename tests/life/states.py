@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
 
-from pyspark_ckpt import operators as ckpt
+import pyspark_ckpt as ckpt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
