@@ -73,9 +73,7 @@ class Descriptor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def check_uid(uid: object, who: str) -> None:
     """Raise InvalidInputError about ``who`` unless ``uid`` can name a keyed operator in a checkpoint."""
     if not isinstance(uid, str) or not uid or "/" in uid:
-        raise InvalidInputError(
-            f"{who}: give a uid without '/', not empty, that stays the same when the program changes."
-        )
+        raise InvalidInputError(f"{who}: give a uid without '/' that stays the same when the program changes.")
 
 
 def has_keys_of(one: Descriptor, other: Descriptor) -> bool:
@@ -130,9 +128,7 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Raise ValueError if two states have the same name or number, or one has a number that was never assigned."""
         numbers = {state.number & ~ORDERED_BIT for state in self.states}
         if len(numbers) < len(self.states) or len({state.name for state in self.states}) < len(self.states):
-            raise ValueError(
-                f"two states have one name or number: {[(state.name, state.number) for state in self.states]}"
-            )
+            raise ValueError(f"states share a name or number: {[(state.name, state.number) for state in self.states]}")
         for state in self.states:
             counted = state.number & ~ORDERED_BIT
             last = self.counter if counted < FIRST_KEYED_COUNTER else self.keyed_counter + FIRST_KEYED_COUNTER - 1
