@@ -135,7 +135,7 @@ class Cursor:
         self._arrive()
 
     def _arrive(self) -> None:
-        """Take the iterator's position. A failed iterator looks like one at its end until its status is checked."""
+        """Read the iterator's position. A failed iterator looks like one at its end until its status is checked."""
         self.key = self._rows.key()
         if self.key is None:
             with failures(self._what):

@@ -200,7 +200,7 @@ def _check_meta(archive: zipfile.ZipFile, name: DeltaName, size_bytes: int) -> D
         raise _Damage(f"its format is {written_as}, but this release reads format {FORMAT_VERSION} only")
     meta = decoder(DeltaMeta).decode(content)
     if (meta.store.marker, meta.store.parent) != (name.commit, name.parent.id):
-        raise _Damage(f"it holds {meta.store.marker} with the parent {meta.store.parent}, which its name does not say")
+        raise _Damage(f"it holds {meta.store.marker} with the parent {meta.store.parent}, but its name says otherwise")
     if not all(is_delta_file(file.name) for file in meta.files):
         raise _Damage("it lists a file under a name that is not allowed")
     listed = {file.name: file.size_bytes for file in meta.files}

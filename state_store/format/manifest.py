@@ -100,7 +100,7 @@ def decode(content: bytes, where: str) -> Manifest:
     files = {file.name: file for file in manifest.files}
     bad = next((file.name for file in manifest.files if not _acceptable(file)), None)
     if bad is not None or len(files) != len(manifest.files) or not _names_its_manifest(files):
-        raise FormatError(f"{where} is damaged: its files do not make up a database folder ({bad!r}).")
+        raise FormatError(f"{where} is damaged: its list of files is not that of a database folder ({bad!r}).")
     return manifest
 
 

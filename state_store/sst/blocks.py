@@ -24,7 +24,7 @@ ENTRY_BYTES = 128
 MORE = 0x80
 """This bit of a byte of a number means that another byte follows."""
 _MAX_SHIFT = 56
-"""No number in a table has more bits. The limit ends damaged numbers."""
+"""No number in a table has more bits. The limit makes damaged numbers end."""
 _MAX_HEADER_BYTES = 7
 
 

@@ -155,7 +155,7 @@ class CheckedTable:
 
 
 def _portions(sizes: list[int]) -> Iterator[list[int]]:
-    """Yield the sizes of consecutive blocks, of about CHUNK_BYTES together; a larger block is alone or the last."""
+    """Yield the sizes of blocks in portions of about CHUNK_BYTES. The last block of a portion may be larger."""
     some: list[int] = []
     total = 0
     for size in sizes:
