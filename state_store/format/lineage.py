@@ -64,7 +64,8 @@ class Lineage:
                 f"{store}: {commit} does not exist; version {commit.version} was committed as "
                 + ", ".join(sibling.id for sibling in siblings)
                 + ".",
-                hint="The commit log names an attempt that is not here. Check that log and state are from one checkpoint.",
+                hint="The commit log names an attempt that is not here. "
+                "Check that the state and the commit log are from one checkpoint.",
             )
         newest = max((marker.version for marker in (*self.deltas, *self.snapshots)), default=0)
         raise NotFoundError(
