@@ -64,7 +64,7 @@ class Lineage:
                 f"{store}: {commit} does not exist; version {commit.version} was committed as "
                 + ", ".join(sibling.id for sibling in siblings)
                 + ".",
-                hint="The commit log names an attempt that is not here. "
+                hint="The commit log names an attempt that is not in the state folder. "
                 "Check that the state and the commit log are from one checkpoint.",
             )
         newest = max((marker.version for marker in (*self.deltas, *self.snapshots)), default=0)
