@@ -1,1 +1,1 @@
-"""Many keys and values at once, as arrays of bytes, by numpy."""
+"""Works on many keys and values at once, as arrays of bytes in numpy."""

@@ -1,4 +1,4 @@
-"""Byte strings some of which are absent, as the values of keys are."""
+"""Byte strings of which some may be absent, like the values of keys."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from pyspark_ckpt.state_store.columns.packed import Integers, Packed, concatenat
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """``values``, and which of them are ``there``: the others are empty."""
+    """``values``, and which of them are ``there``. Absent ones are empty in ``values``."""
 
     values: Packed
     there: Bools
 
     @classmethod
     def of(cls, strings: Sequence[bytes | None]) -> Cells:
-        """The same as ``strings``."""
+        """Return the cells for ``strings``; None is absent."""
         there = np.fromiter((string is not None for string in strings), np.bool_, len(strings))
         return cls(Packed.of([string or b"" for string in strings]), there)
 
     @classmethod
     def present(cls, values: Packed) -> Cells:
-        """All of them there."""
+        """Return cells of which every one is there."""
         return cls(values, np.ones(len(values), np.bool_))
 
     @classmethod
     def absent(cls, count: int) -> Cells:
-        """So many of which none is there."""
+        """Return ``count`` absent cells."""
         nowhere = np.zeros(count, np.int64)
         return cls(Packed(np.zeros(0, np.uint8), nowhere, nowhere), np.zeros(count, np.bool_))
 
     def __len__(self) -> int:
-        """How many there are, absent ones as well."""
+        """Return the number of cells, absent ones included."""
         return len(self.there)
 
     def take(self, which: slice | npt.NDArray[np.generic]) -> Cells:
-        """Those at some positions, or where a mask is true."""
+        """Return the cells at some positions, or where a mask is true."""
         return Cells(self.values.take(which), self.there[which])
 
     def among(self, count: int, places: Bools | Integers) -> Cells:
-        """So many, these at some places or where a mask is true, and what is absent elsewhere."""
+        """Return ``count`` cells: these at some positions or where a mask is true, absent ones elsewhere."""
         at, size = np.zeros(count, np.int64), np.zeros(count, np.int64)
         there = np.zeros(count, np.bool_)
         at[places], size[places], there[places] = self.values.at, self.values.size, self.there
         return Cells(Packed(self.values.data, at, size), there)
 
     def strings(self) -> list[bytes | None]:
-        """Each as an object of its own."""
+        """Return each cell as an object of its own, None for an absent one."""
         if self.there.all():
             return [*self.values.strings()]
         strings: list[bytes | None] = [None] * len(self)
@@ -63,13 +63,13 @@ class Cells:
 
 
 def join_cells(parts: Sequence[Cells]) -> Cells:
-    """All of them, part after part."""
+    """Return the cells of all parts, part after part."""
     there = np.concatenate([np.zeros(0, np.bool_), *(part.there for part in parts)])
     return Cells(concatenate([part.values for part in parts]), there)
 
 
 def overlaid(keys: Packed, cells: Cells, changed: Packed, changes: Cells) -> Cells:
-    """The ``cells`` of some ``keys``, but for those of ``changed`` keys, no two of which are equal."""
+    """Return the ``cells`` of ``keys`` with ``changes`` in place of those of ``changed`` keys, which are distinct."""
     places = places_in(changed, keys)
     is_changed = places >= 0
     if not is_changed.any():

@@ -1,4 +1,4 @@
-"""Many keys in their order, and rows of several runs in one."""
+"""Sorts many keys, and merges the rows of several runs into one."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pyspark_ckpt.state_store.columns.rows import RowColumns
 WIDE = 64
 """Wider keys are not padded to one width."""
 FEW_TIES = 16
-"""One key in so many may begin as another: if more do, all are compared as wholes."""
+"""If more than one key in this number begins with the same eight bytes as another, whole keys are compared."""
 
 Bools = npt.NDArray[np.bool_]
 
 
 def join_runs(runs: Sequence[Iterator[RowColumns]]) -> Iterator[RowColumns]:
-    """The rows of runs whose keys rise, none of which is in two, in the order of all keys.
+    """Merge runs whose keys rise into one, in key order. No key may be in two runs.
 
-    Of each run there is one portion in memory. Portions that are empty are allowed.
+    One portion of each run is in memory at a time. Portions may be empty.
     """
     heads = [(rows, run) for run in runs if (rows := _next(run)) is not None]
     while len(heads) > 1:
@@ -45,12 +45,15 @@ def join_runs(runs: Sequence[Iterator[RowColumns]]) -> Iterator[RowColumns]:
 
 
 def _next(run: Iterator[RowColumns]) -> RowColumns | None:
-    """The next portion that has rows."""
+    """Return the next portion that has rows, None if there is none."""
     return next((rows for rows in run if len(rows)), None)
 
 
 def in_order(keys: Packed) -> tuple[Integers, Bools]:
-    """Positions of the keys in their order, equal ones as they come; and which of these equal the one before."""
+    """Return the positions of the keys in key order, and which of these keys equal the one before.
+
+    Equal keys keep their order.
+    """
     widest = int(keys.size.max(initial=0))
     if widest > WIDEST:
         return _in_order_one_by_one(keys)
@@ -64,7 +67,7 @@ def in_order(keys: Packed) -> tuple[Integers, Bools]:
     is_same = np.zeros(len(keys), np.bool_)
     is_same[1:] = found[1:] == found[:-1]
     last = -(-widest // WORD)
-    for number in range(1, last + 1):  # behind all of its words, a key that is shorter comes first
+    for number in range(1, last + 1):  # if all words are equal, the shorter key comes first
         if not is_same.any():
             break
         tied = is_same.copy()
@@ -80,7 +83,7 @@ def in_order(keys: Packed) -> tuple[Integers, Bools]:
 
 
 def out_of_order(keys: Packed) -> int | None:
-    """The position of a key that is not greater than the one before it; None if there is none."""
+    """Return the position of a key that is not greater than the one before it; None if all keys rise."""
     words = keys.first_words
     if (words[1:] > words[:-1]).all():
         return None
@@ -98,7 +101,7 @@ def _has_ties(words: Words) -> bool:
 
 
 def _in_order_as_wholes(keys: Packed) -> tuple[Integers, Bools]:
-    """As many begin alike: it is also quick for runs that have an order."""
+    """Sort whole keys, because many begin alike. This is also fast for runs that are sorted already."""
     wholes = _wholes(keys)
     order = np.argsort(wholes, kind="stable")
     wholes = wholes[order]
@@ -108,7 +111,7 @@ def _in_order_as_wholes(keys: Packed) -> tuple[Integers, Bools]:
 
 
 def _wholes(keys: Packed) -> npt.NDArray[np.bytes_]:
-    """The bytes of each, with zeros behind them, and its size: numpy compares all of that."""
+    """Return each key as one value that numpy compares: its bytes, zeros up to the common width, and its size."""
     widths = keys.widths()
     width = widths[-1] + 1
     rows = np.zeros((len(keys), width), np.uint8)
@@ -121,11 +124,11 @@ def _wholes(keys: Packed) -> npt.NDArray[np.bytes_]:
 
 
 def places_in(keys: Packed, some: Packed) -> Integers:
-    """For each of ``some`` its place among ``keys``, no two of which are equal; -1 if it is not there."""
+    """Return the position of each of ``some`` among ``keys``, which are distinct; -1 if it is not there."""
     count = len(keys)
     order, is_same = in_order(concatenate([keys, some]))
     groups, firsts = np.cumsum(~is_same), order[~is_same]
-    found = firsts[groups - 1]  # the first of equal ones is of the keys, if one is
+    found = firsts[groups - 1]  # the first of equal ones is one of ``keys``, if they have it
     places = np.empty(count + len(some), np.int64)
     places[order] = np.where(found < count, found, -1)
     return places[count:]
@@ -139,13 +142,13 @@ def _in_order_one_by_one(keys: Packed) -> tuple[Integers, Bools]:
 
 
 def place_of(numbers: Words, sought: Words) -> tuple[Integers, Bools]:
-    """The first place of each among numbers that rise, and whether it is there."""
+    """Return the first position of each number among numbers that rise, and whether it is there."""
     at = np.minimum(np.searchsorted(numbers, sought), len(numbers) - 1)
     return at, numbers[at] == sought
 
 
 def are_equal(keys: Packed, others: Packed) -> Bools:
-    """Which keys equal the other one at their place."""
+    """Return which keys equal the other key at the same position."""
     is_same: Bools = keys.size == others.size
     for number in range(-(-int(keys.size.max(initial=0)) // WORD)):
         is_same &= keys.words(number) == others.words(number)

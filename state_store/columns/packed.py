@@ -1,4 +1,4 @@
-"""Many byte strings in one array, so that work on all of them is done by numpy and not one by one."""
+"""Many byte strings in one array, so that numpy works on all of them at once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 WIDEST = 512
-"""Longer strings are handled one by one: a matrix of all would have more bytes than they."""
+"""Longer strings are handled one by one: a matrix of all strings would be much larger than the strings."""
 
 FEW_WIDTHS = 64
-"""Strings of more sizes are copied one by one."""
+"""Strings of more different sizes are copied one by one."""
 
 WORD = 8
 
@@ -23,12 +23,12 @@ Words = npt.NDArray[np.uint64]
 
 
 def repeat(number: int, count: int) -> Integers:
-    """A number so many times, which takes no memory, and cannot be written to."""
+    """Return an array with a number ``count`` times. It takes no memory and is read-only."""
     return _fill(np.array([number]), count)
 
 
 def are_same(numbers: Integers) -> bool:
-    """Whether all numbers are the same; true if there are none."""
+    """Return whether all numbers are the same; true if there are none."""
     return _is_repeated(numbers) or not len(numbers) or bool((numbers == numbers[0]).all())
 
 
@@ -37,14 +37,14 @@ def _is_repeated(numbers: Integers) -> bool:
 
 
 def _fill(one: Integers, count: int) -> Integers:
-    """The only number of an array so many times; numpy's own way takes several microseconds."""
+    """Return the only number of an array ``count`` times. numpy's own way takes several microseconds."""
     numbers: Integers = np.ndarray((count,), one.dtype, one, 0, (0,))
     numbers.flags.writeable = False
     return numbers
 
 
 def chain_arrays(parts: Sequence[Integers]) -> Integers:
-    """Arrays one behind the other; there must be one."""
+    """Return arrays joined into one. There must be at least one."""
     first = parts[0]
     if all(_is_repeated(each) and each[0] == first[0] for each in parts):
         return _fill(first[:1], sum(map(len, parts)))
@@ -52,13 +52,16 @@ def chain_arrays(parts: Sequence[Integers]) -> Integers:
 
 
 def _more(numbers: Integers, count: int) -> Integers:
-    """Each number and ``count``."""
+    """Add ``count`` to each number."""
     return _fill(numbers[:1] + count, len(numbers)) if _is_repeated(numbers) else numbers + count
 
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Byte strings: the ``size[i]`` bytes of ``data`` from ``at[i]`` on. They may overlap, and be in any order."""
+    """Byte strings: string i is the ``size[i]`` bytes of ``data`` from ``at[i]`` on.
+
+    Strings may overlap, and may be in any order in ``data``.
+    """
 
     data: Bytes
     at: Integers
@@ -66,70 +69,70 @@ class Packed:
 
     @classmethod
     def of(cls, strings: Sequence[bytes]) -> Packed:
-        """The same as ``strings``."""
+        """Pack ``strings`` into one array."""
         size = np.fromiter(map(len, strings), np.int64, len(strings))
         return cls(np.frombuffer(b"".join(strings), np.uint8), np.cumsum(size) - size, size)
 
     @classmethod
     def of_matrix(cls, rows: Bytes) -> Packed:
-        """The rows of a matrix, which is not copied if it is contiguous."""
+        """Return the rows of a matrix as strings. A contiguous matrix is not copied."""
         count, width = rows.shape
         return cls(rows.reshape(-1), np.arange(count) * width, repeat(width, count))
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of strings."""
         return len(self.at)
 
     def __getitem__(self, index: int) -> bytes:
-        """One of them."""
+        """Return one string."""
         at = self.at[index]
         return self.data[at : at + self.size[index]].tobytes()
 
     def take(self, which: slice | npt.NDArray[np.generic]) -> Packed:
-        """Those at some positions, or where a mask is true; nothing is copied but where they are."""
+        """Return the strings at some positions, or where a mask is true. Their bytes are not copied."""
         at = self.at[which]
         is_one = _is_repeated(self.size)
         return Packed(self.data, at, _fill(self.size[:1], len(at)) if is_one else self.size[which])
 
     def prefix(self, head: bytes) -> Packed:
-        """Each behind ``head``, copied."""
+        """Return each string with ``head`` before it, copied."""
         return self.behind_heads(np.broadcast_to(np.frombuffer(head, np.uint8), (len(self), len(head))))
 
     def behind_heads(self, heads: Bytes) -> Packed:
-        """Each behind its row of a matrix, copied."""
+        """Return each string with its row of a matrix before it, copied."""
         if len(self) and are_same(self.size):
             return Packed.of_matrix(np.concatenate([heads, self.matrix(int(self.size[0]))], axis=1))
         return side_by_side(Packed.of_matrix(np.ascontiguousarray(heads)), self)
 
     def dense(self) -> Packed:
-        """The same, copied so that there is nothing beside them."""
+        """Return a copy whose array has nothing but the strings."""
         return side_by_side(self)
 
     def behind(self, count: int) -> Packed:
-        """Each without its first ``count`` bytes, which it must have."""
+        """Return each string without its first ``count`` bytes. No string may be shorter."""
         return Packed(self.data, self.at + count, _more(self.size, -count))
 
     def before(self, count: int) -> Packed:
-        """Each without its last ``count`` bytes, which it must have."""
+        """Return each string without its last ``count`` bytes. No string may be shorter."""
         return Packed(self.data, self.at, _more(self.size, -count))
 
     def widths(self) -> list[int]:
-        """All sizes that there are, rising."""
+        """Return the distinct sizes in rising order."""
         if len(self) and are_same(self.size):
             return [int(self.size[0])]
         return [int(size) for size in np.unique(self.size)]
 
     def matrix(self, width: int) -> Bytes:
-        """The first ``width`` bytes of each, one row each, copied; every one must have so many."""
+        """Return the first ``width`` bytes of each string as rows of a matrix, copied. No string may be shorter."""
         if not width or not len(self):
             return np.zeros((len(self), width), np.uint8)
         windows = np.ndarray((len(self.data) - width + 1,), f"V{width}", self.data, 0, (1,))
         return windows[self.at].view(np.uint8).reshape(len(self), width)
 
     def words(self, number: int) -> Words:
-        """Eight bytes of each, from ``number`` times eight on, as a number that compares as they do.
+        """Return eight bytes of each string, from ``number`` times eight on, as a number that compares like them.
 
-        Zeros stand for those that it has not.
+        Bytes after the end of a string are zeros.
         """
         at, data = self.at + number * WORD if number else self.at, self.data
         if len(self) and int(at.max()) + WORD > len(data):
@@ -143,11 +146,11 @@ class Packed:
 
     @cached_property
     def first_words(self) -> Words:
-        """The same as ``words(0)``, kept."""
+        """``words(0)``, cached."""
         return self.words(0)
 
     def strings(self) -> list[bytes]:
-        """Each as an object of its own."""
+        """Return each string as an object of its own."""
         widths = self.widths()
         if widths and widths[-1] > WIDEST:
             return [self[index] for index in range(len(self))]
@@ -161,9 +164,9 @@ class Packed:
 
 
 def concatenate(parts: Sequence[Packed]) -> Packed:
-    """All of them in one, part after part, copied."""
+    """Return the strings of all parts in one, part after part, copied."""
     dense = [part.dense() for part in parts if len(part)]
-    if len(dense) < 2:  # noqa: PLR2004 - there is nothing to put together
+    if len(dense) < 2:  # noqa: PLR2004 - there is nothing to join
         return dense[0] if dense else Packed.of([])
     begins = np.cumsum([0, *(len(part.data) for part in dense)])
     at = [part.at + begin for part, begin in zip(dense, begins.tolist(), strict=False)]
@@ -173,7 +176,7 @@ def concatenate(parts: Sequence[Packed]) -> Packed:
 
 
 def side_by_side(*columns: Packed) -> Packed:
-    """Of each row of some columns the strings, one behind the other, copied."""
+    """Return, for each row of some columns, its strings joined into one, copied."""
     if all(len(column) == len(columns[0]) > 0 and are_same(column.size) for column in columns):
         matrices = [column.matrix(int(column.size[0])) for column in columns]
         return Packed.of_matrix(matrices[0] if len(matrices) == 1 else np.concatenate(matrices, axis=1))
@@ -188,7 +191,7 @@ def side_by_side(*columns: Packed) -> Packed:
 
 
 def _copy(strings: Packed, data: Bytes, begins: Integers) -> None:
-    """Copy strings to where each is to begin in ``data``."""
+    """Copy each string into ``data``, where ``begins`` says."""
     widths = strings.widths()
     if len(widths) > FEW_WIDTHS or (widths and widths[-1] > WIDEST):
         for string, begin in zip(strings.strings(), begins.tolist(), strict=True):

@@ -14,47 +14,47 @@ from pyspark_ckpt.state_store.format.keys import HASH_BYTES, ORDERED_BIT, STATE_
 
 @dataclass(frozen=True, eq=False)
 class RowColumns:
-    """Rows whose keys rise."""
+    """Keys that rise, and their values."""
 
     keys: Packed
     values: Packed
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of rows."""
         return len(self.keys)
 
     @classmethod
     def of(cls, rows: Sequence[tuple[bytes, bytes]]) -> RowColumns:
-        """The same as ``rows``."""
+        """Pack ``rows`` into columns."""
         return cls(Packed.of([key for key, _ in rows]), Packed.of([value for _, value in rows]))
 
     @classmethod
     def join(cls, parts: Sequence[RowColumns]) -> RowColumns:
-        """All of them, part after part."""
+        """Return the rows of all parts, part after part."""
         if len(parts) == 1:
             return parts[0]
         return cls(concatenate([part.keys for part in parts]), concatenate([part.values for part in parts]))
 
     def take(self, which: slice | npt.NDArray[np.generic]) -> RowColumns:
-        """Those at some positions, or where a mask is true."""
+        """Return the rows at some positions, or where a mask is true."""
         return RowColumns(self.keys.take(which), self.values.take(which))
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """One by one."""
+        """Return the rows one by one."""
         return zip(self.keys.strings(), self.values.strings(), strict=True)
 
     @property
     def are_of_one_size(self) -> bool:
-        """Whether all keys have one size, and all values, of rows of which there is one at least."""
+        """Whether all keys have one size and all values have one size. There must be a row."""
         return are_same(self.keys.size) and are_same(self.values.size)
 
     @property
     def sizes(self) -> Integers:
-        """One number for both sizes of each row; there must be one."""
+        """For each row, one number that stands for its key size and value size. There must be a row."""
         return self.keys.size * (int(self.values.size.max()) + 1) + self.values.size
 
     def by_size(self) -> Iterator[tuple[slice | Integers, RowColumns]]:
-        """The rows in parts, all keys of which have one size, and all values; and where they are among all."""
+        """Yield parts of the rows with one key size and one value size, each with its positions among all rows."""
         if not len(self):
             return
         if self.are_of_one_size:
@@ -67,23 +67,23 @@ class RowColumns:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether the rows, all of one state, are of one that is scanned in key order: then hashes are at the end."""
+        """Whether the rows, all of one state, are scanned in key order: then the hashes are at the end of the keys."""
         return len(self) > 0 and bool(self.keys.data[self.keys.at[0]] & ORDERED_BIT >> 8)
 
     def hashes(self) -> npt.NDArray[np.uint32]:
-        """The hashes in the keys of rows that are all of one state."""
+        """Return the hashes in the keys. All rows must be of one state."""
         keys = self.keys
         at = keys.at + keys.size - HASH_BYTES if self.is_ordered else keys.at + STATE_BYTES
         numbers = np.ndarray((max(0, len(keys.data) - HASH_BYTES + 1),), ">u4", keys.data, 0, (1,))
         return numbers[at].astype(np.uint32)
 
     def with_hashes(self, begin: int, end: int) -> RowColumns:
-        """Those, all of one state, whose hashes, without a sign, are from ``begin`` up to ``end``."""
+        """Return the rows whose unsigned hashes are from ``begin`` up to ``end``. All must be of one state."""
         hashes = self.hashes().astype(np.int64)
         return self.take((begin <= hashes) & (hashes < end))
 
     def renumber(self, number: int) -> RowColumns:
-        """The same, all of one state, as rows of the state ``number``."""
+        """Return the rows with the state ``number`` in their keys. All must be of one state."""
         head, width = state_head(number), self.keys.widths()
         if not len(self) or self.keys[0][:STATE_BYTES] == head:
             return self

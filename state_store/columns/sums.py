@@ -1,4 +1,4 @@
-"""What many rows hash to, added up: see ``Digest``."""
+"""Adds up the hashes of many rows, see ``Digest``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 
 def sum_of(rows: RowColumns) -> int:
-    """What the rows, by their stored keys, hash to, added up."""
+    """Return the sum of the hashes of rows, given with their stored keys."""
     total = 0
     for _, part in rows.by_size():
         key_size, value_size = int(part.keys.size[0]), int(part.values.size[0])
@@ -30,7 +30,7 @@ def sum_of(rows: RowColumns) -> int:
 
 
 def _join(rows: RowColumns, key_size: int, value_size: int) -> Bytes:
-    """Of each row the key without its state's number, and the value."""
+    """Return, for each row, the key without its state number, followed by the value."""
     joined = np.empty((len(rows), key_size - STATE_BYTES + value_size), np.uint8)
     joined[:, : key_size - STATE_BYTES] = rows.keys.behind(STATE_BYTES).matrix(key_size - STATE_BYTES)
     joined[:, key_size - STATE_BYTES :] = rows.values.matrix(value_size)

@@ -1,6 +1,6 @@
-"""The xxh3 (64 bits) of many byte strings of one length at once.
+"""Computes the xxh3 (64 bits) of many byte strings of one length at once.
 
-As https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md has it for 17 to 240 bytes; the package xxhash takes
+It follows https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md for 17 to 240 bytes. The package xxhash takes
 one call for each string.
 """
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 LENGTHS = range(17, 241)
 CHUNK_ROWS = 8192
-"""What is computed on the way stays in the processor's cache."""
+"""Rows hashed at a time: intermediate results then stay in the processor's cache."""
 _SECRET = bytes.fromhex(
     "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221"
     "b8084674f743248ee03590e6813a264c3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8"
@@ -29,9 +29,9 @@ Hashes = npt.NDArray[np.uint64]
 
 
 def hashes_of(rows: npt.NDArray[np.uint8], seed: int, last_factor: np.uint64 = LAST_FACTOR) -> Hashes:
-    """Hashes of the rows of a matrix, whose width is one of ``LENGTHS``.
+    """Return hashes of the rows of a matrix whose width is in ``LENGTHS``.
 
-    ``last_factor``: another one than that of the released hash.
+    ``last_factor``: replaces the factor of the released hash.
     """
     found = np.empty(len(rows), np.uint64)
     for first in range(0, len(rows), CHUNK_ROWS):
@@ -41,14 +41,14 @@ def hashes_of(rows: npt.NDArray[np.uint8], seed: int, last_factor: np.uint64 = L
 
 
 def fold_product(first: Hashes, second: Hashes) -> Hashes:
-    """The products, of 128 bits, the upper half of each folded into the lower one. The factors are lost."""
+    """Return the products of 128 bits, each with its halves combined by xor. The factors are overwritten."""
     first_low, second_low = first & _LOW, second & _LOW
     first >>= _HALF
     second >>= _HALF
     low = first_low * second_low
     one, other = first * second_low, first_low * second
     first *= second
-    one += low >> _HALF  # neither sum of three halves can overflow
+    one += low >> _HALF  # neither of the two sums can overflow
     other += one & _LOW
     first += one >> _HALF
     first += other >> _HALF
@@ -60,14 +60,14 @@ def fold_product(first: Hashes, second: Hashes) -> Hashes:
 
 
 def avalanche(hashes: Hashes, last_factor: np.uint64) -> None:
-    """What a hash ends with, in place."""
+    """Apply the final step of a hash, in place."""
     hashes ^= hashes >> np.uint64(37)
     hashes *= last_factor
     hashes ^= hashes >> _HALF
 
 
 class _Hashing:
-    """One chunk of rows."""
+    """Hashes one chunk of rows."""
 
     def __init__(self, rows: npt.NDArray[np.uint8], seed: int, last_factor: np.uint64) -> None:
         self._last_factor = last_factor

@@ -1,8 +1,8 @@
-"""RocksDB as this engine uses it. The only package that imports rocksdict.
+"""RocksDB as this engine uses it. No other package imports rocksdict.
 
-Databases are fed by ingested files alone: the memtable is always empty and there is no write-ahead log to
-replay, so a checkpoint is pure hard links and a reader in another process needs only the manifest. The
-table format is pinned to what Spark's own rocksdbjni reads, whatever a newer rocksdict would write.
+Databases receive rows only from ingested files. The memtable is always empty and there is no write-ahead log to replay,
+so a checkpoint consists of hard links, and a reader in another process needs only the manifest. The table format is
+pinned to one that Spark's own rocksdbjni reads, whatever a newer rocksdict would write.
 """
 
 from pyspark_ckpt.state_store.database.failures import failures

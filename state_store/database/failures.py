@@ -1,4 +1,4 @@
-"""What goes wrong in the binding, as errors of this engine."""
+"""Turns errors of the RocksDB binding into errors of this engine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pyspark_ckpt.state_store.errors import FormatError, StorageError
 
 
 class failures:  # noqa: N801 - used as a function
-    """Turn what the binding raises while it is to do ``what`` into the error tree."""
+    """Turn what the binding raises while it does ``what`` into FormatError (corruption) or StorageError."""
 
     def __init__(self, what: str) -> None:
         self._what = what

@@ -1,4 +1,4 @@
-"""A database and its folder, for its only writer."""
+"""A database and its folder, as its only writer sees them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ class Database:
     """One open RocksDB primary: the only writer of its folder."""
 
     def __init__(self, folder: Path, tuning: Tuning, *, read_only: bool = False, may_lack_tables: bool = False) -> None:
-        """Open ``folder``, creating it if it is not there; read-only changes no file. Raises StorageError.
+        """Open ``folder``, or create it; with ``read_only`` no file is changed. Raises StorageError.
 
-        One that ``may_lack_tables`` opens without some of its table files; a read that needs one raises StorageError.
+        With ``may_lack_tables``, a database opens even if table files are missing, and a read that needs a missing one
+        raises StorageError.
         """
         self.folder = folder
         self._tuning = tuning
@@ -45,10 +46,10 @@ class Database:
         return self._db
 
     def ingest(self, files: Sequence[Path]) -> None:
-        """Apply sorted table files in order, as one atomic step; the files are moved into the database.
+        """Apply sorted table files in order, as one atomic step. The files are moved into the database.
 
-        A later file wins over an earlier one. Files must come from a table file writer: those of another
-        database are refused. Raises StorageError.
+        A later file wins over an earlier one. The files must come from a table file writer: files of another database
+        are rejected. Raises StorageError.
         """
         how = rocksdict.IngestExternalFileOptions()
         how.set_move_files(True)
@@ -57,21 +58,21 @@ class Database:
         self._tuning.lower_compaction()
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a row, None if there is none. Raises StorageError, FormatError."""
+        """Return the value of a row, None if there is no such row. Raises StorageError, FormatError."""
         with failures(f"read the database {self.folder}"):
             value = self._open.get(key)
         return None if value is None else bytes(value)
 
     def marker(self) -> Marker | None:
-        """Which commit the database holds; None for an empty one."""
+        """Return which commit the database holds; None for an empty database."""
         value = self.get(MARKER_KEY)
         return None if value is None else Marker.decode(value)
 
     def checkpoint(self, folder: Path) -> None:
         """Make the new ``folder`` a copy of the database by hard links, in well under a millisecond of work.
 
-        Nothing is fsynced: a local copy need not survive a crash of the machine. The caller makes sure that
-        nothing is ingested meanwhile; compaction may go on. Raises StorageError.
+        Nothing is fsynced: a local copy need not survive a crash of the machine. The caller ensures that nothing is
+        ingested meanwhile; compaction may run. Raises StorageError.
         """
         with failures(f"make a checkpoint of {self.folder} in {folder}"):
             for _ in range(LINK_ATTEMPTS):
@@ -81,25 +82,26 @@ class Database:
             rocksdict.Checkpoint(self._open).create_checkpoint(str(folder))
 
     def table_files(self) -> list[TableFile]:
-        """Every SST of the database."""
+        """Return every SST of the database, newer ones first."""
         with failures(f"list the files of {self.folder}"):
             return table_files_of(self._open)
 
     def table_count(self) -> TableCount:
-        """How many SSTs the database has."""
+        """Return how many SSTs the database has, and their size."""
         return TableCount.of(self.table_files())
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """All rows in key order, the marker row included; for tests and tools, not for the commit path.
+        """Yield all rows in key order, the marker row included.
 
-        Raises StorageError, FormatError.
+        This is for tests and tools, not for the commit path. Raises StorageError, FormatError.
         """
         yield from self._rows_of(self._iterator(None), b"")
 
     def hide(self, *ranges: tuple[bytes, bytes]) -> None:
-        """Remove the rows from one key up to another, of each range, by a mark of some bytes; for offline work.
+        """Delete the rows of each range, from one key up to another; for offline work.
 
-        The rows leave the files when these are compacted. All marks are in one file. Raises StorageError.
+        Each range takes one record of a few bytes, and all records are in one file. The rows leave the files when these
+        are compacted. Raises StorageError.
         """
         unlogged = rocksdict.WriteOptions()
         unlogged.disable_wal = True  # type: ignore[method-assign,assignment]  # the stub has a method of this name
@@ -109,16 +111,16 @@ class Database:
             self._open.flush()
 
     def drop(self, begin: bytes, end: bytes) -> None:
-        """Take what is hidden between two keys out of the files; for offline work. Raises StorageError."""
+        """Compact the files between two keys, which removes deleted rows; for offline work. Raises StorageError."""
         with failures(f"compact {self.folder}"):
             self._open.compact_range(begin, end)
 
     def rows_in(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Rows whose keys are from ``begin`` up to ``end`` (exclusive), in order. Raises StorageError, FormatError."""
+        """Yield the rows from key ``begin`` up to ``end`` (exclusive), in order. Raises StorageError, FormatError."""
         yield from self._rows_of(self._iterator(end), begin)
 
     def count(self, begin: bytes, end: bytes) -> int:
-        """How many rows there are from key ``begin`` up to ``end``. Raises StorageError, FormatError."""
+        """Return the number of rows from key ``begin`` up to ``end``. Raises StorageError, FormatError."""
         count = 0
         with failures(f"read the database {self.folder}"):
             rows = self._iterator(end)
@@ -130,7 +132,7 @@ class Database:
         return count
 
     def _iterator(self, end: bytes | None) -> rocksdict.RdictIter:
-        """One for all rows whose keys are less than ``end``."""
+        """Return an iterator over all rows whose keys are less than ``end``; None: all rows."""
         within = rocksdict.ReadOptions()
         within.set_total_order_seek(True)
         if end is not None:
@@ -143,30 +145,30 @@ class Database:
             while (key := rows.key()) is not None:
                 yield key, rows.value()
                 rows.next()
-            rows.status()  # an iterator that fails says only here that it has not come to the end
+            rows.status()  # only this tells a failed iterator from one at its end
 
     def compact(self) -> None:
-        """Merge everything into the fewest files; for offline work and tests."""
+        """Merge all files into as few as possible; for offline work and tests."""
         with failures(f"compact {self.folder}"):
             self._open.compact_range(None, None)
 
     def close(self) -> None:
         """Stop background work and release the folder. May be called twice.
 
-        A disk that fails now is no error: with an empty memtable nothing is written that counts.
+        A failing disk causes no error here: the memtable is empty, so nothing that matters is written.
         """
         with self._closing:
             database, self._db = self._db, None
             if database is not None:
-                with suppress(Exception):  # the binding raises no narrower one, and has let go of the folder
+                with suppress(Exception):  # the binding raises nothing narrower, and has released the folder
                     database.close()
 
 
 def drop_unreferenced(folder: Path, tuning: Tuning) -> None:
-    """Unlink table files that the database of ``folder`` does not refer to, before somebody writes to it.
+    """Unlink table files that the database in ``folder`` does not refer to. Call this before writing to it.
 
-    A checkpoint may hold links to files that a compaction was just writing. RocksDB may give their numbers
-    to new files, and must then not find the old ones, which another folder shares.
+    A checkpoint may have links to files that a compaction was still writing. RocksDB may give their numbers to new
+    files, and must then not find the old ones, which another folder shares.
     """
     database = Database(folder, tuning, read_only=True)
     try:
@@ -177,17 +179,17 @@ def drop_unreferenced(folder: Path, tuning: Tuning) -> None:
 
 
 def keep_only(folder: Path, tables: Collection[str]) -> None:
-    """Unlink all table files of a folder but some, by their names."""
+    """Unlink all table files of a folder except those named in ``tables``."""
     for path in folder.glob("*.sst"):
         if path.name not in tables:
             path.unlink()
 
 
 def _link_database(source: Path, target: Path) -> bool:
-    """Link a database that may be compacting into ``target``; False if its manifest changed meanwhile.
+    """Link a database, which may be compacting, into ``target``. Returns False if its manifest changed meanwhile.
 
-    The manifest is copied first and all table files are linked after it. RocksDB deletes a file only after
-    a manifest record without it: with the manifest as it was, every file that it refers to is linked.
+    The manifest is copied first, and all table files are linked after it. RocksDB deletes a file only after it has
+    recorded that in the manifest. If the manifest is unchanged, every file that it refers to is linked.
     """
     target.mkdir(mode=0o700)
     manifest = source / (source / "CURRENT").read_text(encoding="ascii").strip()
@@ -200,7 +202,7 @@ def _link_database(source: Path, target: Path) -> bool:
                 os.link(path, target / path.name)
             elif path.name.startswith("OPTIONS-") or path.name == CONFIG_NAME:
                 shutil.copyfile(path, target / path.name)
-        except FileNotFoundError:  # an obsolete file that compaction has just removed
+        except FileNotFoundError:  # compaction has just removed an obsolete file
             continue
     now = (source / "CURRENT").read_text(encoding="ascii").strip()
     return (

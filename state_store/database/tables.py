@@ -1,4 +1,4 @@
-"""Table files: those that a database has, and those that are written to be ingested."""
+"""Table files: those of a database, and those written to be ingested."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark_ckpt.state_store.database.tuning import Tuning
 
 @dataclass(frozen=True)
 class TableFile:
-    """One SST of a database: its file name, key range, number of rows (a deletion counts as one) and level."""
+    """One SST of a database: its file name, size, key range, number of rows (a deletion is one) and level."""
 
     name: str
     size_bytes: int
@@ -26,7 +26,7 @@ class TableFile:
 
 
 def table_files_of(database: rocksdict.Rdict) -> list[TableFile]:
-    """Every SST of a database, newer ones first: level by level, of which only level 0 has several for one key."""
+    """Return every SST of a database, newer ones first: level by level. Only level 0 has several files for one key."""
     return [
         TableFile(
             name=str(file["name"]).lstrip("/"),
@@ -42,25 +42,25 @@ def table_files_of(database: rocksdict.Rdict) -> list[TableFile]:
 
 @dataclass(frozen=True)
 class TableCount:
-    """How many SSTs a database has, and their bytes together."""
+    """How many SSTs a database has, and their total size."""
 
     files: int
     size_bytes: int
 
     @classmethod
     def of(cls, tables: Sequence[TableFile]) -> TableCount:
-        """Those."""
+        """Count ``tables``."""
         return cls(len(tables), sum(table.size_bytes for table in tables))
 
 
 WRITER_ROW_BYTES = 16
-"""For the filters, until a file is complete."""
+"""Memory for each row until a file is complete, for the filters."""
 WRITER_BUFFER_BYTES = 1 << 20
-"""What is not yet in the file, at most."""
+"""Most bytes that are not yet in the file."""
 
 
 class TableWriter:
-    """Writes one table file, whose rows are given in the order of their keys."""
+    """Writes one table file from rows in key order."""
 
     def __init__(self, path: Path, tuning: Tuning) -> None:
         """Begin the new file ``path``. Raises StorageError."""
@@ -77,33 +77,33 @@ class TableWriter:
 
     @property
     def memory_bytes(self) -> int:
-        """About what RocksDB holds of the file."""
+        """Estimate the memory that RocksDB holds for the file."""
         buffer_bytes = min(self.size_bytes, WRITER_BUFFER_BYTES)
         return self._rows * WRITER_ROW_BYTES + buffer_bytes + self._largest_bytes
 
     def put_all(self, keys: Sequence[bytes], values: Sequence[bytes], largest_bytes: int) -> None:
-        """Write rows, no value larger than ``largest_bytes``. Raises StorageError, also for rows out of order."""
+        """Write rows, of which no value exceeds ``largest_bytes``. Raises StorageError, also for rows out of order."""
         with failures(self._what):
             deque(map(self._writer.__setitem__, keys, values), maxlen=0)
         self._rows += len(keys)
         self._largest_bytes = max(self._largest_bytes, largest_bytes)
 
     def finish(self) -> None:
-        """Make the file complete. Raises StorageError."""
+        """Complete the file. Raises StorageError."""
         with failures(self._what):
             self._writer.finish()
 
 
 def write_table_file(path: Path, rows: Iterable[tuple[bytes, bytes | None]], tuning: Tuning) -> int:
-    """Write rows, sorted by key without duplicates, as one table file; a value of None deletes its key.
+    """Write rows, sorted by key without duplicates, as one table file. A value of None deletes its key.
 
-    Returns how many rows that were; at least one is needed. Raises StorageError, also for rows out of order.
+    Returns the number of rows; there must be at least one. Raises StorageError, also for rows out of order.
     """
     count = 0
     with failures(f"write the table file {path}"):
         writer = rocksdict.SstFileWriter(tuning.options())
         writer.open(str(path))
-        for count, (key, value) in enumerate(rows, 1):  # noqa: B007 - what is left of it is the result
+        for count, (key, value) in enumerate(rows, 1):  # noqa: B007 - its last value is the result
             if value is None:
                 del writer[key]
             else:

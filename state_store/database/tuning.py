@@ -1,4 +1,4 @@
-"""RocksDB's settings, the same for whoever writes a database or reads it."""
+"""RocksDB's settings, shared by writers and readers of databases."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ PREFIX_BYTES = 6
 LEVEL0_COMPACTION_FILES = 8
 COMPACTION_THREADS = 2
 BACKGROUND_NICE = 10
-"""Of what goes on behind commits: where all processors are busy, it has a tenth of what a batch has. RocksDB's own way
-to lower its threads leaves them a seventieth."""
+"""Nice value of work that runs after a commit. On a saturated machine it gets about a tenth of a batch's CPU. RocksDB's
+own way to lower its threads leaves them about a seventieth."""
 TIER_GROWTH_PERCENT = 50
-"""A file is merged with all newer ones if it has at most so many percent more bytes than they."""
+"""A file is merged with all newer ones if it is at most this many percent larger than they are together."""
 MAX_HIDDEN_PERCENT = 50
-"""All files are merged if the newer ones have so many percent of the bytes of the oldest."""
+"""All files are merged if the newer ones together have at least this percentage of the bytes of the oldest one."""
 TIER_FILE_BYTES = 32 << 20
-"""What is merged is cut into files of that size: they are uploaded and downloaded side by side."""
+"""Size of the files that a merge writes: several are uploaded and downloaded in parallel."""
 
 _MIB = 1 << 20
 _THREADS = Path("/proc/self/task")
@@ -35,12 +35,13 @@ _COMPRESSION = {
 
 
 class Tuning:
-    """RocksDB settings shared by all databases of the process: one block cache, one pool of threads."""
+    """RocksDB settings that all databases of the process share: one block cache, one thread pool."""
 
     def __init__(self, cache_bytes: int, compression: str = "lz4", *, compacts: bool = True) -> None:
         """Make a cache of ``cache_bytes`` for all databases together.
 
-        Databases that do not compact have the same files until somebody writes to them, or has them merged.
+        ``compacts``: whether databases compact in the background. If not, their files change only by writes and by
+        explicit compaction.
         """
         self.cache = rocksdict.Cache(cache_bytes)
         self.compression = compression
@@ -51,13 +52,13 @@ class Tuning:
         self._nice_threads: set[int] = set()
 
     def lower_compaction(self) -> None:
-        """Have the threads that compact live databases give way to batches, as soon as there are any; on Linux alone.
+        """Lower the priority of the threads that compact live databases, so that batches go first. Linux only.
 
-        They begin with the first compaction, so this is called after whatever may cause one.
+        The threads start with the first compaction, so this is called after anything that may cause one.
         """
         if not self._compacts or len(self._nice_threads) >= COMPACTION_THREADS:
             return
-        with suppress(OSError):  # another system; a thread that has ended: the next call finds the others
+        with suppress(OSError):  # not Linux, or a thread has ended: the next call finds the others
             for path in _THREADS.iterdir():
                 if (path / "comm").read_bytes().startswith(_COMPACTION_THREAD):
                     thread = int(path.name)
@@ -66,25 +67,25 @@ class Tuning:
                     self._nice_threads.add(thread)
 
     def using(self, compression: str) -> Tuning:
-        """Return these settings, cache and threads included, with another compression."""
+        """Return these settings with another compression. Cache and threads are shared."""
         other = copy.copy(self)
         other.compression = compression
         return other
 
     def get_used_bytes(self) -> int:
-        """Memory the block cache holds now, index and filter blocks included."""
+        """Return the memory that the block cache holds now, index and filter blocks included."""
         return self.cache.get_usage()
 
     def options(self) -> rocksdict.Options:
-        """Options of one database or one table file writer."""
+        """Return the options of a database or a table file writer."""
         options = rocksdict.Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_env(self._env)
         options.set_block_based_table_factory(self._tables())
         options.set_compression_type(_COMPRESSION[self.compression]())
-        # Bloom filters answer for `state · hash`, too: a scan of one key's rows passes over most table files.
+        # Bloom filters also cover the prefix `state · hash`: a scan of one key's rows skips most table files.
         options.set_prefix_extractor(rocksdict.SliceTransform.create_fixed_prefix(PREFIX_BYTES))
-        # Ingested files only: a memtable is never filled, so it may be as small as RocksDB allows.
+        # All rows are ingested: the memtable is never filled, so it may be as small as RocksDB allows.
         options.set_write_buffer_size(64 << 10)
         options.set_max_write_buffer_number(2)
         options.set_max_background_jobs(COMPACTION_THREADS)
@@ -94,9 +95,9 @@ class Tuning:
         options.set_level_zero_stop_writes_trigger(1 << 20)
         options.set_soft_pending_compaction_bytes_limit(0)
         options.set_hard_pending_compaction_bytes_limit(0)
-        # Smaller files than RocksDB's default: an incremental snapshot uploads whole files.
+        # Files are smaller than RocksDB's default, because an incremental snapshot uploads whole files.
         options.set_target_file_size_base(16 * _MIB)
-        # ... and larger ones further down, so that a snapshot of much state has hundreds of them and not thousands.
+        # Files of lower levels are larger, so that a snapshot of a large state has hundreds of files, not thousands.
         options.set_target_file_size_multiplier(2)
         options.set_max_bytes_for_level_base(64 * _MIB)
         options.set_level_compaction_dynamic_level_bytes(True)
@@ -113,13 +114,13 @@ class Tuning:
         return options
 
     def reader_options(self) -> rocksdict.Options:
-        """Options of a reader.
+        """Return the options of a reader.
 
-        Indexes and filters are kept outside of the cache, as long as their files are open: they are larger than a
-        shard of a small cache, which would forget them at once. That takes 2.5 bytes a row and 1% of the files.
+        Indexes and filters are kept outside the cache while their files are open. They are larger than a shard of a
+        small cache, which would evict them at once. They take 2.5 bytes a row and 1% of the files' size.
 
-        Table files without compression are read where the system has mapped them: nothing is copied. For a random row
-        that takes two thirds of the time of a compressed one.
+        Uncompressed table files are mapped into memory and read there without a copy. A random row then takes two
+        thirds of the time of a compressed one.
         """
         options = self.options()
         tables = self._tables()
@@ -139,11 +140,12 @@ class Tuning:
 
 
 def _compact_by_tiers(options: rocksdict.Options) -> None:
-    """Merge files with others of about their size, and with the oldest ones only where there is half as much of newer.
+    """Merge files of similar size, and merge the oldest ones only when newer ones have half their size.
 
-    A live database is fed by files that each batch spreads over all keys: merged by levels, all rows would be written
-    anew, uploaded anew, and put into columns anew every few batches. So there may be half as many rows again that are
-    hidden by newer ones. Offline work compacts by levels, for then a range of keys can be compacted alone.
+    Each batch adds a file to a live database, with rows spread over all keys. If files were merged by levels, all rows
+    would be rewritten, uploaded again, and put into column files again every few batches. The price is that up to half
+    as many rows again may be kept that newer ones hide. Offline work compacts by levels, because a range of keys can
+    then be compacted alone.
     """
     tiers = rocksdict.UniversalCompactOptions()
     tiers.size_ratio = TIER_GROWTH_PERCENT
@@ -157,7 +159,7 @@ def _compact_by_tiers(options: rocksdict.Options) -> None:
 def open_database(folder: Path, options: rocksdict.Options, mode: rocksdict.AccessType) -> rocksdict.Rdict:
     """Open a database with these options.
 
-    Of one that exists, the binding takes those of the column family from a file in the folder, unless it is given them
-    by name: the file has neither the cache nor the filters, and may say that nothing is compacted.
+    The options of the column family are passed by name. Otherwise, the binding would read those of an existing database
+    from a file in its folder, which has neither the cache nor the filters and may turn compaction off.
     """
     return rocksdict.Rdict(str(folder), options, column_families={"default": options}, access_type=mode)

@@ -1,4 +1,4 @@
-"""A database that another process owns, read."""
+"""Reads a database that another process owns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PORTION_ROWS = 1024
 
 
 class Reader:
-    """A view of a database that another process owns: of a live one as a secondary, else read-only."""
+    """A view of a database that another process owns: a secondary of a live one, else read-only."""
 
     def __init__(self, folder: Path, tuning: Tuning, scratch: Path | None) -> None:
         """Open ``folder``: as a secondary with the new folder ``scratch``, else read-only. Raises StorageError."""
@@ -39,27 +39,27 @@ class Reader:
             raise
 
     def catch_up(self) -> None:
-        """See what the owner has written until now. Raises StorageError."""
+        """Bring the view up to what the owner has written by now. Raises StorageError."""
         if self._scratch is not None:
             self._table_files = None
             with failures(self._what):
                 self._db.try_catch_up_with_primary()
 
     def marker(self) -> Marker | None:
-        """Which commit the view shows."""
+        """Return which commit the view shows; None for an empty database."""
         with failures(self._what):
             value = self._db.get(MARKER_KEY)
         return None if value is None else Marker.decode(bytes(value))
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """Values of ``keys``, None where there is none; fastest for sorted keys. Raises StorageError."""
+        """Return the values of ``keys``, None for a missing key. Sorted keys are fastest. Raises StorageError."""
         with failures(self._what):
             return self._db.get(keys)  # type: ignore[return-value,arg-type]  # raw mode: keys and values are bytes
 
     def table_files(self) -> list[TableFile]:
-        """Every SST that the view is of, as ``table_files_of``; nobody has counted their rows.
+        """Return every SST of the view, as ``table_files_of`` does. Their ``rows`` are not counted.
 
-        Their owner may have deleted them since then. Raises StorageError.
+        The owner may have deleted files since then. Raises StorageError.
         """
         if self._table_files is None:
             with failures(self._what):
@@ -67,14 +67,14 @@ class Reader:
         return self._table_files
 
     def cursor(self) -> Cursor:
-        """A position in the rows, to scan those whose keys begin with one state and hash, or a range of them."""
+        """Return a cursor, to scan the rows whose keys begin with one state and hash, or a range of keys."""
         everywhere = rocksdict.ReadOptions()
         everywhere.set_total_order_seek(True)
         with failures(self._what):
             return Cursor(self._db.iter(everywhere), self._what)
 
     def portions(self, begin: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
-        """Rows whose keys are from ``begin`` up to ``end`` (exclusive), in order, PORTION_ROWS or fewer at once.
+        """Yield the rows from key ``begin`` up to ``end`` (exclusive), in order, at most PORTION_ROWS at a time.
 
         Raises StorageError, FormatError.
         """
@@ -87,7 +87,7 @@ class Reader:
                 while some := list(islice(rows, PORTION_ROWS)):
                     yield some  # type: ignore[misc]  # raw mode: keys and values are bytes
                     begin = some[-1][0] + b"\0"  # type: ignore[operator,assignment]
-                # It ends in the same way where it has failed.
+                # The iterator ends in the same way when it fails.
                 behind = self._db.iter(within)
                 behind.seek(begin)
                 if not behind.valid():
@@ -107,11 +107,11 @@ class Reader:
 class Cursor:
     """A position in the rows of a database, in key order.
 
-    ``key`` is None behind the last row. There is no row between ``left`` and ``key``.
+    ``key`` is None after the last row. There is no row between ``left`` and ``key``.
     """
 
     def __init__(self, rows: rocksdict.RdictIter, what: str) -> None:
-        """Stand nowhere: ``seek`` first. ``what`` is done with the rows, for errors."""
+        """Make a cursor without a position: call ``seek`` first. ``what`` is being done with the rows, for errors."""
         self._rows = rows
         self._what = what
         self.key: bytes | None = None
@@ -124,7 +124,7 @@ class Cursor:
         self._arrive()
 
     def value(self) -> bytes:
-        """The value of the row at ``key``."""
+        """Return the value of the row at ``key``."""
         value: bytes = self._rows.value()
         return value
 
@@ -135,7 +135,7 @@ class Cursor:
         self._arrive()
 
     def _arrive(self) -> None:
-        """Where an iterator ends that has failed, it says so only when it is asked."""
+        """Read the iterator's position. A failed iterator looks like one at its end until its status is checked."""
         self.key = self._rows.key()
         if self.key is None:
             with failures(self._what):

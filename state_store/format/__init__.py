@@ -1,1 +1,1 @@
-"""What lies on disk: names, keys, and the objects of a store. Nothing here touches a disk."""
+"""The stored formats of a store: names, keys and objects. Nothing here touches a disk."""

@@ -1,11 +1,11 @@
-"""One commit as one object: a zip of its table files, as they are, and, last, ``meta.json``, deflated.
+"""A delta: one commit as one object, a zip of its stored table files and, last, the deflated ``meta.json``.
 
-Inside are ``0000.sst``, ``0001.sst``, ... to be ingested in this order, and ``meta.json``::
+It has ``0000.sst``, ``0001.sst``, ..., which are ingested in this order, and ``meta.json``::
 
     {"format": 1, "store": {...StoreMeta...}, "rows": 12, "files": [{"name", "bytes", "sha256", "xxh3"}]}
 
-The version marker row is in the first file. A reader checks the name against ``meta.json``, every size,
-and every xxh3 (128 bits) before it uses one byte; sha256 is for whoever does not trust the store.
+The version marker row is in the first file. A reader checks the name against ``meta.json``, every size, and every xxh3
+(128 bits) before it uses a single byte. The sha256 is for readers who do not trust the store.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ IN_MEMORY_BYTES = 16 << 20
 MAX_META_BYTES = 16 << 20
 MAX_FILES = 9_999
 MAX_DEFLATED = 1032
-"""Times that deflate can make anything smaller: https://zlib.net/zlib_tech.html."""
+"""The highest compression ratio of deflate: https://zlib.net/zlib_tech.html."""
 RANGE_BYTES = 64 << 10
 END_BYTES = 16 << 10
-"""Enough for what most deltas say of themselves, which is their end."""
+"""Bytes at the end of a delta that have the metadata of most deltas."""
 
 
 class DeltaFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"size_bytes": "bytes"}):
@@ -62,7 +62,7 @@ class DeltaMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Delta:
-    """A delta that was fetched and verified: the store after it, and its table files in order."""
+    """A fetched and verified delta: the store after the commit, and its table files in order."""
 
     store: StoreMeta
     files: list[Path]
@@ -73,19 +73,19 @@ class TableContent(Protocol):
     """A table file that is checked while it is read."""
 
     def chunks(self, commit: Marker, *, is_first: bool) -> Iterator[bytes]:
-        """All of its bytes; what was read counts only if this comes to its end. Raises StorageError."""
+        """Yield all bytes of the file. They are valid only if this ends without an error. Raises StorageError."""
 
 
 def write_delta(place: BlobPlace, name: DeltaName, store: StoreMeta, files: Sequence[Path | TableContent]) -> int:
-    """Make the commit durable as one object; returns its size in bytes.
+    """Make the commit durable as one object, and return its size in bytes.
 
-    After return it survives the loss of this machine. Nothing is visible before. An object of this
-    name is accepted if it holds the same commit: then an earlier answer was lost. Raises InvalidInputError
-    (more files, or more to say of the store, than a delta holds), StorageError, ConflictError (another commit
-    has this name), FormatError (a staged table is not what was written: it is checked in the pass that uploads it).
+    After return, the commit survives the loss of this machine. Before that, nothing is visible. An existing object of
+    this name is accepted if it holds the same commit: an earlier answer was then lost. Raises InvalidInputError (more
+    files or metadata than a delta holds), StorageError, ConflictError (another commit has this name), FormatError (a
+    staged table is not what was written; it is checked while it is uploaded).
     """
     if len(files) > MAX_FILES:
-        raise InvalidInputError(f"A commit of {len(files)} files has more than {MAX_FILES}.")
+        raise InvalidInputError(f"A commit can have at most {MAX_FILES} files, got {len(files)}.")
     counter = _Counter()
     described: list[DeltaFile] = []
     try:
@@ -98,8 +98,8 @@ def write_delta(place: BlobPlace, name: DeltaName, store: StoreMeta, files: Sequ
                 content = msgspec.json.encode(meta)
                 if len(content) > MAX_META_BYTES:
                     raise InvalidInputError(
-                        f"What is to be said of {len(store.states)} states takes {len(content)} bytes, "
-                        f"and a delta has room for {MAX_META_BYTES}."
+                        f"The metadata of {len(store.states)} states takes {len(content)} bytes, "
+                        f"but a delta has room for {MAX_META_BYTES}."
                     )
                 archive.writestr(zipfile.ZipInfo(META_NAME), content, zipfile.ZIP_DEFLATED)
     except ConflictError:
@@ -111,7 +111,7 @@ def write_delta(place: BlobPlace, name: DeltaName, store: StoreMeta, files: Sequ
 
 
 def read_delta(place: BlobPlace, name: DeltaName, size_bytes: int, folder: Path) -> Delta:
-    """Fetch a delta into the new local ``folder`` and verify it whole.
+    """Fetch a delta into the new local ``folder`` and verify all of it.
 
     Raises NotFoundError if the object is gone, FormatError that names it if it is damaged, StorageError.
     """
@@ -129,7 +129,7 @@ def read_delta(place: BlobPlace, name: DeltaName, size_bytes: int, folder: Path)
 
 
 def download_delta(place: BlobPlace, name: DeltaName, size_bytes: int, path: Path) -> None:
-    """Bring a delta here as the file ``path``, and verify it whole. Raises as ``read_delta``."""
+    """Fetch a delta as the file ``path`` and verify all of it. Raises what ``read_delta`` raises."""
     path.unlink(missing_ok=True)
     place.download(str(name), path)
     with path.open("rb") as source, _naming(place, name), zipfile.ZipFile(source) as archive:
@@ -138,7 +138,7 @@ def download_delta(place: BlobPlace, name: DeltaName, size_bytes: int, path: Pat
 
 
 def read_meta(place: BlobPlace, name: DeltaName, size_bytes: int) -> StoreMeta:
-    """What a delta says of its store, by its end. Raises NotFoundError, FormatError, StorageError."""
+    """Read what a delta says about its store from its end. Raises NotFoundError, FormatError, StorageError."""
     source = io.BufferedReader(_Ranges(place, str(name), size_bytes), RANGE_BYTES)
     return _read_meta(place, name, source, size_bytes).store
 
@@ -192,15 +192,15 @@ def _check_meta(archive: zipfile.ZipFile, name: DeltaName, size_bytes: int) -> D
     for entry in entries:
         _check_size(entry, size_bytes)
     with archive.open(META_NAME) as source:
-        content = source.read(sizes[META_NAME])  # no more is inflated, whatever there is
+        content = source.read(sizes[META_NAME])  # inflates no more than this, whatever is stored
         if len(content) != sizes[META_NAME] or source.read(1):
-            raise _Damage(f"{META_NAME} is not as large as it says")
+            raise _Damage(f"{META_NAME} does not have the size that it declares")
     written_as = decoder(FormatOnly).decode(content).format
     if written_as != FORMAT_VERSION:
-        raise _Damage(f"its format is {written_as}, this release reads {FORMAT_VERSION}")
+        raise _Damage(f"its format is {written_as}, but this release reads format {FORMAT_VERSION} only")
     meta = decoder(DeltaMeta).decode(content)
     if (meta.store.marker, meta.store.parent) != (name.commit, name.parent.id):
-        raise _Damage(f"it holds {meta.store.marker} on {meta.store.parent}, not what its name says")
+        raise _Damage(f"it holds {meta.store.marker} with the parent {meta.store.parent}, but its name says otherwise")
     if not all(is_delta_file(file.name) for file in meta.files):
         raise _Damage("it lists a file under a name that is not allowed")
     listed = {file.name: file.size_bytes for file in meta.files}
@@ -210,14 +210,17 @@ def _check_meta(archive: zipfile.ZipFile, name: DeltaName, size_bytes: int) -> D
 
 
 def _check_size(entry: zipfile.ZipInfo, size_bytes: int) -> None:
-    """Before a byte of it is read: it is in the object as it is, or inflates to no more than it can. Raises _Damage."""
+    """Check the declared size of an entry before any of its bytes are read. Raises _Damage.
+
+    The entry must be stored as it is, or be ``meta.json`` with no more bytes than deflate can produce from it.
+    """
     is_meta = entry.filename == META_NAME
     is_deflated = is_meta and entry.compress_type == zipfile.ZIP_DEFLATED
     most = min(MAX_META_BYTES, MAX_DEFLATED * entry.compress_size) if is_deflated else entry.compress_size
     known = is_deflated or (entry.compress_type == zipfile.ZIP_STORED and entry.file_size == entry.compress_size)
     if not known or entry.compress_size > size_bytes or entry.file_size > most or (is_meta and not entry.file_size):
         raise _Damage(
-            f"{entry.filename[:64]!r} cannot have {entry.file_size} bytes that are stored in {entry.compress_size}"
+            f"{entry.filename[:64]!r} declares {entry.file_size} bytes, which cannot be stored in {entry.compress_size}"
         )
 
 
@@ -226,7 +229,7 @@ class _Damage(Exception):  # noqa: N818 - a fact on its way to a FormatError
 
 
 class _Ranges(io.RawIOBase):
-    """An object as a file to read here and there; its end, where most of that is, is fetched once."""
+    """An object as a file with random access. Its end, where most reads are, is fetched once."""
 
     def __init__(self, place: BlobPlace, name: str, size_bytes: int) -> None:
         self._place, self._name, self._size = place, name, size_bytes
@@ -245,7 +248,7 @@ class _Ranges(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         if at < 0:
-            raise ValueError(f"there is nothing at {at}")
+            raise ValueError(f"the position {at} is before the beginning of the object")
         self._at = at
         return at
 
@@ -261,7 +264,7 @@ class _Ranges(io.RawIOBase):
 
 
 class _Counter:
-    """Passes bytes on and counts them; deliberately cannot seek, as a remote store cannot."""
+    """Counts the bytes that it passes on. It deliberately cannot seek, like a remote store."""
 
     target: Sink
 
@@ -273,7 +276,7 @@ class _Counter:
         return self.target.write(data)
 
     def flush(self) -> None:
-        """Nothing is held back here."""
+        """Do nothing: no bytes are buffered here."""
 
 
 class _naming:  # noqa: N801 - used as a function
@@ -286,7 +289,7 @@ class _naming:  # noqa: N801 - used as a function
         pass
 
     def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
-        # What zipfile and zlib say of bytes that are none of theirs; places raise nothing of these kinds.
+        # What zipfile, zlib and msgspec raise for invalid bytes. Places raise nothing of these kinds.
         damage = (
             _Damage,
             zipfile.BadZipFile,

@@ -1,4 +1,4 @@
-"""Layout of the keys of all rows of one store, and the version marker.
+"""Layout of the keys of all rows of a store, and the version marker.
 
 All rows of all states of a store are in the default column family of one database::
 
@@ -6,11 +6,10 @@ All rows of all states of a store are in the default column family of one databa
     ordered state   state:u16be · user key · hash:u32be          numbers 0x8001..0xBFFF, keyed ones 0xC000..0xFFFE
     version marker  00 00 'm'  ->  version:u64be · id (ASCII)    number 0x0000, one row
 
-So a state is one contiguous range, and a range of hashes is one contiguous range of a hashed state.
-Ordered states are those that are scanned in key order, so their hash is behind the key. Keyed states
-are those of keyed operators, whose numbers are given out by the Python worker without asking anybody. State
-numbers are never reused within the life of a store. ``tests/golden/keys.json`` has examples that
-the JVM's tests read as well.
+Each state is a contiguous range of keys. In a hashed state, each range of hashes is contiguous as well. Ordered states
+are scanned in key order, so their hash comes after the key. Keyed states are those of keyed operators: the Python
+worker assigns their numbers on its own. State numbers are never reused within the life of a store. The examples in
+``tests/golden/keys.json`` are also read by the tests of the JVM.
 """
 
 from __future__ import annotations
@@ -42,25 +41,25 @@ EMPTY_ID = "0"
 
 
 class Marker(NamedTuple):
-    """Which commit a database holds: the version, and the id that tells it from its siblings."""
+    """Which commit a database holds: the version, and the id that tells the commit from its siblings."""
 
     version: int
     id: str
 
     def encode(self) -> bytes:
-        """Value of the marker row."""
+        """Return the value of the marker row."""
         return _VERSION.pack(self.version) + self.id.encode("ascii")
 
     @classmethod
     def decode(cls, value: bytes) -> Marker:
-        """Read the value of a marker row. Raises FormatError when it is none."""
+        """Read the value of a marker row. Raises FormatError if it is not a marker."""
         identity = value[_VERSION.size :].decode("ascii", errors="replace")
         if len(value) <= _VERSION.size or not is_id(identity):
-            raise FormatError(f"A version marker row has the value {value[:64]!r}, which is not a marker.")
+            raise FormatError(f"The version marker row has the value {value[:64]!r}, which is not a marker.")
         return cls(_VERSION.unpack_from(value)[0], identity)
 
     def __str__(self) -> str:
-        """Version and id as messages show them."""
+        """Return version and id as messages show them."""
         return f"version {self.version} (id {self.id})"
 
 
@@ -69,36 +68,36 @@ EMPTY = Marker(0, EMPTY_ID)
 
 
 def is_id(text: str) -> bool:
-    """Whether ``text`` may be the id of a commit: ASCII letters, digits, ``_`` and ``.`` (no ``-``)."""
+    """Return whether ``text`` may be a commit id: 1 to 128 ASCII letters, digits, ``_`` and ``.`` (no ``-``)."""
     return _ID.fullmatch(text) is not None
 
 
 def encode_hashed_key(state: int, partition_hash: int, user_key: bytes) -> bytes:
-    """Key of a row of a hashed state; ``partition_hash`` is unsigned."""
+    """Return the key of a row of a hashed state. ``partition_hash`` is unsigned."""
     return _STATE.pack(state) + _HASH.pack(partition_hash) + user_key
 
 
 def encode_ordered_key(state: int, user_key: bytes, partition_hash: int) -> bytes:
-    """Key of a row of a state in key order; ``partition_hash`` is unsigned."""
+    """Return the key of a row of an ordered state. ``partition_hash`` is unsigned."""
     return _STATE.pack(state) + user_key + _HASH.pack(partition_hash)
 
 
 def state_number(counter: int, *, ordered: bool) -> int:
-    """State number of the ``counter``-th state (from 1) that a store has ever had."""
+    """Return the state number of the ``counter``-th state (from 1) that a store has ever had."""
     return counter | ORDERED_BIT if ordered else counter
 
 
 def hash_of(key: bytes) -> int:
-    """The unsigned hash in the key of a row that is not the marker's: behind the state's number, or at the end."""
+    """Return the unsigned hash in the key of a row other than the marker: after the state number, or at the end."""
     at = len(key) - HASH_BYTES if key[0] & (ORDERED_BIT >> 8) else STATE_BYTES
     return int(_HASH.unpack_from(key, at)[0])
 
 
 def state_head(state: int) -> bytes:
-    """What the keys of all rows of ``state`` begin with."""
+    """Return the bytes with which the keys of all rows of ``state`` begin."""
     return _STATE.pack(state)
 
 
 def state_range(state: int) -> tuple[bytes, bytes]:
-    """First key, and the key behind the last one, of all rows of ``state``."""
+    """Return the range of the keys of all rows of ``state``; the end is exclusive."""
     return state_head(state), state_head(state + 1)

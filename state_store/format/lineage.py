@@ -1,7 +1,7 @@
-"""Which versions of a store exist remotely and how they descend from each other, from one listing.
+"""Which versions of a store exist remotely, and how they descend from each other, from one listing.
 
-Two attempts at the same version are siblings: the graph is a tree that grows from version 0. Everything
-here is read from object names; no object is opened.
+Two attempts at the same version are siblings: the graph is a tree that grows from version 0. Everything here is read
+from object names. No object is opened.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.format.names import DeltaName, WinnerName, parse, 
 
 @dataclass
 class Lineage:
-    """Everything that the remote folder of one store has."""
+    """The deltas, snapshots and winners in the remote folder of one store."""
 
     deltas: dict[Marker, tuple[DeltaName, Blob]] = field(default_factory=dict)
     snapshots: dict[Marker, Blob] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class Lineage:
 
     @classmethod
     def of(cls, blobs: Iterable[Blob]) -> Lineage:
-        """Build the graph from a listing; names that are not ours are passed over."""
+        """Build the graph from a listing. Foreign names are ignored."""
         found = cls()
         for blob in blobs:
             name = parse(blob.name)
@@ -39,22 +39,22 @@ class Lineage:
 
     @classmethod
     def read(cls, place: BlobPlace) -> Lineage:
-        """List the folder. One request (or as many as the listing has pages)."""
+        """List the folder, with one request for each page of the listing."""
         return cls.of(place.list())
 
     def has_lost(self, later: Lineage) -> bool:
-        """Whether a delta or a snapshot of this listing is not in a ``later`` one."""
+        """Return whether a delta or a snapshot of this listing is missing in a ``later`` one."""
         return not (self.deltas.keys() <= later.deltas.keys() and self.snapshots.keys() <= later.snapshots.keys())
 
     def commits_of(self, version: int) -> list[Marker]:
-        """Every commit of ``version`` that has a delta or a snapshot, by id."""
+        """Return every commit of ``version`` that has a delta or a snapshot, sorted by id."""
         return sorted({marker for marker in (*self.deltas, *self.snapshots) if marker.version == version})
 
     def require(self, commit: Marker, store: str) -> None:
         """Check that ``commit`` exists.
 
-        Raises NotFoundError if the version was never committed (or is retired), InvalidInputError if it
-        was, but not under this id.
+        Raises NotFoundError if its version was never committed or is retired, InvalidInputError if the version was
+        committed, but not with this id.
         """
         if commit == EMPTY or commit in self.deltas or commit in self.snapshots:
             return
@@ -64,28 +64,29 @@ class Lineage:
                 f"{store}: {commit} does not exist; version {commit.version} was committed as "
                 + ", ".join(sibling.id for sibling in siblings)
                 + ".",
-                hint="The commit log names another attempt than the state folder has: are both from one checkpoint?",
+                hint="The commit log names an attempt that is not in the state folder. "
+                "Check that the state and the commit log are from one checkpoint.",
             )
         newest = max((marker.version for marker in (*self.deltas, *self.snapshots)), default=0)
         raise NotFoundError(
             f"{store}: {commit} was never committed, or retention has retired it; "
             f"the newest version there is {newest}.",
-            hint="Check that state and commit log are from one checkpoint; raise "
+            hint="Check that the state and the commit log are from one checkpoint. Raise "
             "spark.sql.streaming.minBatchesToRetain to keep more versions.",
         )
 
     def chain(self, commit: Marker, is_base: Callable[[Marker], bool]) -> tuple[Marker, list[DeltaName]]:
-        """Walk back from ``commit`` to the nearest base; returns it and the deltas from it, oldest first.
+        """Walk back from ``commit`` to the nearest base. Returns the base and the deltas after it, oldest first.
 
-        Version 0 is always a base. Raises NotFoundError if the chain breaks: ``broken_at`` of the message
-        is the commit whose delta is missing.
+        Version 0 is always a base. Raises NotFoundError if the chain breaks. Its message names the commit whose delta
+        is missing.
         """
         steps: list[DeltaName] = []
         at = commit
         while at != EMPTY and not is_base(at):
             if at not in self.deltas:
                 raise NotFoundError(
-                    f"The delta of {at} is missing, which {commit} needs ({snapshot_name(at)} is not usable either).",
+                    f"The delta of {at} is missing, but {commit} needs it ({snapshot_name(at)} is not usable either).",
                     hint="Restore the file from a backup of the checkpoint.",
                 )
             name = self.deltas[at][0]
@@ -94,7 +95,7 @@ class Lineage:
         return at, steps[::-1]
 
     def ancestors(self, commit: Marker) -> set[Marker]:
-        """``commit`` and everything it descends from, as far back as deltas are there."""
+        """Return ``commit`` and all its ancestors, as far back as there are deltas."""
         found = {commit}
         at = commit
         while at in self.deltas:

@@ -1,4 +1,4 @@
-"""Manifest of a snapshot: a JSON object whose creation publishes the snapshot.
+"""The manifest of a snapshot: a JSON object whose creation publishes the snapshot.
 
 ::
 
@@ -8,8 +8,8 @@
                {"name": "CURRENT", "bytes", "sha256", "xxh3", "data": (base64)}],
      "xxh3": "<of all that, see json_objects>"}
 
-The files are a whole RocksDB folder: it is restored by placing them and opening it. Table files are
-objects that snapshots share; RocksDB's own small files (MANIFEST, CURRENT, OPTIONS) are inside.
+The files are a complete RocksDB folder. A restore places them in a folder and opens it. Table files are objects that
+snapshots share. RocksDB's own small files (MANIFEST, CURRENT, OPTIONS) are inside the manifest.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ManifestFile(
     omit_defaults=True,
     rename={"size_bytes": "bytes", "object_name": "object"},
 ):
-    """One file of the RocksDB folder: an object of its own, or inline ``data``."""
+    """A file of the RocksDB folder: an object of its own, or inline ``data``."""
 
     name: str
     size_bytes: int
@@ -58,12 +58,12 @@ class ManifestFile(
 
     @property
     def as_stored_file(self) -> StoredFile:
-        """The object that holds it, for a file that is none inline."""
+        """The object that holds the file. The file must not be inline."""
         return StoredFile(str(self.object_name), self.size_bytes, self.xxh3)
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything a restore of one snapshot needs."""
+    """Everything that a restore of one snapshot needs."""
 
     format: int
     store: StoreMeta
@@ -72,28 +72,30 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: tuple[ManifestFile, ...]
 
     def objects(self) -> dict[str, ManifestFile]:
-        """Table files by the name of their object."""
+        """Return the table files by the names of their objects."""
         return {file.object_name: file for file in self.files if file.object_name is not None}
 
     def encode(self) -> bytes:
-        """Content of the manifest object."""
+        """Return the content of the manifest object."""
         return seal(self)
 
 
 def is_inline(name: str) -> bool:
-    """Whether a file of a RocksDB folder belongs inside the manifest."""
+    """Return whether a file of a RocksDB folder belongs inside the manifest."""
     return _OTHER_NAME.fullmatch(name) is not None
 
 
 def inline_file(name: str, data: bytes) -> ManifestFile:
-    """Describe a small file that travels inside the manifest."""
+    """Describe a small file that is stored inside the manifest."""
     digest = hashlib.sha256(data).hexdigest()
     return ManifestFile(name, len(data), digest, xxhash.xxh3_128_hexdigest(data), data=data)
 
 
 def decode(content: bytes, where: str) -> Manifest:
-    """Read and check a manifest. Raises FormatError that names ``where`` it lies."""
-    check_format(decode_as(content, FormatOnly, where).format, FORMAT_VERSION, where)  # another may be sealed otherwise
+    """Read and check a manifest. Raises FormatError that names ``where`` it is."""
+    check_format(
+        decode_as(content, FormatOnly, where).format, FORMAT_VERSION, where
+    )  # another format may be sealed otherwise
     manifest = decode_as(unseal(content, where), Manifest, where)
     files = {file.name: file for file in manifest.files}
     bad = next((file.name for file in manifest.files if not _acceptable(file)), None)
@@ -103,9 +105,9 @@ def decode(content: bytes, where: str) -> Manifest:
 
 
 def read_manifest(place: BlobPlace, base: Marker) -> tuple[bytes, Manifest]:
-    """The manifest of the snapshot of a commit, as it is stored and as it is.
+    """Return the manifest of the snapshot of a commit, as stored bytes and decoded.
 
-    Raises NotFoundError, FormatError (also: it is of another commit), StorageError.
+    Raises NotFoundError, FormatError (also for a manifest of another commit), StorageError.
     """
     name = snapshot_name(base)
 
@@ -113,14 +115,14 @@ def read_manifest(place: BlobPlace, base: Marker) -> tuple[bytes, Manifest]:
         content = place.get(name)
         manifest = decode(content, f"{place.url}/{name}")
         if manifest.store.marker != base:
-            raise FormatError(f"{place.url}/{name} is damaged: it holds {manifest.store.marker}.")
+            raise FormatError(f"{place.url}/{name} is damaged: it holds {manifest.store.marker} instead.")
         return content, manifest
 
     return read_again(read)
 
 
 def _names_its_manifest(files: Mapping[str, ManifestFile]) -> bool:
-    """Whether CURRENT is there and says which of the files RocksDB's own list of files is: it follows that name."""
+    """Return whether CURRENT names a RocksDB manifest among the files: RocksDB follows that name."""
     current = files.get(CURRENT)
     name = b"" if current is None or current.data is None else current.data.removesuffix(b"\n")
     return name.startswith(b"MANIFEST-") and name.decode("ascii", errors="replace") in files

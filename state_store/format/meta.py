@@ -1,6 +1,6 @@
-"""What is known of a store at one version beside its rows: its states, their row counts, its partitions.
+"""The metadata of a store at one version: its states, their row counts, its partitions.
 
-It travels in every delta (``meta.json``), in every snapshot manifest, and lies beside every local copy.
+It is in every delta (``meta.json``), in every snapshot manifest, and next to every local copy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FORMAT_VERSION = 1
 
 
 ENDED = "ended"
-"""In place of what refreshes rows, of a state that has no time to live any more."""
+"""The value of ``refresh`` for a state that no longer has a time to live."""
 
 
 class TimeToLive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,19 +40,19 @@ class TimeToLive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def has_ended(self) -> bool:
-        """Whether rows live for ever now. Some may still say when their lives began, and ``clock`` by which clock."""
+        """Whether rows now live for ever. Some may still have the time when their lives began, by ``clock``."""
         return self.refresh == ENDED
 
     def end(self) -> TimeToLive:
-        """What is said of the same state when a program declares it without a time to live."""
+        """Return the time to live of the same state after a program declares it without one."""
         return msgspec.structs.replace(self, refresh=ENDED)
 
 
 class Descriptor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the rows of one state are laid out; schemas and encoder are kept as the shim gave them.
+    """How the rows of one state are laid out. Schemas and encoder are kept as the shim gave them.
 
-    ``ttl`` is what the program of a keyed operator said last, ``aliases`` what it and those before it said: they may
-    change, and are not stored of states that have none.
+    ``ttl`` is what the latest program of a keyed operator declared, ``aliases`` what this one and all before it
+    declared. Both may change. They are not stored for states that have none.
     """
 
     ordered: bool = False
@@ -66,18 +66,18 @@ class Descriptor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def encoder(self) -> Mapping[str, Any]:
-        """The fields of the key encoder; none if it has none."""
+        """The fields of the key encoder; empty if there is none."""
         return self.key_encoder if isinstance(self.key_encoder, dict) else {}
 
 
 def check_uid(uid: object, who: str) -> None:
-    """Raise InvalidInputError about ``who`` for what cannot name a keyed operator in a checkpoint."""
+    """Raise InvalidInputError about ``who`` unless ``uid`` can name a keyed operator in a checkpoint."""
     if not isinstance(uid, str) or not uid or "/" in uid:
         raise InvalidInputError(f"{who}: give a uid without '/' that stays the same when the program changes.")
 
 
 def has_keys_of(one: Descriptor, other: Descriptor) -> bool:
-    """Whether two states have the same key columns in the same order, in which a key's bytes have them."""
+    """Return whether two states have the same key columns in the same order, and so the same bytes for a key."""
     first, second = one.key_schema, other.key_schema
     if isinstance(first, dict) and isinstance(second, dict):
         return list(first.items()) == list(second.items())
@@ -85,7 +85,7 @@ def has_keys_of(one: Descriptor, other: Descriptor) -> bool:
 
 
 class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One state of a store: its number in the keys, its name, how many rows it has."""
+    """One state of a store: its number in the keys, its name, its number of rows."""
 
     number: int
     name: str
@@ -94,26 +94,26 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def uid(self) -> str | None:
-        """The uid of the keyed operator whose state it is; None of Spark's own operators."""
+        """The uid of the keyed operator whose state it is; None for Spark's own operators."""
         uid = self.descriptor.encoder.get("keyed")
         return uid if isinstance(uid, str) else None
 
     @property
     def is_counted(self) -> bool:
-        """Whether ``rows`` says how many there are: nobody counts those of an expiry index."""
+        """Whether ``rows`` is the number of rows. The rows of an expiry index are not counted."""
         return self.descriptor.encoder.get("kind") != "expiry"
 
 
 def is_keyed(state: State) -> bool:
-    """Whether it is a state of a keyed operator, and not Spark's own."""
+    """Return whether a state is one of a keyed operator, not one of Spark's own."""
     return state.number & ~ORDERED_BIT >= FIRST_KEYED_COUNTER
 
 
 class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The store at one commit.
+    """The metadata of a store at one commit.
 
-    ``counter`` counts all states there ever were, ``keyed_counter`` those of keyed operators: numbers are
-    never reused.
+    ``counter`` counts all states of Spark's operators that there ever were, ``keyed_counter`` those of keyed operators:
+    numbers are never reused.
     """
 
     version: Count
@@ -125,10 +125,10 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keyed_counter: Count = 0
 
     def __post_init__(self) -> None:
-        """Raises ValueError when two states have one name or number, or one has a number that was never given out."""
+        """Raise ValueError if two states have the same name or number, or one has a number that was never assigned."""
         numbers = {state.number & ~ORDERED_BIT for state in self.states}
         if len(numbers) < len(self.states) or len({state.name for state in self.states}) < len(self.states):
-            raise ValueError(f"two of the states {[(state.name, state.number) for state in self.states]} are one")
+            raise ValueError(f"states share a name or number: {[(state.name, state.number) for state in self.states]}")
         for state in self.states:
             counted = state.number & ~ORDERED_BIT
             last = self.counter if counted < FIRST_KEYED_COUNTER else self.keyed_counter + FIRST_KEYED_COUNTER - 1
@@ -138,30 +138,30 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def marker(self) -> Marker:
-        """Version and id."""
+        """The version and the id of the commit."""
         return Marker(self.version, self.id)
 
     @property
     def rows(self) -> int:
-        """Rows of all states together."""
+        """The number of rows of all states together."""
         return sum(state.rows for state in self.states)
 
     def state(self, name: str) -> State | None:
-        """Return the state of that name, if there is one."""
+        """Return the state with this name, if there is one."""
         return next((state for state in self.states if state.name == name), None)
 
     def with_state(self, name: str, descriptor: Descriptor, *, keyed: bool = False) -> tuple[StoreMeta, int]:
-        """Return this store with state ``name`` in it, and the state's number.
+        """Return this store with the state ``name`` in it, and the number of the state.
 
-        A state that exists keeps its number and rows; its schemas become the given ones. The numbers of
-        ``keyed`` states follow from the order in which they are asked for alone. Raises InvalidInputError if
-        the layout of its rows would change, or if all state numbers are used up.
+        An existing state keeps its number and rows, and gets the given schemas. The numbers of ``keyed`` states depend
+        only on the order of the calls. Raises InvalidInputError if the layout of the rows would change, or if all state
+        numbers are used up.
         """
         known = self.state(name)
         if known is None:
             used, most = (self.keyed_counter, LAST_KEYED_COUNTER) if keyed else (self.counter, LAST_COUNTER)
             if used + FIRST_KEYED_COUNTER * keyed > most - 1:
-                raise InvalidInputError(f"State {name!r}: this store has had {used} states, which is the limit.")
+                raise InvalidInputError(f"State {name!r}: this store has had {used} states and cannot have more.")
             number = state_number(used + 1 + (FIRST_KEYED_COUNTER - 1) * keyed, ordered=descriptor.ordered)
             states = (*self.states, State(number, name, 0, descriptor))
             counter = {"keyed_counter" if keyed else "counter": used + 1}
@@ -170,7 +170,7 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if getattr(known.descriptor, field) != getattr(descriptor, field):
                 raise InvalidInputError(
                     f"State {name!r} was created with {field}={getattr(known.descriptor, field)} "
-                    f"and is now asked for with {field}={getattr(descriptor, field)}.",
+                    f"and is now requested with {field}={getattr(descriptor, field)}.",
                     hint="Give the changed state another name, or start the query with a new checkpoint.",
                 )
         changed = msgspec.structs.replace(known, descriptor=descriptor)
@@ -178,17 +178,17 @@ class StoreMeta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self, states=states), known.number
 
     def without_state(self, name: str) -> StoreMeta:
-        """Return this store without state ``name``; no error if there is none."""
+        """Return this store without the state ``name``. It is no error if there is no such state."""
         return msgspec.structs.replace(self, states=tuple(state for state in self.states if state.name != name))
 
     def commit(self, commit_id: str, row_changes: Mapping[int, int], num_partitions: int | None) -> StoreMeta:
-        """Return the next version: same states, row counts changed by ``row_changes`` (by state number).
+        """Return the next version: the same states, with row counts changed by ``row_changes`` (by state number).
 
-        Raises InvalidInputError for a state number that is not there and for a count below zero.
+        Raises InvalidInputError for an unknown state number and for a count below zero or above MAX_LONG.
         """
         unknown = set(row_changes) - {state.number for state in self.states}
         if unknown:
-            raise InvalidInputError(f"Row counts name states {sorted(unknown)}, which this store does not have.")
+            raise InvalidInputError(f"Row counts name state numbers {sorted(unknown)}, which this store does not have.")
         states = []
         for state in self.states:
             rows = state.rows + row_changes.get(state.number, 0)
@@ -211,7 +211,7 @@ EMPTY_META = StoreMeta(version=EMPTY.version, id=EMPTY_ID, parent=EMPTY_ID, num_
 
 
 def longer_history(first: Any, second: Any) -> Any:  # noqa: ANN401 - JSON
-    """That of two histories of types which goes on where the other ends; None if they part."""
+    """Return the longer of two histories of types, which must begin with the other one; None if they differ."""
     if first == second:
         return first
     if not (isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys()):

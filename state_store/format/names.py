@@ -1,17 +1,17 @@
-"""Names of the objects in the remote folder of one store. The names alone tell the lineage.
+"""Names of the objects in the remote folder of one store. The names alone give the lineage.
 
 ::
 
     <version:020d>-<id>-<parent id>.delta    one commit; the parent of version 1 is "0"
     <version:020d>-<id>.snapshot             manifest of one snapshot: its creation publishes it
-    <version:020d>-<epoch:010d>.winner       checkpoint format 1 only: which commit of a run stands
+    <version:020d>-<epoch:010d>.winner       checkpoint format 1 only: which commit of a run counts
     sst/<sha256>-<8 hex digits>.sst          one table file of one or more snapshots
-    scrub.json                               how far stored objects were read again, see ``scrub``
+    scrub.json                               how far stored objects were re-read, see ``scrub``
     _ckpt/runs/<epoch:010d>.run              checkpoint format 1 only, in the folder of the checkpoint
-    _ckpt/non-restored-state.allowed         there as well, if a restore was to allow that
+    _ckpt/non-restored-state.allowed         in the folder of the checkpoint, if a restore allowed such state
 
-Versions have 20 digits so that the order of names is the order of versions. What has no such name is
-not ours (Spark keeps ``_metadata`` there) and is neither read nor deleted.
+Versions have 20 digits so that the order of names is the order of versions. Objects with other names are foreign (Spark
+keeps ``_metadata`` there) and are neither read nor deleted.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from pyspark_ckpt.state_store.format.keys import Marker
 from pyspark_ckpt.state_store.json_objects import MAX_LONG
 
 PROVIDER_CLASS = "org.apache.spark.sql.ckpt.CkptStateStoreProvider"
-"""As Spark knows the state store."""
+"""The class of the state store that Spark loads."""
 PROVIDER_CONF = "spark.sql.streaming.stateStore.providerClass"
-"""Under this name a session and the offset log keep the class of the state store."""
+"""The name under which a session and the offset log keep the class of the state store."""
 META_NAME = "meta.json"
 CHECKPOINT_FOLDER = "_ckpt"
 RUNS_FOLDER = f"{CHECKPOINT_FOLDER}/runs"
 NON_RESTORED_STATE_NAME = "non-restored-state.allowed"
-"""In the folder of the checkpoint: states that no operator declares are left alone."""
+"""An object in the folder of the checkpoint. If it exists, states that no operator declares are left alone."""
 LAST_EPOCH = 10**10 - 1
 TABLE_FOLDER = "sst"
 SCRUB_NAME = "scrub.json"
 ROWS_FOLDER = "rows"
-"""Of a canonical savepoint."""
+"""The folder of the rows of a canonical savepoint."""
 
 _DELTA = re.compile(r"([0-9]{20})-([A-Za-z0-9_.]{1,128})-([A-Za-z0-9_.]{1,128})\.delta")
 _SNAPSHOT = re.compile(r"([0-9]{20})-([A-Za-z0-9_.]{1,128})\.snapshot")
@@ -47,43 +47,43 @@ _DELTA_FILE = re.compile(r"[0-9]{4}\.sst")
 
 
 class DeltaName(NamedTuple):
-    """A commit and the one it was made on."""
+    """The name of a delta: a commit, and the commit that it follows."""
 
     commit: Marker
     parent: Marker
 
     def __str__(self) -> str:
-        """Object name."""
+        """Return the object name."""
         return f"{self.commit.version:020d}-{self.commit.id}-{self.parent.id}.delta"
 
 
 class WinnerName(NamedTuple):
-    """Which run (by epoch) the winner object of a version belongs to."""
+    """The name of a winner: its version, and the epoch of the run that it belongs to."""
 
     version: int
     epoch: int
 
     def __str__(self) -> str:
-        """Object name."""
+        """Return the object name."""
         return f"{self.version:020d}-{self.epoch:010d}.winner"
 
 
 def snapshot_name(commit: Marker) -> str:
-    """Object name of the manifest of ``commit``."""
+    """Return the object name of the manifest of ``commit``."""
     return f"{commit.version:020d}-{commit.id}.snapshot"
 
 
 def table_object_name(sha256: str) -> str:
-    """New object name for a table file with this content.
+    """Return a new object name for a table file with this content.
 
-    The random tail makes every upload its own object: one that retention is just about to delete as
-    unreachable can never be the one that a snapshot in progress relies on.
+    The random tail makes every upload its own object. If retention is about to delete an unreachable object, a snapshot
+    in progress can therefore never rely on that one.
     """
     return f"{TABLE_FOLDER}/{sha256}-{uuid.uuid4().hex[:8]}.sst"
 
 
 def parse(name: str) -> DeltaName | WinnerName | Marker | None:
-    """Read an object name: a delta, a winner, a snapshot (its commit), or None for a name not ours."""
+    """Read an object name: a delta, a winner, a snapshot (its commit), or None for a foreign name."""
     match = _DELTA.fullmatch(name) or _WINNER.fullmatch(name) or _SNAPSHOT.fullmatch(name)
     if match is None:
         return None
@@ -96,26 +96,26 @@ def parse(name: str) -> DeltaName | WinnerName | Marker | None:
 
 
 def run_name(epoch: int) -> str:
-    """Object name, in the checkpoint, of the run with this epoch."""
+    """Return the object name, in the checkpoint, of the run with this epoch."""
     return f"{RUNS_FOLDER}/{epoch:010d}.run"
 
 
 def epoch_of(name: str) -> int | None:
-    """The epoch of a run by the name of its object; None for a name not ours."""
+    """Return the epoch of a run by the name of its object; None for a foreign name."""
     match = _RUN.fullmatch(name)
     return None if match is None else int(match[1])
 
 
 def is_table_object(name: str) -> bool:
-    """Whether ``name`` is that of a table file of a snapshot."""
+    """Return whether ``name`` is that of a table file of a snapshot."""
     return _TABLE_OBJECT.fullmatch(name) is not None
 
 
 def is_delta_file(name: str) -> bool:
-    """Whether ``name`` is that of a table file inside a delta."""
+    """Return whether ``name`` is that of a table file inside a delta."""
     return _DELTA_FILE.fullmatch(name) is not None
 
 
 def new_commit_id() -> str:
-    """Id that no other commit has: 32 hexadecimal digits, so never ``"0"``, which is version 0's."""
+    """Return a unique commit id: 32 hexadecimal digits. It is never ``"0"``, which is the id of version 0."""
     return uuid.uuid4().hex

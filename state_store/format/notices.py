@@ -1,11 +1,11 @@
-"""Notices of deletion: whoever is about to delete table files says so first, in the folder of the store.
+"""Notices of deletion: a process that is about to delete table files first says so in the folder of the store.
 
 ::
 
     <store>/notices/<32 hex digits>.notice    {"format": 1, "tables": ["sst/...", ...], "xxh3": "..."}
 
-``retention`` has the rule that they are for. Every clean-up posts notices of its own, under names that nobody uses
-again, and none is ever changed.
+See ``retention`` for the rule that needs them. Every clean-up posts its own notices. Their names are never reused, and
+a notice is never changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NAME = re.compile(rf"{FOLDER}/[0-9a-f]{{32}}\.notice")
 
 
 class Notice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Content of a notice: the table files that its writer may delete."""
+    """The content of a notice: the table files that its writer may delete."""
 
     format: int
     tables: tuple[str, ...]
@@ -39,25 +39,25 @@ class Notices:
     """The notices of one store."""
 
     def __init__(self, place: BlobPlace) -> None:
-        """Keep them in ``place``."""
+        """Keep the notices in ``place``."""
         self._place = place
         self._known: dict[Blob, frozenset[str]] = {}
 
     def post(self, tables: Iterable[str]) -> str:
-        """Say that ``tables`` may be deleted from now on; returns the name of the notice. Raises StorageError.
+        """Announce that ``tables`` may be deleted from now on. Returns the name of the notice. Raises StorageError.
 
-        After return everybody who reads the notices sees it. After an error it may be there or not.
+        After return, every reader of the notices sees it. After an error, it may exist or not.
         """
         name = f"{FOLDER}/{uuid.uuid4().hex}.notice"
         self._place.put(name, seal(Notice(NOTICE_FORMAT, tuple(tables))))
         return name
 
     def withdraw(self, name: str) -> None:
-        """Take a notice back: its writer will delete nothing on account of it any more. Raises StorageError."""
+        """Delete a notice: its writer will delete nothing more because of it. Raises StorageError."""
         self._place.delete(name)
 
     def read(self) -> dict[Blob, frozenset[str]]:
-        """The tables of each notice that is posted. Each is read once. Raises FormatError, StorageError."""
+        """Return the tables of each posted notice. A notice is read only once. Raises FormatError, StorageError."""
         found = {}
         for blob in self._place.list(FOLDER):
             if _NAME.fullmatch(blob.name) is not None:
@@ -69,7 +69,7 @@ class Notices:
         return found
 
     def tables(self) -> set[str]:
-        """Every table file that somebody may be about to delete. Raises FormatError, StorageError."""
+        """Return every table file that a process may be about to delete. Raises FormatError, StorageError."""
         return set().union(*self.read().values())
 
     def _tables_of(self, blob: Blob) -> frozenset[str]:

@@ -1,7 +1,7 @@
-"""State that is kept apart from its checkpoint (option ``remote``): where that is, and what the checkpoint says of it.
+"""State that is kept apart from its checkpoint (option ``remote``): where it is, and how the checkpoint points to it.
 
-The checkpoint keeps a small object in the folder of every store, for two reasons: it tells where the state is, and
-Spark's ``statestore`` source finds the partitions of a checkpoint by their folders.
+The checkpoint has a small object, the pointer, in the folder of every store, for two reasons. It says where the state
+is, and Spark's ``statestore`` source finds the partitions of a checkpoint by their folders.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyspark_ckpt.state_store.identity import Identity
 POINTER_NAME = "remote.json"
 DEFAULT_STORE = "default"
 _ENCODED = "s3://"
-"""URLs that have %25 for a percent sign in a pointer, and nowhere else."""
+"""How the URLs begin that have %25 for a percent sign in a pointer, and only there."""
 
 _QUERY_ID = r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z"
 _STORE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
@@ -34,47 +34,47 @@ class _QueryMetadata(msgspec.Struct):
 
 
 class Pointer(msgspec.Struct, frozen=True):
-    """What the checkpoint says: the place of a store's state."""
+    """The content of a pointer: the place of a store's state."""
 
     place: str
 
 
 def query_id(checkpoint: BlobPlace) -> str:
-    """What Spark calls the query of a checkpoint. Raises NotFoundError, FormatError, StorageError."""
+    """Return Spark's id of the query of a checkpoint. Raises NotFoundError, FormatError, StorageError."""
     return read_json(checkpoint, "metadata", _QueryMetadata).id
 
 
 def query_folder(remote: str, checkpoint: BlobPlace) -> str:
-    """The folder of a query below ``remote``. Raises InvalidInputError, StorageError."""
+    """Return the folder of a query below ``remote``. Raises InvalidInputError, StorageError."""
     try:
         query = query_id(checkpoint)
     except (NotFoundError, FormatError) as problem:
         raise InvalidInputError(
-            f"The option remote is set, and {checkpoint.url}/metadata does not tell the id of the query.",
-            hint="Spark writes that file when a query starts: keep it with the checkpoint.",
+            f"The option remote is set, but {checkpoint.url}/metadata does not tell the id of the query.",
+            hint="Spark writes that file when a query starts. Keep it with the checkpoint.",
         ) from problem
     return folder_of_query(remote, query)
 
 
 def folder_of_query(remote: str, query: str) -> str:
-    """The folder of a query below ``remote``, by its id; ``ownership`` says whose it is."""
+    """Return the folder of a query below ``remote``, by the query's id. See ``ownership`` for who owns it."""
     return f"{remote.rstrip('/')}/{query}"
 
 
 def folder_in(remote: str, query: str, identity: Identity) -> str:
-    """The folder of a store of a query below ``remote``."""
+    """Return the folder of a store of a query below ``remote``."""
     return f"{folder_of_query(remote, query)}/{store_folder(identity)}"
 
 
 def point_to(place: BlobPlace, checkpoint: BlobPlace, identity: Identity) -> None:
-    """Say in the checkpoint where the state of a store is. Raises StorageError."""
+    """Write the pointer to the state of a store into the checkpoint. Raises StorageError."""
     checkpoint.put(f"{store_folder(identity)}/{POINTER_NAME}", msgspec.json.encode(Pointer(_encode(place.url))))
 
 
 def place_of(checkpoint: BlobPlace, identity: Identity, places: Callable[[str], BlobPlace], remote: str) -> BlobPlace:
-    """Where the state of a store is: where its checkpoint says, else in there; ``remote`` is the option.
+    """Return the place of a store's state: where its pointer says, else in the checkpoint. ``remote`` is the option.
 
-    Raises StorageError, FormatError, InvalidInputError (a place that ``places`` does not reach as it is set).
+    Raises StorageError, FormatError, InvalidInputError (``places`` is not set up to reach the place).
     """
     name = f"{store_folder(identity)}/{POINTER_NAME}"
     try:
@@ -92,9 +92,9 @@ def place_of(checkpoint: BlobPlace, identity: Identity, places: Callable[[str], 
 def missing_elsewhere(
     problem: NotFoundError, place: BlobPlace, checkpoint: BlobPlace, identity: Identity, remote: str
 ) -> NotFoundError:
-    """Of a version that is not in ``place``: ``problem``, or that the checkpoint says the state is elsewhere.
+    """Return the error for a version that is not in ``place``: ``problem``, or that the state is elsewhere.
 
-    ``remote`` is the option that the session has. Raises StorageError, FormatError.
+    The checkpoint's pointer decides. ``remote`` is the option of the session. Raises StorageError, FormatError.
     """
     name = f"{store_folder(identity)}/{POINTER_NAME}"
     try:
@@ -104,7 +104,7 @@ def missing_elsewhere(
     if _as_s3(pointed) == _as_s3(place.url):
         return problem
     folder = pointed.removesuffix(f"/{store_folder(identity)}").rpartition("/")[0]
-    has = f"this session has {remote!r}" if remote else "this session does not have it"
+    has = f"this session has the value {remote!r}" if remote else "this session does not have it"
     return NotFoundError(
         f"{problem.message} But {checkpoint.url}/{name} says that this state is in {pointed}, and not in {place.url}: "
         f"the query was started with the option remote, and {has}.",
@@ -121,7 +121,7 @@ def _encode(url: str) -> str:
 
 
 def _decode(pointed: str, remote: str) -> str:
-    """The URL that a pointer means: one of ``s3:`` may be of a ``remote`` of ``s3a:``, and is reached like that."""
+    """Return the URL that a pointer means. With a ``remote`` of ``s3a:``, an ``s3:`` URL below it becomes ``s3a:``."""
     if not pointed.startswith(_ENCODED):
         return pointed
     url = unquote(pointed)
@@ -130,11 +130,11 @@ def _decode(pointed: str, remote: str) -> str:
 
 
 def is_store_name(name: str) -> bool:
-    """Whether ``name`` can be that of a store: a folder may have it."""
+    """Return whether ``name`` can be that of a store, which is also the name of a folder."""
     return _STORE_NAME.fullmatch(name) is not None
 
 
 def store_folder(identity: Identity) -> str:
-    """Where Spark keeps the state of a store, in a checkpoint."""
+    """Return the folder in a checkpoint where Spark keeps the state of a store."""
     folder = f"state/{identity.operator}/{identity.partition}"
     return folder if identity.name == DEFAULT_STORE else f"{folder}/{identity.name}"

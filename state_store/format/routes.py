@@ -1,8 +1,8 @@
-"""How keyed operators have one Spark group for each partition, and the row that Spark keeps of it.
+"""How a keyed operator gets one Spark group for each partition, and the row that Spark keeps for the group.
 
-Spark places a group by the hash of the column that it groups by. The column of a keyed operator is the *route*: for
-each partition p of n the smallest integer whose hash, modulo n, is p. In Spark's own state the key of the row is the
-route, and its value holds the clocks of the group's last call, and when Spark is to call it again::
+Spark places a group by the hash of its grouping column. For a keyed operator, that column is the *route*: for each
+partition p of n, the smallest integer whose hash modulo n is p. The key of the row in Spark's own state is the route.
+The value has the clocks of the group's last call, and the time when Spark is to call the group again::
 
     key    UnsafeRow(route int)
     value  UnsafeRow(groupState struct<watermark_ms bigint, processing_ms bigint>, timeoutTimestamp bigint)
@@ -22,11 +22,11 @@ _U32 = 0xFFFFFFFF
 _KEY = struct.Struct("<qi4x")
 _VALUE = struct.Struct("<qqqqqq")
 _STRUCT_AT = 24 << 32 | 24
-"""Where the struct is in the row, and its size, as an UnsafeRow has it."""
+"""The offset and the size of the struct in the row, as an UnsafeRow encodes them."""
 
 
 def routes(partitions: int) -> list[int]:
-    """For each partition of so many, the smallest integer from 0 on that Spark places there."""
+    """Return, for each of ``partitions``, the smallest integer from 0 on that Spark places there."""
     found: dict[int, int] = {}
     candidate = 0
     while len(found) < partitions:
@@ -36,21 +36,21 @@ def routes(partitions: int) -> list[int]:
 
 
 def route_key(state: int, partition: int, partitions: int) -> bytes:
-    """The stored key of the row of a partition, in the state with this number."""
+    """Return the stored key of the row of a partition, in the state with this number."""
     route = routes(partitions)[partition]
     return encode_hashed_key(state, hash_of_int(route) & _U32, _KEY.pack(0, route))
 
 
 def join_times(values: Sequence[bytes], what: str) -> bytes:
-    """The row of a group that goes on for several.
+    """Return the row of a group that replaces several.
 
-    Its clocks are the earliest: the timers up to them have fired in all groups. Spark calls it when it would have
-    called the first of them. Raises FormatError about ``what`` for a row that is none.
+    It has the earliest clocks: timers up to these have fired in all groups. Its timeout is the earliest of all. Raises
+    FormatError that names ``what`` if a value is not such a row.
     """
     rows = []
     for value in values:
         if len(value) != _VALUE.size or _VALUE.unpack(value)[:2] != (0, _STRUCT_AT) or _VALUE.unpack(value)[3] != 0:
-            raise FormatError(f"{what}: Spark's row of the partition is {value.hex()!r}, which has no clocks.")
+            raise FormatError(f"{what}: Spark's row of the partition is {value.hex()!r}, which has no valid clocks.")
         rows.append(_VALUE.unpack(value))
     time_outs = [row[2] for row in rows if row[2] != NO_TIME_OUT]
     time_out = min(time_outs, default=NO_TIME_OUT)

@@ -1,4 +1,4 @@
-"""Small JSON objects of a place: read whole, with their checksum, or refused by where they lie."""
+"""Reads small JSON objects of a place. Each is read as a whole and checked; errors name where it is."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pyspark_ckpt.state_store.json_objects import FormatOnly, check_format, deco
 T = TypeVar("T")
 
 MAX_OBJECT_BYTES: Final = 1 << 20
-"""Of a small object: what is larger was not written here, and is not read."""
+"""Most bytes of a small object. A larger one was not written by this engine and is not read."""
 
 
 def read_sealed(
     place: BlobPlace, name: str, kind: type[T], most_bytes: int = MAX_OBJECT_BYTES, *, known: int | None = None
 ) -> T:
-    """The object ``name``, which has a checksum. Raises NotFoundError, FormatError that names it, StorageError.
+    """Read the object ``name``, which has a checksum. Raises NotFoundError, FormatError that names it, StorageError.
 
-    ``known``: the ``format`` that it must have, for what says one: another may have other members.
+    ``known``: the ``format`` that it must have, if objects of this kind have one. Other formats may have other members.
     """
     where = f"{place.url}/{name}"
 
@@ -33,7 +33,7 @@ def read_sealed(
 
 
 def read_json(place: BlobPlace, name: str, kind: type[T]) -> T:
-    """The object ``name``, which has no checksum. Raises NotFoundError, FormatError that names it, StorageError."""
+    """Read the object ``name``, without a checksum. Raises NotFoundError, FormatError that names it, StorageError."""
     where = f"{place.url}/{name}"
     return read_again(lambda: decode_as(_content(place, name, where, MAX_OBJECT_BYTES), kind, where))
 

@@ -1,4 +1,4 @@
-"""Spark's hash of numbers and bytes: Murmur3 x86 32, as in Murmur3_x86_32, each word chained to the hash before it."""
+"""Spark's hash of numbers and bytes: Murmur3 x86 32, as in Murmur3_x86_32. Each hash is chained to the one before."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ _MASK = 0xFFFFFFFF
 
 
 def of_int(value: int, seed: int) -> int:
-    """The hash of 32 bits, unsigned, chained to ``seed``."""
+    """Return the unsigned hash of a number of 32 bits, chained to ``seed``."""
     return _finish(_mix(seed, value & _MASK), 4)
 
 
 def of_long(value: int, seed: int) -> int:
-    """The hash of 64 bits, unsigned, chained to ``seed``."""
+    """Return the unsigned hash of a number of 64 bits, chained to ``seed``."""
     return _finish(_mix(_mix(seed, value & _MASK), value >> 32 & _MASK), 8)
 
 
 def of_bytes(value: bytes, seed: int) -> int:
-    """The hash of bytes, unsigned, chained to ``seed``; those behind the last whole word are mixed one by one."""
+    """Return the unsigned hash of bytes, chained to ``seed``. Bytes after the last whole word are mixed one by one."""
     whole = len(value) & ~3
     for at in range(0, whole, 4):
         seed = _mix(seed, int.from_bytes(value[at : at + 4], "little"))
@@ -27,7 +27,7 @@ def of_bytes(value: bytes, seed: int) -> int:
 
 
 def hash_of_int(value: int) -> int:
-    """The hash of an int column, as a signed number."""
+    """Return the hash of an int column as a signed number."""
     unsigned = of_int(value, SEED)
     return unsigned - (1 << 32) if unsigned >> 31 else unsigned
 

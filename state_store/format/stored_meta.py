@@ -1,4 +1,4 @@
-"""What a store says of itself at one of its commits: in the delta if there is one, else in the snapshot's manifest."""
+"""Reads the metadata of a store at one of its commits: from the delta if there is one, else from the snapshot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark_ckpt.state_store.format.meta import StoreMeta
 
 
 def meta_at(place: BlobPlace, commit: Marker, lineage: Lineage) -> StoreMeta:
-    """States and row counts at a commit of the store in ``place``, which has this ``lineage``.
+    """Return the states and row counts at a commit of the store in ``place``, which has this ``lineage``.
 
     Raises NotFoundError, FormatError, StorageError.
     """

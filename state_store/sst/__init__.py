@@ -1,1 +1,1 @@
-"""RocksDB's table files, read and built many rows at once. The state server does not import it."""
+"""Reads and builds RocksDB's table files, many rows at once. The state server does not import this package."""

@@ -1,8 +1,8 @@
-"""Entries of a table's data blocks, many at once: what RocksDB's iterator takes one call each for.
+"""Reads the entries of many data blocks at once. RocksDB's iterator takes one call for each entry.
 
-A block has runs of entries, and where each run begins in an array at its end. An entry says how many bytes its key
-shares with that of the one before it in its run; a key ends in eight bytes for the sequence number and the kind of the
-entry. All runs of many blocks are read side by side, entry by entry.
+A block consists of runs of entries, followed by an array that says where each run begins. An entry says how many bytes
+its key shares with the previous key of its run. A key ends in eight bytes for the sequence number and the kind of the
+entry. All runs of many blocks are read in parallel, entry by entry.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from pyspark_ckpt.state_store.columns.packed import WIDEST, Bytes, Integers, Pac
 from pyspark_ckpt.state_store.errors import FormatError
 
 SUFFIX_BYTES = 8
-"""Of a key in a table: its sequence number and kind."""
+"""The last bytes of a key in a table: its sequence number and kind."""
 DELETION, VALUE = 0, 1
 ENTRY_BYTES = 128
-"""Of memory for each entry, beside its key and its value."""
+"""Memory for each entry in addition to its key and its value."""
 MORE = 0x80
-"""Of a byte of a number: another one follows."""
+"""This bit of a byte of a number means that another byte follows."""
 _MAX_SHIFT = 56
-"""No number in a table has more bits, and damaged ones must end."""
+"""No number in a table has more bits. The limit makes damaged numbers end."""
 _MAX_HEADER_BYTES = 7
 
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """Entries of a table in key order: of one key, newer ones first."""
+    """Entries of a table in key order. Entries of the same key are in order from new to old."""
 
     keys: Packed
     values: Packed
@@ -38,20 +38,21 @@ class Entries:
     kinds: npt.NDArray[np.uint8]
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of entries."""
         return len(self.keys)
 
     def take(self, which: slice | npt.NDArray[np.generic]) -> Entries:
-        """Those at some positions, or where a mask is true."""
+        """Return the entries at some positions, or where a mask is true."""
         return Entries(self.keys.take(which), self.values.take(which), self.sequences[which], self.kinds[which])
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Entries of data blocks, in their order, before their keys are put together.
+    """Entries of data blocks, in order, before their keys are put together.
 
-    ``counts``: how many each block has. ``shared``, ``own`` and ``size``: bytes of the key that are those of the key
-    before, other ones, which are ``at`` a place, and bytes of the value behind it.
+    ``counts`` has the number of entries of each block. Each entry has the number of key bytes that it shares with the
+    previous key (``shared``), the number of its ``own`` key bytes, the position of these (``at``), and the ``size`` of
+    the value that follows them.
     """
 
     data: Bytes
@@ -62,7 +63,7 @@ class Found:
     at: Integers
 
     def size_bytes(self, blocks: npt.NDArray[np.bool_]) -> int:
-        """About what the entries of some of the blocks take in memory, as objects of Python as well."""
+        """Estimate the memory that the entries of some blocks take, Python objects included."""
         keys, others = self.shared + self.own, self.own + self.size
         if not blocks.all():
             some = np.repeat(blocks, self.counts)
@@ -72,7 +73,7 @@ class Found:
         return in_keys + int(others.sum()) + len(keys) * ENTRY_BYTES
 
     def entries(self, what: str) -> Entries:
-        """Put them together. Raises FormatError about ``what``."""
+        """Put the entries together. Raises FormatError that names ``what``."""
         if not len(self.at):
             return Entries(Packed.of([]), Packed.of([]), np.zeros(0, np.uint64), np.zeros(0, np.uint8))
         values = Packed(self.data, self.at + self.own, self.size)
@@ -80,7 +81,7 @@ class Found:
 
 
 def find(blocks: Sequence[bytes | memoryview], what: str) -> Found:
-    """All entries of data blocks. Raises FormatError about ``what``."""
+    """Return all entries of data blocks. Raises FormatError that names ``what``."""
     if not blocks:
         nothing = np.zeros(0, np.int64)
         return Found(np.zeros(0, np.uint8), nothing, nothing, nothing, nothing, nothing)
@@ -93,7 +94,7 @@ def find(blocks: Sequence[bytes | memoryview], what: str) -> Found:
 
 
 def _lay_out(blocks: Sequence[bytes | memoryview], what: str) -> tuple[Bytes, Integers, Integers, Integers]:
-    """The blocks in one array, where the entries of each begin and end in it, and how many runs it has."""
+    """Return the blocks in one array, where the entries of each block begin and end in it, and its number of runs."""
     pad = bytes(WIDEST)
     data = np.frombuffer(b"".join([pad, *blocks, pad]), np.uint8)
     ends = len(pad) + np.cumsum([len(block) for block in blocks])
@@ -101,12 +102,12 @@ def _lay_out(blocks: Sequence[bytes | memoryview], what: str) -> tuple[Bytes, In
     runs = np.ndarray((len(data) - 3,), "<u4", data, 0, (1,))[ends - 4].astype(np.int64)
     entries_end = ends - 4 - 4 * runs
     if (runs < 1).any() or (entries_end < begins).any():
-        raise FormatError(f"{what} is damaged: a block has no runs, or more than bytes.")
+        raise FormatError(f"{what} is damaged: a block has no runs, or more runs than fit into it.")
     return data, begins, entries_end, runs
 
 
 def _alike(data: Bytes, begins: Integers, ends: Integers) -> Found | None:
-    """The entries, if all are of the same sizes and share nothing: then nobody has to go from one to the next."""
+    """Return the entries, without a walk over them, if all have the same sizes and share nothing; else None."""
     (shared,), (own,), (size,), (key_at,) = map(np.ndarray.tolist, _headers(data, begins[:1]))
     header_bytes = key_at - int(begins[0])
     entry_bytes = header_bytes + own + size
@@ -123,7 +124,7 @@ def _alike(data: Bytes, begins: Integers, ends: Integers) -> Found | None:
 
 
 def _walk(data: Bytes, at: Integers, ends: Integers, what: str) -> tuple[Integers, Integers]:
-    """Where all entries of some runs begin, run by run, and how many each run has. All runs go on side by side."""
+    """Return where all entries of some runs begin, run by run, and the number of each. Runs are read in parallel."""
     run, counts = np.arange(len(at)), np.zeros(len(at), np.int64)
     steps = []
     while len(at):
@@ -144,7 +145,7 @@ def _walk(data: Bytes, at: Integers, ends: Integers, what: str) -> tuple[Integer
 
 
 def _runs(data: Bytes, begins: Integers, ends: Integers, runs: Integers, what: str) -> tuple[Integers, Integers]:
-    """Where each run of each block begins and ends."""
+    """Return where each run of each block begins and ends."""
     words = np.ndarray((len(data) - 3,), "<u4", data, 0, (1,))
     block_of = np.repeat(np.arange(len(runs)), runs)
     last_run = np.cumsum(runs) - 1
@@ -158,7 +159,7 @@ def _runs(data: Bytes, begins: Integers, ends: Integers, runs: Integers, what: s
 
 
 def _headers(data: Bytes, at: Integers) -> tuple[Integers, Integers, Integers, Integers]:
-    """Three numbers at each place, and what follows them."""
+    """Return the three numbers at each position, and the position after them."""
     three = np.ndarray((len(data) - 3,), "<u4", data, 0, (1,))[at]
     if not (np.bitwise_or.reduce(three) & 0x808080):
         columns = three.view(np.uint8)
@@ -171,7 +172,7 @@ def _headers(data: Bytes, at: Integers) -> tuple[Integers, Integers, Integers, I
 
 
 def varints(data: Bytes, at: Integers) -> tuple[Integers, Integers]:
-    """The number at each place, of seven bits a byte, and where it ends."""
+    """Return the number at each position, with seven bits a byte, and where it ends."""
     number = np.zeros(len(at), np.int64)
     ends, going, shift = at.copy(), np.arange(len(at)), 0
     while len(going) and shift < _MAX_SHIFT:
@@ -183,11 +184,11 @@ def varints(data: Bytes, at: Integers) -> tuple[Integers, Integers]:
 
 
 def _with_keys(data: Bytes, shared: Integers, own: Integers, at: Integers, values: Packed, what: str) -> Entries:
-    """The entries with their keys put together of what each shares with the one before, and its own."""
+    """Return the entries with whole keys: the bytes that each shares with the previous key, and its own bytes."""
     is_shared = bool(shared[0]) or not are_same(shared)
     size = shared + own if is_shared else own
     if int(size.min()) < SUFFIX_BYTES or (is_shared and (shared[0] or (shared[1:] > size[:-1]).any())):
-        raise FormatError(f"{what} is damaged: an entry has no key.")
+        raise FormatError(f"{what} is damaged: an entry has no complete key.")
     width = int(size.max(initial=0))
     if not is_shared:
         keys = Packed(data, at, size)
@@ -196,7 +197,7 @@ def _with_keys(data: Bytes, shared: Integers, own: Integers, at: Integers, value
     else:
         windows = np.ndarray((len(data) - width + 1,), f"V{max(1, width)}", data, 0, (1,))
         matrix = windows[at - shared].view(np.uint8).reshape(len(at), width)
-        for column in range(int(shared.max(initial=0))):  # a byte stands in the last entry that has it as its own
+        for column in range(int(shared.max(initial=0))):  # the byte is that of the last entry that does not share it
             owners = np.flatnonzero(shared <= column)
             matrix[:, column] = np.repeat(matrix[owners, column], np.diff(owners, append=len(at)))
         keys = Packed(matrix.reshape(-1), np.arange(len(at)) * width, size)

@@ -1,7 +1,8 @@
-"""Writes a table file of RocksDB from many rows at once: RocksDB's own writer takes one call for each.
+"""Writes a RocksDB table file from many rows at once. RocksDB's own writer takes one call for each row.
 
-If hardly two rows have the same prefix, the filter is of prefixes alone, and RocksDB is told so: it answers as well for
-keys of which there is no other one with the same hash, in half the memory. Else it is of whole keys, too.
+If prefixes hardly ever repeat, the filter has prefixes only, and the properties of the file tell RocksDB so. Such a
+filter takes half the memory, and answers as well for a key whose hash no other key has. Otherwise the filter has whole
+keys in addition.
 """
 
 from __future__ import annotations
@@ -43,25 +44,25 @@ from pyspark_ckpt.state_store.sst.table import (
 )
 
 MIN_BYTES = 1 << 18
-"""Rows wait until there are so many bytes of them: less is not worth the calls."""
+"""Rows are buffered up to this size before they are written: fewer bytes are not worth the calls."""
 RUN_ROWS = 16
-"""Of a block: a search in it goes by the first ones of its runs."""
+"""Rows of each run of a block. A search in the block goes by the first rows of its runs."""
 MIN_ROWS = 1024
-"""A file that begins with fewer at once is written by RocksDB."""
+"""RocksDB writes a file whose first portion has fewer rows."""
 ROWS_AT_ONCE = 1 << 15
-"""Of a part that is there as a whole: encoded rows take several times their bytes."""
+"""Rows of a part that are encoded at a time: encoded rows take several times their bytes."""
 MIN_SAVING = 8
-"""A block is stored compressed if that saves one byte in so many."""
+"""A block is stored compressed if that saves more than one byte in this number."""
 ZSTD_LEVEL = 3
 """RocksDB's default."""
 FEW_REPEATS = 512
-"""A filter is of prefixes alone if no more than one row in so many has the prefix of the one before."""
+"""A filter has prefixes only if at most one row in this number has the prefix of the row before it."""
 MAX_REPEATS = 64
-"""... and as long as no portion has more."""
+"""... and while at most one row in this number does so in each later portion."""
 MIN_ROWS_A_SIZE = 64
-"""Of keys and values: rows of many sizes are written faster one by one."""
+"""Rows for each pair of key size and value size: rows of more sizes are written faster one by one."""
 BOUND_BYTES = 120
-"""Of memory for the first key of a block or the last one, beside its bytes, and half of where it is."""
+"""Memory for the first or the last key of a block in addition to its bytes, with half of the block's position."""
 _FILTER = b"fullfilter.rocksdb.BuiltinBloomFilter"
 _PROPERTIES = b"rocksdb.properties"
 _BEHIND_PREFIX = np.uint64(8 * (8 - PREFIX_BYTES))
@@ -70,7 +71,7 @@ _CODECS = {LZ4: pa.Codec("lz4_raw"), ZSTD: pa.Codec("zstd", ZSTD_LEVEL)}
 
 
 def can_be_built(rows: RowColumns) -> bool:
-    """Whether a table file can be built of the rows, which are not empty, and faster than RocksDB writes it."""
+    """Return whether a table file of the rows can be built faster than RocksDB writes it. There must be a row."""
     key_bytes, value_bytes = rows.keys.size, rows.values.size
     if not (KEY_BYTES.start <= key_bytes.min() and key_bytes.max() < KEY_BYTES.stop and value_bytes.max() <= WIDEST):
         return False
@@ -78,29 +79,29 @@ def can_be_built(rows: RowColumns) -> bool:
 
 
 def repeats_of(rows: RowColumns) -> int:
-    """How many rows have the prefix of the one before."""
+    """Return how many rows have the prefix of the row before them."""
     prefixes = rows.keys.first_words >> _BEHIND_PREFIX
     return int((prefixes[1:] == prefixes[:-1]).sum())
 
 
 def are_built(parts: Sequence[Writes]) -> bool:
-    """Whether a table file of these rows is built: else RocksDB is to write it."""
+    """Return whether a table file of these rows is built here. If not, RocksDB is to write it."""
     return is_built(list(map(_columns_of, parts)))
 
 
 def is_built(parts: Sequence[RowColumns]) -> bool:
-    """Whether a table file that begins with these rows is built: else RocksDB is to write it."""
+    """Return whether a table file that begins with these rows is built here. If not, RocksDB is to write it."""
     return sum(map(len, parts)) >= MIN_ROWS and all(map(can_be_built, parts))
 
 
 def begin_table(path: Path, parts: Sequence[RowColumns], tuning: Tuning) -> TableBuilder:
-    """The new file ``path``, for rows like these, none of which are written. Raises StorageError."""
+    """Begin the new file ``path`` for rows like these. It writes none of them. Raises StorageError."""
     repeats, rows = sum(map(repeats_of, parts)), sum(map(len, parts))
     return TableBuilder(path, tuning, by_prefix=repeats * FEW_REPEATS <= rows)
 
 
 def write_columns(path: Path, parts: Sequence[Writes], tuning: Tuning) -> None:
-    """Build one table file of rows whose keys rise, part after part. Raises as TableBuilder."""
+    """Build one table file of rows whose keys rise, part after part. Raises what TableBuilder raises."""
     builder = begin_table(path, list(map(_columns_of, parts)), tuning)
     for part in parts:
         for begin in range(0, len(part), ROWS_AT_ONCE):
@@ -110,18 +111,18 @@ def write_columns(path: Path, parts: Sequence[Writes], tuning: Tuning) -> None:
 
 
 def _columns_of(part: Writes) -> RowColumns:
-    """The rows, with empty values where they are deleted."""
+    """Return the rows, with empty values for deleted ones."""
     return RowColumns(part.keys, part.cells.values)
 
 
 class TableBuilder:
-    """Writes one table file, of rows of which it can be built, whose keys rise.
+    """Writes one table file of rows whose keys rise, and for which ``can_be_built`` is true.
 
-    It is not synced to the disk: RocksDB does that when the file is ingested.
+    The file is not synced to the disk: RocksDB does that when it ingests the file.
     """
 
     def __init__(self, path: Path, tuning: Tuning, *, by_prefix: bool) -> None:
-        """Begin the new file ``path``. ``by_prefix``: whether its filter is of prefixes alone. Raises StorageError."""
+        """Begin the new file ``path``. ``by_prefix``: whether its filter has prefixes only. Raises StorageError."""
         self._path, self._tuning, self._by_prefix = path, tuning, by_prefix
         self._kind = _KINDS[tuning.compression]
         self._waiting: list[Encoded] = []
@@ -133,20 +134,20 @@ class TableBuilder:
         self._last_keys: list[bytes] = []
         self._rows = self._deleted = self._filtered = self._key_bytes = self._value_bytes = self._bounds_bytes = 0
         self.size_bytes = 0
-        """Of the file so far."""
+        """Bytes of the file so far."""
         self._write(b"", "xb")
 
     @property
     def memory_bytes(self) -> int:
-        """About what is held of the file."""
+        """Estimate the memory held for the file."""
         return self._waiting_bytes + self._filtered * 8 + self._bounds_bytes
 
     def holds(self, rows: RowColumns) -> bool:
-        """Whether its filter may be one of these rows, too."""
+        """Return whether the kind of its filter also suits these rows."""
         return not self._by_prefix or repeats_of(rows) * MAX_REPEATS <= len(rows)
 
     def write(self, rows: RowColumns, there: Bools | None = None) -> None:
-        """Write rows; those that are not ``there`` delete their keys. Raises StorageError, InternalError (no order)."""
+        """Write rows. Rows that are not ``there`` delete their keys. Raises StorageError, InternalError (order)."""
         there = np.ones(len(rows), np.bool_) if there is None else there
         begins_anew = rows.keys[0][:PREFIX_BYTES] != self._last_key[:PREFIX_BYTES]
         self._require_order(rows)
@@ -166,7 +167,7 @@ class TableBuilder:
             self._write_blocks(is_last=False)
 
     def finish(self) -> None:
-        """Make the file complete. Raises StorageError."""
+        """Complete the file. Raises StorageError."""
         self._write_blocks(is_last=True)
         data_bytes = self.size_bytes
         bloom, index = filter_of(self._hashes), index_of(self._first_keys, self._last_keys, self._blocks)
@@ -205,7 +206,7 @@ class TableBuilder:
         self._last_key = rows.keys[len(rows) - 1]
 
     def _write_blocks(self, *, is_last: bool) -> None:
-        """Write the rows that wait, but those of the last block, which may be not full, if it is not the last one."""
+        """Write the buffered rows. Unless ``is_last``, the rows of a last block that may grow stay buffered."""
         if not self._waiting:
             return
         entries = join_entries(self._waiting)
@@ -217,7 +218,7 @@ class TableBuilder:
         self._waiting_bytes = len(entries.data)
 
     def _write_alike(self, entries: Encoded) -> Encoded:
-        """Write full blocks of entries that are all of one size; returns what is left."""
+        """Write full blocks of entries that all have one size. Returns the entries that are left."""
         size = int(entries.sizes[0])
         rows = max(1, BLOCK_BYTES // size)
         count, width = len(entries) // rows, rows * size
@@ -241,7 +242,10 @@ class TableBuilder:
         return entries.behind(count * rows, count * width)
 
     def _write_uneven(self, entries: Encoded, *, is_last: bool) -> Encoded:
-        """Write blocks of entries of any sizes: of those that begin within the same 4 KB; returns what is left."""
+        """Write blocks of entries of any sizes. Returns the entries that are left.
+
+        Entries that begin within the same 4 KB make up one block.
+        """
         ends = np.cumsum(entries.sizes)
         begins = ends - entries.sizes
         firsts = np.flatnonzero(np.diff(begins // BLOCK_BYTES, prepend=-1))
@@ -267,13 +271,13 @@ class TableBuilder:
         return entries.behind(behind, int(ends[behind - 1]))
 
     def _add_bounds(self, first: Packed, last: Packed) -> None:
-        """Keep the first and the last keys of blocks."""
+        """Keep the first and last keys of blocks."""
         self._first_keys += first.strings()
         self._last_keys += last.strings()
         self._bounds_bytes += int(first.size.sum()) + int(last.size.sum()) + 2 * len(first) * BOUND_BYTES
 
     def _append(self, blocks: Sequence[bytes | memoryview], kind: int) -> list[Handle]:
-        """Write blocks, each with its end, and compressed if that saves anything; returns where they are."""
+        """Write blocks with their trailers, compressed if that saves enough. Returns where the blocks are."""
         places: list[Handle] = []
         parts: list[bytes | memoryview] = []
         at = self.size_bytes

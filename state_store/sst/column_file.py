@@ -1,11 +1,12 @@
-"""The entries of a table file as arrays, to look many keys up without reading it: a column file.
+"""Column files: the entries of a table file as arrays, to look up many keys without reading the table file.
 
-A random row of a table file takes RocksDB three microseconds: a block is inflated for it. In a column file, which is
-mapped into memory and searched by numpy, it takes a third of one. It is an Arrow file of parts; of each entry there is
-the key, its first eight bytes as a number, the value and the kind. Parts are in the order of keys, and of a part every
-entry is there. Entries that are no use here (long keys and values, keys that begin alike) are in none.
+RocksDB takes three microseconds for a random row of a table file, because it inflates a block for it. A column file is
+mapped into memory and searched by numpy, which takes a third of a microsecond. It is an Arrow file of parts. Each entry
+has its key, the first eight bytes of the key as a number, its value and its kind. Parts are in key order, and a part
+has every entry of the table file between its first and its last key. Entries that are not worth it (long keys, long
+values, keys that begin alike) are in no part.
 
-Column files are local and never the only ones that have a row. The name ends in a checksum of all bytes.
+Column files are local, and every row in them is in a table file as well. The name ends in a checksum of all bytes.
 """
 
 from __future__ import annotations
@@ -36,27 +37,27 @@ from pyspark_ckpt.state_store.sst.scan import Portion, between
 from pyspark_ckpt.state_store.sst.table import SortedTable
 
 MAX_KEY_BYTES = 64
-"""Longer keys are in no column file, and left to RocksDB."""
+"""Longer keys are in no column file and are left to RocksDB."""
 MAX_VALUE_BYTES = 512
-"""... nor are values that are longer on average."""
+"""... and so are runs of entries whose values are longer on average."""
 FEW_TIES = 64
-"""... nor keys of which more than one in so many begins as the one before: such are left to RocksDB, too."""
+"""... and runs where more than one key in this number begins with the same eight bytes as the key before it."""
 MAX_BESIDE = 4
-"""Column files are used if not more than one byte in so many of the table files is in none."""
+"""Column files are used if less than one byte in this number of the table files is without a column file."""
 PART_BYTES = 8 << 20
 MAX_BYTES = 64 << 20
 _SCHEMA = pa.schema([("word", pa.uint64()), ("key", pa.binary()), ("value", pa.binary()), ("kind", pa.uint8())])
 _PIECE_BYTES = 1 << 20
 CHECKED_S = 60.0
-"""The checksum of a file that is in use is compared again after so long: that takes 15 ms for each 100 MB."""
+"""Seconds after which the checksum of a file in use is verified again. That takes 15 ms for each 100 MB."""
 _log = logging.getLogger(__name__)
 
 
 def write_column_file(path: Path, bounds: tuple[bytes, bytes], folder: Path, most_bytes: int = sys.maxsize) -> None:
-    """Write the one of the table file ``path``, with its first and last key, into ``folder``.
+    """Write the column file of the table file ``path`` into ``folder``.
 
-    Readers see all of it or nothing. Raises FileNotFoundError (the table file has gone, or the folder has),
-    FormatError, StorageError (also for more than ``most_bytes``).
+    ``bounds``: the first and last key of the table file. Readers see the whole file or none. Raises FileNotFoundError
+    (the table file or the folder is gone), FormatError, StorageError (also for more than ``most_bytes``).
     """
     unfinished = folder / f"{path.stem}.tmp"
     try:
@@ -65,7 +66,7 @@ def write_column_file(path: Path, bounds: tuple[bytes, bytes], folder: Path, mos
                 for entries in _parts(table, bounds):
                     writer.write_batch(_batch(entries))
                     if sink.tell() > most_bytes:
-                        raise StorageError(f"{most_bytes} bytes, which may be taken, are not enough for {path}.")
+                        raise StorageError(f"The column file of {path} needs more than the {most_bytes} bytes allowed.")
             unfinished.rename(folder / column_file_name(path, _checksum(unfinished)))
     finally:
         with suppress(OSError):
@@ -73,7 +74,7 @@ def write_column_file(path: Path, bounds: tuple[bytes, bytes], folder: Path, mos
 
 
 def _parts(table: SortedTable, bounds: tuple[bytes, bytes]) -> Iterator[list[Entries]]:
-    """Entries that follow each other, of one state and of bounded size."""
+    """Yield parts of bounded size: consecutive entries of one state."""
     part: list[Entries] = []
     size_bytes, state = 0, b""
     for some in _runs(table, bounds):
@@ -90,7 +91,7 @@ def _parts(table: SortedTable, bounds: tuple[bytes, bytes]) -> Iterator[list[Ent
 
 
 def _runs(table: SortedTable, bounds: tuple[bytes, bytes]) -> Iterator[Entries | None]:
-    """Entries of one state that follow each other; None where there are some that are left out."""
+    """Yield consecutive entries of one state, and None where entries are left out."""
     first, last = bounds
     if table.hidden:
         return
@@ -124,7 +125,7 @@ def _batch(parts: list[Entries]) -> pa.RecordBatch:
 
 
 def _binary(strings: Packed) -> pa.Array:
-    """Strings that lie one behind the other."""
+    """Return strings that lie one after the other as an Arrow array, without a copy."""
     ends = np.zeros(len(strings) + 1, np.int32)
     np.cumsum(strings.size, out=ends[1:])
     return pa.Array.from_buffers(pa.binary(), len(strings), [None, pa.py_buffer(ends), pa.py_buffer(strings.data)])
@@ -140,10 +141,11 @@ def _checksum(path: Path) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Matches:
-    """What some keys that were asked for have in a part.
+    """What a part has for some of the requested keys.
 
-    ``is_near``: where an entry begins as the key, so that it may be there. ``found``: places among those that were
-    asked for, and what the keys there have.
+    ``which``: the requested keys within the bounds of the part. ``is_near``: for which of these an entry begins with
+    the same eight bytes. ``found``: positions, among all requested keys, of those in the part, with their ``values``
+    and ``kinds``.
     """
 
     which: slice
@@ -154,10 +156,10 @@ class Matches:
 
 
 class ColumnFile:
-    """A column file, mapped for as long as there is this object."""
+    """A column file, mapped into memory while this object exists."""
 
     def __init__(self, path: Path) -> None:
-        """Map it. Raises FileNotFoundError, ValueError (damaged)."""
+        """Map the file. Raises FileNotFoundError, ValueError (damaged)."""
         with pa.memory_map(str(path)) as file:
             self._content = file.read_buffer()
         self.path = path
@@ -166,10 +168,10 @@ class ColumnFile:
         self._parts = [_Part(batches.get_batch(number)) for number in range(batches.num_record_batches)]
 
     def check_again(self) -> None:
-        """Raise ValueError if it is damaged by now: what is mapped is what the disk has. FileNotFoundError.
+        """Raise ValueError if the file is damaged by now, FileNotFoundError if it is gone.
 
-        Its checksum is compared if somebody has written to it, and from time to time: an answer of the disk that is
-        not what was written shows in nothing else.
+        Mapped bytes may change with the disk. The checksum is verified if the file was written to, and from time to
+        time: nothing else reveals a disk that returns other bytes than were written.
         """
         if self._change() != self._checked or time.monotonic() - self._checked_at > CHECKED_S:
             self._check()
@@ -184,7 +186,10 @@ class ColumnFile:
         return state.st_size, state.st_ctime_ns
 
     def matches(self, asked: Packed) -> Iterator[Matches]:
-        """Of keys that rise, those that a part must have if the table file has them."""
+        """Yield the matches of keys that rise, for each part whose bounds include some of them.
+
+        A key within the bounds of a part is in that part, or not in the table file.
+        """
         begin = 0
         for part in self._parts:
             begin = bisect_left(asked, part.first, lo=begin)
@@ -195,7 +200,7 @@ class ColumnFile:
 
 
 class _Part:
-    """Entries that follow each other."""
+    """Consecutive entries of a column file."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         words, keys, values, kinds = batch.columns
@@ -212,7 +217,7 @@ class _Part:
 
 
 class _Strings:
-    """A column of strings, some of which are copied out of it."""
+    """A column of strings, from which some can be copied."""
 
     def __init__(self, column: pa.Array) -> None:
         _, ends, data = column.buffers()
@@ -225,7 +230,7 @@ class _Strings:
 
 
 class OpenColumnFiles:
-    """Those of a folder, as far as they are there: each is mapped until it is there no more."""
+    """The column files of a folder. Each is mapped until it is removed from the folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -234,11 +239,11 @@ class OpenColumnFiles:
         self._unchecked: set[Path] = set()
 
     def check_again(self) -> None:
-        """Have each file checked before it is used next: a task that begins does not believe what others have found."""
+        """Have each file checked before its next use: a task that begins does not rely on checks of earlier tasks."""
         self._unchecked = set(self._open)
 
     def have_most_of(self, tables: Sequence[TableFile]) -> bool:
-        """Look what there is now; whether the table files that are not in columns are few beside those that are."""
+        """List the folder, and return whether only a small part of the table files is without a column file."""
         self._paths = column_files_in(self._folder)
         there = set(self._paths.values())
         self._open = {path: file for path, file in self._open.items() if path in there}
@@ -246,7 +251,7 @@ class OpenColumnFiles:
         return bool(there) and MAX_BESIDE * beside < sum(table.size_bytes for table in tables)
 
     def of(self, table: str) -> ColumnFile | None:
-        """The one of a table file. One that is damaged is removed: it will be written again."""
+        """Return the column file of a table file, if there is one. A damaged one is removed, to be written again."""
         path = self._paths.get(table)
         if path is None:
             return None
@@ -258,7 +263,7 @@ class OpenColumnFiles:
         except FileNotFoundError:
             return None
         except ValueError as problem:
-            _log.warning("%s RocksDB is asked instead.", problem)
+            _log.warning("%s The file is removed, and RocksDB answers instead.", problem)
             self._open.pop(path, None)
             with suppress(OSError):
                 path.unlink()

@@ -1,7 +1,7 @@
-"""Rows as the entries of data blocks, one behind the other: the other way round than ``blocks``.
+"""Encodes rows as the entries of data blocks: the reverse of ``blocks``.
 
-No key shares bytes with the one before it; compression takes out what they have in common. Rows with keys of one size
-and values of one size are handled all at once, so there should be few sizes.
+No key shares bytes with the previous one: compression removes what they have in common. Rows with the same key size and
+the same value size are encoded all at once, which is fast only if there are few sizes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SUFFIX = VALUE.to_bytes(SUFFIX_BYTES, "little")
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """Entries one behind the other: their bytes and, of each, its size, and where its key is within it."""
+    """Consecutive entries: their bytes, and for each its size and the position and size of its key within it."""
 
     data: Bytes
     sizes: Integers
@@ -29,22 +29,22 @@ class Encoded:
     key_sizes: Integers
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of entries."""
         return len(self.sizes)
 
     @property
     def are_alike(self) -> bool:
-        """Whether all of them have one size, and so have their keys; true if there are none."""
+        """Return whether all entries have one size and their keys have one size; true if there are none."""
         return all(map(are_same, (self.sizes, self.key_at, self.key_sizes)))
 
     def behind(self, count: int, size_bytes: int) -> Encoded:
-        """Those that come after the first ``count``, which have so many bytes."""
+        """Return the entries after the first ``count``, which have ``size_bytes`` bytes."""
         data = self.data[size_bytes:].copy()
         return Encoded(data, self.sizes[count:], self.key_at[count:], self.key_sizes[count:])
 
 
 def join_entries(parts: list[Encoded]) -> Encoded:
-    """All of them."""
+    """Return the entries of all parts in one."""
     if len(parts) == 1:
         return parts[0]
     columns = zip(*((part.sizes, part.key_at, part.key_sizes) for part in parts), strict=True)
@@ -52,7 +52,7 @@ def join_entries(parts: list[Encoded]) -> Encoded:
 
 
 def encode(rows: RowColumns, there: Bools) -> Encoded:
-    """The entries of rows whose keys and values have ``WIDEST`` bytes at most; those that are not there delete."""
+    """Return the entries of rows whose keys and values have at most ``WIDEST`` bytes. Absent rows delete their keys."""
     entries = _of_values(rows)
     if not there.all():
         kind_at = np.cumsum(entries.sizes) - entries.sizes + entries.key_at + entries.key_sizes
@@ -78,12 +78,12 @@ def _of_values(rows: RowColumns) -> Encoded:
 
 
 def _key_at(rows: RowColumns) -> Integers:
-    """Where keys begin in their entries: behind three numbers."""
+    """Return where keys begin in their entries: after three numbers."""
     return 3 + (rows.keys.size + SUFFIX_BYTES >= MORE) + (rows.values.size >= MORE)
 
 
 def _of_one_size(rows: RowColumns) -> Bytes:
-    """The entries as rows of a matrix."""
+    """Return the entries as rows of a matrix."""
     key_bytes, value_bytes = int(rows.keys.size[0]), int(rows.values.size[0])
     header = b"\0" + varint(key_bytes + SUFFIX_BYTES) + varint(value_bytes)
     blank = header + bytes(key_bytes) + _SUFFIX + bytes(value_bytes)
@@ -99,7 +99,7 @@ def _of_one_size(rows: RowColumns) -> Bytes:
 
 @lru_cache(1 << 10)
 def varint(number: int) -> bytes:
-    """A number, seven bits a byte."""
+    """Return a number as bytes of seven bits each."""
     digits = bytearray()
     while number >= MORE:
         digits.append(number & 0x7F | MORE)

@@ -1,8 +1,8 @@
-"""Bloom filters as RocksDB reads them, for many keys at once.
+"""Builds Bloom filters that RocksDB reads, for many keys at once.
 
 The format is that of its "fast local" filter: all bits of a key are within one line of 64 bytes, see ``bloom_impl.h``
-in https://github.com/facebook/rocksdb/tree/main/util. The hash is an xxh3 from before its release, see ``xxph3.h``
-there: from 17 to 240 bytes, one factor was another one.
+in https://github.com/facebook/rocksdb/tree/main/util. The hash is a pre-release version of xxh3, see ``xxph3.h`` there:
+for 17 to 240 bytes, one factor differs from the released one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pyspark_ckpt.state_store.columns.xxh3 import CHUNK_ROWS, LENGTHS, Hashes, a
 from pyspark_ckpt.state_store.database import BLOOM_BITS_PER_KEY, PREFIX_BYTES
 
 PROBES = 6
-"""Bits of one key: the best number for so many bits per key."""
+"""Bits set for each key: the best number for ``BLOOM_BITS_PER_KEY``."""
 LINE_BYTES = 64
 _LINE_BITS = np.uint64(9)
 _TRAILER = bytes([0xFF, 0, PROBES, 0, 0])
-"""It is not one of the older kinds; it is the first of the newer ones; its lines have 64 bytes."""
+"""It says: none of the older kinds of filter, the first of the newer ones, with lines of 64 bytes."""
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _NEXT_PROBE = np.uint32(0x9E3779B9)
@@ -38,7 +38,7 @@ _WORD = 8
 
 
 def prefix_hashes(begins: Hashes) -> Hashes:
-    """Hashes of the first ``PREFIX_BYTES`` bytes of many keys, whose first eight are given, read as little-endian."""
+    """Return hashes of the first ``PREFIX_BYTES`` of many keys, given their first eight bytes read little-endian."""
     found = np.empty(len(begins), np.uint64)
     for first in range(0, len(begins), CHUNK_ROWS):
         begin = begins[first : first + CHUNK_ROWS]
@@ -47,7 +47,7 @@ def prefix_hashes(begins: Hashes) -> Hashes:
 
 
 def key_hashes(keys: Bytes) -> Hashes:
-    """Hashes of the rows of a matrix, whose width is one of ``KEY_BYTES``."""
+    """Return hashes of the rows of a matrix whose width is in ``KEY_BYTES``."""
     width = keys.shape[1]
     if width in LENGTHS:
         return hashes_of(keys, 0, _LAST_FACTOR)
@@ -63,7 +63,7 @@ def key_hashes(keys: Bytes) -> Hashes:
 
 
 def _of_half_words(first: Hashes, last: Hashes, width: int) -> Hashes:
-    """Hashes of four to eight bytes, of which the first four and the last four are given."""
+    """Return hashes of strings of four to eight bytes, given their first four and last four bytes."""
     hashes = last << _HALF
     hashes |= first
     hashes ^= _SECRETS[0]
@@ -81,7 +81,7 @@ def _column(keys: Bytes, at: int, kind: str) -> Hashes:
 
 
 def filter_of(hashes: Sequence[Hashes]) -> bytes:
-    """The block of a filter that says of everything with one of the hashes that it may be there."""
+    """Return the block of a filter that has the hashes: it answers "maybe" for every key with one of them."""
     count = sum(map(len, hashes))
     lines = max(1, -(-count * BLOOM_BITS_PER_KEY // (8 * LINE_BYTES)))
     bits = np.zeros(lines << int(_LINE_BITS), np.bool_)

@@ -1,8 +1,8 @@
-"""Many keys looked up at once: in the newest table files, as long as these have much of what is asked for.
+"""Looks up many keys at once: in the newest table files, while these have many of the keys.
 
-RocksDB takes a microsecond for each key; of a table file that is read as a whole, a row takes a tenth of that. A batch
-often asks for the keys that one of the batches before has written, and what a batch writes is one file. In which order
-files count is said in ``table_scan``.
+RocksDB takes a microsecond for each key. When a table file is read as a whole, each row takes a tenth of that. A batch
+often asks for the keys that an earlier batch has written, and each batch writes one file. See ``scan`` for which file
+is newer.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from pyspark_ckpt.state_store.sst.scan import Portion
 from pyspark_ckpt.state_store.sst.table import BLOCK_BYTES, SortedTable
 
 ROWS_A_KEY_BESIDE = 8
-"""A file is read if it has at most ROWS_A_KEY rows for each key that is left, and the next one if one row in so many
-was asked for; or so many rows, if most older ones are in column files."""
+"""Most rows for each remaining key with which a file is read, if most table files have column files.
+
+Otherwise the limit is ROWS_A_KEY, and the next file is read only if at least one row in ROWS_A_KEY was asked for."""
 BYTES_A_KEY = 512
-"""... and has at most so many bytes for each."""
+"""Most bytes for each remaining key with which a file is read."""
 MAX_BYTES = 32 << 20
-"""Of memory for what is read at once: keys of which there is more are left to RocksDB."""
+"""Most memory for one part of a file. Keys in a part that needs more are left to RocksDB."""
 MAX_BESIDE = 8
-"""What is found is copied if there are so many times its bytes beside it, which would be kept with it."""
+"""Values found are copied if the array that they keep alive has more than this many times their bytes."""
 
 
 def look_up(reader: Reader, keys: Packed, columns: OpenColumnFiles | None = None) -> Cells:
-    """What a database has under keys that rise; one may be there several times.
+    """Return what a database has for keys that rise; keys may repeat.
 
-    ``columns``: of its table files. Raises StorageError, FormatError, InternalError.
+    ``columns``: the column files of its table files. Raises StorageError, FormatError, InternalError.
     """
     search = _Search(reader, keys, columns)
     if len(keys) >= MIN_KEYS and int(keys.size.max()) <= MAX_KEY_BYTES:
@@ -48,7 +49,7 @@ def look_up(reader: Reader, keys: Packed, columns: OpenColumnFiles | None = None
 
 
 class _Search:
-    """What is known of some keys."""
+    """What is known about some keys so far."""
 
     def __init__(self, reader: Reader, keys: Packed, columns: OpenColumnFiles | None) -> None:
         self._reader, self._keys = reader, keys
@@ -57,10 +58,10 @@ class _Search:
         self._values: list[Packed] = []
         self._is_known = np.zeros(len(keys), np.bool_)
         self._left = np.arange(len(keys))
-        """Those of which there is nothing in the files that were read, and which newer files do not hide."""
+        """Positions of keys that are in none of the files searched so far: only these are sought in older files."""
 
     def in_files(self) -> None:
-        """Look into files, newest first, as long as that is worth its while."""
+        """Search files, newest first, while that is worth it."""
         files = self._reader.table_files()
         if self._columns is not None and not self._columns.have_most_of(files):
             self._columns = None
@@ -78,7 +79,7 @@ class _Search:
                 return
 
     def answer(self) -> Cells:
-        """What there is under all keys: RocksDB says the rest."""
+        """Return what all keys have. RocksDB is asked for those that are not yet known."""
         rest = np.flatnonzero(~self._is_known)
         if len(rest) == len(self._keys):
             return Cells.of(self._reader.get_many(self._keys.strings()))
@@ -87,15 +88,15 @@ class _Search:
         return Cells.present(concatenate(self._values)).among(len(self._keys), np.concatenate(self._places))
 
     def _add(self, places: Integers, values: Packed, there: Bools) -> None:
-        """Keep what keys have; nothing where it is not ``there``."""
+        """Keep what keys have: nothing where ``there`` is false."""
         self._is_known[places] = True
         self._places.append(places[there])
         self._values.append(values.take(there))
 
     def _in_columns(self, columns: ColumnFile, begin: int, end: int) -> None:
-        """Look for those of the keys that are left."""
+        """Search a column file for remaining keys."""
         is_absent = np.ones(len(self._left), np.bool_)
-        is_absent[begin:end] = False  # RocksDB is asked for what is in no part
+        is_absent[begin:end] = False  # RocksDB is asked for keys within the bounds of no part
         asked = self._left[begin:end]
         for some in columns.matches(self._keys.take(asked)):
             is_absent[begin + some.which.start : begin + some.which.stop] = ~some.is_near
@@ -103,10 +104,10 @@ class _Search:
         self._left = self._left[is_absent]
 
     def _in_file(self, file: TableFile, begin: int, end: int) -> bool:
-        """Look for those of the keys that are left; returns whether it is worth to go on."""
+        """Search a table file for remaining keys. Returns whether it is worth going on with older files."""
         try:
             table = SortedTable(self._reader.folder / file.name, (file.first_key, file.last_key))
-        except FileNotFoundError:  # compacted away, and RocksDB has it open
+        except FileNotFoundError:  # compacted away, but RocksDB still has it open
             return False
         try:
             return not table.hidden and self._in_table(table, begin, end)
@@ -140,7 +141,7 @@ class _Search:
         return self._columns is not None or read < MIN_KEYS or found * ROWS_A_KEY >= read
 
     def _keep(self, places: Integers, values: Packed, kinds: npt.NDArray[np.uint8], what: str) -> None:
-        """Keep what keys have in the file ``what``, of one of them compared with what the database says."""
+        """Keep what keys have in the file ``what``. One of them is compared with the database."""
         if not len(places):
             return
         middle = len(places) // 2
@@ -151,7 +152,7 @@ class _Search:
 
 
 def _parts(table: SortedTable, keys: Packed, begin: bytes, end: bytes) -> Iterator[tuple[Portion, slice]]:
-    """Parts of a table, of bounded size, and which of the keys are there."""
+    """Yield parts of a table, of bounded size, each with the slice of the keys that fall into it."""
     cuts = [begin, *(cut for cut in table.cuts if begin < cut < end), end]
     first = 0
     for low, high in pairwise(cuts):
@@ -162,10 +163,10 @@ def _parts(table: SortedTable, keys: Packed, begin: bytes, end: bytes) -> Iterat
 
 
 def _positions(asked: Packed, stored: Packed) -> tuple[Integers, Bools]:
-    """Where keys are among others that rise, the first of equal ones; and whether they are there.
+    """Return the position of each key among stored ones that rise (the first of equal ones), and whether it is there.
 
-    A key that is not there has -1 if that is known. If it has a position, RocksDB is to be asked, and no older file:
-    another one, which begins with the same bytes, is there.
+    The position is -1 for a key that is known not to be there. A key that has a position but is not there begins like a
+    stored key: RocksDB is to be asked for it, and no older file.
     """
     found, sought = stored.words(0), asked.words(0)
     words = -(-int(asked.size.max()) // WORD)
@@ -173,7 +174,7 @@ def _positions(asked: Packed, stored: Packed) -> tuple[Integers, Bools]:
         is_new = np.concatenate(([True], found[1:] != found[:-1]))
         if (len(found) - int(is_new.sum())) * FEW_TIES <= len(found):
             break
-        # Words that are told apart by the next one, too, are numbered anew.
+        # Prefixes become longer by a word, and each distinct one gets a new number.
         groups, more = np.cumsum(is_new), stored.words(number)
         distinct, codes = np.unique(more, return_inverse=True)
         at, is_there = place_of(found, sought)

@@ -1,4 +1,4 @@
-"""The parts of a table file that are not rows: blocks of few entries, the index, properties, and numbers in them."""
+"""The parts of a table file other than rows: small blocks, the index, the properties, and their numbers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _END = struct.Struct("<IQ")
 
 
 def place_of(handle: Handle) -> bytes:
-    """Where a block begins, and its size."""
+    """Encode where a block begins, and its size."""
     return varint(handle[0]) + varint(handle[1])
 
 
 def block_of(entries: Sequence[tuple[bytes, bytes]], run: int) -> bytes:
-    """A block of entries whose keys rise, in runs of so many. Within a run, keys share what they have in common."""
+    """Return a block of entries whose keys rise, in runs of ``run`` entries. Keys share bytes within a run only."""
     parts, runs, at, before = [], [], 0, b""
     for number, (key, value) in enumerate(entries):
         if number % run == 0:
@@ -44,9 +44,10 @@ def _count_shared_bytes(one: bytes, other: bytes) -> int:
 
 
 def index_of(first: Sequence[bytes], last: Sequence[bytes], blocks: Sequence[Handle]) -> bytes:
-    """The index of data blocks: of their first and last keys, and of where they are.
+    """Return the index of data blocks, given their first and last keys and where they are.
 
-    A block is known by a short key that is not less than its last one, and less than the first one of the next.
+    The index has a short key for each block: at least the last key of the block, and less than the first key of the
+    next one.
     """
     widest = max(map(len, (*first, *last)))
     firsts, keys = (_matrix(some, widest) for some in (first, last))
@@ -71,13 +72,13 @@ def index_of(first: Sequence[bytes], last: Sequence[bytes], blocks: Sequence[Han
 
 
 def _matrix(strings: Sequence[bytes], width: int) -> Bytes:
-    """The strings as rows, with zeros behind them."""
+    """Return the strings as rows, padded with zeros."""
     rows = b"".join(string.ljust(width, b"\0") for string in strings)
     return np.frombuffer(rows, np.uint8).reshape(len(strings), width).copy()
 
 
 def _varints(numbers: Integers) -> tuple[Bytes, Integers]:
-    """Numbers, seven bits a byte, as rows of a matrix, and how many bytes of each row they have."""
+    """Return numbers, seven bits a byte, as rows of a matrix, and how many bytes of each row are used."""
     shifts = np.arange(0, max(1, int(numbers.max(initial=0)).bit_length()), 7)
     rest = numbers[:, None] >> shifts
     sizes = np.maximum((rest > 0).sum(axis=1), 1)
@@ -86,20 +87,20 @@ def _varints(numbers: Integers) -> tuple[Bytes, Integers]:
 
 
 def runs_of(begins: Sequence[int]) -> bytes:
-    """The end of a block: where its runs begin, and how many there are."""
+    """Return the end of a block: where its runs begin, and how many there are."""
     return struct.pack(f"<{len(begins) + 1}I", *begins, len(begins))
 
 
 def footer_of(meta: Handle, index: Handle) -> bytes:
-    """The end of a file."""
+    """Return the footer of a file."""
     begin = bytes([XXH3]) + place_of(meta) + place_of(index)
     return begin.ljust(FOOTER_BYTES - _END.size, b"\0") + _END.pack(TABLE_FORMAT_VERSION, MAGIC)
 
 
 def properties_like(tuning: Tuning) -> dict[bytes, bytes]:
-    """What RocksDB says of a table file that it has written with these settings, which has no rows to speak of.
+    """Return the properties that RocksDB gives to a table file of one empty row with these settings.
 
-    But its cache tells files by what they say of the session that wrote them: of that there is a new one each time.
+    Only the session identity is new each time: RocksDB's cache identifies files by it.
     """
     return {**_properties(tuning.compression), b"rocksdb.creating.session.identity": _new_session()}
 
@@ -115,7 +116,7 @@ def _properties(compression: str) -> dict[bytes, bytes]:
 
 
 def _new_session() -> bytes:
-    """As RocksDB makes one: of 103 random bits, 41 in eight digits and 62 in twelve."""
+    """Return a session identity as RocksDB makes one: 103 random bits, 41 in eight digits and 62 in twelve."""
     return b"".join(
         np.base_repr(secrets.randbits(bits), 36).zfill(digits).encode() for bits, digits in ((41, 8), (62, 12))
     )

@@ -1,4 +1,4 @@
-"""Rows whose keys rise, in table files of bounded size."""
+"""Writes rows whose keys rise into table files of bounded size."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pyspark_ckpt.state_store.sst.builder import TableBuilder, begin_table, can_
 
 
 class RollingWriter:
-    """Writes rows whose keys rise into table files, one after the other, of about ``most_bytes`` each.
+    """Writes rows whose keys rise into table files of about ``most_bytes`` each.
 
-    Files are built of many rows at once or, if they are few, large, or of too many sizes, written by RocksDB.
+    Files are built from many rows at once. RocksDB writes a file if its rows are few, large, or of too many sizes.
     """
 
     def __init__(self, folder: Path, name: str, tuning: Tuning, most_bytes: int) -> None:
-        """Write ``<name>-0.sst`` and so on in ``folder``; none as long as there are no rows."""
+        """Write ``<name>-0.sst`` and so on in ``folder``. There is no file until there are rows."""
         self._folder, self._name, self._tuning, self._most_bytes = folder, name, tuning, most_bytes
         self._paths: list[Path] = []
         self._open: TableBuilder | TableWriter | None = None
@@ -25,11 +25,11 @@ class RollingWriter:
 
     @property
     def memory_bytes(self) -> int:
-        """About what is held of the file that is being written."""
+        """Estimate the memory held for the file that is being written."""
         return 0 if self._open is None else self._open.memory_bytes
 
     def write(self, rows: RowColumns) -> None:
-        """Write rows. Raises StorageError, and for rows out of order InternalError or StorageError."""
+        """Write rows. Raises StorageError; for rows out of order InternalError or StorageError."""
         if not len(rows):
             return
         if rows.keys[0] <= self._last_key:
@@ -48,13 +48,13 @@ class RollingWriter:
             self.finish()
 
     def _begin_file(self, rows: RowColumns) -> TableBuilder | TableWriter:
-        """The next file, for rows like these."""
+        """Begin the next file, for rows like these."""
         path = self._folder / f"{self._name}-{len(self._paths)}.sst"
         self._paths.append(path)
         return begin_table(path, [rows], self._tuning) if is_built([rows]) else TableWriter(path, self._tuning)
 
     def finish(self) -> list[Path]:
-        """All files, complete. Raises StorageError."""
+        """Complete the last file and return all files. Raises StorageError."""
         if self._open is not None:
             self._open.finish()
             self._open = None

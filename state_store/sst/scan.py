@@ -1,11 +1,11 @@
-"""All rows of a database in a range of keys, many at once, read from its table files.
+"""Reads all rows of a database in a range of keys from its table files, many rows at once.
 
-RocksDB's rule of what a key has is simple where nothing is in memory alone: of all entries of a key, the one in the
-newest file counts. Files are newer the nearer their level is to 0; in level 0 RocksDB lists newer ones first.
+RocksDB's rule for the value of a key is simple when no rows are in memory only: of all entries of a key, the one in the
+newest file counts. A file is newer the nearer its level is to 0. Within level 0, RocksDB lists newer files first.
 
-Keys are gone through as a line that rises: a file is open from its first key to its last. Between two keys is a
-portion of rows, of bounded size, and what is too large is halved: so memory is bounded whatever the size of the files,
-how many they are, and what is in them.
+The scan goes through the keys in order, and has a file open only from its first key to its last. It reads the rows
+between two keys as one portion, of bounded size, and halves a portion that is too large. Memory is therefore bounded,
+however large the files are, however many there are, and whatever is in them.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from pyspark_ckpt.state_store.sst.blocks import DELETION, Entries, find
 from pyspark_ckpt.state_store.sst.table import SortedTable, Span
 
 MAX_BYTES = 64 << 20
-"""Of rows in memory at once, as far as they can be parted: those of one block of each table cannot."""
+"""Most memory for rows at once, as far as they can be parted: one block of each table is always read as a whole."""
 MAX_MORE = 64
-"""Files that begin within one portion."""
+"""Most files that begin within one portion."""
 MIN_GROWTH = 6
-"""Rows take so many times the bytes of their blocks on their way, small ones more."""
+"""Rows take at least this many times the bytes of their blocks while they are processed, small rows more."""
 
 Get = Callable[[bytes], bytes | None]
 
 
 Sums = dict[Hashable, tuple[int, int]]
-"""How many rows there are in parts of table files, which never change, and what they hash to, added up."""
+"""For parts of table files, which never change: the number of their rows and the sum of the rows' hashes."""
 
 
 def columns_of(database: Database, begin: bytes, end: bytes, *, readers: int = 1) -> Iterator[RowColumns]:
-    """Rows of a database from key ``begin`` up to ``end``, in portions that are not empty.
+    """Yield the rows of a database from key ``begin`` up to ``end``, in portions that are not empty.
 
-    ``readers``: how many such iterators the caller has side by side; they share ``MAX_BYTES``.
+    ``readers``: how many such iterators the caller has in parallel; they share ``MAX_BYTES``.
 
-    Nothing may be written to it meanwhile; what is compacted does not matter. Raises StorageError, FormatError,
+    Nothing may be written to the database meanwhile; compaction may run. Raises StorageError, FormatError,
     InternalError.
     """
     for portion in _portions(database, begin, end):
@@ -56,10 +56,10 @@ def columns_of(database: Database, begin: bytes, end: bytes, *, readers: int = 1
 
 
 def sums_of(database: Database, begin: bytes, end: bytes, known: Sums) -> tuple[int, int]:
-    """How many rows a database has from key ``begin`` up to ``end``, and what they hash to, added up.
+    """Return the number of rows of a database from key ``begin`` up to ``end``, and the sum of their hashes.
 
-    Parts of files that are ``known``, also from another database with links to them, are not read again. Raises as
-    ``columns_of``.
+    Parts of files that are ``known`` are not read again, even if another database has links to them. Raises what
+    ``columns_of`` raises.
     """
     count = total = 0
     for portion in _portions(database, begin, end):
@@ -73,7 +73,7 @@ def sums_of(database: Database, begin: bytes, end: bytes, known: Sums) -> tuple[
 
 
 def _portions(database: Database, begin: bytes, end: bytes) -> Iterator[Portion]:
-    """All portions between two keys. A file that was compacted away before it was open is asked for no more."""
+    """Yield all portions between two keys. If a file is compacted away before it is opened, list the files again."""
     at, missing = begin, None
     while at < end:
         with closing(Sweep(database.folder, database.table_files())) as sweep:
@@ -83,12 +83,12 @@ def _portions(database: Database, begin: bytes, end: bytes) -> Iterator[Portion]
                     at = portion.end
             except FileNotFoundError as gone:
                 if gone.filename == missing:
-                    raise StorageError(f"A table file that the database has is missing: {gone}") from gone
+                    raise StorageError(f"A table file of the database is missing: {gone}") from gone
                 missing = gone.filename
 
 
 class Sweep:
-    """Goes through table files of a folder in the order of keys. ``files``: newer ones first."""
+    """Goes through table files of a folder in key order. ``files``: newer ones first."""
 
     def __init__(self, folder: Path, files: Sequence[TableFile]) -> None:
         self._folder = folder
@@ -96,16 +96,16 @@ class Sweep:
         self._open: dict[int, tuple[TableFile, SortedTable]] = {}
 
     def close(self) -> None:
-        """Let all files go."""
+        """Close all files."""
         for _, table in self._open.values():
             table.close()
         self._open.clear()
 
     def portions(self, begin: bytes, end: bytes) -> Iterator[Portion]:
-        """The rows from key ``begin`` up to ``end``, in parts that are hidden by a mark in whole or not at all.
+        """Yield the rows from key ``begin`` up to ``end`` in portions.
 
-        Where they are parted follows from the files that there are. A file may be deleted once it is open. Raises
-        FormatError, StorageError, FileNotFoundError.
+        A range deletion hides all of a portion or nothing of it. Where one portion ends depends on the files alone. A
+        file may be deleted once it is open. Raises FormatError, StorageError, FileNotFoundError.
         """
         at = begin
         while at < end:
@@ -121,7 +121,7 @@ class Sweep:
             at = until
 
     def _move_to(self, at: bytes) -> None:
-        """Have those files open that have begun, and have not ended."""
+        """Open the files that begin at or before a key, and close those that end before it."""
         for age, (file, table) in list(self._open.items()):
             if file.last_key < at:
                 table.close()
@@ -140,17 +140,17 @@ class Sweep:
         return table
 
     def _parts(self, begin: bytes, end: bytes) -> Iterator[tuple[SortedTable, int]]:
-        """Tables that have rows there, newer ones first, and below which sequence their entries are hidden."""
+        """Yield the tables that have rows there, newer first, and below which sequence their entries are hidden."""
         for _, (_, table) in sorted(self._open.items()):
             marks = [each.sequence for each in table.hidden if each.begin <= begin < each.end]
             if table.span(begin, end):
                 yield table, max(marks, default=0)
             if marks:
-                return  # what is older is hidden
+                return  # all older rows are hidden
 
 
 def _cuts_behind(table: SortedTable, at: bytes) -> Iterator[bytes]:
-    """Where the table is cut next, and where its marks begin and end."""
+    """Yield the next cut of the table after a key, and where its range deletions begin and end after it."""
     behind = bisect_right(table.cuts, at)
     yield from table.cuts[behind : behind + 1]
     yield from (key for each in table.hidden for key in (each.begin, each.end) if key > at)
@@ -167,14 +167,14 @@ class Portion:
 
     @property
     def identity(self) -> Hashable:
-        """What its rows follow from."""
+        """Everything that its rows depend on."""
         return self.begin, self.end, tuple((table.identity, hidden) for table, hidden in self.parts)
 
     def rows(self, get: Get, most_bytes: int) -> Iterator[RowColumns]:
-        """Read them, if that is too much one half after the other; none that are empty.
+        """Read the rows, one half after the other if they are too many. Yields nothing that is empty.
 
-        ``get`` is what the database has for a key: it is asked for one row of each part, and for one that has several
-        entries. Raises StorageError, FormatError, InternalError.
+        ``get`` returns what the database has for a key. One row of each part, and one that has several entries, are
+        compared with it. Raises StorageError, FormatError, InternalError.
         """
         waiting = [self]
         while waiting:
@@ -188,7 +188,10 @@ class Portion:
                     yield rows
 
     def halves(self) -> list[Portion]:
-        """The second and the first one: of the tables that begin within, else of the one that has most there."""
+        """Return the second half and the first half.
+
+        They meet where a table begins within the portion, else in the middle of the table that has most there.
+        """
         begins = sorted(table.first_key for table, _ in self.parts if self.begin < table.first_key < self.end)
         largest = max(self._spans, key=lambda span: span.stored_bytes * (len(span) > 1))
         middle = begins[len(begins) // 2] if begins else largest.middle
@@ -205,9 +208,9 @@ class Portion:
         return [table.span(self.begin, self.end) for table, _ in self.parts]
 
     def entries(self, most_bytes: int) -> Entries | None:
-        """What the tables have, in their order; None if that would take more memory.
+        """Return what the tables have, in their order; None if that would take more than ``most_bytes``.
 
-        What can be no smaller in both of two halves does not count: the only block of a table that has begun before.
+        The only block of a table that begins before the portion does not count: halves would not make it smaller.
         """
         counts = [len(span) > 1 or self.begin < span.table.first_key < self.end for span in self._spans]
         least_bytes = most_bytes // MIN_GROWTH
@@ -227,7 +230,7 @@ class Portion:
         return entries
 
     def newest(self, entries: Entries, get: Get) -> RowColumns:
-        """The rows that follow from the entries."""
+        """Return the rows: the newest entry of each key, unless that is a deletion."""
         if len(self.parts) == 1 and not entries.sequences.any():  # no key is there twice
             entries = entries.take(between(entries.keys, np.arange(len(entries)), self.begin, self.end))
             rows = RowColumns(entries.keys, entries.values)
@@ -247,13 +250,13 @@ class Portion:
 
 
 def between(keys: Packed, order: Integers, begin: bytes, end: bytes) -> slice:
-    """Where, in an order in which they rise, the keys from ``begin`` up to ``end`` are."""
+    """Return where the keys from ``begin`` up to ``end`` are, in an ``order`` in which keys rise."""
     first = bisect_left(order, begin, key=keys.__getitem__)
     return slice(first, bisect_left(order, end, lo=first, key=keys.__getitem__))
 
 
 def _check_newest(entries: Entries, order: Integers, is_older: Bools, get: Get) -> None:
-    """Compare one row of which there are several entries, if any has, with what the database says of it."""
+    """Compare one key that has several entries, if there is one, with the database."""
     doubled = np.flatnonzero(is_older)
     if not len(doubled):
         return

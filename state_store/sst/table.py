@@ -1,8 +1,8 @@
-"""A table file of RocksDB: which blocks it has, and what is in them before compression.
+"""Reads a RocksDB table file: which blocks it has, and their content before compression.
 
-A block-based table (https://github.com/facebook/rocksdb/wiki/Rocksdb-BlockBasedTable-Format), of the kind that this
-store writes: data blocks, each ended by one byte for its compression and a checksum; an index of one entry a block;
-properties; a footer. What the blocks say is read by ``blocks``.
+It is a block-based table (https://github.com/facebook/rocksdb/wiki/Rocksdb-BlockBasedTable-Format) as this store writes
+it: data blocks, an index with one entry for each block, properties, and a footer. One byte for its compression and a
+checksum follow each block. ``blocks`` reads the content of data blocks.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ FOOTER_BYTES = 53
 MAGIC = 0x88E241B785F4CFF7
 FORMATS = range(3, 6)
 XXH3 = 4
-"""The checksum of blocks."""
+"""The kind of checksum of blocks."""
 TRAILER = struct.Struct("<BI")
-"""Behind a block: how it is compressed, and its checksum."""
+"""What follows a block: how it is compressed, and its checksum."""
 TRAILER_BYTES = TRAILER.size
 PLAIN, LZ4, LZ4HC, ZSTD = 0, 4, 5, 7
 """Kinds of compression."""
 _CODECS = {LZ4: "lz4_raw", LZ4HC: "lz4_raw", ZSTD: "zstd"}
 MAX_BLOCK_BYTES = 1 << 31
 PORTION_BYTES = 2 << 20
-"""So much of each table is about what is read at once, if it has no large values that were compressed much."""
+"""About how much of each table is read at once, unless large values were compressed much."""
 BLOCK_BYTES = 4 << 10
 _LAST_BYTE = 0x6B9083D9
 _U32 = struct.Struct("<I")
 _MAX_DIGITS = 8
 
 Handle = tuple[int, int]
-"""Where a block begins in the file, and its bytes without those at its end."""
+"""Where a block begins in the file, and its size without the trailer."""
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """Rows from key ``begin`` up to ``end`` that are hidden if they are older than ``sequence``."""
+    """A range deletion: it hides rows from key ``begin`` up to ``end`` that are older than ``sequence``."""
 
     begin: bytes
     end: bytes
@@ -57,18 +57,21 @@ class Hidden:
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """The data blocks of a table: a key not less than any in there and less than all of the next, place and size."""
+    """The data blocks of a table: where they begin, and their sizes.
+
+    Each has a key that is at least its last one and less than the first one of the next block.
+    """
 
     keys: Packed
     at: Integers
     size: Integers
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of blocks."""
         return len(self.keys)
 
     def within(self, begin: bytes, end: bytes) -> tuple[int, int]:
-        """The first that may have keys from ``begin`` up to ``end``, and the one behind the last."""
+        """Return the first block that may have keys from ``begin`` up to ``end``, and the one after the last."""
         if begin >= end:
             return 0, 0
         first = bisect_left(self.keys, begin)
@@ -80,38 +83,38 @@ class Blocks:
 
 @dataclass(frozen=True, eq=False)
 class Span:
-    """Data blocks of a table that lie one behind the other: from number ``first`` to that before ``behind``."""
+    """Consecutive data blocks of a table: from number ``first`` up to ``behind`` (exclusive)."""
 
     table: SortedTable
     first: int
     behind: int
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of blocks."""
         return self.behind - self.first
 
     @property
     def at(self) -> Integers:
-        """Where each begins in the file."""
+        """Where each block begins in the file."""
         return self.table.blocks.at[self.first : self.behind]
 
     @property
     def size(self) -> Integers:
-        """Bytes of each in the file."""
+        """Bytes of each block in the file."""
         return self.table.blocks.size[self.first : self.behind]
 
     @property
     def stored_bytes(self) -> int:
-        """About the bytes of all; of large ones, compressed."""
+        """About the bytes of all blocks. A block counts as at least BLOCK_BYTES, a larger one as compressed."""
         return int(np.maximum(self.size, BLOCK_BYTES).sum())
 
     @property
     def middle(self) -> bytes:
-        """A key that halves them; none if there are not two."""
+        """A key that halves the blocks; empty if there are fewer than two."""
         return self.table.blocks.keys[(self.first + self.behind) // 2 - 1] + b"\0" if len(self) > 1 else b""
 
     def read(self) -> Content:
-        """Have them here; there must be one. Raises FormatError, StorageError."""
+        """Read the blocks; there must be at least one. Raises FormatError, StorageError."""
         at, size = self.at, self.size
         if (at[1:] < at[:-1] + size[:-1] + TRAILER_BYTES).any():
             raise self.table.make_damage_error("its index says that blocks overlap")
@@ -121,7 +124,7 @@ class Span:
 
 @dataclass(frozen=True, eq=False)
 class Content:
-    """Data blocks as they are stored: where each begins in ``data``, and its bytes there."""
+    """Data blocks as they are stored: where each begins in ``data``, and its size there."""
 
     table: SortedTable
     data: bytes
@@ -134,12 +137,12 @@ class Content:
 
     @cached_property
     def _kinds(self) -> Bytes:
-        """How each is compressed."""
+        """How each block is compressed."""
         return np.frombuffer(self.data, np.uint8)[self._ends]
 
     @cached_property
     def _inflated(self) -> tuple[Integers, Integers]:
-        """Of each, if it is compressed, its bytes before that, as it says itself; and where it begins behind that."""
+        """For each compressed block, the uncompressed size that it declares, and where its compressed bytes begin."""
         data = np.frombuffer(self.data, np.uint8)
         if int(self.at[-1]) + _MAX_DIGITS > len(data):  # a damaged number may have no end
             data = np.append(data, np.zeros(_MAX_DIGITS, np.uint8))
@@ -147,11 +150,11 @@ class Content:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all before compression, as they say themselves."""
+        """Bytes of all blocks before compression, as the blocks declare them."""
         return int(np.where(self._kinds == PLAIN, self.size, self._inflated[0]).sum())
 
     def blocks(self) -> list[bytes | memoryview]:
-        """Each before compression. Raises FormatError."""
+        """Return each block, decompressed. Raises FormatError."""
         content = memoryview(self.data)
         stored = [content[at:end] for at, end in zip(self.at.tolist(), self._ends.tolist(), strict=True)]
         self._check(stored)
@@ -168,26 +171,26 @@ class Content:
             raise self.table.make_damage_error(f"a block cannot be read: {problem}") from problem
 
     def _check(self, stored: Sequence[memoryview]) -> None:
-        """Raise FormatError for blocks that are damaged, as far as that is seen before they are inflated."""
+        """Raise FormatError for damaged blocks, as far as damage shows before they are decompressed."""
         sums = np.fromiter(map(checksum_of, stored, self._kinds.tolist()), np.uint32, len(stored))
         said = np.ndarray((len(self.data) - 3,), "<u4", self.data, 0, (1,))[self._ends + 1]
         if (sums != said).any():
             raise self.table.make_damage_error("the checksum of a block is wrong")
         unknown = set(self._kinds.tolist()) - {PLAIN, *_CODECS}
         if unknown:
-            raise self.table.make_damage_error(f"a block is compressed in the way {min(unknown)}")
+            raise self.table.make_damage_error(f"a block has the unknown compression type {min(unknown)}")
         if (too_long := (self._kinds != PLAIN) & (self._inflated[0] > MAX_BLOCK_BYTES)).any():
-            raise self.table.make_damage_error(f"a block has {self._inflated[0][too_long][0]} bytes")
+            raise self.table.make_damage_error(f"a block declares too many bytes: {self._inflated[0][too_long][0]}")
 
 
 class SortedTable:
-    """One table file, open. What it does not know is refused as damage: no release has written it."""
+    """One open table file. Unknown features are rejected as damage: no release has written them."""
 
     def __init__(self, path: Path, bounds: tuple[bytes, bytes]) -> None:
-        """Read what the file says of itself. Raises FormatError, StorageError, FileNotFoundError.
+        """Open the file and read its properties. Raises FormatError, StorageError, FileNotFoundError.
 
-        ``bounds``: the first and the last key that the database says it has. A mark may reach further: what it hides
-        there is said by other files.
+        ``bounds``: the first and last key of the file, as the database lists them. A range deletion may extend beyond
+        them, where other files have it as well.
         """
         self.path, self._bounds = path, bounds
         self.first_key = bounds[0]
@@ -201,11 +204,11 @@ class SortedTable:
             status = os.fstat(self._file)
             self._size = status.st_size
             self.identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-            """Of the file: links to it have the same, and its content never changes."""
+            """Identity of the file: its links have the same one, and its content never changes."""
             meta, self._index = self._footer()
             self._meta = {key: _handle(value, 0)[0] for key, value in _entries(self._block(meta))}
             self.properties = dict(_entries(self._block(self._meta[b"rocksdb.properties"])))
-            """What the file says of itself, by name, in the order of the names."""
+            """The properties of the file by name, in the order of names."""
             self._refuse_unknown()
         except BaseException:
             self.close()
@@ -213,11 +216,11 @@ class SortedTable:
 
     @property
     def rows(self) -> int:
-        """How many entries it has."""
+        """How many entries the file has."""
         return self._count("rocksdb.num.entries")
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         os.close(self._file)
         self._file = -1
 
@@ -229,18 +232,18 @@ class SortedTable:
         if not self._count("rocksdb.index.key.is.user.key", fixed=True):
             keys = Packed(keys.data, keys.at, keys.size - SUFFIX_BYTES)
         if len(keys) != self._count("rocksdb.num.data.blocks"):
-            raise self.make_damage_error(f"its index has {len(keys)} blocks")
+            raise self.make_damage_error(f"its index lists {len(keys)} blocks, and its properties have another number")
         return Blocks(keys, at, size)
 
     @cached_property
     def cuts(self) -> list[bytes]:
-        """Keys between which there are about ``PORTION_BYTES``, the same whatever is read of the table."""
+        """Keys between which there are about ``PORTION_BYTES``. They do not depend on what is read of the table."""
         portions = np.cumsum(np.maximum(self.blocks.size, BLOCK_BYTES)) // PORTION_BYTES
         return [self.blocks.keys[int(at)] + b"\0" for at in np.flatnonzero(np.diff(portions))]
 
     @cached_property
     def hidden(self) -> list[Hidden]:
-        """Ranges of rows that were deleted as such, within the bounds of the file."""
+        """The range deletions of the file, within its bounds."""
         where = self._meta.get(b"rocksdb.range_del")
         if where is None:
             return []
@@ -250,12 +253,12 @@ class SortedTable:
             found.append(Hidden(key[:-SUFFIX_BYTES], end, suffix >> 8))
         first, last = self._bounds
         if any(each.end > last for each in found) and self._last_key() == last:
-            last += b"\0"  # the bound is an entry; else it is where the next file begins
+            last += b"\0"  # the bound is the key of an entry; otherwise it is where the next file begins
         within = [replace(each, begin=max(each.begin, first), end=min(each.end, last)) for each in found]
         return [each for each in within if each.begin < each.end]
 
     def _last_key(self) -> bytes | None:
-        """That of the last entry, if there are any."""
+        """Return the key of the last entry, if there is one."""
         if not len(self.blocks):
             return None
         at, size = int(self.blocks.at[-1]), int(self.blocks.size[-1])
@@ -264,7 +267,7 @@ class SortedTable:
         return keys[len(keys) - 1]
 
     def span(self, begin: bytes, end: bytes) -> Span:
-        """The data blocks that may have keys from ``begin`` up to ``end``."""
+        """Return the data blocks that may have keys from ``begin`` up to ``end``."""
         return Span(self, *self.blocks.within(begin, end))
 
     def _footer(self) -> tuple[Handle, Handle]:
@@ -272,14 +275,14 @@ class SortedTable:
         version, magic = struct.unpack_from("<IQ", footer, FOOTER_BYTES - 12)
         if magic != MAGIC or version not in FORMATS or footer[0] != XXH3:
             raise self.make_damage_error(
-                f"it ends like no table of the formats {FORMATS.start} to {FORMATS.stop - 1} with xxh3"
+                f"its footer is not that of a table of format {FORMATS.start} to {FORMATS.stop - 1} with xxh3 checksums"
             )
         meta, at = _handle(footer, 1)
         return meta, _handle(footer, at)[0]
 
     def _refuse_unknown(self) -> None:
         if self._count("rocksdb.merge.operands") or self._count("rocksdb.block.based.table.index.type", fixed=True):
-            raise self.make_damage_error("it has merge operands, or an index in parts")
+            raise self.make_damage_error("it has merge operands or a partitioned index, which this store never writes")
 
     def _count(self, name: str, *, fixed: bool = False) -> int:
         value = self.properties.get(name.encode(), b"\0")
@@ -291,7 +294,7 @@ class SortedTable:
         return bytes(content.blocks()[0])
 
     def bytes_at(self, at: int, size: int) -> bytes:
-        """A piece of the file. Raises FormatError, StorageError."""
+        """Return a piece of the file. Raises FormatError, StorageError."""
         if not 0 <= at <= self._size - size:
             raise self.make_damage_error("it is too short")
         try:
@@ -303,7 +306,7 @@ class SortedTable:
         return content
 
     def make_damage_error(self, why: str) -> FormatError:
-        """What is raised for a file that is."""
+        """Return the error to raise for a damaged file."""
         return FormatError(f"{self.path} is damaged: {why}.")
 
 
@@ -311,12 +314,12 @@ _CODEC = {kind: pa.Codec(name) for kind, name in _CODECS.items()}
 
 
 def checksum_of(block: bytes | memoryview, kind: int) -> int:
-    """That of a block and, by a product, of the byte behind it for its ``kind`` of compression."""
+    """Return the checksum of a block. It covers the byte for the ``kind`` of compression by a product."""
     return (xxh3_64_intdigest(block) ^ kind * _LAST_BYTE) & 0xFFFFFFFF
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of seven bits a byte, and where it ends."""
+    """Return a number of seven bits a byte, and where it ends."""
     number = shift = 0
     while True:
         byte = data[at]
@@ -333,7 +336,7 @@ def _handle(data: bytes, at: int) -> tuple[Handle, int]:
 
 
 def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The entries of a small block, one by one."""
+    """Yield the entries of a small block."""
     at, end, key = 0, _entries_end(block), b""
     while at < end:
         shared, at = _varint(block, at)
@@ -345,7 +348,7 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _index(block: bytes, *, is_short: bool, path: Path) -> tuple[Packed, Integers, Integers]:
-    """The keys of an index, and where its blocks begin and their sizes. Every entry is a run of its own."""
+    """Return the keys of an index, where its blocks begin, and their sizes. Every entry must be a run of its own."""
     end = _entries_end(block)
     data = np.frombuffer(block, np.uint8)
     begins = np.frombuffer(block, "<u4", (len(block) - end) // 4 - 1 if end else 0, max(0, end)).astype(np.int64)
@@ -356,7 +359,7 @@ def _index(block: bytes, *, is_short: bool, path: Path) -> tuple[Packed, Integer
     block_at, behind = varints(data, at + size)
     block_size, behind = varints(data, behind)
     if shared.any() or (behind != np.append(begins[1:], [end] * (len(begins) > 0))).any():
-        raise FormatError(f"{path} is damaged: its index is not of one entry a run.")
+        raise FormatError(f"{path} is damaged: its index does not have exactly one entry in each run.")
     return Packed(data, at, size), block_at, block_size
 
 

@@ -1,11 +1,11 @@
-"""A table file of RocksDB, checked as it is read once: each byte that comes out of it is one that was written.
+"""Reads a RocksDB table file once and checks it: every byte that it returns is one that was written.
 
-A table is made of blocks without gaps, behind each of which are its kind of compression and its checksum, and of a
-footer, of which there is one form for what it says. The index of the blocks is near the end and is read first; then all
-bytes go by in their order, and each block is compared with its checksum before it is handed on.
+A table consists of blocks without gaps and a footer. The kind of compression and a checksum follow each block. The
+content of a footer has only one valid form. The index of the blocks is near the end and is read first. Then all bytes
+are read in order, and each block is compared with its checksum before it is returned.
 
-The state server imports neither numpy nor pyarrow, so this is plain Python. Only an index that was compressed by zstd
-needs pyarrow, which is imported for it.
+The state server imports neither numpy nor pyarrow, so this is plain Python. Only an index compressed by zstd needs
+pyarrow, which is imported for it alone.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ _END = struct.Struct("<IQ")
 _MAGIC = 0x88E241B785F4CFF7
 _XXH3 = 4
 _LAST_BYTE = 0x6B9083D9
-"""A checksum covers the byte for the kind of compression by a product with this number."""
+"""A checksum covers the byte for the kind of compression by its product with this number."""
 _TRAILER = struct.Struct("<BI")
-"""Behind a block: how it is compressed, and its checksum."""
+"""What follows a block: how it is compressed, and its checksum."""
 _TRAILER_BYTES = _TRAILER.size
 _PLAIN, _LZ4, _LZ4HC, _ZSTD = 0, 4, 5, 7
 _MORE = 0x80
-"""Of a byte of a number: another one follows."""
+"""This bit of a byte of a number means that another byte follows."""
 _MAX_BLOCK_BYTES = 1 << 31
 _LZ4_MORE, _LZ4_MOST = 15, 255
-"""All bits of a part of a size: another one follows."""
+"""When all bits of a part of a size are set, another part follows."""
 _SUFFIX_BYTES = 8
-"""Of a key in a table: its sequence number and kind."""
+"""The last bytes of a key in a table: its sequence number and kind."""
 
 Handle = tuple[int, int]
-"""Where a block begins in the file, and its bytes without those at its end."""
+"""Where a block begins in the file, and its size without the trailer."""
 
 
 def check_table(path: Path) -> None:
-    """Read a table file whole. Raises FormatError that names it if it is damaged, OSError."""
+    """Read and check a whole table file. Raises FormatError that names it if it is damaged, OSError."""
     for _ in check_chunks(path):
         pass
 
 
 def check_chunks(path: Path) -> Iterator[bytes]:
-    """All bytes of a table file, in order: the very bytes whose checksums were found right.
+    """Yield all bytes of a table file, in order. They are the very bytes whose checksums were verified.
 
-    That the file is whole is known after the last chunk. Raises FormatError that names the file, OSError.
+    Only after the last chunk is it known that the file is complete. Raises FormatError that names the file, OSError.
     """
     with closing(CheckedTable(path)) as table:
         yield from table.chunks()
@@ -65,7 +65,7 @@ class CheckedTable:
     """One table file, open for one pass."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, and find its blocks. Raises FormatError that names it, OSError."""
+        """Open the file and find its blocks. Raises FormatError that names it, OSError."""
         self.path = path
         self._file = open_plain(path)
         self._first_block: bytes | None = None
@@ -78,11 +78,11 @@ class CheckedTable:
             raise
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._file.close()
 
     def chunks(self) -> Iterator[bytes]:
-        """All bytes of the file, in pieces of whole blocks, each of which is right. Raises FormatError, OSError."""
+        """Yield all bytes of the file in pieces of whole, verified blocks. Raises FormatError, OSError."""
         with _naming(self.path):
             self._file.seek(0)
             begin = 0
@@ -94,11 +94,11 @@ class CheckedTable:
                 yield chunk
                 begin += len(chunk)
             if self._read(_FOOTER_BYTES) != self._footer or self._file.read(1):
-                raise _Damage("its end has changed while it was read")
+                raise _Damage("its footer changed while it was read")
             yield self._footer
 
     def first_row(self) -> tuple[bytes, bytes]:
-        """Key and value of its first row, when all ``chunks`` have been taken. Raises FormatError."""
+        """Return key and value of the first row. All ``chunks`` must have been read before. Raises FormatError."""
         with _naming(self.path):
             block = _content(self._first_block or b"")
             shared, at = _number(block, 0)
@@ -109,26 +109,26 @@ class CheckedTable:
             return block[at : at + key_bytes - _SUFFIX_BYTES], block[at + key_bytes : at + key_bytes + value_bytes]
 
     def _find_blocks(self) -> tuple[bytes, list[int]]:
-        """The footer, and the sizes of all blocks, which lie one after the other up to the footer."""
+        """Return the footer and the sizes of all blocks, which lie one after the other up to the footer."""
         footer_at = self.size_bytes - _FOOTER_BYTES
         if footer_at < 0:
-            raise _Damage(f"it has {self.size_bytes} bytes, which is less than the end of a table")
+            raise _Damage(f"it has {self.size_bytes} bytes, which is less than the footer of a table has")
         self._file.seek(footer_at)
         footer = self._read(_FOOTER_BYTES)
         version, magic = _END.unpack_from(footer, _FOOTER_BYTES - _END.size)
         if magic != _MAGIC or version != TABLE_FORMAT_VERSION or footer[0] != _XXH3:
-            raise _Damage("it does not end like a table")
+            raise _Damage("it does not end with the footer of a table")
         meta, at = _handle(footer, 1)
         index, at = _handle(footer, at)
         if footer[1 : -_END.size] != b"".join(map(_varint, (*meta, *index))).ljust(
             _FOOTER_BYTES - _END.size - 1, b"\0"
         ):
-            raise _Damage("its end says what it says in another way")
+            raise _Damage("its footer is not in the only valid form")
         sizes, end = _data_blocks(self._block(index))
         others = [_handle(value, 0)[0] for value in _values(self._block(meta))]
         for begin, size in sorted([*others, meta, index]):
             if begin != end:
-                raise _Damage(f"there is no block at {end}")
+                raise _Damage(f"no block begins at {end}")
             sizes.append(size)
             end += size + _TRAILER_BYTES
         if end != footer_at:
@@ -136,7 +136,7 @@ class CheckedTable:
         return footer, sizes
 
     def _block(self, handle: Handle) -> bytes:
-        """A block that is read before its turn, before compression."""
+        """Return a block, decompressed, that is read out of order."""
         begin, size = handle
         if begin + size + _TRAILER_BYTES > self.size_bytes:
             raise _Damage("it is too short for its blocks")
@@ -155,7 +155,7 @@ class CheckedTable:
 
 
 def _portions(sizes: list[int]) -> Iterator[list[int]]:
-    """Blocks one after the other, of about CHUNK_BYTES together or one larger one."""
+    """Yield the sizes of blocks in portions of about CHUNK_BYTES. The last block of a portion may be larger."""
     some: list[int] = []
     total = 0
     for size in sizes:
@@ -169,7 +169,7 @@ def _portions(sizes: list[int]) -> Iterator[list[int]]:
 
 
 def _check_blocks(stored: bytes, begin: int, sizes: list[int]) -> None:
-    """Raise _Damage if one of the blocks that make up ``stored`` is not what its checksum says."""
+    """Raise _Damage if one of the blocks that make up ``stored`` does not match its checksum."""
     content, digest, trailer = memoryview(stored), xxh3_64_intdigest, _TRAILER.unpack_from
     at = 0
     for size in sizes:
@@ -181,7 +181,7 @@ def _check_blocks(stored: bytes, begin: int, sizes: list[int]) -> None:
 
 
 def _content(stored: bytes) -> bytes:
-    """A block, with its end, before compression."""
+    """Return the content of a block, decompressed; ``stored`` includes its trailer."""
     if len(stored) < _TRAILER_BYTES:
         raise _Damage("a block is missing")
     kind, block = stored[-_TRAILER_BYTES], stored[:-_TRAILER_BYTES]
@@ -189,20 +189,20 @@ def _content(stored: bytes) -> bytes:
         return block
     size, at = _number(block, 0)
     if size > _MAX_BLOCK_BYTES:
-        raise _Damage(f"a block has {size} bytes")
+        raise _Damage(f"a block declares too many bytes: {size}")
     if kind in (_LZ4, _LZ4HC):
         content = _unpack_lz4(block, at)
     elif kind == _ZSTD:
         content = _unpack_zstd(block[at:], size)
     else:
-        raise _Damage(f"a block is compressed in the way {kind}")
+        raise _Damage(f"a block has the unknown compression type {kind}")
     if len(content) != size:
-        raise _Damage("a block is not as large as it says")
+        raise _Damage("a block does not have the size that it declares")
     return content
 
 
 def _unpack_lz4(block: bytes, at: int) -> bytes:
-    """https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md."""
+    """Decompress a block, see https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md."""
     content, end = bytearray(), len(block)
     while at < end:
         token = block[at]
@@ -222,16 +222,16 @@ def _unpack_lz4(block: bytes, at: int) -> bytes:
         size += 4
         begin = len(content) - back
         if begin < 0 or not back:
-            raise _Damage("a block cannot be unpacked")
+            raise _Damage("a block cannot be decompressed")
         if back >= size:
             content += content[begin : begin + size]
-        else:  # what is repeated overlaps itself
+        else:  # the repeated bytes overlap themselves
             content += (content[begin:] * (size // back + 1))[:size]
     return bytes(content)
 
 
 def _lz4_size(block: bytes, at: int) -> tuple[int, int]:
-    """A size of more than four bits, and where it ends."""
+    """Return a size of more than four bits, and where it ends."""
     size = _LZ4_MORE
     while block[at] == _LZ4_MOST:
         size += _LZ4_MOST
@@ -245,22 +245,22 @@ def _unpack_zstd(block: bytes, size: int) -> bytes:
     try:
         content: bytes = pa.Codec("zstd").decompress(block, size, asbytes=True)
     except (OSError, pa.ArrowException) as problem:
-        raise _Damage(f"a block cannot be unpacked: {problem}") from problem
+        raise _Damage(f"a block cannot be decompressed: {problem}") from problem
     return content
 
 
 def _data_blocks(index: bytes) -> tuple[list[int], int]:
-    """The sizes of all data blocks, which are first in the file, and where they end.
+    """Return the sizes of all data blocks, which are first in the file, and where they end.
 
-    Entries of the index share nothing, and their values have no sizes. Most of what a check takes is this loop: its
-    numbers are read in place.
+    Entries of the index share nothing, and their values have no sizes. A check spends most of its time in this loop, so
+    it reads numbers in place.
     """
     at, end = 0, _entries_end(index)
     sizes = []
     expected = 0
     while at < end:
         if index[at]:
-            raise _Damage("the index is not of one entry a run")
+            raise _Damage("the index does not have exactly one entry in each run")
         key_bytes = index[at + 1]
         at += 2
         if key_bytes >= _MORE:
@@ -273,7 +273,7 @@ def _data_blocks(index: bytes) -> tuple[list[int], int]:
             begin |= (index[at] & 0x7F) << shift
             shift += 7
         if begin != expected:
-            raise _Damage(f"there is no block at {expected}")
+            raise _Damage(f"no block begins at {expected}")
         size = index[at + 1]
         at += 2
         if size >= _MORE:
@@ -286,7 +286,7 @@ def _data_blocks(index: bytes) -> tuple[list[int], int]:
 
 
 def _values(block: bytes) -> Iterator[bytes]:
-    """The values of a block's entries."""
+    """Yield the values of a block's entries."""
     at, end = 0, _entries_end(block)
     while at < end:
         _, at = _number(block, at)
@@ -299,7 +299,7 @@ def _values(block: bytes) -> Iterator[bytes]:
 
 
 def _entries_end(block: bytes) -> int:
-    """Where the entries of a block end, and its runs begin."""
+    """Return where the entries of a block end and its array of runs begins."""
     end = len(block) - 4 * (1 + int.from_bytes(block[-4:], "little"))
     if end < 0:
         raise _Damage("a block has no entries")
@@ -313,7 +313,7 @@ def _handle(data: bytes, at: int) -> tuple[Handle, int]:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """A number of seven bits a byte, and where it ends."""
+    """Return a number of seven bits a byte, and where it ends."""
     byte = data[at]
     at += 1
     if byte < _MORE:
@@ -329,7 +329,7 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _varint(number: int) -> bytes:
-    """The one form in which RocksDB writes a number."""
+    """Return a number in the only form in which RocksDB writes it."""
     digits = bytearray()
     while number >= _MORE:
         digits.append(number & 0x7F | _MORE)
@@ -354,6 +354,6 @@ class _naming:  # noqa: N801 - used as a function
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(problem, (_Damage, IndexError)):  # an index outside of a block: a number in there is wrong
+        if isinstance(problem, (_Damage, IndexError)):  # an index outside of a block: a number in the block is wrong
             why = str(problem) if isinstance(problem, _Damage) else "a block is cut off"
             raise FormatError(f"{self._path} is damaged: {why}.") from problem

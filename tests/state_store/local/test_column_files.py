@@ -155,7 +155,7 @@ def test_a_column_file_has_at_most_so_many_bytes(live: Live, tmp_path: Path, mon
     table = live.database.table_files()[-1]
     (tmp_path / "columns").mkdir()
     bounds = table.first_key, table.last_key
-    with pytest.raises(StorageError, match="5000 bytes, which may be taken"):
+    with pytest.raises(StorageError, match="more than the 5000 bytes allowed"):
         write_column_file(live.copy.db / table.name, bounds, tmp_path / "columns", 5000)
     assert list((tmp_path / "columns").iterdir()) == []
 
