@@ -22,7 +22,7 @@ class Decisions:
     def __init__(
         self, identity: Identity, place: BlobPlace, checkpoint: BlobPlace, epochs: Epochs, log: StoreLog
     ) -> None:
-        """Decide by what is in ``place`` and ``checkpoint``."""
+        """Decide by the contents of ``place`` and ``checkpoint``."""
         self._identity = identity
         self._place = place
         self._checkpoint = checkpoint
@@ -66,7 +66,7 @@ class Decisions:
         return resolve(self._place, self._checkpoint, version, who.operator, who.partition, str(who))
 
     def decide(self, caller: Caller, commit: Marker) -> None:
-        """Remember for this run which commit of a version stands. A reader outside a query has no run: no record."""
+        """Remember for this run which commit of a version stands. Readers outside a query have no run to remember for."""
         if not caller.run_id:
             return
         with self._lock:

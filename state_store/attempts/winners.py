@@ -39,7 +39,7 @@ from pyspark_ckpt.state_store.log import LOGGER
 WINNER_FORMAT = 1
 RUN_FORMAT = 1
 RUNS_KEPT = 64
-"""Before so many later runs begin, a run has long begun in every process."""
+"""By the time that so many later runs have begun, a run has long begun in every process."""
 RUNS_DELETED_AT_ONCE = 16
 """The checkpoint of an earlier release may have thousands, and a query waits while they are deleted."""
 NO_RUN_EPOCH = 0
@@ -116,7 +116,7 @@ class Epochs:
                 if epoch > last - RUNS_KEPT and self._is_of(epoch, run_id):
                     return epoch
             if last + 1 > LAST_EPOCH:
-                raise FormatError(f"{self._place.url}/{run_name(last)} has the highest number, so no run can follow.")
+                raise FormatError(f"{self._place.url}/{run_name(last)} has the last run number, so no run can follow.")
             if self._place.put_if_absent(run_name(last + 1), seal(Run(RUN_FORMAT, run_id))):
                 known = self._list()
                 self._retire(known)

@@ -214,7 +214,7 @@ def ask_now(*, again: bool = False) -> Iterator[None]:
     """Count the requests in the block as asked for now, even if they first wait for others in this process.
 
     ``again``: they were asked for before, and failed. A place that has not answered since does not get the whole
-    timeout again: it is tried once, and then waited for only for what is left of the timeout.
+    timeout again: it is tried once, and then waited for only during the rest of the timeout.
     """
     _trying.asked, _trying.again = 0.0 if again else time.monotonic(), again
     try:

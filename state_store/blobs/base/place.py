@@ -78,9 +78,10 @@ class BlobPlace(Protocol):
         ...
 
     def list(self, folder: str = "", prefix: str = "", start: str = "") -> list[Blob]:
-        """Return the objects directly in ``folder``, by name. Their last part has ``prefix`` and is >= ``start``.
+        """Return the objects directly in ``folder``, by name.
 
-        Has every object whose write returned before the call. A missing folder counts as empty. Raises StorageError.
+        Only those whose last name part begins with ``prefix`` and is >= ``start``. Complete for every object whose
+        write returned before the call. A missing folder counts as empty. Raises StorageError.
         """
         ...
 
@@ -103,7 +104,7 @@ class BlobPlace(Protocol):
         ...
 
     def find_unfinished(self, older_than_s: float) -> builtins.list[Blob]:
-        """Return what writers that died ``older_than_s`` ago left half-written, here and below. Writes nothing.
+        """Return what writers that died at least ``older_than_s`` ago left half-written, here and below. Writes nothing.
 
         Ages are by the clock of the place, if it can be read without a write, else by that of this host. Raises
         StorageError.

@@ -80,10 +80,10 @@ _HINTS: Mapping[str, str] = {
     "Connection refused": "Start the name node that the URI or HADOOP_CONF_DIR names, or correct the port. It must be "
     "the RPC port, as in fs.defaultFS, not that of the web page.",
     "no answer within": _AWAY,
-    "RPC listener disconnected": "If the name node requires Kerberos, set hadoop.security.authentication in "
-    "HADOOP_CONF_DIR to it. Check that the port is the RPC port of the name node.",
+    "RPC listener disconnected": "If the name node requires Kerberos, set hadoop.security.authentication to it "
+    "in HADOOP_CONF_DIR. Check that the port is the RPC port of the name node.",
     "Connection reset by peer": "If the data nodes require SASL, set dfs.data.transfer.protection in "
-    "HADOOP_CONF_DIR as they have it.",
+    "HADOOP_CONF_DIR to their value.",
     "No NameNode hosts found": f"Write hdfs://host:port/path, or configure the name service. {_CONF_DIR}",
     "fs.defaultFS": f"Write hdfs://host:port/path, or configure fs.defaultFS. {_CONF_DIR}",
     "URL must contain a host": "Write hdfs://host:port/path. fs.defaultFS in HADOOP_CONF_DIR has another scheme.",

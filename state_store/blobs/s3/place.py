@@ -55,12 +55,12 @@ UPLOADS = 3
 COPY_BYTES = 5 << 30
 """The largest object that the service copies in one request."""
 COPIED_BYTES_PER_S = 20 << 20
-"""The slowest copy of an object by a service that is still waited for."""
+"""The slowest rate at which a service may copy an object."""
 CONNECT_S, READ_S = 10, 60
 """The longest waits for a connection and for the next bytes. The patience of the place may allow less."""
 ABORT_S = 5.0
 DELETED = 204
-"""The status of the answer to a delete. Another status may not come from the service."""
+"""The status of the answer to a delete. An answer with another status may come from something else."""
 WRITER = "ckpt-writer"
 """The metadata key that names the write."""
 
