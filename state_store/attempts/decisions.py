@@ -66,7 +66,7 @@ class Decisions:
         return resolve(self._place, self._checkpoint, version, who.operator, who.partition, str(who))
 
     def decide(self, caller: Caller, commit: Marker) -> None:
-        """Remember for this run which commit of a version stands. Readers outside a query have no run to remember for."""
+        """Remember for this run which commit of a version stands. A reader outside a query has no run to remember."""
         if not caller.run_id:
             return
         with self._lock:

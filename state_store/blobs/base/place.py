@@ -104,10 +104,10 @@ class BlobPlace(Protocol):
         ...
 
     def find_unfinished(self, older_than_s: float) -> builtins.list[Blob]:
-        """Return what writers that died at least ``older_than_s`` ago left half-written, here and below. Writes nothing.
+        """Return what writers that died at least ``older_than_s`` ago left half-written, here and below.
 
-        Ages are by the clock of the place, if it can be read without a write, else by that of this host. Raises
-        StorageError.
+        Writes nothing. Ages are by the clock of the place, if it can be read without a write, else by that of this
+        host. Raises StorageError.
         """
         ...
 
