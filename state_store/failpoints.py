@@ -1,7 +1,7 @@
 """Named places where a test can make this process die, fail or wait. Costs one attribute read when unused.
 
 ``name:action[@n],...`` with action ``kill`` (SIGKILL to the own process), ``error`` (StorageError) or
-``sleep=<ms>``; ``@n`` acts at the n-th pass. Each fires once per local folder: a file is dropped there
+``sleep=<ms>``. With ``@n`` it acts at the n-th pass. Each fires once per local folder: it leaves a file there
 before it acts, so that the process that takes over does not die again.
 """
 
@@ -49,7 +49,7 @@ class FailPoints:
     """Fail points of one process."""
 
     def __init__(self, spec: str = "", folder: Path | None = None) -> None:
-        """Arm the points of ``spec``; ``folder`` remembers which have fired. Raises InvalidInputError."""
+        """Arm the points of ``spec``. Files in ``folder`` record which have fired. Raises InvalidInputError."""
         self._lock = threading.Lock()
         self._points: list[_FailPoint] = []
         for entry in filter(None, (part.strip() for part in spec.split(","))):
@@ -57,14 +57,14 @@ class FailPoints:
             if match is None or match[1] not in NAMES or folder is None:
                 raise InvalidInputError(
                     f"{entry!r} is not a fail point.",
-                    hint="name:kill|error|sleep=ms[@n]; names: " + ", ".join(sorted(NAMES)),
+                    hint="Write name:kill|error|sleep=ms[@n]. The names are: " + ", ".join(sorted(NAMES)),
                 )
             fired = folder / "failpoints" / re.sub(r"[^a-z0-9_.@=-]", "_", entry.replace(":", "-"))
             if not fired.exists():
                 self._points.append(_FailPoint(match[1], match[2], int(match[3] or 1), fired))
 
     def hit(self, name: str) -> None:
-        """Act if a point of this name is armed and it is its turn."""
+        """Act if a point of this name is armed and due."""
         if not self._points:
             return
         for point in [point for point in self._points if point.name == name]:
@@ -81,6 +81,6 @@ def _act(point: _FailPoint) -> None:
     if point.action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif point.action == "error":
-        raise StorageError(f"Fail point {point.name} says so.")
+        raise StorageError(f"Fail point {point.name} raised this error.")
     else:
         time.sleep(int(point.action.partition("=")[2]) / 1000)

@@ -1,4 +1,4 @@
-"""Which store is meant, and on whose behalf it is called."""
+"""Which store is called, and on whose behalf."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class Identity:
     name: str
 
     def __str__(self) -> str:
-        """Return the words messages use."""
+        """Return the form used in messages."""
         return f"operator {self.operator}, partition {self.partition}, store {self.name!r}"
 
     @property
     def short(self) -> str:
-        """The form of log lines."""
+        """The form used in log lines."""
         return f"{self.operator}/{self.partition}/{self.name}"
 
     @property
     def key(self) -> str:
-        """The form of the names of tasks and objects."""
+        """The form used in names of tasks and objects."""
         return f"{self.operator}-{self.partition}-{self.name}"
 
 

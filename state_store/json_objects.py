@@ -1,11 +1,11 @@
-"""JSON that is stored or exchanged: read by the type it must have, or refused by where it lies.
+"""Read JSON that is stored or exchanged. Every byte is validated; malformed input is rejected with its location.
 
-An object of ours that decides over others says by a checksum that it is whole::
+An object that decides over other objects ends with a checksum::
 
     {"format": 1, ..., "xxh3": "<32 hex digits>"}
 
-The last member is the xxh3 (128 bits) of the object as it would be without it, so that not one bit of what decides
-over other objects is believed if it was damaged in storage or on the way.
+The last member is the xxh3 (128 bits) of the object without that member. Damage to even one bit, in storage or in
+transit, is detected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Change = Annotated[int, msgspec.Meta(ge=-MAX_LONG, le=MAX_LONG)]
 """By how much a count changes."""
 
 DAMAGE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
-"""What msgspec raises for bytes that are not what they should be: text that is none, lists too deep in each other."""
+"""What msgspec raises for malformed bytes, such as text that is not Unicode or lists that are nested too deep."""
 
 _KNOWN: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 _LEARNING: Final = threading.Lock()
@@ -38,17 +38,17 @@ _SEAL = re.compile(rb',"xxh3":"([0-9a-f]{32})"}\Z')
 
 
 def seal(value: msgspec.Struct) -> bytes:
-    """``value`` as the content of an object, with its checksum."""
+    """Return ``value`` as the content of an object, with its checksum."""
     return seal_json(msgspec.json.encode(value))
 
 
 def seal_json(content: bytes) -> bytes:
-    """A JSON object with its checksum."""
+    """Return a JSON object with its checksum added."""
     return b'%s,"xxh3":"%s"}' % (content[:-1], xxhash.xxh3_128_hexdigest(content).encode())
 
 
 def unseal(content: bytes, where: str) -> bytes:
-    """The JSON without its checksum. Raises FormatError that names ``where`` it lies if there is none, or another."""
+    """Return the JSON without its checksum. Raises FormatError that names ``where`` (missing or wrong checksum)."""
     found = _SEAL.search(content[-64:])
     if found is None:
         raise FormatError(f"{where} is damaged: it does not end with its checksum.")
@@ -59,18 +59,18 @@ def unseal(content: bytes, where: str) -> bytes:
 
 
 def unseal_local(content: bytes, where: str) -> bytes:
-    """The JSON of a local file without its checksum; all of it if it has none, as what earlier releases have left.
+    """Return the JSON of a local file without its checksum. Files of earlier releases have none and are returned whole.
 
-    Where one bit has changed, that is in the JSON, which raises FormatError, or in the checksum, without which the JSON
-    is still what was written.
+    One changed bit in the JSON raises FormatError. One in the checksum either raises FormatError or leaves the JSON as
+    it was written.
     """
     return unseal(content, where) if _SEAL.search(content[-64:]) else content
 
 
 def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
-    """Decodes a ``kind``, in any thread.
+    """Return the decoder of ``kind``, which any thread may use.
 
-    msgspec looks into a type when it is first decoded, and two threads that do so at the same time crash the process.
+    msgspec analyses a type on first use. Two threads that do so at the same time crash the process.
     """
     found = _KNOWN.get(kind)
     if found is None:
@@ -80,7 +80,7 @@ def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
 
 
 def decode_as(content: bytes | memoryview, kind: type[T], where: str) -> T:
-    """``content`` as a ``kind``. Raises FormatError that names ``where`` it lies."""
+    """Return ``content`` as a ``kind``. Raises FormatError that names ``where``."""
     try:
         return decoder(kind).decode(content)
     except DAMAGE as problem:
@@ -88,7 +88,7 @@ def decode_as(content: bytes | memoryview, kind: type[T], where: str) -> T:
 
 
 def read_again(read: Callable[[], T]) -> T:
-    """What ``read`` returns, at the second try if the first finds damage: that may have happened on the way."""
+    """Return what ``read`` returns. Damage is read once more, because it may have happened in transit."""
     try:
         return read()
     except FormatError:
@@ -102,9 +102,9 @@ class FormatOnly(msgspec.Struct):
 
 
 def check_format(written_as: int, known: int, where: str) -> None:
-    """Raise FormatError about ``where`` for a number of a format that this release does not read."""
+    """Raise FormatError about ``where`` if this release does not read its format number."""
     if written_as != known:
         raise FormatError(
-            f"{where} has format {written_as}; this release reads {known}.",
+            f"{where} has format {written_as}, but this release reads format {known}.",
             hint="Use the release that wrote it, or a newer one, on the driver and on every executor.",
         )

@@ -1,4 +1,4 @@
-"""Locations as callers of the Python functions give them: text, or a path object."""
+"""Locations as given to the Python functions: text or a path object."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Location: TypeAlias = str | os.PathLike[str]
 
 
 def location_text(given: object, what: str) -> str:
-    """The path or URL that is given for ``what``. Raises InvalidInputError for anything else, and for empty text."""
+    """Return the path or URL that is given for ``what``. Raises InvalidInputError (anything else, or empty text)."""
     text = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(text, str) or not text:
         raise InvalidInputError(

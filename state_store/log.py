@@ -1,4 +1,4 @@
-"""Messages of the state server: one JSON object a line on stderr, which the JVM passes on to its own log."""
+"""Log messages of the state server: one JSON object per line on stderr, which the JVM passes on to its own log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 LOGGER = "pyspark_ckpt"
 STDERR = 2
 MAX_CHARACTERS = 8192
-"""Of a message; of a longer one the middle is left out. The JVM, too, cuts what is longer than a line can be so."""
+"""The most of one message. A longer one loses its middle. The JVM also cuts lines that no such message can fill."""
 _TAIL = 2048
 
 
@@ -21,7 +21,7 @@ else:
 
 
 class StoreLog(_Adapter):
-    """Logger that says of every message which store it is about (``operator/partition/name``)."""
+    """Logger that adds the store (``operator/partition/name``) to every message."""
 
     def __init__(self, module: str, store: str) -> None:
         """Log as ``module`` about ``store``."""
@@ -49,7 +49,7 @@ class JsonLines(logging.Formatter):
 
 
 def shorten(message: str) -> str:
-    """``message``, or its beginning and its end if it is long."""
+    """Return ``message``, or only its beginning and its end if it is long."""
     left_out = len(message) - MAX_CHARACTERS
     if left_out <= 0:
         return message
@@ -57,11 +57,11 @@ def shorten(message: str) -> str:
 
 
 def log_to_stderr(level: str) -> None:
-    """Send everything from ``level`` up to stderr as JSON lines; a closed stderr is no error.
+    """Write messages from ``level`` up to stderr as JSON lines. A closed stderr is not an error.
 
-    To the stream of the process: something else may stand for ``sys.stderr``, and keep what it gets.
+    This writes to the file descriptor, because ``sys.stderr`` may be an object that keeps what it gets.
     """
-    handler = logging.StreamHandler(open(STDERR, "w", encoding="utf-8", closefd=False))  # noqa: SIM115 - for ever
+    handler = logging.StreamHandler(open(STDERR, "w", encoding="utf-8", closefd=False))  # noqa: SIM115 - stays open
     handler.setFormatter(JsonLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -1,6 +1,6 @@
 """Options of the engine: one table, ``options.json``, read by Python, by the JVM and by the documentation.
 
-A key of the table is what follows ``spark.sql.streaming.stateStore.ckpt.`` in a Spark conf.
+A key of the table is the name of a Spark conf without the prefix ``spark.sql.streaming.stateStore.ckpt.``.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pyspark_ckpt.state_store.s3a_settings import S3aSettings
 PREFIX = "spark.sql.streaming.stateStore.ckpt."
 
 _NUMBER = re.compile(r"\s*([0-9]{1,18})\s*([a-zA-Z]*)\s*", re.ASCII)
-"""How a number is written, here and in the JVM. Its unit is one of those that the table has for the type."""
+"""How a number is written, here and in the JVM. The table has the units of each type."""
 _FRACTION = re.compile(r"\s*[0-9]+\.[0-9]+\s*[a-zA-Z]*\s*", re.ASCII)
 
 
 class NumberType(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How numbers of one type are written: by what each unit multiplies, and how many of that are 1."""
+    """How numbers of one type are written: each unit's factor, and the factor of the unit in which values are kept."""
 
     units: dict[str, int]
     unit: int
@@ -37,7 +37,7 @@ class NumberType(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OptionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One row of the table, as ``options.json`` holds it."""
+    """One row of the table, as in ``options.json``."""
 
     type: str
     default: str | int
@@ -57,9 +57,9 @@ class OptionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Options:
-    """All options with their units; what travels through the engine instead of a map of strings.
+    """All options as typed values, with units in their names. The engine passes these around, not a map of strings.
 
-    ``s3a``: what is set for S3A where the work is done; it is no option of ours, and has secrets.
+    ``s3a``: the settings of S3A where the work is done. They are not options of this package, and they hold secrets.
     """
 
     python: str
@@ -87,7 +87,7 @@ class Options:
 
 
 def table() -> Mapping[str, OptionRow]:
-    """Every option by its key without the prefix, in the order of the file."""
+    """Return every option by its key without the prefix, in the order of the file."""
     return _table().options
 
 
@@ -97,24 +97,24 @@ def _table() -> OptionTable:
 
 
 def settings_of(get: Callable[[str], str | None]) -> dict[str, str]:
-    """The options that are set, by their keys without the prefix; ``get`` is asked for each Spark conf."""
+    """Return the options that are set, by their keys without the prefix. ``get`` looks up a Spark conf."""
     return {name: value for name in table() if (value := get(PREFIX + name)) is not None}
 
 
 def parse(settings: Mapping[str, str]) -> Options:
-    """Options from ``settings``; what is not set has the default of the table.
+    """Return the options from ``settings``. An option that is not set has the default of the table.
 
-    Keys may carry the full Spark prefix. Raises InvalidInputError that names the key and the value,
-    for a key that the table does not know as for a value it does not allow.
+    Keys may carry the full Spark prefix. Raises InvalidInputError that names the key and the value
+    (the table does not know the key, or does not allow the value).
     """
     given = {key.removeprefix(PREFIX): value for key, value in settings.items()}
     for key in given:
         if key not in table():
             raise _unknown(key)
-    if "@" in str(given.get("s3Endpoint", "")):  # what is in front of it may be a secret: it is not shown
+    if "@" in str(given.get("s3Endpoint", "")):  # what precedes it may be a secret: it is not shown
         raise InvalidInputError(
             f"Option {PREFIX}s3Endpoint holds credentials.",
-            hint="Give them to the executors in a way that boto3 finds: docs/deploying.md.",
+            hint="Remove them there, and give them to the executors in a way that boto3 finds: see docs/deploying.md.",
         )
     values = {key: _value(key, row, given.get(key)) for key, row in table().items()}
     return Options(
@@ -149,9 +149,10 @@ def parse(settings: Mapping[str, str]) -> Options:
 
 
 def canonical_text(key: str, text: str) -> str:
-    """A value that ``parse`` takes, without spaces, and values of a list in their own case.
+    """Return the canonical form of a value that ``parse`` accepts.
 
-    Raises InvalidInputError for a number that is not written as one.
+    A value of a list has the case of the table. A number has no spaces, and its unit is in lower case. Text stays as
+    it is.
     """
     row = table()[key]
     if row.values:
@@ -189,7 +190,7 @@ def _value(key: str, row: OptionRow, given: str | None) -> object:
 
 
 def read_number(type_name: str, text: str) -> Fraction:
-    """The number that ``text`` stands for, in the unit of the type. Raises ValueError that says how to write one."""
+    """Return the number in ``text``, in the unit of the type. Raises ValueError that says how to write one."""
     known = _table().types[type_name]
     match = _NUMBER.fullmatch(text)
     if match is None or match[2].lower() not in known.units:
@@ -200,7 +201,7 @@ def read_number(type_name: str, text: str) -> Fraction:
         raise ValueError(problem)
     number = int(match[1]) * known.units[match[2].lower()]
     if number > MAX_LONG:
-        problem = "it is more than any machine has"
+        problem = "it must be less than 2**63 of the smallest unit"
         raise ValueError(problem)
     return Fraction(number, known.unit)
 

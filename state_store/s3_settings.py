@@ -1,4 +1,4 @@
-"""How to reach services that keep blobs."""
+"""How to reach S3."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Credentials:
 
 @dataclass(frozen=True)
 class S3Settings:
-    """How to reach the service; what is empty or ``auto`` is left to boto3's own configuration and to the bucket.
+    """How to reach the service. A value that is empty or ``auto`` is left to boto3's own configuration and the bucket.
 
-    ``addressing``: ``auto``, ``path`` or ``virtual``. ``encryption``: ``auto``, ``none``, or what S3 calls it
-    (``AES256``, ``aws:kms``, ``aws:kms:dsse``), the latter two with the key ``kms_key_id``, else the bucket's own.
-    ``credentials``: None is boto3's own chain.
+    ``addressing``: ``auto``, ``path`` or ``virtual``. ``encryption``: ``auto``, ``none``, or S3's name for it
+    (``AES256``, ``aws:kms``, ``aws:kms:dsse``). The last two use the key ``kms_key_id``, or the bucket's own key if it
+    is empty. ``credentials``: None means boto3's own chain.
     """
 
     endpoint: str = ""
@@ -31,6 +31,6 @@ class S3Settings:
     credentials: Credentials | None = None
 
     def write_arguments(self) -> dict[str, str]:
-        """What every write says of encryption."""
+        """Return the encryption arguments of every write."""
         given = {"ServerSideEncryption": self.encryption, "SSEKMSKeyId": self.kms_key_id}
         return {key: value for key, value in given.items() if value not in {"", "auto", "none"}}

@@ -1,8 +1,8 @@
-"""What users have set for S3A, Hadoop's connector to S3: so a place of ``s3a:`` needs no second set of settings.
+"""Settings of S3A, Hadoop's connector to S3. With them, a place of ``s3a:`` needs no second set of settings.
 
-The JVM hands the settings over as they stand, and this module knows what they mean.
+The JVM passes the settings on unchanged, and this module interprets them.
 
-Their meaning: https://hadoop.apache.org/docs/stable/hadoop-aws/tools/hadoop-aws/index.html
+Reference: https://hadoop.apache.org/docs/stable/hadoop-aws/tools/hadoop-aws/index.html
 """
 
 from __future__ import annotations
@@ -35,24 +35,25 @@ _COUNTS = tuple(f".{name}" for name in _NAMES)
 
 
 class S3aSettings:
-    """Settings ``fs.s3a.*``, those of single buckets among them. They hold secrets and are never shown."""
+    """Settings ``fs.s3a.*``, including those of single buckets. They hold secrets and are never shown."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        """Keep those of ``settings``, with their full names, that say something here."""
+        """Keep those of ``settings`` that matter here. Their names are full names."""
         self._settings = {name: value for name, value in settings.items() if name.endswith(_COUNTS)}
 
     def __eq__(self, other: object) -> bool:
-        """Whether all settings are the same."""
+        """Return whether all settings are the same."""
         return isinstance(other, S3aSettings) and self._settings == other._settings
 
     def __hash__(self) -> int:
-        """As ``__eq__`` has it."""
+        """Return a hash that agrees with ``__eq__``."""
         return hash(frozenset(self._settings.items()))
 
     def complete(self, own: S3Settings, bucket: str) -> S3Settings:
-        """Return ``own``, where it leaves something open as S3A reaches ``bucket``.
+        """Return ``own`` with its open values filled in from the settings of S3A for ``bucket``.
 
-        Raises InvalidInputError, which shows no secret, for what S3A can do with objects and this package cannot.
+        Keys of S3A replace those of ``own``. Raises InvalidInputError, which shows no secret (an encryption or a key
+        that this package cannot use).
         """
         endpoint, addressing = self._endpoint(bucket), own.addressing
         encryption, kms_key_id = own.encryption, own.kms_key_id
@@ -78,7 +79,7 @@ class S3aSettings:
         return f"{scheme}://{endpoint}"
 
     def _region(self, bucket: str, endpoint: str) -> str:
-        """The region that is set, else the one that an endpoint of AWS has in its name; empty: as boto3 finds it."""
+        """Return the region that is set, else that in the name of an AWS endpoint. Empty means that boto3 finds it."""
         region = self._value(bucket, "endpoint.region")
         if region and region.lower() not in _REGIONS_OF_THE_SDK:
             return region
@@ -90,15 +91,15 @@ class S3aSettings:
         name = "AES256" if algorithm.upper() == "SSE-S3" else algorithm.upper()
         if name not in _ENCRYPTIONS:
             raise InvalidInputError(
-                f"S3A encrypts the objects of bucket {bucket} with {algorithm} ({PREFIX}encryption.algorithm), and the "
-                "state store cannot.",
-                hint="Set the option s3Encryption to what state shall have: none, AES256 or aws:kms.",
+                f"S3A encrypts the objects of bucket {bucket} with {algorithm} ({PREFIX}encryption.algorithm), "
+                "which the state store does not support.",
+                hint="Set the option s3Encryption to the encryption that state should have: none, AES256 or aws:kms.",
             )
         has_key = name in {"SSE-KMS", "DSSE-KMS"}
         return _ENCRYPTIONS[name], own_key or (self._value(bucket, "encryption.key") if has_key else "")
 
     def _credentials(self, bucket: str) -> Credentials | None:
-        """The keys that are set, if S3A itself would take them; None: boto3's own chain."""
+        """Return the keys that are set, if S3A itself would use them. None means boto3's own chain."""
         providers = self._value(bucket, "aws.credentials.provider")
         if providers and not any(name in providers for name in _PROVIDERS_OF_KEYS):
             return None
@@ -107,15 +108,15 @@ class S3aSettings:
 
     def _key(self, bucket: str, name: str) -> str:
         value = self._value(bucket, name)
-        if not value.isascii() or not value.isprintable() or " " in value:  # a header would show it in its error
-            raise InvalidInputError(f"{PREFIX}{name} for bucket {bucket} has characters that no key of S3 has.")
+        if not value.isascii() or not value.isprintable() or " " in value:  # the error of an HTTP header would show it
+            raise InvalidInputError(f"{PREFIX}{name} for bucket {bucket} must be printable ASCII without spaces.")
         return value
 
     def _has(self, bucket: str, name: str, default: str = "false") -> bool:
         return (self._value(bucket, name) or default).lower() == "true"
 
     def _value(self, bucket: str, name: str) -> str:
-        """The bucket's own setting, else that of all buckets; empty if there is none."""
+        """Return the bucket's own setting, else that of all buckets. Empty if there is none."""
         names = (name, _OLD_NAMES.get(name, name))
         keys = [f"{PREFIX}{scope}{each}" for scope in (f"bucket.{bucket}.", "") for each in names]
         return next((self._settings[key].strip() for key in keys if key in self._settings), "")

@@ -1,4 +1,4 @@
-"""What Spark's commit log says about the ids of a batch's state.
+"""Read the ids of a batch's state from Spark's commit log.
 
 ``<checkpoint>/commits/<batch>`` is a line ``v1``, ``v2`` or ``v3`` and a JSON object. From v2 on it may
 name, per operator and partition, the ids of every store: ``stateUniqueIds: {"0": [["id", ...], ...]}``.
@@ -23,9 +23,9 @@ class _Entry(msgspec.Struct):
 
 
 def ids_of(checkpoint: BlobPlace, version: int) -> dict[str, list[list[str]]]:
-    """All ids that the commit log names for ``version``: by operator, partition and store.
+    """Return all ids that the commit log names for ``version``, by operator, partition and store.
 
-    Empty when the log has no entry for the batch (any more) or names no ids, as checkpoint format 1 does.
+    Empty if the log has no entry for the batch, or no longer has one, or names no ids, as in checkpoint format 1.
     Raises FormatError, StorageError.
     """
     name = f"commits/{version - 1}"
@@ -41,16 +41,16 @@ def ids_of(checkpoint: BlobPlace, version: int) -> dict[str, list[list[str]]]:
 
 
 def read_committed_ids(checkpoint: BlobPlace, version: int, operator: int, partition: int) -> set[str]:
-    """Ids that the commit log names for one partition of an operator at ``version``, of all its stores.
+    """Return the ids that the commit log names for one partition of an operator at ``version``, of all its stores.
 
-    Empty when ``ids_of`` has none of them. Raises FormatError, StorageError.
+    Empty if it names none. Raises FormatError, StorageError.
     """
     partitions = ids_of(checkpoint, version).get(str(operator), [])
     return set(partitions[partition]) if partition < len(partitions) else set()
 
 
 def is_committed(checkpoint: BlobPlace, version: int) -> bool:
-    """Whether the batch that makes ``version`` is in the commit log. One request. Raises StorageError."""
+    """Return whether the commit log has the batch that makes ``version``. Makes one request. Raises StorageError."""
     try:
         checkpoint.get(f"commits/{version - 1}", 0, 1)
     except NotFoundError:

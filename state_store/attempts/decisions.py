@@ -1,4 +1,4 @@
-"""Which commit of a version stands, for whom: what a run was told stays so, and else what the checkpoint says."""
+"""Decide which commit of a version stands. A run keeps the answer it was given; otherwise the checkpoint decides."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Decisions:
     def __init__(
         self, identity: Identity, place: BlobPlace, checkpoint: BlobPlace, epochs: Epochs, log: StoreLog
     ) -> None:
-        """Decide by what is in ``place`` and ``checkpoint``."""
+        """Decide by the contents of ``place`` and ``checkpoint``."""
         self._identity = identity
         self._place = place
         self._checkpoint = checkpoint
@@ -32,12 +32,12 @@ class Decisions:
         self._decided: dict[tuple[str, int], Marker] = {}
 
     def commit_of(self, caller: Caller, version: int, commit_id: str | None) -> Marker:
-        """The commit of a version that stands for this caller; whether it is there is not looked at if its id is given.
+        """Return the commit of a version that stands for this caller. A commit given by its id is not looked up.
 
-        Raises as ``resolve``; InvalidInputError (also for a place on which format 1 cannot decide).
+        Raises as ``resolve``; InvalidInputError (also if format 1 cannot decide on this place).
         """
         if version < 0 or (commit_id is not None and not is_id(commit_id)):
-            raise InvalidInputError(f"{self._identity}: version {version} with id {commit_id!r} cannot exist.")
+            raise InvalidInputError(f"{self._identity}: version {version} with id {commit_id!r} is not a valid commit.")
         if caller.format == 1:
             if caller.run_id:
                 self._require_exclusive()
@@ -52,13 +52,13 @@ class Decisions:
         return self._resolve(version)
 
     def _require_exclusive(self) -> None:
-        """Refuse places that let two runs have one number, or two commits of a version win."""
+        """Refuse places on which two runs could get one number, or two commits of a version could win."""
         for place in (self._checkpoint, self._place):
             require_exclusive(
                 place,
                 "checkpoint format 1",
-                "Set spark.sql.streaming.stateStore.checkpointFormatVersion to 2: then the commit log says which "
-                "commit counts, and a query may go on with it from a checkpoint of format 1.",
+                "Set spark.sql.streaming.stateStore.checkpointFormatVersion to 2. The commit log then says which "
+                "commit counts, and a query may continue with format 2 from a checkpoint of format 1.",
             )
 
     def _resolve(self, version: int) -> Marker:
@@ -66,7 +66,7 @@ class Decisions:
         return resolve(self._place, self._checkpoint, version, who.operator, who.partition, str(who))
 
     def decide(self, caller: Caller, commit: Marker) -> None:
-        """Remember for this run which commit of a version stands; a reader outside a query belongs to no run."""
+        """Remember for this run which commit of a version stands. A reader outside a query has no run to remember."""
         if not caller.run_id:
             return
         with self._lock:
@@ -75,7 +75,10 @@ class Decisions:
                 del self._decided[next(iter(self._decided))]
 
     def settle(self, caller: Caller, delta: DeltaName) -> Marker:
-        """Declare a format 1 commit the winner, unless another was first; a loser's traces go. Raises StorageError."""
+        """Declare a format 1 commit the winner, unless another was first or its run is over.
+
+        Returns the commit that stands. The delta of a commit that lost is deleted. Raises StorageError.
+        """
         commit = delta.commit
         if self._epochs.is_over(caller.run_id, commit.version):
             stands = self._resolve(commit.version)
@@ -83,9 +86,9 @@ class Decisions:
             stands = declare_winner(self._place, commit, self._epochs.of(caller.run_id), caller.run_id)
         self.decide(caller, stands)
         if stands != commit:
-            self._log.info("%s was committed as %s first; %s is dropped", self._identity, stands, commit)
+            self._log.info("%s: commit %s was first; %s is dropped", self._identity, stands, commit)
             try:
                 self._place.delete(str(delta))
             except CkptError as problem:
-                self._log.warning("%s could not be dropped and is left to retention: %s", commit, problem)
+                self._log.warning("%s could not be dropped; retention will delete it: %s", commit, problem)
         return stands

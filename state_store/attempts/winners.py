@@ -1,19 +1,21 @@
-"""Checkpoint format 1: which of several commits of one version stands, as Spark does not say.
+"""Checkpoint format 1: decide which of several commits of one version stands, because Spark does not say.
 
-Runs of a query are numbered by *epochs*: ``<checkpoint>/_ckpt/runs/<epoch:010d>.run`` holds the run's id and
-is created only if absent, one number after the other, when a run first begins a transaction anywhere. A
-newer run has a higher epoch. A commit of version v in epoch e is made final by creating
-``<v:020d>-<e:010d>.winner``, only if absent, which holds the commit's id:
+Runs of a query are numbered by *epochs*: ``<checkpoint>/_ckpt/runs/<epoch:010d>.run`` holds the run's id. It is
+created only if absent, one number after the other, when a run first begins a transaction anywhere. A newer run has a
+higher epoch.
 
-Only the newest ``RUNS_KEPT`` numbers are ever looked at, and who takes a number deletes what is below these, a few at
-a time. So a number that was taken is not free again: whoever finds that his is below them takes another.
+Only the newest ``RUNS_KEPT`` numbers are read. A run that takes a number deletes a few of the older ones. A deleted
+number is never used again: a run that finds its new number below the newest ``RUNS_KEPT`` takes another.
 
-- within a run the first to create it wins; the loser's task succeeds and its commit is dropped;
-- of several runs the highest epoch wins: a fixed program that re-runs an uncommitted batch is right;
-- a run whose first commit in a process is of a batch that Spark has committed is over, and drops it.
+A commit of version v in epoch e is made final by creating ``<v:020d>-<e:010d>.winner``, only if absent, which holds
+the commit's id:
 
-Who asks for a version without an id gets, in this order: the commit that Spark's commit log names (format
-2 wrote it), the winner of the highest epoch, the only commit there is.
+- Within a run, the first commit to create it wins. The loser's task succeeds, and its commit is dropped.
+- Of several runs, the highest epoch wins: a corrected program that re-runs an uncommitted batch is right.
+- If a run's first commit in a process is of a batch that Spark has committed, the run is over. The commit is dropped.
+
+A request for a version without an id gets, in this order: the commit that Spark's commit log names (written by
+format 2), the winner of the highest epoch, the only commit.
 """
 
 from __future__ import annotations
@@ -37,9 +39,9 @@ from pyspark_ckpt.state_store.log import LOGGER
 WINNER_FORMAT = 1
 RUN_FORMAT = 1
 RUNS_KEPT = 64
-"""A run has begun everywhere long before so many others have."""
+"""By the time that so many later runs have begun, a run has long begun in every process."""
 RUNS_DELETED_AT_ONCE = 16
-"""A checkpoint of an earlier release may have thousands, and a query waits for it."""
+"""The checkpoint of an earlier release may have thousands, and a query waits while they are deleted."""
 NO_RUN_EPOCH = 0
 
 _log = logging.getLogger(f"{LOGGER}.winners")
@@ -62,25 +64,25 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class KnownRuns:
-    """What a process knows of the runs of one query, for all of its stores."""
+    """The runs of one query that a process knows, shared by all its stores."""
 
     def __init__(self) -> None:
-        """Know none."""
+        """Know no runs yet."""
         self.lock = threading.Lock()
         self.epochs: dict[str, int] = {"": NO_RUN_EPOCH}
         self.committing: set[str] = set()
 
 
 class Epochs:
-    """Epochs of the runs this process has seen of one query."""
+    """Epochs of the runs of one query that this process has seen."""
 
     def __init__(self, checkpoint: BlobPlace, known: KnownRuns | None = None) -> None:
-        """Use the ``_ckpt/runs`` folder of the query's checkpoint; others may share what is ``known``."""
+        """Use the ``_ckpt/runs`` folder of the query's checkpoint. Other objects may share ``known``."""
         self._place = checkpoint
         self._known = known or KnownRuns()
 
     def of(self, run_id: str) -> int:
-        """Epoch of a run; the first call of a run anywhere gives it the next number. Raises StorageError.
+        """Return the epoch of a run. The first call for a run anywhere gives it the next number. Raises StorageError.
 
         A run without an id (a batch reader) has epoch 0, below every run of a query.
         """
@@ -91,10 +93,10 @@ class Epochs:
             return known.epochs[run_id]
 
     def is_over(self, run_id: str, version: int) -> bool:
-        """Whether the first commit of a run that this process sees is of a ``version`` that Spark has committed.
+        """Return whether the first commit of a run in this process is of a ``version`` that Spark has committed.
 
-        A run that is over, and does its first work of all only now, has a higher epoch than the run that came after
-        it: what it makes must not count. One request for a run. Raises StorageError.
+        A run that is over, but does its very first work only now, has a higher epoch than the run that followed it.
+        Its commits must not count. Makes one request, or none once the run has proved live. Raises StorageError.
         """
         with self._known.lock:
             if run_id in self._known.committing:
@@ -106,7 +108,7 @@ class Epochs:
         return False
 
     def _find(self, run_id: str) -> int:
-        """The number of a run, which it is given if it has none."""
+        """Return the number of a run, which takes the next one if it has none."""
         while True:
             epochs = self._list()
             last = epochs[-1] if epochs else 0
@@ -114,7 +116,7 @@ class Epochs:
                 if epoch > last - RUNS_KEPT and self._is_of(epoch, run_id):
                     return epoch
             if last + 1 > LAST_EPOCH:
-                raise FormatError(f"{self._place.url}/{run_name(last)} leaves no number for another run.")
+                raise FormatError(f"{self._place.url}/{run_name(last)} has the last run number, so no run can follow.")
             if self._place.put_if_absent(run_name(last + 1), seal(Run(RUN_FORMAT, run_id))):
                 known = self._list()
                 self._retire(known)
@@ -126,7 +128,7 @@ class Epochs:
         return sorted(epoch for epoch in found if epoch is not None)
 
     def _retire(self, epochs: list[int]) -> None:
-        """Delete a few of the numbers that nobody looks at any more. A failure leaves them to the next run."""
+        """Delete a few of the numbers that are no longer read. A failure leaves them to the next run."""
         old = [epoch for epoch in epochs if epoch <= epochs[-1] - RUNS_KEPT]
         try:
             for epoch in old[:RUNS_DELETED_AT_ONCE]:
@@ -137,7 +139,7 @@ class Epochs:
     def _is_of(self, epoch: int, run_id: str) -> bool:
         try:
             return self._read(epoch).run_id == run_id
-        except NotFoundError:  # so many runs have begun since it was listed: it was not of one that begins now
+        except NotFoundError:  # deleted after the listing, so it is not the number of a run that begins now
             return False
 
     def _read(self, epoch: int) -> Run:
@@ -147,7 +149,7 @@ class Epochs:
 
 
 def declare_winner(place: BlobPlace, commit: Marker, epoch: int, run_id: str) -> Marker:
-    """Make ``commit`` the one of its version in this epoch, unless another was first; returns the one that stands.
+    """Make ``commit`` the winner of its version in this epoch, unless another was first. Return the one that stands.
 
     Durable after return. Safe to repeat after a lost answer. Raises StorageError.
     """
@@ -166,12 +168,12 @@ def resolve(
     named: Collection[str] | None = None,
     lineage: Lineage | None = None,
 ) -> Marker:
-    """Find the commit of ``version`` that stands, when nobody names its id; see the module for the rules.
+    """Return the commit of ``version`` that stands when no id is given. The rules are in the module docstring.
 
-    ``named``: the ids of the commit log, and ``lineage``: that of ``place``, if they are known already.
+    ``named``: the ids of the commit log, if already known. ``lineage``: that of ``place``, if already known.
 
-    Raises NotFoundError (never committed, or retired), InvalidInputError (the commit log names an id that
-    is not there), ConflictError (several commits and nothing that decides), FormatError, StorageError.
+    Raises NotFoundError (never committed, or retired), InvalidInputError (the ids in the commit log do not match
+    exactly one commit), ConflictError (several commits and nothing decides), FormatError, StorageError.
     """
     lineage = Lineage.read(place) if lineage is None else lineage
     candidates = lineage.commits_of(version)
@@ -184,15 +186,15 @@ def resolve(
             return found[0]
         raise InvalidInputError(
             f"{store}: the commit log names the ids {sorted(named)} for version {version}, "
-            f"the state folder has {[candidate.id for candidate in candidates]}.",
-            hint="Are state and commit log from one checkpoint?",
+            f"but the state folder has {[candidate.id for candidate in candidates]}.",
+            hint="Check that the state and the commit log are from the same checkpoint.",
         )
     winners = sorted(winner for winner in lineage.winners if winner.version == version)
     if winners:
         decided = _read_winner(place, winners[-1])
         if decided in candidates:
             return decided
-        raise NotFoundError(f"{store}: {winners[-1]} names {decided}, whose delta is missing.")
+        raise NotFoundError(f"{store}: {winners[-1]} names commit {decided}, whose delta is missing.")
     if len(candidates) == 1:
         return candidates[0]
     raise ConflictError(
@@ -203,7 +205,7 @@ def resolve(
 
 
 def _read_winner(place: BlobPlace, name: WinnerName) -> Marker:
-    """The commit that a winner object names. Raises FormatError, StorageError."""
+    """Return the commit that a winner object names. Raises FormatError, StorageError."""
     winner, where = read_sealed(place, str(name), Winner), f"{place.url}/{name}"
     check_format(winner.format, WINNER_FORMAT, where)
     if winner.version != name.version:

@@ -1,4 +1,4 @@
-"""Places that keep blobs durably, one module per kind of place. Nothing else knows where state is stored."""
+"""Places that store blobs durably, one module for each kind. No other code knows where state is stored."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _HDFS_SCHEMES = ("hdfs", "viewfs")
 
 
 def names_scheme(location: str) -> bool:
-    """Whether a location is a URI and not a path."""
+    """Return whether a location is a URI and not a path."""
     return _SCHEME.match(location) is not None
 
 
@@ -48,14 +48,14 @@ def place_at(
     s3a: S3aSettings = _NOTHING_SET,
     patience: Patience = _PATIENCE,
 ) -> BlobPlace:
-    """Return the place behind an absolute path, a ``file:`` URI, S3 or HDFS.
+    """Return the place at an absolute path, a ``file:`` URI, or a URI of S3 or HDFS.
 
-    URIs are Hadoop's paths, as Spark writes and reads them: what stands there is the name itself, percent signs and
-    all. S3 is ``s3://bucket/prefix``, ``s3a:`` or ``s3n:``; what ``s3`` leaves open is, for ``s3a:`` alone, as ``s3a``
-    has it. HDFS is ``hdfs://host:port/path``, ``hdfs://nameservice/path``, ``hdfs:///path`` or ``viewfs://table/path``.
-    Requests are repeated as ``patience`` has it.
+    URIs are Hadoop's paths, as Spark writes and reads them: percent signs are part of the name, not escapes. S3 is
+    ``s3://bucket/prefix``, ``s3a:`` or ``s3n:``. For ``s3a:`` only, ``s3a`` fills in what ``s3`` leaves open. HDFS is
+    ``hdfs://host:port/path``, ``hdfs://nameservice/path``, ``hdfs:///path`` or ``viewfs://table/path``. ``patience``
+    says how requests are repeated.
 
-    Raises InvalidInputError that names the scheme for every other kind of place.
+    Raises InvalidInputError that names the scheme (any other kind of place).
     """
     return with_patience(_place_at(uri, s3, s3a), patience)
 
@@ -76,21 +76,21 @@ def _place_at(uri: str, s3: S3Settings, s3a: S3aSettings) -> BlobPlace:
         return HdfsPlace(uri)
     raise InvalidInputError(
         f"State cannot be stored at {uri!r}: the scheme {scheme!r} is not supported.",
-        hint="Use a checkpointLocation, or the option remote, on a local or shared file system (file:/...), in S3 "
-        "(s3a://...) or in HDFS (hdfs://..., viewfs://...).",
+        hint="Set checkpointLocation, or the option remote, to a local or shared file system (file:/...), S3 "
+        "(s3a://...) or HDFS (hdfs://..., viewfs://...).",
     )
 
 
 def _authority(uri: str, scheme: str) -> str:
-    """The host or the bucket that a URI names. What may be a secret is not shown."""
+    """Return the host or the bucket that a URI names. Errors do not show the URI, which may hold a secret."""
     try:
         authority = urlsplit(uri).netloc
     except ValueError as problem:
-        raise InvalidInputError(f"State cannot be stored at a URI of {scheme}: that cannot be read.") from problem
+        raise InvalidInputError(f"State cannot be stored at the {scheme}: URI: it is malformed.") from problem
     if "@" in authority:
         raise InvalidInputError(
-            f"State cannot be stored at a URI of {scheme}: with a user or a password in front of its host or bucket.",
-            hint="Credentials are found by boto3's own chain, or as S3A has them: docs/deploying.md.",
+            f"State cannot be stored at the {scheme}: URI: it has a user or a password before its host or bucket.",
+            hint="Remove it. Credentials come from boto3's own chain or the settings of S3A: see docs/deploying.md.",
         )
     return authority
 
@@ -99,7 +99,7 @@ def _local(uri: str) -> LocalPlace:
     host = _authority(uri, "file")
     if host not in ("", "localhost"):
         raise InvalidInputError(
-            f"State cannot be stored at {uri!r}: a file: URI may not name a host ({host!r}).",
+            f"State cannot be stored at {uri!r}: a file: URI must not name a host, got {host!r}.",
             hint="Write file:///path with three slashes.",
         )
     return LocalPlace(_absolute(uri.partition(":")[2].removeprefix("//" + host), uri))
@@ -108,7 +108,9 @@ def _local(uri: str) -> LocalPlace:
 def _s3(uri: str, scheme: str, own: S3Settings, s3a: S3aSettings) -> BlobPlace:
     bucket, prefix = _authority(uri, scheme), uri.partition("://")[2].partition("/")[2]
     if not bucket:
-        raise InvalidInputError(f"State cannot be stored at {uri!r}: it names no bucket.", hint="s3://bucket/prefix")
+        raise InvalidInputError(
+            f"State cannot be stored at {uri!r}: it names no bucket.", hint="Write s3://bucket/prefix."
+        )
     from pyspark_ckpt.state_store.blobs.s3.place import S3Place  # noqa: PLC0415 - boto3 is loaded where it is needed
 
     if scheme == "s3a":
@@ -118,10 +120,10 @@ def _s3(uri: str, scheme: str, own: S3Settings, s3a: S3aSettings) -> BlobPlace:
 
 def _refuse_unstorable(name: str) -> None:
     if is_unstorable(name):
-        raise InvalidInputError("State cannot be stored at a place whose name has a NUL, or is no Unicode text.")
+        raise InvalidInputError("State cannot be stored at a place whose name has a NUL or is not valid Unicode.")
 
 
 def _absolute(path: str, given: str) -> Path:
     if not path.startswith("/"):
-        raise InvalidInputError(f"State cannot be stored at {given!r}: the path is not absolute.")
+        raise InvalidInputError(f"State cannot be stored at {given!r}: the path must be absolute.")
     return Path("/" + path.lstrip("/"))

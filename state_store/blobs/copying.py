@@ -1,4 +1,4 @@
-"""Bring files to places and back, and objects from one place to another: no byte is taken without its checksum."""
+"""Copy files to places and back, and objects between places. Every byte is verified by a checksum."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StoredFile(msgspec.Struct, frozen=True):
 
 
 def send(place: BlobPlace, name: str, path: Path) -> StoredFile:
-    """Put a local file, which goes, under a name that has none. Raises StorageError, ConflictError."""
+    """Move a local file to the new object ``name``. Raises StorageError, ConflictError (the object exists)."""
     xxh3, size = xxhash.xxh3_128(), 0
     with place.create(name) as sink:
         for chunk in _chunks(path):
@@ -38,7 +38,7 @@ def send(place: BlobPlace, name: str, path: Path) -> StoredFile:
 
 
 def fetch(place: BlobPlace, file: StoredFile, path: Path) -> Path:
-    """Bring an object here. Raises NotFoundError, StorageError, FormatError if it is damaged."""
+    """Download an object to ``path``. Raises NotFoundError, StorageError, FormatError (the object is damaged)."""
     place.download(file.name, path)
     if describe(file.name, path) != file:
         raise FormatError(f"{place.url}/{file.name} is damaged: size or checksum is wrong.")
@@ -46,11 +46,11 @@ def fetch(place: BlobPlace, file: StoredFile, path: Path) -> Path:
 
 
 def copy_object(source: BlobPlace, file: StoredFile, target: BlobPlace, new_name: str) -> None:
-    """Make the object ``new_name`` of ``target`` what ``file`` of ``source`` is; whole and durable after return.
+    """Copy ``file`` of ``source`` to the object ``new_name`` of ``target``, whole and durable after return.
 
-    By the service itself where both places are of one, which has checksums of its own; else through this process,
-    which compares ours before the object appears. Raises NotFoundError, ConflictError (there is one of the new name),
-    FormatError (another size or checksum: then there is no object of the new name), StorageError.
+    If both places are of one service, the service copies and uses its own checksums. Otherwise the bytes pass through
+    this process, which compares the checksum before the object appears. Raises NotFoundError, ConflictError
+    (``new_name`` exists), FormatError (another size or checksum; then no object appears), StorageError.
     """
     name, size_bytes = file.name, file.size_bytes
     if isinstance(target, CanCopy) and target.copy_from(source, name, size_bytes, new_name):
@@ -65,14 +65,14 @@ def copy_object(source: BlobPlace, file: StoredFile, target: BlobPlace, new_name
 
 
 def is_copied_by_service(source: BlobPlace, target: BlobPlace) -> bool:
-    """Whether the service of two places may copy objects from one to the other, so that none passes through here."""
+    """Return whether the service of both places may copy objects itself, so that none passes through this process."""
     return isinstance(target, CanCopy) and target.copies_from(source)
 
 
 def share_object(source: BlobPlace, file: StoredFile, target: BlobPlace, new_name: str) -> None:
-    """As ``copy_object``, of an object of the same checkpoint: on a file system both names are of one file.
+    """Do as ``copy_object``, within one checkpoint. On a file system, both names become names of one file.
 
-    Objects are never changed, and the file is there as long as one of its names is.
+    Objects never change, and the file exists as long as one of its names does.
     """
     if not (isinstance(target, CanLink) and target.link_from(source, file.name, new_name)):
         copy_object(source, file, target, new_name)
@@ -80,7 +80,7 @@ def share_object(source: BlobPlace, file: StoredFile, target: BlobPlace, new_nam
 
 @contextmanager
 def write_together(place: BlobPlace) -> Iterator[BlobPlace]:
-    """The place for many new objects, all of which are durable when the block has ended: on a disk that waits less.
+    """Yield the place for many new objects. All are durable when the block ends, which is faster on a disk.
 
     Raises StorageError at the end.
     """
@@ -89,12 +89,12 @@ def write_together(place: BlobPlace) -> Iterator[BlobPlace]:
 
 
 def describe(name: str, path: Path) -> StoredFile:
-    """A local file as the object ``name`` that is made of it."""
+    """Return the description of a local file as the object ``name``."""
     return StoredFile(name, path.stat().st_size, _checksum(_chunks(path)))
 
 
 def is_intact(place: BlobPlace, file: StoredFile) -> bool:
-    """Whether an object has the bytes it should have. Raises NotFoundError, FormatError (shorter), StorageError."""
+    """Return whether an object has the right bytes. Raises NotFoundError, FormatError (it is shorter), StorageError."""
     return _checksum(_pieces(place, file.name, file.size_bytes)) == file.xxh3
 
 

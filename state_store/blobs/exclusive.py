@@ -1,8 +1,8 @@
-"""Whether a place keeps its word that of several writers of one name exactly one succeeds.
+"""Check that a place lets exactly one of several writers of one name succeed.
 
-A service of S3 that does not know ``If-None-Match: *`` ignores it: it tells every writer that he was first. Whatever
-relies on being first asks here before; whatever does not (objects whose names no two writers share, or that hold the
-same in any case) works on such a service, too.
+An S3 service that does not know ``If-None-Match: *`` ignores it and tells every writer that it was first. Code that
+relies on being first checks here beforehand. Other writes work on such a service too: no two writers share the name,
+or all of them write the same content.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class MayIgnoreConditions(Protocol):
     """A place of a service that may ignore the condition of a write."""
 
     def is_exclusive(self) -> bool:
-        """Whether a second conditional write of one name is refused; a process finds it out once.
+        """Return whether a second conditional write of one name is refused. A process finds it out once.
 
         Raises StorageError.
         """
@@ -26,12 +26,12 @@ class MayIgnoreConditions(Protocol):
 
 
 def is_exclusive(place: BlobPlace) -> bool:
-    """Whether of several writers of one name exactly one succeeds. Raises StorageError."""
+    """Return whether exactly one of several writers of one name succeeds. Raises StorageError."""
     return place.is_exclusive() if isinstance(place, MayIgnoreConditions) else True
 
 
 def require_exclusive(place: BlobPlace, purpose: str, instead: str) -> None:
-    """Refuse a place for a ``purpose`` for which exactly one of several writers must succeed.
+    """Refuse a place that is not exclusive, for a ``purpose`` that needs exactly one of several writers to succeed.
 
     Raises InvalidInputError, which says what to do ``instead``; StorageError.
     """
@@ -39,5 +39,5 @@ def require_exclusive(place: BlobPlace, purpose: str, instead: str) -> None:
         raise InvalidInputError(
             f"{place.url} cannot be used for {purpose}: the service ignores If-None-Match: * and lets two writers of "
             "one object both succeed.",
-            hint=f"{instead} Or use a service with conditional writes: docs/deploying.md.",
+            hint=f"{instead} Or use a service with conditional writes: see docs/deploying.md.",
         )

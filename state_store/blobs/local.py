@@ -1,12 +1,12 @@
 """A folder of a local or shared POSIX file system as a place for blobs.
 
-A write goes to a temporary file in the same folder, is fsynced, gets its final name by ``link`` (which
-refuses to overwrite) or ``rename``, and then the folder is fsynced. So a name that can be seen has its
-whole content, also after a power failure.
+A write goes to a temporary file in the same folder, which is fsynced. The file then gets its final name by ``link``
+(which refuses to overwrite) or ``rename``, and the folder is fsynced. A visible name therefore has its whole content,
+even after a power failure.
 
-A shared file system may be away for a while. What it says then (a stale handle, an error of input and output, a
-connection that is lost) may pass, and the step is repeated; where an fsync has failed, what the system has in memory
-may be lost: all is written again, to another temporary file, if it is still at hand.
+A shared file system may be unavailable for a while. Its errors then (a stale handle, an I/O error, a lost connection)
+may pass, and the step is repeated. After a failed fsync, data that the system has in memory may be lost. All bytes are
+then written again, to another temporary file, if they are still kept here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TEMPORARY = ".tmp"
 _PATIENCE = Patience()
 _FAILURES = (OSError, OutlastedError)
 KEPT_BYTES = 16 << 20
-"""So much of an object is kept until it is durable, so that it can be written again; a larger one cannot be."""
+"""How much of an object is kept until it is durable, to be written again. A larger object cannot be written again."""
 
 _MAY_PASS = frozenset(
     {
@@ -48,14 +48,14 @@ _MAY_PASS = frozenset(
         *(errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.ESHUTDOWN, errno.EPIPE, errno.EAGAIN),
     }
 )
-"""What a shared file system says while its server is away. A full disk, a missing right and the like do not pass."""
-_AWAY = "Look at the file system and at what serves it; the option placeTimeout says how long it is waited for."
+"""Errors of a shared file system whose server is unavailable. A full disk, a missing right and the like do not pass."""
+_AWAY = "Check the file system and its server. The option placeTimeout sets how long to wait for it."
 
 T = TypeVar("T")
 
 
 class LocalPlace:
-    """A folder; it is created by the first write."""
+    """A folder. The first write creates it."""
 
     def __init__(self, root: Path, patience: Patience = _PATIENCE) -> None:
         """Use ``root``, an absolute path."""
@@ -71,18 +71,18 @@ class LocalPlace:
         return str(self._root)
 
     def waiting(self, patience: Patience) -> LocalPlace:
-        """The same place, which repeats its requests as ``patience`` has it."""
+        """Return the same place, which repeats its requests as ``patience`` says."""
         place = copy(self)
         place.patience = patience
         return place
 
     def ask(self, request: Callable[[], T]) -> T:
-        """The result of a step, which is repeated while its failures may pass."""
+        """Return the result of a step, which is repeated while its failures may pass."""
         return self.patience.repeat(str(self._root), request, _may_pass)
 
     @contextmanager
     def together(self) -> Iterator[LocalPlace]:
-        """The same place for many objects: each has its content, but its name is durable when the block has ended.
+        """Yield this place for many objects. Their content is durable at once, their names when the block ends.
 
         Each folder is synced once. Raises StorageError at the end.
         """
@@ -103,9 +103,9 @@ class LocalPlace:
             upload.publish(replace=False)
 
     def link_from(self, source: BlobPlace, name: str, new_name: str) -> bool:
-        """Make the object ``new_name`` a link to one of ``source``, durably; False if it has to be copied.
+        """Make the object ``new_name`` a durable link to one of ``source``. Return False if it has to be copied.
 
-        Raises NotFoundError, ConflictError (there is one of the new name), StorageError.
+        Raises NotFoundError, ConflictError (``new_name`` exists), StorageError.
         """
         if not isinstance(source, LocalPlace):
             return False
@@ -117,7 +117,7 @@ class LocalPlace:
             try:
                 os.link(origin, path)
             except FileExistsError:
-                if next(tries) == 0 or not path.samefile(origin):  # else a try without an answer was carried out
+                if next(tries) == 0 or not path.samefile(origin):  # else a try without an answer has done it
                     raise
 
         try:
@@ -155,7 +155,7 @@ class LocalPlace:
             upload.publish(replace=True)
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """Bytes ``start`` to ``end`` of the object; see the protocol."""
+        """Return bytes ``start`` to ``end`` of the object; see the protocol."""
         path = self.path_of(name)
 
         def read() -> bytes:
@@ -163,7 +163,7 @@ class LocalPlace:
                 source.seek(start)
                 if end is None:
                     return source.read()
-                size = os.fstat(source.fileno()).st_size  # read() takes memory for all that it is asked for
+                size = os.fstat(source.fileno()).st_size  # read() allocates all that it is asked for
                 return source.read(max(0, min(end, size) - start))
 
         try:
@@ -181,7 +181,7 @@ class LocalPlace:
             _fail("copy", source, problem)
 
     def list(self, folder: str = "", prefix: str = "", start: str = "") -> list[Blob]:
-        """Objects directly in ``folder``; see the protocol."""
+        """Return the objects directly in ``folder``; see the protocol."""
         path = self.path_of(folder) if folder else self._root
         try:
             return self.ask(lambda: _list(path, f"{folder}/" if folder else "", prefix, start))
@@ -191,7 +191,7 @@ class LocalPlace:
             _fail("list", path, problem)
 
     def walk(self, folder: str = "") -> builtins.list[Blob]:
-        """All objects below ``folder``; see the protocol."""
+        """Return all objects below ``folder``; see the protocol."""
         top = self.path_of(folder) if folder else self._root
         try:
             return self.ask(lambda: _walk(top, self._root))
@@ -207,14 +207,14 @@ class LocalPlace:
             _fail("delete", path, problem)
 
     def remove_empty_folders(self) -> None:
-        """Remove the folders in which nothing is; see the protocol."""
+        """Remove empty folders; see the protocol."""
         try:
             self.ask(lambda: _remove_empty(self._root))
         except _FAILURES as problem:
             _fail("tidy up", self._root, problem)
 
     def find_unfinished(self, older_than_s: float) -> builtins.list[Blob]:
-        """Temporary files of writers that died; see the protocol."""
+        """Return temporary files of dead writers; see the protocol."""
         return self._find_unfinished(older_than_s, lambda: read_shown_time(self))
 
     def _find_unfinished(self, older_than_s: float, now_s: Callable[[], float]) -> builtins.list[Blob]:
@@ -228,7 +228,7 @@ class LocalPlace:
         return sorted((blob for blob in found if blob.modified_s <= limit), key=lambda blob: blob.name)
 
     def discard_unfinished(self, older_than_s: float) -> int:
-        """Remove temporary files of writers that died; see the protocol."""
+        """Remove temporary files of dead writers; see the protocol."""
         try:
             return sum(
                 self.ask(partial(_discard_temporary, self.path_of(blob.name)))
@@ -238,7 +238,7 @@ class LocalPlace:
             _fail("tidy up", self._root, problem)
 
     def now_s(self) -> float:
-        """The time of the file system, which stamps the folder with it: that takes no space. Raises StorageError."""
+        """Return the time that the file system stamps on the folder. Needs no disk space. Raises StorageError."""
 
         def stamp() -> float:
             self.make_folder(self._root)
@@ -251,7 +251,7 @@ class LocalPlace:
             _fail("ask for the time of", self._root, problem)
 
     def _describe(self, path: Path) -> builtins.list[Blob]:
-        """A file as a blob; nothing if somebody has deleted it meanwhile."""
+        """Return a file as a blob, or nothing if it was deleted meanwhile."""
         with suppress(FileNotFoundError):
             state = path.stat()
             return [Blob(path.relative_to(self._root).as_posix(), state.st_size, state.st_mtime)]
@@ -263,7 +263,7 @@ class LocalPlace:
             yield from (Path(path, name) for name in names if name.startswith(".") and name.endswith(_TEMPORARY))
 
     def path_of(self, name: str) -> Path:
-        """The file of an object."""
+        """Return the path of the file of an object."""
         return self._root.joinpath(*check_name(name).split("/"))
 
     @contextmanager
@@ -291,9 +291,9 @@ class LocalPlace:
             missing.append(folder)
             folder = folder.parent
         for made in reversed(missing):
-            self._undurable_folders.add(made)  # a try that fails here leaves one for the next
+            self._undurable_folders.add(made)  # if this try fails, the next one syncs it
             made.mkdir(exist_ok=True)
-            _sync_folder(made.parent)  # at once: who finds a folder takes it for durable
+            _sync_folder(made.parent)  # at once: whoever finds a folder takes it for durable
             self._undurable_folders.discard(made)
         self._known_folders.update(missing or [folder])
 
@@ -306,10 +306,10 @@ class LocalPlace:
 
 
 class LocalUpload:
-    """The sink of one object: a temporary file beside its final name."""
+    """The sink of one object: a temporary file next to the final one."""
 
     def __init__(self, place: LocalPlace, path: Path) -> None:
-        """Write what becomes the file ``path`` of ``place``."""
+        """Write the object that becomes the file ``path`` of ``place``."""
         self._place, self._path = place, path
         self._file: io.FileIO | None = None
         self._temporary = path
@@ -325,7 +325,7 @@ class LocalUpload:
 
     def write(self, data: bytes | memoryview, /) -> int:
         """Append all of ``data``."""
-        if self._kept_bytes == self._size < KEPT_BYTES:  # all so far
+        if self._kept_bytes == self._size < KEPT_BYTES:  # all is kept so far
             self._kept.append(bytes(data))
             self._kept_bytes += len(data)
         self._size += len(data)
@@ -335,15 +335,15 @@ class LocalUpload:
             except OSError as problem:
                 if not _may_pass(problem) or self._kept_bytes != self._size:
                     raise
-                self.discard()  # it is written again when all is there
+                self.discard()  # publish writes it again
         return len(data)
 
     def publish(self, *, replace: bool) -> None:
-        """Make the object durable, then let it appear. Raises ConflictError if it is there and not to be replaced."""
+        """Make the object durable, then let it appear. Raises ConflictError (it exists and ``replace`` is False)."""
         self._place.ask(lambda: self._publish(replace=replace))
 
     def discard(self) -> None:
-        """Leave nothing."""
+        """Close and delete the temporary file."""
         self.close()
         if self._temporary != self._path:
             with suppress(OSError):  # the disk that failed may fail again: discard_unfinished finds what is left
@@ -353,7 +353,7 @@ class LocalUpload:
         """Close the file."""
         file, self._file = self._file, None
         if file is not None:
-            with suppress(OSError):  # what is durable was fsynced, and the rest does not count
+            with suppress(OSError):  # what must be durable was fsynced; the rest does not count
                 file.close()
 
     def _begin(self) -> io.FileIO:
@@ -372,7 +372,7 @@ class LocalUpload:
         self._place.sync_folder(self._path.parent)
 
     def _sync(self) -> None:
-        """All that was written is on the disk after return; after a failure nobody knows what is, and it goes."""
+        """Make all that was written durable. A failure leaves an unknown part on the disk, so the file is deleted."""
         try:
             file = self._file
             if file is None:
@@ -384,14 +384,14 @@ class LocalUpload:
             self.discard()
             if self._kept_bytes != self._size:
                 raise StorageError(
-                    f"Could not write {self._path}: {problem}, and {self._size} bytes are not at hand any more.",
+                    f"Could not write {self._path}: {problem}. Its {self._size} bytes are too many to write again.",
                     outcome="not_applied",
                 ) from problem
             raise
         self._identity = os.fstat(file.fileno())
 
     def _name(self, *, replace: bool) -> None:
-        """Give the file its name, unless a try without an answer has done so."""
+        """Give the file its name, unless an earlier try without an answer has done so."""
         try:
             if replace:
                 self._temporary.replace(self._path)
@@ -419,13 +419,13 @@ def _write_all(file: io.FileIO, data: bytes | memoryview) -> None:
 
 
 def _list(path: Path, lead: str, prefix: str, start: str) -> list[Blob]:
-    """The files of a folder. Raises OSError."""
+    """Return the files of a folder. Raises OSError."""
     found: list[Blob] = []
     with os.scandir(path) as entries:
         for entry in entries:
             name = entry.name
             if name.startswith(prefix) and name >= start and not name.startswith("."):
-                with suppress(FileNotFoundError):  # deleted by somebody between scan and stat
+                with suppress(FileNotFoundError):  # deleted between scan and stat
                     if entry.is_file():
                         state = entry.stat()
                         found.append(Blob(lead + name, state.st_size, state.st_mtime))
@@ -433,10 +433,10 @@ def _list(path: Path, lead: str, prefix: str, start: str) -> list[Blob]:
 
 
 def _walk(top: Path, root: Path) -> list[Blob]:
-    """The files below a folder, and links to folders with a "/", by their names below ``root``. Raises OSError.
+    """Return the files below a folder, and links to folders with a "/", by their names below ``root``. Raises OSError.
 
-    What lies behind a link belongs to another folder, and is not listed. The link itself is listed, so that nobody
-    takes the folder for complete.
+    The target of a link belongs to another folder, and is not listed. The link itself is listed, so that the folder is
+    not taken for complete.
     """
     found: list[Blob] = []
     for path, folders, names in os.walk(top, onerror=_unless_missing):
@@ -445,7 +445,7 @@ def _walk(top: Path, root: Path) -> list[Blob]:
         here = Path(path).relative_to(root)
         for name in [*names, *links]:
             if not name.startswith("."):
-                with suppress(FileNotFoundError):  # deleted by somebody meanwhile
+                with suppress(FileNotFoundError):  # deleted meanwhile
                     state = Path(path, name).stat()
                     found.append(Blob(f"{here.as_posix()}/{name}".removeprefix("./"), state.st_size, state.st_mtime))
     return sorted(found, key=lambda blob: blob.name)
@@ -473,7 +473,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _discard_temporary(path: Path) -> bool:
-    """Delete a file; whether it was there."""
+    """Delete a file. Return whether it existed."""
     with suppress(FileNotFoundError):
         path.unlink()
         return True
@@ -494,7 +494,7 @@ def _unless_missing(problem: OSError) -> None:
 
 
 def _may_pass(problem: Exception) -> bool:
-    """Whether the same step may succeed later without anybody doing something."""
+    """Return whether the same step may succeed later without intervention."""
     return isinstance(problem, OSError) and problem.errno in _MAY_PASS
 
 

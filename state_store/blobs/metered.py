@@ -1,6 +1,6 @@
-"""Counts what is asked of a place: requests by kind, and the bytes of objects each way.
+"""Count the requests to a place by kind, and the bytes of objects in each direction.
 
-A transfer counts as one request, whether the place sends it whole or in parts. What fails counts as well.
+A transfer counts as one request, whether the place sends it whole or in parts. Failed requests count too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Traffic:
         self._waited_s = 0.0
 
     def note_wait(self, seconds: float) -> None:
-        """Add the time that a request took which had to be repeated."""
+        """Add the time taken by a request that had to be repeated."""
         with self._lock:
             self._waited_s += seconds
 
@@ -42,23 +42,23 @@ class Traffic:
             self._counts.update(counts)
 
     def take(self) -> dict[str, int]:
-        """What was counted since the last call."""
+        """Return what was counted since the last call."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
         return {name: counts[name] for name in (WRITES, READS, LISTS, DELETES, UP, DOWN)}
 
     def take_wait(self) -> dict[str, int]:
-        """For how long places were waited for since the last call."""
+        """Return how long places were waited for since the last call."""
         with self._lock:
             waited_s, self._waited_s = self._waited_s, 0.0
         return {WAIT: round(waited_s * 1000)}
 
 
 class MeteredPlace:
-    """Another place, with its traffic counted."""
+    """A place that counts the traffic of another place."""
 
     def __init__(self, place: BlobPlace, traffic: Traffic) -> None:
-        """Count what is asked of ``place`` in ``traffic``."""
+        """Count the requests to ``place`` in ``traffic``."""
         self._place = place
         self._traffic = traffic
 
@@ -90,7 +90,7 @@ class MeteredPlace:
         self._place.put(name, data)
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """Bytes ``start`` to ``end`` of the object; see the protocol."""
+        """Return bytes ``start`` to ``end`` of the object; see the protocol."""
         self._traffic.count(**{READS: 1})
         data = self._place.get(name, start, end)
         self._traffic.count(**{DOWN: len(data)})
@@ -104,12 +104,12 @@ class MeteredPlace:
         return size
 
     def list(self, folder: str = "", prefix: str = "", start: str = "") -> builtins.list[Blob]:
-        """Objects directly in ``folder``; see the protocol."""
+        """Return the objects directly in ``folder``; see the protocol."""
         self._traffic.count(**{LISTS: 1})
         return self._place.list(folder, prefix, start)
 
     def walk(self, folder: str = "") -> builtins.list[Blob]:
-        """All objects below ``folder``; see the protocol."""
+        """Return all objects below ``folder``; see the protocol."""
         self._traffic.count(**{LISTS: 1})
         return self._place.walk(folder)
 
@@ -119,7 +119,7 @@ class MeteredPlace:
         self._place.delete(name)
 
     def copies_from(self, source: BlobPlace) -> bool:
-        """Whether the service copies objects of ``source``; see ``capabilities``."""
+        """Return whether the service copies objects of ``source``; see ``capabilities``."""
         return isinstance(self._place, CanCopy) and self._place.copies_from(_bare(source))
 
     def copy_from(self, source: BlobPlace, name: str, size_bytes: int, new_name: str) -> bool:
@@ -130,7 +130,7 @@ class MeteredPlace:
         return isinstance(self._place, CanCopy) and self._place.copy_from(_bare(source), name, size_bytes, new_name)
 
     def link_from(self, source: BlobPlace, name: str, new_name: str) -> bool:
-        """Name an object here too, which counts as a write; see ``capabilities``."""
+        """Link an object here, which counts as a write; see ``capabilities``."""
         if not (isinstance(self._place, CanLink) and self._place.link_from(_bare(source), name, new_name)):
             return False
         self._traffic.count(**{WRITES: 1})
@@ -138,7 +138,7 @@ class MeteredPlace:
 
     @contextmanager
     def together(self) -> Iterator[BlobPlace]:
-        """This place for new objects that are made durable at once, where it can; see ``capabilities``."""
+        """Yield this place for new objects that become durable together, if it can do that; see ``capabilities``."""
         if not isinstance(self._place, CanWriteTogether):
             yield self
             return
@@ -146,32 +146,32 @@ class MeteredPlace:
             yield MeteredPlace(place, self._traffic)
 
     def is_exclusive(self) -> bool:
-        """Whether of several writers of one name exactly one succeeds; see ``exclusive``. Not counted."""
+        """Return whether exactly one of several writers of one name succeeds; see ``exclusive``. Not counted."""
         return is_exclusive(self._place)
 
     def remove_empty_folders(self) -> None:
-        """Remove the folders in which nothing is; see the protocol."""
+        """Remove empty folders; see the protocol."""
         self._traffic.count(**{LISTS: 1})
         self._place.remove_empty_folders()
 
     def now_s(self) -> float:
-        """The time of the place. Raises StorageError."""
+        """Return the time of the place. Raises StorageError."""
         self._traffic.count(**{LISTS: 1})
         return time_of(self._place)
 
     def find_unfinished(self, older_than_s: float) -> builtins.list[Blob]:
-        """What writers that died have left half-written; see the protocol."""
+        """Return what dead writers left half-written; see the protocol."""
         self._traffic.count(**{LISTS: 1})
         return self._place.find_unfinished(older_than_s)
 
     def discard_unfinished(self, older_than_s: float) -> int:
-        """Remove what writers that died have left half-written; see the protocol."""
+        """Remove what dead writers left half-written; see the protocol."""
         self._traffic.count(**{LISTS: 1})
         return self._place.discard_unfinished(older_than_s)
 
 
 def _bare(place: BlobPlace) -> BlobPlace:
-    """The place itself, of one that is metered."""
+    """Return the place inside a metered one, or ``place`` itself."""
     return place._place if isinstance(place, MeteredPlace) else place  # noqa: SLF001
 
 

@@ -1,1 +1,1 @@
-"""What all kinds of places have in common: their interface, how long they wait, and whose clock counts."""
+"""What all kinds of places share: their interface, how long they are waited for, and whose clock counts."""

@@ -1,6 +1,6 @@
-"""What some places can do beyond ``BlobPlace``; whoever asks has another way for those that cannot.
+"""What some places can do beyond ``BlobPlace``. Callers have another way for places that cannot.
 
-A place that wraps another one has all of these, and can what that one can.
+A place that wraps another one has all of these methods, and can do what that one can.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ class CanCopy(Protocol):
     """A place whose service copies objects from one place to another, so that no byte passes through this process."""
 
     def copies_from(self, source: BlobPlace) -> bool:
-        """Whether objects of ``source`` may be copied so."""
+        """Return whether objects of ``source`` may be copied this way."""
         ...
 
     def copy_from(self, source: BlobPlace, name: str, size_bytes: int, new_name: str) -> bool:
-        """Copy an object of ``source``, replacing what was there; False if the service does not copy this one.
+        """Copy an object of ``source``, replacing what was there. Return False if the service does not copy this one.
 
         Raises NotFoundError, StorageError.
         """
@@ -29,20 +29,20 @@ class CanCopy(Protocol):
 
 @runtime_checkable
 class CanLink(Protocol):
-    """A place in which two names may be of one object, which is there as long as one of them is."""
+    """A place in which one object may have two names. It exists as long as one of them does."""
 
     def link_from(self, source: BlobPlace, name: str, new_name: str) -> bool:
-        """Name an object of ``source`` here too, durably; False if it has to be copied.
+        """Give an object of ``source`` a durable name here too. Return False if it has to be copied.
 
-        Raises NotFoundError, ConflictError (there is one of the new name), StorageError.
+        Raises NotFoundError, ConflictError (``new_name`` exists), StorageError.
         """
         ...
 
 
 @runtime_checkable
 class CanWriteTogether(Protocol):
-    """A place in which many new objects are made durable at once, which takes less time than one by one."""
+    """A place that makes many new objects durable together, which is faster than one by one."""
 
     def together(self) -> AbstractContextManager[BlobPlace]:
-        """The place for new objects, all of which are durable when the block has ended. Raises StorageError then."""
+        """Return the place for new objects. All are durable when the block ends. Raises StorageError then."""
         ...

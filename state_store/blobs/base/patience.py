@@ -1,9 +1,9 @@
-"""How long a place is waited for that does not answer: one policy, for all kinds of places.
+"""How long to wait for a place that does not answer: one policy for all kinds of places.
 
-A request that failed in a way that may pass is repeated until ``timeout_s`` is over, counted from its first try. Pauses
-grow, each of a random length, so that many writers do not come back at the same instant; no request takes anything
-from the patience of another. One try never takes all of the time: a connection that has died without a word costs the
-first try, not the request. The log says once that a place is waited for, and once that it answers again.
+A request whose failure may pass is repeated until ``timeout_s`` is over, counted from its first try. Pauses grow, and
+each has a random length, so that many writers do not come back at the same instant. No request uses up the patience of
+another. One try never takes all of the time: a connection that died silently costs the first try, not the request. The
+log says once that a place is waited for, and once that it answers again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from pyspark_ckpt.state_store.log import LOGGER
 TIMEOUT_S = 60.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 FIRST_TRY_SHARE, LONGEST_TRY_SHARE = 1 / 6, 1 / 4
-"""Of the timeout: what the first try may take, and any other. One that begins as an outage ends may learn nothing, and
-there must be time for another after it."""
+"""The shares of the timeout that the first try and any other try may take. A try that begins as an outage ends may get
+no answer, and there must be time for another after it."""
 SHORTEST_TRY_S, LONGEST_TRY_S = 1.0, 60.0
 
 T = TypeVar("T")
@@ -36,10 +36,10 @@ _trying = threading.local()
 
 
 class OutlastedError(Exception):
-    """What is wrong with a place has outlasted the patience, or the process was asked to stop while it waited."""
+    """A failure has outlasted the patience, or the process was asked to stop while it waited."""
 
     def __init__(self, problem: Exception, after_s: float, why: str) -> None:
-        """``problem``: that of the last try; ``why`` it was the last."""
+        """Keep the ``problem`` of the last try, and ``why`` it was the last."""
         super().__init__(str(problem))
         self.problem = problem
         self.after_s = after_s
@@ -49,7 +49,7 @@ class OutlastedError(Exception):
 def fail_outlasted(
     verb: str, where: object, outlasted: OutlastedError, last: str, outcome: Outcome, hint: str
 ) -> NoReturn:
-    """Raise StorageError for what has outlasted the patience; ``last`` says what was wrong with the last try."""
+    """Raise StorageError for a failure that has outlasted the patience. ``last`` describes that of the last try."""
     raise StorageError(
         f"Could not {verb} {where}: {last}. It was tried for {outlasted.after_s:.0f} s ({outlasted.why}).",
         outcome=outcome,
@@ -59,7 +59,7 @@ def fail_outlasted(
 
 
 class _Outages:
-    """Which places are being waited for, so that the log says it once for all who wait."""
+    """The places that are being waited for, so that the log reports each outage once for all waiting requests."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -67,10 +67,10 @@ class _Outages:
         self._ended: dict[str, float] = {}
         self._waiting: Counter[str] = Counter()
         self._failing: dict[str, tuple[float, float]] = {}
-        """Since when a place has not answered, and when that was last seen; also while nobody waits."""
+        """Since when a place has not answered, and when that was last seen. Kept also while no request waits."""
 
     def note_failure(self, place: str, began: float, timeout_s: float, problem: Exception, *, is_first: bool) -> None:
-        """A try that ``began`` then has failed. One from before the place answered again says nothing new."""
+        """Note that a try that began at ``began`` failed. Ignore it if it began before the place answered again."""
         with self._lock:
             self._waiting[place] += is_first
             if began <= self._ended.get(place, 0.0):
@@ -80,7 +80,7 @@ class _Outages:
                 return
             self._since[place] = began
         _log.warning(
-            "%s has not answered since %s and is waited for, for up to %.0f s: %s",
+            "%s has not answered since %s; waiting for up to %.0f s: %s",
             place,
             time.strftime("%H:%M:%S", time.localtime(time.time() - (time.monotonic() - began))),
             timeout_s,
@@ -88,7 +88,7 @@ class _Outages:
         )
 
     def begin_of_wait(self, place: str, asked: float | None) -> float:
-        """Now; for what was asked for earlier, since when it has waited for a place that is away."""
+        """Return when a wait began: now, or, if the request was asked for earlier, when it met the present outage."""
         now = time.monotonic()
         since, seen = self._failing.get(place, (None, 0.0))
         asked = getattr(_trying, "asked", None) if asked is None else asked
@@ -97,7 +97,7 @@ class _Outages:
         return min(now, max(since, asked))
 
     def note_answer(self, place: str, began: float) -> None:
-        """A try that ``began`` then has succeeded. Costs nothing where nobody waits."""
+        """Note that a try that began at ``began`` succeeded. Costs nothing if the place was not failing."""
         if place not in self._failing:
             return
         with self._lock:
@@ -111,7 +111,7 @@ class _Outages:
         _log.warning("%s answers again, after %.1f s", place, now - since)
 
     def note_end(self, place: str) -> None:
-        """A request that has failed is not repeated any more. After the last one nobody waits for the place."""
+        """Note that a failed request is no longer repeated. After the last one, no request waits for the place."""
         with self._lock:
             self._waiting[place] -= 1
             if self._waiting[place] <= 0:
@@ -123,14 +123,15 @@ _outages = _Outages()
 
 
 def _count_nothing(_waited_s: float) -> None:
-    """Nobody counts."""
+    """Do not count waits."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """``timeout_s``: how long a place may fail to answer (0: nothing is repeated).
+    """How long to wait for a place that does not answer.
 
-    ``waited`` is told how long a request took that had to be repeated; ``stopping`` ends all waiting.
+    ``timeout_s``: how long a place may fail to answer (0: nothing is repeated). ``waited`` is called with the time
+    taken by each request that had to be repeated. ``stopping`` ends all waiting.
     """
 
     timeout_s: float = TIMEOUT_S
@@ -146,11 +147,11 @@ class Patience:
         work_s: float = 0.0,
         asked: float | None = None,
     ) -> T:
-        """The result of ``request``, which is tried until it succeeds, or fails in a way that does not pass.
+        """Return the result of ``request``, which is repeated until it succeeds or fails in a way that does not pass.
 
-        ``place`` is what the log names; ``work_s``: how long the place may have to work on it; ``asked``: when it was
-        put into a queue, if it was, for what the place was away meanwhile counts. A request looks itself at what a try
-        before may have done. Raises OutlastedError after about ``timeout_s``; what does not pass.
+        ``place`` is its name in the log. ``work_s``: how long the place may need to work on the request. ``asked``:
+        when the request was queued, if it was; an outage since then counts. ``request`` itself must check what an
+        earlier try may have done. Raises OutlastedError after about ``timeout_s``; any failure that does not pass.
         """
         started = _outages.begin_of_wait(place, asked)
         deadline = started + self.timeout_s + work_s
@@ -199,7 +200,7 @@ class Patience:
 
 @contextmanager
 def limit(limit_s: float) -> Iterator[None]:
-    """Let the requests of the block together take so long, as far as they ask ``left_of_try_s``."""
+    """Limit the total time of the requests in the block, as far as they use ``get_left_of_try_s``."""
     before = getattr(_trying, "until", None)
     _trying.until = time.monotonic() + limit_s
     try:
@@ -210,10 +211,10 @@ def limit(limit_s: float) -> Iterator[None]:
 
 @contextmanager
 def ask_now(*, again: bool = False) -> Iterator[None]:
-    """What the block asks of places is asked for now, also what has to wait for others of its process first.
+    """Count the requests in the block as asked for now, even if they first wait for others in this process.
 
-    ``again``: it was asked for before, and has failed. Then a place that has been away since is not given all of the
-    time once more: it is tried, and what is left of the time is waited for.
+    ``again``: they were asked for before, and failed. A place that has not answered since does not get the whole
+    timeout again: it is tried once, and then waited for only during the rest of the timeout.
     """
     _trying.asked, _trying.again = 0.0 if again else time.monotonic(), again
     try:
@@ -223,7 +224,7 @@ def ask_now(*, again: bool = False) -> Iterator[None]:
 
 
 def get_left_of_try_s(most_s: float) -> float:
-    """How long what the present try waits for next may take: at most ``most_s``."""
+    """Return how long the next wait of the current try may take: at most ``most_s``."""
     until = getattr(_trying, "until", None)
     return most_s if until is None else max(0.1, min(most_s, until - time.monotonic()))
 
@@ -233,10 +234,10 @@ class CanWait(Protocol):
     """A place that repeats its requests."""
 
     def waiting(self, patience: Patience) -> BlobPlace:
-        """The same place, which repeats its requests as ``patience`` has it."""
+        """Return the same place, which repeats its requests as ``patience`` says."""
         ...
 
 
 def with_patience(place: BlobPlace, patience: Patience) -> BlobPlace:
-    """The same place with ``patience``; one that never waits stays as it is."""
+    """Return the same place with ``patience``. A place that never waits is returned unchanged."""
     return place.waiting(patience) if isinstance(place, CanWait) else place

@@ -1,7 +1,7 @@
-"""The time of a place, which stamps its objects: no other clock says how old an object is.
+"""The time of a place, which stamps its objects. No other clock can tell how old an object is.
 
-The clock of a host may be minutes or hours off. So the place is asked, rarely, and a clock that nobody sets carries
-its answer on.
+The clock of a host may be minutes or hours off. The place is therefore asked, but rarely: between questions, its answer
+is advanced by a local clock that nobody sets.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pyspark_ckpt.state_store.blobs.base.place import BlobPlace
 from pyspark_ckpt.state_store.errors import StorageError
 
 KEPT_S = 3600.0
-"""So long an answer of a place is carried on."""
+"""How long the answer of a place is used."""
 SLOWEST_S = 10.0
-"""An answer that took longer may be as old as that, and does not count."""
+"""A slower answer is not used, because it may be as old as the question."""
 STEP_S = 1.0
-"""By more than that two clocks of a host differ only if one of them was set."""
+"""If two clocks of a host advance by amounts that differ more than this, one of them was set."""
 TICK_S = 0.02
-"""File systems stamp with a clock that ticks a hundred times a second or faster: two ticks."""
+"""Two ticks of the clock with which file systems stamp, which ticks at least a hundred times a second."""
 ATTEMPTS = 3
 
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -30,39 +30,39 @@ _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 @runtime_checkable
 class TellsTime(Protocol):
-    """A place that can be asked for its time without a write of an object."""
+    """A place that can be asked for its time without writing an object."""
 
     def now_s(self) -> float:
-        """The time with which the place would stamp an object now, to a second (Unix time). Raises StorageError."""
+        """Return the time that the place would stamp on an object now, to a second (Unix time). Raises StorageError."""
         ...
 
 
 @runtime_checkable
 class ShowsTime(Protocol):
-    """A place whose answers say what time it is, so that nothing is written to learn it."""
+    """A place whose answers show its time, so that nothing is written to learn it."""
 
     def read_shown_s(self) -> float:
-        """The time of the place, to a second (Unix time). Raises StorageError."""
+        """Return the time of the place, to a second (Unix time). Raises StorageError."""
         ...
 
 
 @runtime_checkable
 class IsOfService(Protocol):
-    """A place that shares its clock with others."""
+    """A place that shares its clock with other places."""
 
     @property
     def service(self) -> str:
-        """What stamps the objects of the place: a bucket at an endpoint, a name node."""
+        """What stamps the objects of the place, such as a bucket at an endpoint or a name node."""
         ...
 
 
 def boot_s() -> float:
-    """Seconds since this machine was started, also those in which it slept. Nobody sets this clock."""
+    """Return the seconds since this machine started, including those in which it slept. Nobody sets this clock."""
     return time.clock_gettime(_BOOT_CLOCK)
 
 
 def time_of(place: BlobPlace) -> float:
-    """The time with which ``place`` stamps what is written now (Unix time). Raises StorageError."""
+    """Return the time that ``place`` stamps on what is written now (Unix time). Raises StorageError."""
     if isinstance(place, TellsTime):
         return place.now_s()
     for _ in range(ATTEMPTS):
@@ -72,29 +72,29 @@ def time_of(place: BlobPlace) -> float:
         place.delete(name)
         if found:
             return found[0].modified_s
-    raise StorageError(f"{place.url} does not list what was just written to it: its time is not known.")
+    raise StorageError(f"The time of {place.url} is not known: it does not list an object that was just written to it.")
 
 
 def service_of(place: BlobPlace) -> str:
-    """What stamps the objects of ``place``: places of one service share its clock."""
+    """Return what stamps the objects of ``place``. Places of one service share its clock."""
     return place.service if isinstance(place, IsOfService) else place.url
 
 
 def read_shown_time(place: BlobPlace) -> float:
-    """The time of ``place``, of which nothing is written: where its answers do not say it, the time of this host."""
+    """Return the time of ``place`` without a write, or the time of this host if the place does not show its own."""
     return place.read_shown_s() if isinstance(place, ShowsTime) else time.time()
 
 
 class PlaceTimes:
-    """The times of all places of a process: of places of one service one is asked. Safe to use from many threads."""
+    """The times of all places of a process. For each service, one place is asked. Safe to use from many threads."""
 
     def __init__(self, clock: Callable[[], float] = boot_s) -> None:
-        """Carry times on by ``clock``."""
+        """Advance times by ``clock``."""
         self._clock = clock
         self._told: dict[str, _Told] = {}
 
     def clock_of(self, place: BlobPlace) -> Callable[[], float]:
-        """What tells the time of ``place``. Makes no request."""
+        """Return a function that tells the time of ``place``. Makes no request."""
         return PlaceClock(place, self._clock, self._told.setdefault(service_of(place), _Told())).now_s
 
 
@@ -102,12 +102,12 @@ class ShownTimes(PlaceTimes):
     """Times of places to which nothing may be written."""
 
     def clock_of(self, place: BlobPlace) -> Callable[[], float]:
-        """What tells the time of ``place``, in which nothing is written."""
+        """Return a function that tells the time of ``place`` and writes nothing there."""
         return lambda: read_shown_time(place)
 
 
 class _Told:
-    """When a place was asked for its time, by two clocks, and how far it is ahead of the first."""
+    """When a place was asked for its time, by two clocks, and how far it is ahead of the first clock."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -119,16 +119,16 @@ class PlaceClock:
     """The time of one place. Never more than ``SLOWEST_S`` ahead of it; safe to use from many threads."""
 
     def __init__(self, place: BlobPlace, clock: Callable[[], float] = boot_s, told: _Told | None = None) -> None:
-        """Carry the time of ``place`` on by ``clock``; if that was set or stood still, the place is asked again.
+        """Advance the time of ``place`` by ``clock``. If that clock was set or stood still, the place is asked again.
 
-        ``told``: what is known of the time of its service, and is shared with other clocks.
+        ``told``: what is known of the time of its service, shared with other clocks.
         """
         self._place = place
         self._clock = clock
         self._told = told or _Told()
 
     def now_s(self) -> float:
-        """The time of the place (Unix time). Raises StorageError."""
+        """Return the time of the place (Unix time). Raises StorageError."""
         told = self._told
         with told.lock:
             if not self._is_current():

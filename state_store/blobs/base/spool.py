@@ -1,4 +1,4 @@
-"""Keep what was written of an object until it is durable, so that it can be written again."""
+"""Keep the bytes written to an object until it is durable, so that they can be written again."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ PIECE_BYTES = 1 << 20
 
 
 class Spool:
-    """Bytes in order: in memory while they are few, else in a file of the local temporary folder."""
+    """Bytes in order. Few bytes are kept in memory, more in a file of the local temporary folder."""
 
     def __init__(self) -> None:
-        """Hold nothing yet."""
+        """Start empty."""
         self._file = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES)  # noqa: SIM115 - closed by close()
         self.size = 0
 
     def append(self, data: bytes | memoryview) -> None:
-        """Keep ``data``, too. Raises OSError of the local disk."""
+        """Append ``data``. Raises OSError of the local disk."""
         self._file.seek(self.size)
         self._file.write(data)
         self.size += len(data)
 
     def pieces(self, start: int) -> Iterator[bytes]:
-        """All bytes from ``start`` on. Raises OSError of the local disk."""
+        """Yield all bytes from ``start`` on. Raises OSError of the local disk."""
         while start < self.size:
             self._file.seek(start)
             piece = self._file.read(min(PIECE_BYTES, self.size - start))
@@ -32,5 +32,5 @@ class Spool:
             yield piece
 
     def close(self) -> None:
-        """Forget it all."""
+        """Discard all bytes."""
         self._file.close()

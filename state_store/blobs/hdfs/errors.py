@@ -1,7 +1,7 @@
-"""What the failures of the HDFS client mean, in words of the error tree.
+"""Map the failures of the HDFS client to the error tree.
 
-hdfs-native raises an ``OSError`` where it has no answer, or for a file that is there or is not, and a ``RuntimeError``
-that holds the Java class and message, with a stack trace, where the name node has refused.
+hdfs-native raises an ``OSError`` if it has no answer, or for a file that exists or is missing. It raises a
+``RuntimeError``, which holds the Java class and message with a stack trace, if the name node refused.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, fail_ou
 from pyspark_ckpt.state_store.errors import InvalidInputError, NotFoundError, Outcome, StorageError
 
 CLIENT_ERRORS = (OSError, RuntimeError, OutlastedError)
-"""All that the client raises, and what comes of waiting for it."""
+"""All that the client raises, and the error of a wait for it that ended."""
 
 
 class DataNodeError(OSError):
-    """The name node answers, and a data node does not."""
+    """The name node answers, but a data node does not."""
 
 
 _ANSWER = re.compile(r'(?:Fatal)?RPCError\("(?P<java_class>[\w.$]+)", "(?P<text>.*?)(?:\\n|"\)$)', re.DOTALL)
 _PATH = re.compile(r"""/[^\s"',;:()\[\]\\]*""")
-"""The path of a file or folder, whose name may be any sign of something."""
+"""The path of a file or folder. It is removed from a text before signs are looked for, as a name may contain any."""
 _PACKAGES = ("fs", "hdfs.protocol", "hdfs.server.namenode", "security")
 _REFUSALS = tuple(f"org.apache.hadoop.{package}." for package in _PACKAGES)
-"""What a name node raises before it does anything. A router raises others where it had no answer itself."""
+"""What a name node raises before it does anything. A router raises other errors if it had no answer itself."""
 
 _PASSING_ANSWERS = (
     *("SafeModeException", "StandbyException", "RetriableException", "ObserverRetryOnActiveException"),
@@ -37,56 +37,56 @@ _PASSING_ANSWERS = (
     *("ConnectTimeoutException", "InterruptedException", "could only be written to 0 of the", "Zero blocklocations"),
     *("is not sufficiently replicated yet", "NameNode still not started", "not yet started", "is not ready"),
 )
-"""Signs of a refusal that ends by itself: the name node has just begun, or waits for data nodes."""
+"""Signs of a refusal that ends by itself: the name node has just started, or waits for data nodes."""
 _PASSING_FAILURES = (
     *("DataTransferError", "OperationFailed", "BlocksNotFound", "blocks not found", "InvalidRPCResponse"),
     *("All nodes failed", "RPC listener", "Failed to complete file", "Block writer closed", "Pipeline stopped"),
     *("Block writer is closed", "No new datanode", "Failed to replay"),
 )
-"""Signs of a data node, or of a connection, that has gone while it was used."""
+"""Signs of a data node or a connection that was lost while in use."""
 _WILL_NOT_PASS = ("SASL", "GSSAPI", "libgssapi", "UrlParseError", "erasure", "encryption zone")
 _AWAY_NODES = re.compile(r'ip_addr: \\?"(?P<host>[^"\\]+)\\?".*?xfer_port: (?P<port>\d+)')
 
 _TICKET = (
-    "Every executor needs a Kerberos ticket that lasts: a ticket cache (KRB5CCNAME) that something renews, or a keytab "
-    "(KRB5_CLIENT_KTNAME). Look with klist."
+    "Every executor needs a Kerberos ticket that stays valid: a ticket cache (KRB5CCNAME) that is renewed, or a keytab "
+    "(KRB5_CLIENT_KTNAME). Check it with klist."
 )
 _CONF_DIR = "Set HADOOP_CONF_DIR, for the driver and every executor, to the folder of core-site.xml and hdfs-site.xml."
 _AWAY = (
-    "Look whether the name node and the data nodes run and are reached from this host; the option placeTimeout "
-    "says how long they are waited for."
+    "Check that the name node and the data nodes run and that this host can reach them. The option placeTimeout "
+    "sets how long to wait for them."
 )
 _HINTS: Mapping[str, str] = {
-    # The first that is found in a failure counts.
-    "a data node": "Start the data nodes, or let this host reach them: `hdfs dfsadmin -report` has their addresses.",
-    "SIMPLE authentication is not enabled": f"HADOOP_CONF_DIR must ask for Kerberos. {_TICKET}",
+    # The first sign that a failure contains counts.
+    "a data node": "Start the data nodes, or let this host reach them: `hdfs dfsadmin -report` lists their addresses.",
+    "SIMPLE authentication is not enabled": f"The files in HADOOP_CONF_DIR must enable Kerberos. {_TICKET}",
     "libgssapi": "Install MIT Kerberos on every executor: libgssapi-krb5-2 (Debian) or krb5-libs (Red Hat).",
     "InvalidToken": f"The delegation token of the container has expired or was cancelled. {_TICKET}",
     "GSSAPIError": _TICKET,
     "SaslException": _TICKET,
     "SASL": _TICKET,
-    "AccessControlException": "Give the HDFS user that is used here (HADOOP_USER_NAME, or the principal of the "
+    "AccessControlException": "Give the HDFS user of this process (HADOOP_USER_NAME, or the principal of the "
     "Kerberos ticket) the right to read and write this folder.",
-    "SafeModeException": "Wait until the name node leaves safe mode, or look at `hdfs dfsadmin -safemode get`.",
+    "SafeModeException": "Wait until the name node leaves safe mode. `hdfs dfsadmin -safemode get` shows its mode.",
     "StandbyException": f"Name the service (hdfs://nameservice/path), not one of its name nodes. {_CONF_DIR}",
-    "QuotaExceededException": "The quota of the folder is used up: raise it, or keep fewer versions.",
-    "could only be written to 0 of the": "No data node took the block: look at their space, and whether this machine "
-    "reaches them (`hdfs dfsadmin -report`).",
-    "ParentNotDirectoryException": "A file is in the way: choose another folder.",
+    "QuotaExceededException": "The quota of the folder is used up. Raise it, or keep fewer versions.",
+    "could only be written to 0 of the": "No data node accepted the block. Check their free space, and that this host "
+    "can reach them (`hdfs dfsadmin -report`).",
+    "ParentNotDirectoryException": "A file is in the way. Choose another folder.",
     "erasure": "Keep state in a folder without erasure coding: `hdfs ec -setPolicy -replicate -path <folder>`.",
     "encryption zone": "Name the key provider in HADOOP_CONF_DIR (hadoop.security.key.provider.path), or keep state "
     "outside encryption zones.",
     "failed to lookup address": f"Correct the host in the URI. A name service is written without a port. {_CONF_DIR}",
-    "Connection refused": "Start the name node that the URI or HADOOP_CONF_DIR names, or correct the port: that of its "
-    "RPC, as in fs.defaultFS, not of its web page.",
+    "Connection refused": "Start the name node that the URI or HADOOP_CONF_DIR names, or correct the port. It must be "
+    "the RPC port, as in fs.defaultFS, not that of the web page.",
     "no answer within": _AWAY,
-    "RPC listener disconnected": "Look whether the name node asks for Kerberos, and hadoop.security.authentication in "
-    "HADOOP_CONF_DIR does not, and whether the port is that of its RPC.",
-    "Connection reset by peer": "Look whether the data nodes ask for SASL, and dfs.data.transfer.protection in "
-    "HADOOP_CONF_DIR does not.",
+    "RPC listener disconnected": "If the name node requires Kerberos, set hadoop.security.authentication to it "
+    "in HADOOP_CONF_DIR. Check that the port is the RPC port of the name node.",
+    "Connection reset by peer": "If the data nodes require SASL, set dfs.data.transfer.protection in "
+    "HADOOP_CONF_DIR to their value.",
     "No NameNode hosts found": f"Write hdfs://host:port/path, or configure the name service. {_CONF_DIR}",
     "fs.defaultFS": f"Write hdfs://host:port/path, or configure fs.defaultFS. {_CONF_DIR}",
-    "URL must contain a host": "Write hdfs://host:port/path: fs.defaultFS in HADOOP_CONF_DIR is of another scheme.",
+    "URL must contain a host": "Write hdfs://host:port/path. fs.defaultFS in HADOOP_CONF_DIR has another scheme.",
     "viewfs": f"Configure the mount table, with a linkFallback. {_CONF_DIR}",
     "UrlParseError": "Write hdfs://host:port/path, hdfs://nameservice/path or hdfs:///path.",
 }
@@ -94,7 +94,7 @@ _HINTS: Mapping[str, str] = {
 
 @contextmanager
 def failures(verb: str, where: str) -> Iterator[None]:
-    """Raise what the client raises as StorageError: the object is as it was before."""
+    """Turn errors of the client into StorageError. The object is as it was before."""
     try:
         yield
     except CLIENT_ERRORS as problem:
@@ -103,7 +103,7 @@ def failures(verb: str, where: str) -> Iterator[None]:
 
 @contextmanager
 def reading(where: str) -> Iterator[None]:
-    """As ``failures``; a file that is not there is a NotFoundError."""
+    """Do as ``failures``, but turn a missing file into NotFoundError."""
     try:
         yield
     except FileNotFoundError as problem:
@@ -113,7 +113,7 @@ def reading(where: str) -> Iterator[None]:
 
 
 def may_pass(problem: Exception) -> bool:
-    """Whether the same request may succeed later without anybody doing something."""
+    """Return whether the same request may succeed later without intervention."""
     answer = _ANSWER.match(str(problem))
     said = str(problem) if answer is None else f"{answer['java_class']}: {answer['text']}"
     text = _PATH.sub("", said)
@@ -141,7 +141,7 @@ def refuse_uri(uri: str, problem: Exception) -> NoReturn:
 
 
 def is_refusal(problem: Exception) -> bool:
-    """Whether the name node has answered that it did nothing; else a request may be carried out, now or later."""
+    """Return whether the name node answered that it did nothing. Otherwise the request may take effect, even later."""
     answer = _ANSWER.match(str(problem))
     has_refused = answer is not None and answer["java_class"].startswith(_REFUSALS)
     return has_refused or isinstance(problem, FileExistsError | FileNotFoundError)

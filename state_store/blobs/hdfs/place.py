@@ -1,17 +1,17 @@
 """A folder of HDFS as a place for blobs, through hdfs-native, a client that needs no JVM.
 
-A write goes to a temporary file in the same folder, which the data nodes sync to their disks and the name node closes,
-and gets its final name by a rename, which the name node does as a whole and, when it is told so, not onto another file.
-So a name that can be seen has its whole content.
+A write goes to a temporary file in the same folder. The data nodes sync it to their disks, and the name node closes it.
+A rename then gives it its final name. The name node renames atomically and, if told so, refuses to replace another
+file. A visible name therefore has its whole content.
 
-What was written is kept until its file is closed: a file whose data node or lease is lost is written again, as another.
-A rename without an answer is asked for again, for it can happen only once: if the temporary file is gone, the content
-tells whether it has the name. When nobody waits any longer the temporary file is deleted, so that its rename can never
-happen later.
+The bytes of an object are kept until its file is closed. If a data node or the lease is lost, they are written again,
+to another file. A rename without an answer is requested again, because it can happen only once: if the temporary file
+is gone, the content under the final name shows whether the rename happened. When a write is given up, its temporary
+file is deleted, so that the rename can never happen later.
 
-The client has no timeouts of its own: a call without an answer is left behind, and its client with it.
+The client has no timeouts of its own. A call without an answer is abandoned, and its client with it.
 
-Paths are Hadoop's: what stands in a URI is the name itself, percent signs and all.
+Paths are Hadoop's: percent signs in a URI are part of the name, not escapes.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ if TYPE_CHECKING:
     from hdfs_native._internal import RawFileWriter
 
 FIRST_LOOK_S, LAST_LOOK_S = 0.02, 0.32
-"""Pauses before a look whether a file that is being closed is complete: they double from the first to the last."""
+"""Pauses between checks whether a file that is being closed is complete. They double from the first to the last."""
 
 TOUCH_S = 20.0
-"""A temporary file that is still written gets a new time so often: HDFS itself gives it none."""
+"""How often a temporary file that is still written gets a new modification time. HDFS itself gives it none."""
 
 CONNECT_ATTEMPTS = 0
-"""How often the client itself tries a single name node again that refuses: the patience of the place does that."""
+"""How often the client itself retries a single name node that refuses. The patience of the place does that instead."""
 
 FAILOVERS = 3
-"""How often the client goes from one name node of a service to the next within a try."""
+"""How often the client moves from one name node of a service to the next within a try."""
 
 READ_BYTES = 8 << 20
-"""What is read of an object in one request."""
+"""The most that one request reads of an object."""
 
 TIDY_S = 2.0
-"""What the last look at a write that was given up may take."""
+"""The most time for the last check of a write that was given up."""
 
 _PATIENCE = Patience()
 T = TypeVar("T")
@@ -76,7 +76,7 @@ _ACTIVE_ANSWERS = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverP
 
 
 class HdfsPlace:
-    """A folder of HDFS; it is created by the first write. Safe to use from many threads."""
+    """A folder of HDFS. The first write creates it. Safe to use from many threads."""
 
     def __init__(self, uri: str, patience: Patience = _PATIENCE) -> None:
         """Use ``hdfs://host:port/path``, ``hdfs://nameservice/path``, ``hdfs:///path`` or ``viewfs://table/path``.
@@ -95,21 +95,21 @@ class HdfsPlace:
 
     @property
     def client(self) -> Client:
-        """The client, which is another one after one that did not answer."""
+        """The client. One that did not answer is replaced by another."""
         return _client(self._service)
 
     def waiting(self, patience: Patience) -> HdfsPlace:
-        """The same place, which repeats its requests as ``patience`` has it."""
+        """Return the same place, which repeats its requests as ``patience`` says."""
         place = copy(self)
         place.patience = patience
         return place
 
     def ask(self, request: Callable[[], T]) -> T:
-        """The answer to a request, which is repeated while its failures may pass."""
+        """Return the answer to a request, which is repeated while its failures may pass."""
         return self.patience.repeat(self._service, request, may_pass)
 
     def call(self, request: Callable[[], T]) -> T:
-        """The answer of the client, within a try. After none the next try has another client."""
+        """Return the answer of the client within the current try. If there is none, the next try has another client."""
         try:
             return within_try(request)
         except TimeoutError:
@@ -117,7 +117,7 @@ class HdfsPlace:
             raise
 
     def call_data_node(self, request: Callable[[], T]) -> T:
-        """The same of a request that goes to data nodes; says so where they are the ones that fail."""
+        """Do as ``call``, for a request to data nodes. Raises DataNodeError (they fail and the name node answers)."""
         try:
             return self.call(request)
         except OSError as problem:
@@ -159,7 +159,7 @@ class HdfsPlace:
             upload.publish(replace=True)
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """Bytes ``start`` to ``end`` of the object; see the protocol."""
+        """Return bytes ``start`` to ``end`` of the object; see the protocol."""
         path = self._path(name)
 
         def read() -> bytes:
@@ -171,7 +171,7 @@ class HdfsPlace:
             return self.ask(read)
 
     def download(self, name: str, path: Path) -> int:
-        """Copy the object into the new local file ``path``; see the protocol. Goes on where a data node was lost."""
+        """Copy the object into the new local file ``path``; see the protocol. Resumes where a data node was lost."""
         where, size = self._path(name), 0
         with reading(self._where(name)), path.open("wb", buffering=0) as target:
             source = self.ask(lambda: self._open(where))
@@ -189,11 +189,11 @@ class HdfsPlace:
         size = min(READ_BYTES, stop - start)
         piece = self.call_data_node(lambda: source.read_range(start, size))
         if len(piece) != size:
-            raise DataNodeError(f"a data node has given {len(piece)} of {size} bytes")
+            raise DataNodeError(f"a data node returned {len(piece)} of {size} bytes")
         return piece
 
     def _read_again(self, path: str, source: FileReader, start: int) -> bytes:
-        """A piece, by the reader at hand or, if that has lost its data nodes, by another."""
+        """Return a piece, read by ``source`` or, if that has lost its data nodes, by a new reader."""
         try:
             return self._read(source, start, len(source))
         except CLIENT_ERRORS as problem:
@@ -202,7 +202,7 @@ class HdfsPlace:
         return self._read(self._open(path), start, len(source))
 
     def list(self, folder: str = "", prefix: str = "", start: str = "") -> list[Blob]:
-        """Objects directly in ``folder``; see the protocol."""
+        """Return the objects directly in ``folder``; see the protocol."""
         lead = f"{check_name(folder)}/" if folder else ""
         found = []
         for entry in self._entries(folder):
@@ -212,7 +212,7 @@ class HdfsPlace:
         return sorted(found, key=lambda blob: blob.name)
 
     def walk(self, folder: str = "") -> builtins.list[Blob]:
-        """All objects below ``folder``; see the protocol. One request for each folder."""
+        """Return all objects below ``folder``; see the protocol. Makes one request for each folder."""
         found: builtins.list[Blob] = []
         folders = [folder]
         while folders:
@@ -232,9 +232,9 @@ class HdfsPlace:
             self._delete(self._path(name))
 
     def remove_empty_folders(self) -> None:
-        """Remove the folders in which nothing is; see the protocol."""
+        """Remove empty folders; see the protocol."""
         folders = [""]
-        for here in folders:  # which grows meanwhile
+        for here in folders:  # grows during the loop
             inside = (_last_part(entry) for entry in self._entries(here) if entry.isdir)
             folders += [f"{here}/{name}".lstrip("/") for name in inside if not name.startswith(".")]
         for folder in reversed(folders[1:]):
@@ -242,13 +242,13 @@ class HdfsPlace:
                 self._remove_if_empty(self._path(folder))
 
     def find_unfinished(self, older_than_s: float) -> builtins.list[Blob]:
-        """Temporary files of writers that died; see the protocol."""
+        """Return temporary files of dead writers; see the protocol."""
         return self._find_unfinished(older_than_s, lambda: read_shown_time(self))
 
     def _find_unfinished(self, older_than_s: float, now_s: Callable[[], float]) -> builtins.list[Blob]:
         found: builtins.list[Blob] = []
         folders = [""]
-        for here in folders:  # which grows meanwhile
+        for here in folders:  # grows during the loop
             for entry in self._entries(here):
                 name = _last_part(entry)
                 where = f"{here}/{name}".lstrip("/")
@@ -262,7 +262,7 @@ class HdfsPlace:
         return sorted((blob for blob in found if blob.modified_s <= limit), key=lambda blob: blob.name)
 
     def discard_unfinished(self, older_than_s: float) -> int:
-        """Remove temporary files of writers that died; see the protocol."""
+        """Remove temporary files of dead writers; see the protocol."""
         count = 0
         for blob in self._find_unfinished(older_than_s, self.now_s):
             with failures("delete", self._where(blob.name)):
@@ -271,16 +271,16 @@ class HdfsPlace:
 
     @property
     def service(self) -> str:
-        """The name node, or a name service."""
+        """The name node, or the name service."""
         return self._service
 
     def now_s(self) -> float:
-        """The time of the name node, which stamps a new file with it. Raises StorageError."""
+        """Return the time that the name node stamps on a new file. Raises StorageError."""
         with failures("ask for the time of", self.url):
             return self.ask(lambda: self.stamp_ms(self._root)) / 1000
 
     def stamp_ms(self, folder: str) -> int:
-        """The time of the name node in milliseconds: that of a new file in ``folder``, which goes again."""
+        """Return the time of the name node in milliseconds, from a new file in ``folder`` that is deleted again."""
         client, path = self.client, f"{folder}/.{uuid.uuid4().hex}{_TEMPORARY}"
 
         def stamp() -> int:
@@ -337,7 +337,7 @@ class HdfsPlace:
 
 
 class _Upload:
-    """The sink of one object: a temporary file beside its final name."""
+    """The sink of one object: a temporary file next to the final one."""
 
     def __init__(self, place: HdfsPlace, path: str, where: str) -> None:
         self._place, self._path, self._where = place, path, where
@@ -349,7 +349,7 @@ class _Upload:
         self._touched = time.monotonic()
 
     def begin(self) -> None:
-        """Begin a temporary file: what does not pass is found out before anything is written."""
+        """Begin a temporary file, so that a failure that does not pass shows before anything is written."""
         with failures("write", self._where), self._leaving_what_passes():
             self._begin()
 
@@ -367,7 +367,7 @@ class _Upload:
         return len(data)
 
     def publish(self, *, replace: bool) -> bool:
-        """Make the object durable, then let it appear; False if there is another one that is not to be replaced."""
+        """Make the object durable, then let it appear. Return False if another exists and ``replace`` is False."""
         try:
             return self._place.ask(lambda: self._publish(replace=replace))
         except CLIENT_ERRORS as problem:
@@ -378,24 +378,24 @@ class _Upload:
             self._spool.close()
 
     def abandon(self) -> None:
-        """Leave nothing."""
+        """Discard all that was written."""
         self._spool.close()
         if not self._temporary:
             return
-        with suppress(*CLIENT_ERRORS), limit(TIDY_S):  # discard_unfinished finds what is left
+        with suppress(*CLIENT_ERRORS), limit(TIDY_S):  # discard_unfinished removes what is left
             self._call(lambda client: client.delete(self._temporary))
 
     def _begin(self) -> RawFileWriter:
-        """Begin a file that has nothing yet. A try before may have left one, for discard_unfinished."""
+        """Begin an empty file. One that an earlier try left is removed by discard_unfinished."""
         folder, _, name = self._path.rpartition("/")
         self._temporary = temporary = f"{folder}/.{name}.{uuid.uuid4().hex}{_TEMPORARY}"
         self._sent = 0
-        # Not by the class for files of Python: as one of them is forgotten it is closed, which may take a minute.
+        # Not with the client's class of Python files: Python closes one when it frees it, which may take a minute.
         self._writer = writer = self._call(lambda client: client.inner.create(temporary, WriteOptions()))
         return writer
 
     def _send(self) -> RawFileWriter:
-        """Write what the file has not yet, and return its writer."""
+        """Write what the file does not have yet. Return its writer."""
         writer = self._writer or self._begin()
         for piece in self._spool.pieces(self._sent):
             self._place.call_data_node(partial(writer.write, piece))
@@ -409,7 +409,7 @@ class _Upload:
 
     @contextmanager
     def _leaving_what_passes(self) -> Iterator[None]:
-        """Leave it to ``publish`` to write all of a file that cannot be written now."""
+        """Let ``publish`` write all of a file that cannot be written now."""
         try:
             with limit(self._place.patience.first_try_s):
                 yield
@@ -438,12 +438,12 @@ class _Upload:
         return True
 
     def _sync(self, writer: RawFileWriter) -> None:
-        """Close the file: after return all its blocks are complete, and the name node says so also after a restart.
+        """Close the file. After return all its blocks are complete, and the name node knows that even after a restart.
 
-        The client asks for that as soon as the data nodes have the last byte. The name node refuses until one of them
-        has told it, which takes some milliseconds, and then the client sleeps for half a second. So another thread
-        does the asking, and this one sees from the length when all blocks are complete: closing the file is then
-        all that a recovery of its lease does. The other thread finds the file closed, and is content.
+        The client asks to close the file as soon as the data nodes have the last byte. The name node refuses until one
+        of them has told it, which takes some milliseconds. The client then sleeps for half a second. To avoid that
+        wait, another thread does the asking, and this one sees from the length when all blocks are complete. A recovery
+        of the lease then only closes the file. The other thread finds the file closed and ends.
         """
         client = self._place.client
         writer.hsync()
@@ -464,17 +464,17 @@ class _Upload:
         return True
 
     def _require_landed(self) -> bool:
-        """True if an earlier try has renamed the file, which is gone. Raises StorageError if nobody can say."""
+        """Return True if an earlier try has renamed the temporary file, which is gone. Raises StorageError if not."""
         try:
             is_landed = self._place.call_data_node(self._is_there)
         except FileNotFoundError:
             is_landed = False
         if not is_landed:
-            fail("write", self._where, OSError("its temporary file is gone, and the object is another"), "unknown")
+            fail("write", self._where, OSError("its temporary file is gone, and has not become the object"), "unknown")
         return True
 
     def _resolve(self, problem: Exception) -> bool:
-        """Whether a write that was given up has landed. Raises StorageError if not, or if nobody can say."""
+        """Return True if a write that was given up has landed. Raises StorageError if not, or if that is unknown."""
         is_waited_for = isinstance(problem, OutlastedError) and problem.after_s > TIDY_S
         try:
             with limit(TIDY_S):
@@ -487,7 +487,7 @@ class _Upload:
         return True
 
     def _is_there(self) -> bool:
-        """Whether the object has the content that was written here."""
+        """Return whether the object has the content that was written here."""
         found = xxhash.xxh3_128()
         for piece in self._place.client.read(self._path):
             found.update(piece)
@@ -500,9 +500,9 @@ class _Upload:
 
 @cache
 def _client(service: str) -> Client:
-    """The client of this process for a name node or service; it keeps its connections.
+    """Return the client of this process for a name node or service. It keeps its connections.
 
-    Observer nodes may lag behind what others have written, and a listing must not: the active one answers.
+    Observer nodes may lag behind the writes of others, and a listing must not. Only the active name node is asked.
     """
     host, colon, _ = service.partition("://")[2].partition(":")
     if colon:

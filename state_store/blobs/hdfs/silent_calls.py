@@ -1,4 +1,4 @@
-"""Calls of a client that has no timeouts of its own: each in a thread that may be left behind."""
+"""Call a client that has no timeouts of its own. Each call runs in a thread that may be abandoned."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class DaemonThreads:
-    """Runs calls, each in a thread of its own that does not hold the process when it ends."""
+    """Runs each call in a thread of its own, which does not keep the process alive."""
 
     def __init__(self, name: str) -> None:
         """Name the threads."""
@@ -26,7 +26,7 @@ class DaemonThreads:
         def run() -> None:
             try:
                 result = call()
-            except BaseException as problem:  # noqa: BLE001 - whoever waits for it gets it
+            except BaseException as problem:  # noqa: BLE001 - the waiting thread gets it
                 future.set_exception(problem)
             else:
                 future.set_result(result)
@@ -39,7 +39,7 @@ _threads = DaemonThreads("hdfs-call")
 
 
 def within_try(call: Callable[[], T]) -> T:
-    """The result of a call; TimeoutError if there is none within the present try. Then it goes on, for nobody."""
+    """Return the result of a call. Raises TimeoutError (none within the current try); the call then runs unattended."""
     limit_s = get_left_of_try_s(LONGEST_TRY_S)
     waiting = _threads.submit(call)
     if not _is_done(waiting, limit_s):

@@ -1,7 +1,8 @@
-"""Clients of S3: one for each way to reach it, as long as somebody uses it, so that keys may change for ever.
+"""Clients of S3: one for each set of settings, for as long as it is used, so that keys may keep changing.
 
-A client that a place holds stays what it is. Of those that nobody holds, the last few are kept: places come and go, and
-a client takes its time. What all have in common, above all the description of the service, is in memory once.
+A client that a place holds does not change. The last few used clients are kept even if no place holds them, because
+places come and go and a client is slow to make. What all clients share, above all the description of the service, is
+in memory once.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ class Clients:
     """Clients by settings. Safe to use from many threads."""
 
     def __init__(self, make: Callable[[S3Settings], Any]) -> None:
-        """``make`` a client where there is none."""
+        """Use ``make`` to make a client that is missing."""
         self._make = make
         self._lock = threading.Lock()
         self._held: WeakValueDictionary[S3Settings, Any] = WeakValueDictionary()
         self._last: OrderedDict[S3Settings, Any] = OrderedDict()
 
     def get(self, settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
-        """The client for these settings, the same for all that hold it at one time."""
+        """Return the client for these settings, the same for all that hold it at one time."""
         with self._lock:
             client = self._held.get(settings)
             if client is None:
@@ -48,7 +49,7 @@ class Clients:
 
 
 def new_session() -> boto3.session.Session:
-    """A session of its own, with its own credentials, that reads the description of the service from what is loaded."""
+    """Return a new session with its own credentials. All sessions share the loaded description of the service."""
     session = Session()
     with _loading:
         if not _loader:

@@ -1,4 +1,4 @@
-"""What the failures of S3 mean: which may pass, and what to do about those that do not."""
+"""The failures of S3: which may pass, and what to do about those that do not."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from pyspark_ckpt.state_store.errors import NotFoundError, Outcome, StorageError
 
 
 class CutAnswerError(Exception):
-    """An answer lacks what every whole one has: its end was lost on the way."""
+    """An answer lacks what every whole answer has, because its end was lost in transit."""
 
 
 def status_of(answer: Mapping[str, Any]) -> int:
-    """The status of an answer."""
+    """Return the status of an answer."""
     return int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def require_etag(answer: Mapping[str, Any]) -> str:
-    """The tag of an object. Raises CutAnswerError if there is none: then it is not the service that has answered."""
+    """Return the tag of an object. Raises CutAnswerError (there is none, so it was not the service that answered)."""
     if not answer.get("ETag"):
         raise CutAnswerError(f"the answer (status {status_of(answer)}) has no ETag, which every answer of S3 has")
     return str(answer["ETag"])
 
 
 def require_all(answer: Mapping[str, Any], wanted: str | None, size_bytes: int) -> None:
-    """Raise CutAnswerError unless an answer of so many bytes is that of the range that was ``wanted`` (None: all)."""
+    """Raise CutAnswerError unless an answer of ``size_bytes`` is all of the range ``wanted`` (None: the object)."""
     if wanted is None:
         headers = answer["ResponseMetadata"]["HTTPHeaders"]
         if "content-length" not in headers and "transfer-encoding" not in headers:
-            raise CutAnswerError(f"nothing says whether {size_bytes} bytes are all of the object")
+            raise CutAnswerError(f"the answer does not say whether its {size_bytes} bytes are the whole object")
         return
     first, _, last = wanted.removeprefix("bytes=").partition("-")
     found = _CONTENT_RANGE.fullmatch(str(answer.get("ContentRange", "")))
@@ -56,11 +56,11 @@ def require_all(answer: Mapping[str, Any], wanted: str | None, size_bytes: int) 
         end = int(found[3]) - 1
         if int(found[2]) == (min(int(last), end) if last else end) and size_bytes == int(found[2]) - int(first) + 1:
             return
-    raise CutAnswerError(f"{wanted} was asked for, and {answer.get('ContentRange')} answered, of {size_bytes} bytes")
+    raise CutAnswerError(f"{wanted} was asked for, but {size_bytes} bytes of {answer.get('ContentRange')} came")
 
 
 CLIENT_ERRORS = (ClientError, BotoCoreError, ResponseParserError, HTTPError, CutAnswerError, OutlastedError, OSError)
-"""All that a request raises."""
+"""All that a request may raise."""
 
 MISSING = frozenset({"NoSuchKey", "404", "NotFound"})
 EXISTS = frozenset({"PreconditionFailed", "412"})
@@ -77,40 +77,40 @@ _BUSY = frozenset(
         *("XMinioServerNotInitialized", "XMinioReadQuorum", "XMinioWriteQuorum"),
     }
 )
-"""What the service calls it when it cannot do now what it can do later."""
+"""Codes of a service that cannot do now what it can do later."""
 _PASSING_STATUSES = frozenset({408, 429, 500, 502, 503, 504, 507, 509, 520, 521, 522, 523, 524})
 _SPEAKING_STATUSES = frozenset({301, 307, 401, 403})
-"""What these mean is known, whoever has answered: another region, or no rights."""
+"""The meaning of these is known, whoever answered: another region, or no rights."""
 _WILL_NOT_PASS = frozenset({"NotImplemented", "XMinioStorageFull", "InsufficientStorage", "QuotaExceeded"})
 _BAD_TLS = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "NO_PROTOCOLS_AVAILABLE")
 
 _WHERE = (
     "by boto3's own chain or, for a place of s3a:, in fs.s3a.access.key and fs.s3a.secret.key. Of the classes in "
-    "fs.s3a.aws.credentials.provider, only those that take these keys count here."
+    "fs.s3a.aws.credentials.provider, only those that use these keys count here."
 )
 _RENEW = f"Renew the credentials that are found {_WHERE}"
 _CORRECT = f"Correct the credentials that are found {_WHERE}"
-_GIVE = f"Give this process, on {gethostname()}, credentials {_WHERE}"
+_GIVE = f"Give this process, on {gethostname()}, credentials that are found {_WHERE}"
 _REGION = (
-    "Name the region and the endpoint of the bucket: the options s3Region and s3Endpoint or, for a place of s3a:, "
+    "Set the region and the endpoint of the bucket in the options s3Region and s3Endpoint or, for a place of s3a:, in "
     "fs.s3a.endpoint.region and fs.s3a.endpoint."
 )
 _KMS = (
-    "Look at the key in the options s3Encryption and s3KmsKeyId or, for a place of s3a:, fs.s3a.encryption.key: it "
-    "must be enabled, in the region of the bucket, and the credentials that are used here need kms:GenerateDataKey and "
+    "Check the key in the options s3Encryption and s3KmsKeyId or, for a place of s3a:, in fs.s3a.encryption.key. It "
+    "must be enabled, in the region of the bucket. The credentials that are used here need kms:GenerateDataKey and "
     "kms:Decrypt for it."
 )
 _RIGHTS = (
     "Give the credentials that are used here s3:GetObject, PutObject, DeleteObject, ListBucket, "
     "AbortMultipartUpload, ListBucketMultipartUploads and ListMultipartUploadParts for this prefix."
 )
-_FULL = "The storage of the service is full, or a quota is used up: add some, or keep fewer versions."
+_FULL = "The storage of the service is full, or a quota is used up. Add storage, or keep fewer versions."
 _HINTS: Mapping[str, str] = {
-    "NoSuchBucket": "Create the bucket, or correct its name: buckets are never created here.",
+    "NoSuchBucket": "Create the bucket, or correct its name. The state store never creates buckets.",
     "InvalidBucketName": "Correct the name of the bucket.",
     "AccessDenied": _RIGHTS,
     "AllAccessDisabled": _RIGHTS,
-    "403": f"{_RIGHTS} If they have these rights: {_CORRECT[0].lower()}{_CORRECT[1:]}",
+    "403": f"{_RIGHTS} If they have these rights, {_CORRECT[0].lower()}{_CORRECT[1:]}",
     **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"), _RENEW),
     **dict.fromkeys(
         (
@@ -132,22 +132,21 @@ _HINTS: Mapping[str, str] = {
     ),
     "NotImplemented": "The service must support conditional writes (If-None-Match: *).",
     **dict.fromkeys(("XMinioStorageFull", "InsufficientStorage", "QuotaExceeded"), _FULL),
-    "SSLError": "Let this host trust the certificate of the service (AWS_CA_BUNDLE), or correct the endpoint: one "
-    "of http: is written so.",
+    "SSLError": "Let this host trust the certificate of the service (AWS_CA_BUNDLE), or correct the endpoint. One "
+    "without TLS begins with http:.",
     "ServerSideEncryptionConfigurationNotFoundError": _KMS,
 }
 
 _AWAY = (
-    "Look whether the service runs and is reached from this host; the option placeTimeout says how long it is waited "
-    "for."
+    "Check that the service runs and that this host can reach it. The option placeTimeout sets how long to wait for it."
 )
 
 
 def may_pass(problem: Exception, *, has_answered: bool = False) -> bool:
-    """Whether the same request may succeed later without anybody doing something.
+    """Return whether the same request may succeed later without intervention.
 
-    ``has_answered``: the service did so before. Then TLS that it does not speak, or another certificate, is that of
-    something in its place, as of a load balancer that has just begun, and no mistake of the settings.
+    ``has_answered``: the service has answered before. A failure of TLS or of its certificate then comes from something
+    in its place, such as a load balancer that has just started, and not from a mistake in the settings.
     """
     if isinstance(problem, ClientError):
         code = code_of(problem)
@@ -157,7 +156,7 @@ def may_pass(problem: Exception, *, has_answered: bool = False) -> bool:
         return code in _BUSY or code in _RACING or status in _PASSING_STATUSES or _is_strangers(problem, code, status)
     if isinstance(problem, SSLError):
         return has_answered or not any(sign in str(problem) for sign in _BAD_TLS)
-    if isinstance(problem, HTTPClientError):  # botocore wraps what it does not know into one of these
+    if isinstance(problem, HTTPClientError):  # botocore wraps errors that it does not know in this
         wrapped = problem.kwargs.get("error")
         return not isinstance(wrapped, Exception) or isinstance(
             wrapped, OSError | HTTPError | http.client.HTTPException
@@ -177,15 +176,15 @@ def may_pass(problem: Exception, *, has_answered: bool = False) -> bool:
 
 
 def _is_strangers(problem: ClientError, code: str, status: int) -> bool:
-    """Whether something before the service has answered in its place: S3 says in the body of an error what it is.
+    """Return whether something in front of the service has answered. S3 itself names the error in the body.
 
-    It is no news of an object, and may pass. An answer to HEAD has no body, whoever gives it.
+    Such an answer says nothing about an object, and may pass. An answer to HEAD has no body, whoever gives it.
     """
     return code in ("", str(status)) and status not in _SPEAKING_STATUSES and problem.operation_name != "HeadObject"
 
 
 def fail(verb: str, where: str, problem: Exception, outcome: Outcome) -> NoReturn:
-    """Raise what a request has raised as an error of the tree."""
+    """Raise the failure of a request as an error of the tree."""
     if isinstance(problem, OutlastedError):
         last = problem.problem
         fail_outlasted(verb, where, problem, str(last), outcome, hint_of(last) or _AWAY)
@@ -195,7 +194,7 @@ def fail(verb: str, where: str, problem: Exception, outcome: Outcome) -> NoRetur
 
 
 def hint_of(problem: Exception) -> str | None:
-    """What to do about a failure, if that is known."""
+    """Return what to do about a failure, if that is known."""
     code = code_of(problem)
     if code.startswith("KMS.") or (code == "AccessDenied" and "kms:" in str(problem)):
         return _KMS
@@ -204,7 +203,7 @@ def hint_of(problem: Exception) -> str | None:
 
 
 def code_of(problem: Exception) -> str:
-    """What the service calls it, else the class of what the client has raised."""
+    """Return the code of the service, else the class name of the client's error."""
     if isinstance(problem, ClientError):
         return str(problem.response.get("Error", {}).get("Code", ""))
     return type(problem).__name__

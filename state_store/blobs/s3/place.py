@@ -1,8 +1,8 @@
 """A prefix of an S3 bucket as a place for blobs, on any service that speaks S3 and honours ``If-None-Match: *``.
 
-An object appears whole when its request, or that which joins its parts, has been answered. Every object says in its
-metadata which write made it: so a write whose answer was lost, or that the client has repeated, finds out whether it
-was its own that landed.
+An object appears whole when its request, or the one that joins its parts, has been answered. The metadata of an object
+names the conditional write that made it. A write whose answer was lost, or that was repeated, reads there whether it
+has landed.
 
 Facts of the service: https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
 """
@@ -51,21 +51,21 @@ PART_BYTES = 8 << 20
 CONNECTIONS = 32
 TRANSFERS = 8
 UPLOADS = 3
-"""How many parts of one object go up at once: the network is also there for commits."""
+"""How many parts of one object are uploaded at once. Commits need the network too."""
 COPY_BYTES = 5 << 30
-"""What the service copies in one request."""
+"""The largest object that the service copies in one request."""
 COPIED_BYTES_PER_S = 20 << 20
-"""How slowly a service may copy an object."""
+"""The slowest rate at which a service may copy an object."""
 CONNECT_S, READ_S = 10, 60
-"""What a connection and a silence may take at most; the patience of the place says how much less."""
+"""The longest waits for a connection and for the next bytes. The patience of the place may allow less."""
 ABORT_S = 5.0
 DELETED = 204
-"""The status of the answer to a delete. What answers otherwise may not be the service."""
+"""The status of the answer to a delete. An answer with another status may come from something else."""
 WRITER = "ckpt-writer"
-"""The key of the metadata that names the write."""
+"""The metadata key that names the write."""
 
 _under_way: set[str] = set()
-"""Uploads in parts of this process: however slow one is, it is not left."""
+"""Uploads in parts of this process. However slow one is, it is not abandoned."""
 
 _NEXT_PAGE = {
     "list_objects_v2": {"NextContinuationToken": "ContinuationToken"},
@@ -80,7 +80,7 @@ _exclusive: dict[tuple[str, str], bool] = {}
 """By endpoint and bucket: whether the service honours the condition of a write."""
 
 _answered: set[str] = set()
-"""Services that have answered this process: how they are reached is right."""
+"""Services that have answered this process, so that the settings for them are right."""
 
 T = TypeVar("T")
 
@@ -102,11 +102,11 @@ class S3Place:
 
     @property
     def url(self) -> str:
-        """The bucket and the prefix, as a URI that ``place_at`` takes; its scheme says how to reach them."""
+        """The bucket and the prefix, as a URI that ``place_at`` accepts. Its scheme says how to reach them."""
         return f"{self._scheme}://{self.bucket}/{self._root}".rstrip("/")
 
     def waiting(self, patience: Patience) -> S3Place:
-        """The same place, which repeats its requests as ``patience`` has it."""
+        """Return the same place, which repeats its requests as ``patience`` says."""
         place = copy(self)
         place.patience = patience
         return place
@@ -120,7 +120,7 @@ class S3Place:
 
     @contextmanager
     def create(self, name: str) -> Iterator[Sink]:
-        """Write a new object piece by piece; see the protocol. Small ones are one request, others go up in parts."""
+        """Write a new object piece by piece; see the protocol. A small one is one request, others go in parts."""
         upload = _Upload(self, name)
         try:
             yield upload
@@ -155,7 +155,7 @@ class S3Place:
             self.ask(write)
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """Bytes ``start`` to ``end`` of the object; see the protocol."""
+        """Return bytes ``start`` to ``end`` of the object; see the protocol."""
         if end is not None and end <= start:
             return b""
         with self.failures("read", name):
@@ -182,15 +182,15 @@ class S3Place:
             return size
 
     def list(self, folder: str = "", prefix: str = "", start: str = "") -> list[Blob]:
-        """Objects directly in ``folder``; see the protocol. One request for each thousand of them."""
+        """Return the objects directly in ``folder``; see the protocol. Makes one request for each thousand."""
         lead = self._root + (f"{check_name(folder)}/" if folder else "")
         where = {"Prefix": lead + prefix, "Delimiter": "/"}
-        if start:  # S3 lists what is behind StartAfter: this is a little before
+        if start:  # S3 lists what follows StartAfter: use a key just before
             where["StartAfter"] = f"{lead}{start[:-1]}{chr(ord(start[-1]) - 1)}~"
         return [blob for blob in self._list(folder, where) if blob.name[len(lead) - len(self._root) :] >= start]
 
     def walk(self, folder: str = "") -> builtins.list[Blob]:
-        """All objects below ``folder``; see the protocol. One request for each thousand of them."""
+        """Return all objects below ``folder``; see the protocol. Makes one request for each thousand."""
         lead = self._root + (f"{check_name(folder)}/" if folder else "")
         return self._list(folder, {"Prefix": lead})
 
@@ -200,17 +200,17 @@ class S3Place:
             for page in self._pages("list_objects_v2", **where):
                 for entry in page.get("Contents", ()):
                     name: str = entry["Key"][len(self._root) :]
-                    if name and not name.endswith("/"):  # what consoles and Hadoop put for a folder
+                    if name and not name.endswith("/"):  # else the marker of a folder, from a console or Hadoop
                         found.append(Blob(name, int(entry["Size"]), entry["LastModified"].timestamp()))
         return sorted(found, key=lambda blob: blob.name)
 
     def _pages(self, operation: str, **where: str) -> Iterator[Mapping[str, Any]]:
-        """All pages of a listing, each a request of its own: one that fails does not cost those before it."""
+        """Yield all pages of a listing. Each is a request of its own, so a failure does not lose earlier pages."""
         request, more = getattr(self.client, operation), dict[str, Any]()
 
         def ask() -> Mapping[str, Any]:
             page: Mapping[str, Any] = request(Bucket=self.bucket, **where, **more)
-            if "IsTruncated" not in page:  # one that has lost all of its body would be that of an empty folder
+            if "IsTruncated" not in page:  # an answer without its body looks like an empty folder
                 raise CutAnswerError("the end of a listing was lost")
             return page
 
@@ -222,13 +222,13 @@ class S3Place:
                 return
 
     def copies_from(self, source: BlobPlace) -> bool:
-        """Whether ``source`` is a place in S3, too."""
+        """Return whether ``source`` is also a place in S3."""
         return isinstance(source, S3Place)
 
     def copy_from(self, source: BlobPlace, name: str, size_bytes: int, new_name: str) -> bool:
-        """Have the service copy an object of ``source``; False if it is another service, or asks for parts.
+        """Have the service copy an object of ``source``. Return False if the settings differ or it is too large.
 
-        An object ``new_name`` is replaced. Raises NotFoundError, StorageError.
+        Replaces an object ``new_name``. Raises NotFoundError, StorageError.
         """
         if not isinstance(source, S3Place) or source.settings != self.settings or size_bytes > COPY_BYTES:
             return False
@@ -244,7 +244,7 @@ class S3Place:
         return True
 
     def is_exclusive(self) -> bool:
-        """Whether the service refuses a second conditional write of one name. One look for each bucket and process.
+        """Return whether the service refuses a second conditional write of one name. Tried once per bucket and process.
 
         Raises StorageError.
         """
@@ -255,7 +255,7 @@ class S3Place:
             return _exclusive[known]
 
     def _looks_exclusive(self) -> bool:
-        """Write one name twice, each time only if it is absent."""
+        """Write one name twice, each time only if absent. Return whether the second write was refused."""
         name = f"{PROBE}{uuid.uuid4().hex}"
         try:
             self.put_if_absent(name, b"first")
@@ -278,14 +278,14 @@ class S3Place:
             self.ask(delete)
 
     def remove_empty_folders(self) -> None:
-        """Nothing: there are no folders; see the protocol."""
+        """Do nothing: S3 has no folders; see the protocol."""
 
     def find_unfinished(self, older_than_s: float) -> builtins.list[Blob]:
-        """Uploads in parts that have begun, and got their last part, so long ago; see the protocol."""
+        """Return uploads in parts that began, and got their last part, that long ago; see the protocol."""
         return [blob for blob, _ in self._list_left(older_than_s)]
 
     def discard_unfinished(self, older_than_s: float) -> int:
-        """Abort what ``unfinished`` finds; see the protocol."""
+        """Abort what ``find_unfinished`` finds; see the protocol."""
         count = 0
         for blob, upload_id in self._list_left(older_than_s):
             with self.failures("clear the unfinished upload of", blob.name):
@@ -294,32 +294,32 @@ class S3Place:
 
     @property
     def service(self) -> str:
-        """The bucket, and where it is."""
+        """The endpoint and the bucket."""
         return f"{self.settings.endpoint}/{self.bucket}"
 
     def read_shown_s(self) -> float:
-        """The time of the service; see ``now_s``, which writes nothing."""
+        """Return the time of the service; see ``now_s``, which writes nothing."""
         return self.now_s()
 
     def now_s(self) -> float:
-        """The time of the service, by its answer to a listing of one object. Raises StorageError."""
+        """Return the time of the service, from its answer to a listing of one object. Raises StorageError."""
         with self.failures("ask for the time of", "."):
             answer = self.ask(lambda: self.client.list_objects_v2(Bucket=self.bucket, Prefix=self._root, MaxKeys=1))
         return self._time_of(answer)
 
     def _time_of(self, answer: Mapping[str, Any]) -> float:
-        """When the service has answered. It says so in whole seconds: the end of that second."""
+        """Return when the service answered: the end of the second that its answer names."""
         date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         try:
             return parsedate_to_datetime(date).timestamp() + 1
         except (TypeError, ValueError) as problem:
             raise StorageError(
-                f"{self.url} does not tell its time: the header Date of its answer is {date!r}.",
-                hint="Every HTTP service sends Date; look at what stands between the executors and it.",
+                f"The time of {self.url} is not known: the Date header of its answer is {date!r}.",
+                hint="Every HTTP service sends Date. Check what is between the executors and the service.",
             ) from problem
 
     def _list_left(self, older_than_s: float) -> Iterator[tuple[Blob, str]]:
-        """Unfinished uploads that nobody goes on with, and their ids."""
+        """Yield unfinished uploads that nobody continues, and their ids."""
         with self.failures("list the unfinished uploads of", "."):
             for page in self._pages("list_multipart_uploads", Prefix=self._root):
                 limit = self._time_of(page) - older_than_s
@@ -332,7 +332,7 @@ class S3Place:
                             yield Blob(key[len(self._root) :], size_bytes, began_s), upload_id
 
     def _parts_of(self, key: str, upload_id: str) -> tuple[int, float]:
-        """Bytes of the parts of an upload, and when it got its last one; nothing of one that has ended."""
+        """Return the bytes of the parts of an upload and when it got the last one. An upload that ended has none."""
         size_bytes, last_s = 0, -math.inf
         try:
             for page in self._pages("list_parts", Key=key, UploadId=upload_id):
@@ -345,7 +345,7 @@ class S3Place:
         return size_bytes, last_s
 
     def _abort(self, key: str, upload_id: str) -> bool:
-        """Abort an upload; whether it was there."""
+        """Abort an upload. Return whether it existed."""
         try:
             target = {"Bucket": self.bucket, "Key": key, "UploadId": upload_id}
             self.ask(lambda: self.client.abort_multipart_upload(**target))
@@ -356,10 +356,10 @@ class S3Place:
         return True
 
     def write_once(self, name: str, writer: str, write: Callable[[], object], *, work_s: float = 0.0) -> bool:
-        """Make the conditional write that ``writer`` names: whether it has landed, or there was another object before.
+        """Make the conditional write that ``writer`` names. Return whether it landed; if not, another object was first.
 
-        A try without an answer may have landed: it is looked for before the write is repeated, and an object that
-        "exists already" may be of one of them. Every other repeat goes without the look, which can fail as well.
+        A try without an answer may have landed. The object is looked for before the write is repeated, and one that
+        "exists already" may come from such a try. Every second repeat skips the look, which can fail too.
         """
         looks = cycle((False, True))
 
@@ -372,7 +372,7 @@ class S3Place:
                 if code_of(problem) in EXISTS:
                     found = self._writer_of(name)
                     if found is None:
-                        raise CutAnswerError("an object is there for a write, and is not for a look") from problem
+                        raise CutAnswerError("a write found an existing object, but a look did not") from problem
                     return found == writer
                 if code_of(problem) != "NoSuchUpload" or self._writer_of(name) != writer:
                     raise
@@ -385,7 +385,7 @@ class S3Place:
             fail("write", self._where(name), problem, outcome)
 
     def _writer_of(self, name: str) -> str | None:
-        """Who has written an object, empty if it does not say; None if it is not there."""
+        """Return which write made an object. Empty if it does not say, None if there is no object."""
         try:
             found = self.client.head_object(Bucket=self.bucket, Key=self.key(name))
         except ClientError as problem:
@@ -398,7 +398,7 @@ class S3Place:
     def _fetch(
         self, name: str, wanted: str | None, asked: float | None = None, **more: str
     ) -> tuple[bytes, Mapping[str, Any]]:
-        """A range of an object (None: all of it), and what the service says of it. Nothing if it is behind the end."""
+        """Return a range of an object (None: all of it) and the service's answer. Both are empty past the end."""
         ranged, key = {} if wanted is None else {"Range": wanted}, self.key(name)
 
         def fetch() -> tuple[bytes, Mapping[str, Any]]:
@@ -410,14 +410,14 @@ class S3Place:
                 return b"", {}
             require_etag(answer)
             with answer["Body"] as stream:
-                data: bytes = stream.read()  # fewer bytes than were announced raise
+                data: bytes = stream.read()  # raises if fewer bytes come than were announced
             require_all(answer, wanted, len(data))
             return data, answer
 
         return self.ask(fetch, asked=asked)
 
     def ask(self, request: Callable[[], T], *, work_s: float = 0.0, asked: float | None = None) -> T:
-        """The answer to a request, which is repeated while its failures may pass."""
+        """Return the answer to a request, which is repeated while its failures may pass."""
 
         def passes(problem: Exception) -> bool:
             return may_pass(problem, has_answered=self.service in _answered)
@@ -427,7 +427,7 @@ class S3Place:
         return answer
 
     def key(self, name: str) -> str:
-        """The key of an object of the place."""
+        """Return the key of an object of the place."""
         return self._root + check_name(name)
 
     def _where(self, name: str) -> str:
@@ -435,7 +435,7 @@ class S3Place:
 
     @contextmanager
     def failures(self, verb: str, name: str, outcome: Outcome = "not_applied") -> Iterator[None]:
-        """Turn what boto3 raises into the error tree."""
+        """Turn errors of boto3 into those of the error tree."""
         try:
             yield
         except CLIENT_ERRORS as problem:
@@ -443,7 +443,7 @@ class S3Place:
 
 
 class _Upload:
-    """The sink of a new object: kept in memory while it is small, else sent in parts, several at once."""
+    """The sink of a new object. It is kept in memory while small, else sent in parts, several at once."""
 
     def __init__(self, place: S3Place, name: str) -> None:
         self._place, self._name = place, name
@@ -457,7 +457,7 @@ class _Upload:
     def write(self, data: bytes | memoryview, /) -> int:
         """Append ``data``."""
         view = memoryview(data)
-        while self._held + len(view) > PART_BYTES:  # all parts but the last have one size: some services ask for it
+        while self._held + len(view) > PART_BYTES:  # all parts but the last have one size: some services require it
             missing = PART_BYTES - self._held
             self._hold(view[:missing])
             view = view[missing:]
@@ -466,7 +466,7 @@ class _Upload:
         return len(data)
 
     def finish(self) -> bool:
-        """Make the object appear; False if there is another one."""
+        """Make the object appear. Return False if another one exists."""
         place = self._place
         if not self._upload_id:
             return place.put_if_absent(self._name, self._take())
@@ -483,7 +483,7 @@ class _Upload:
         return landed
 
     def abort(self, *, is_away: bool = False) -> None:
-        """Leave nothing; a service that does not answer is not asked: discard_unfinished finds what is left."""
+        """Discard all parts. A service that is away is not asked: discard_unfinished removes what is left."""
         for part in self._parts:
             part.cancel()
         for part in self._parts:
@@ -499,7 +499,7 @@ class _Upload:
         self._held += len(view)
 
     def _take(self) -> bytes:
-        """All that is held, which is held no longer."""
+        """Return all that is held, and hold it no longer."""
         data, self._pieces, self._held = b"".join(self._pieces), [], 0
         return data
 
@@ -510,12 +510,12 @@ class _Upload:
                 self._upload_id = place.ask(self._begin)
                 _under_way.add(self._upload_id)
             number = len(self._parts) + 1
-            if number > UPLOADS:  # so many parts are in memory, no more
+            if number > UPLOADS:  # no more parts than this are in memory
                 self._parts[number - UPLOADS - 1].result()
         self._parts.append(_transfers().submit(self._send_part, number, data, time.monotonic()))
 
     def _begin(self) -> str:
-        """Begin an upload; one whose answer was lost is left to discard_unfinished."""
+        """Begin an upload. One whose answer was lost is left to discard_unfinished."""
         place = self._place
         begun = place.client.create_multipart_upload(
             Bucket=place.bucket, Key=self._key, Metadata={WRITER: self._writer}, **place.writes
@@ -541,14 +541,14 @@ class _Upload:
 
 
 def _new_client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
-    """A client for these settings; it keeps its connections."""
+    """Return a client for these settings. It keeps its connections."""
     config = Config(
         max_pool_connections=CONNECTIONS,
         connect_timeout=CONNECT_S,
         read_timeout=READ_S,
         retries={"mode": "legacy", "total_max_attempts": 1},  # the patience of the place repeats
         s3={"addressing_style": settings.addressing},
-        # Every object of ours carries its own checksums; older services refuse newer headers.
+        # Every object of ours carries its own checksums, and older services refuse newer headers.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
@@ -563,7 +563,7 @@ def _new_client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no typ
         config=config,
     )
     _limit_each_try(client)
-    # Waiting to be told that a body is welcome would make every write two round trips.
+    # Waiting for the service to ask for the body would make every write two round trips.
     client.meta.events.unregister("before-call.s3", add_expect_header)
     return client
 
@@ -572,15 +572,15 @@ _clients = Clients(_new_client)
 
 
 class _TimeoutOfTry(Timeout):
-    """What one request may wait for: urllib3 asks for a clone as each begins."""
+    """The timeout of one request. urllib3 asks for a clone when each request begins."""
 
     def clone(self) -> Timeout:
-        """Return what is left of the present try."""
+        """Return what is left of the current try."""
         return Timeout(connect=get_left_of_try_s(CONNECT_S), read=get_left_of_try_s(READ_S))
 
 
 def _limit_each_try(client: Any) -> None:  # noqa: ANN401 - boto3 has no types
-    """Let no request outlast its try: botocore itself has timeouts of clients, not of requests."""
+    """Let no request outlast its try. botocore itself has timeouts for clients, not for requests."""
     session, timeout = client._endpoint.http_session, _TimeoutOfTry(connect=CONNECT_S, read=READ_S)  # noqa: SLF001
     session._timeout = session._manager.connection_pool_kw["timeout"] = timeout  # noqa: SLF001
 
@@ -591,5 +591,5 @@ def _transfers() -> ThreadPoolExecutor:
 
 
 def _last(end: int | None) -> str:
-    """The last byte of a range, as HTTP has it."""
+    """Return the last byte of a range in the form of HTTP."""
     return "" if end is None else str(end - 1)
