@@ -339,8 +339,8 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
             s"$this keeps no order.")
     }
 
-  /** The present rows of a range; later writes do not change them. With `all`, one pair for each value of a key. The pair
-    * is reused, its rows are not.
+  /** The present rows of a range; later writes do not change them. With `all`, one pair for each value of a key. The
+    * pair is reused, its rows are not.
     */
   private def scan(operation: String, name: String, all: Boolean)(
       boundsOf: Family => Bounds): StateStoreIterator[UnsafeRowPair] = txn.synchronized {
