@@ -15,8 +15,8 @@ import org.apache.spark.sql.streaming.StreamingQueryListener
 /** Reports a `foreachBatch` function that has read only a part of its frame, or nothing.
   *
   * Partitions that it has not read are not processed, and their state has no next version. In checkpoint format 2,
-  * Spark detects this after the function by an assertion without a message. If this package keeps the query's state, the
-  * same check runs right after the function, and its error names the operator, the partitions and what to do.
+  * Spark detects this after the function by an assertion without a message. If this package keeps the query's state,
+  * the same check runs right after the function, and its error names the operator, the partitions and what to do.
   */
 private[ckpt] object WholeBatches {
   private val attached = Collections.newSetFromMap(new WeakHashMap[classic.SparkSession, java.lang.Boolean])
