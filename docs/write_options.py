@@ -1,6 +1,6 @@
-"""Write docs/options.md from the table that the program itself reads, state_store/options.json.
+"""Write docs/options.md from state_store/options.json, the table that the program itself reads.
 
-Run by ``make docs``; a test fails when the page is not what this writes.
+``make docs`` runs this. A test fails if the page is not what this module writes.
 """
 
 from __future__ import annotations
@@ -15,32 +15,34 @@ PAGE = Path(__file__).with_name("options.md")
 HEAD = f"""\
 # Options
 
-Written by `make docs` from `state_store/options.json`: change it there.
+`make docs` writes this page from `state_store/options.json`. Make changes there.
 
-Every key has the prefix `{PREFIX}`. An option is set as a Spark conf, or in snake case:
+Set an option in snake case, or as a Spark conf with the prefix `{PREFIX}`:
 
 ```python
 pyspark_ckpt.configure(SparkSession.builder, memory_limit="1g")
 SparkSession.builder.config("{PREFIX}memoryLimit", "1g")
 ```
 
-A query that meets an unknown key or a value out of range is refused when it starts; the message names the key.
-Sizes are written as `256m` or `1g`, times as `60s` or `10m`. They are read when a query starts;
-`python`, `memoryLimit`, `localDir`, `startTimeout`, `logLevel` and `failPoints` are of the executor's process, and stay what
-the first query there had.
+Write sizes as `256m` or `1g`, and times as `60s` or `10m`. A query with an unknown key or a value out of range does not
+start; the message names the key.
+
+Options are read when a query starts. `python`, `memoryLimit`, `localDir`, `columnFiles`, `startTimeout`, `logLevel` and
+`failPoints` apply to the executor's process, which keeps those of its first query. It also keeps the first `compression`
+for files that the state server writes.
 
 | key | type | default | what it does |
 |---|---|---|---|
 """
 
 TAIL = f"""
-Three confs of Spark's own matter as much, and work as Spark documents them:
+Three of Spark's own confs matter as well. They work as Spark documents them:
 
 | conf | what `configure()` does | meaning |
 |---|---|---|
-| `{PREFIX.removesuffix("ckpt.")}providerClass` | sets it | which state store a *new* query gets; a checkpoint remembers its own |
-| `{PREFIX.removesuffix("ckpt.")}checkpointFormatVersion` | `2`, unless it is set | `2`: the commit log names the winner of every commit. `1` works, too; a query may go from either to the other |
-| `spark.sql.streaming.minBatchesToRetain` | leaves it | how many versions stay restorable; what is older is deleted in the background |
+| `{PREFIX.removesuffix("ckpt.")}providerClass` | sets it | which state store a *new* query uses; a checkpoint remembers its own |
+| `{PREFIX.removesuffix("ckpt.")}checkpointFormatVersion` | `2`, unless it is set | `2`: the commit log names the winner of every commit. `1` works, too; a query may change from either to the other |
+| `spark.sql.streaming.minBatchesToRetain` | leaves it | how many versions stay restorable; older ones are deleted in the background |
 """
 
 
@@ -50,7 +52,7 @@ def main() -> None:
 
 
 def page() -> str:
-    """The page as it must be now."""
+    """Return the text that the page must have now."""
     return HEAD + "".join(_line(key, row) for key, row in table().items()) + TAIL
 
 

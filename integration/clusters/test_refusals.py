@@ -63,7 +63,7 @@ def test_query_fails_with_what_to_do_when_the_python_lacks_the_package(
     wrong = {f"{OPTIONS}python": str(bare_python)}
     with pytest.raises(OrderFailedError) as refused:
         driver.run(order("windows", tmp_path, conf=wrong, until=1))
-    assert "install pyspark-ckpt into that Python on every executor" in str(refused.value)
+    assert "Install pyspark-ckpt into that Python on every executor" in str(refused.value)
     assert str(bare_python) in str(refused.value)
 
 
@@ -72,7 +72,7 @@ def test_query_fails_with_what_to_do_when_the_python_is_not_there(driver: Driver
     wrong = {f"{OPTIONS}python": str(tmp_path / "python")}
     with pytest.raises(OrderFailedError) as refused:
         driver.run(order("windows", tmp_path, conf=wrong, until=1))
-    assert f"set {OPTIONS}python" in str(refused.value)
+    assert f"Set {OPTIONS}python" in str(refused.value)
 
 
 def test_query_runs_in_the_same_session_when_the_python_is_mended(driver: Driver, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_a_function_that_reads_a_part_of_its_frame_is_told_so(
     with pytest.raises(StreamingQueryException) as failed:
         run(session, tmp_path, PARTIAL[partial])
     text = str(failed.value)
-    assert "the foreachBatch function has returned, and of batch 0 " in text
+    assert "The foreachBatch function read only a part of its frame, or nothing: in batch 0, " in text
     assert " of 4 partitions of operator 0 were not processed" in text
     assert "Read all of the frame" in text
     totals: list[int] = []

@@ -2,7 +2,7 @@ package org.apache.spark.sql.ckpt
 
 import org.apache.spark.{QueryContext, SparkException}
 
-/** An error of the engine, named as in `pyspark_ckpt`'s error tree. */
+/** An error of the engine, with the name that it has in `pyspark_ckpt`'s error tree. */
 class CkptException(
     val kind: String,
     private[ckpt] val said: String,
@@ -14,18 +14,18 @@ class CkptException(
   extends SparkException(
     CkptErrors.text(kind, said, hint, condition), cause, condition, parameters, Array.empty[QueryContext], None) {
 
-  /** Whether what was asked for is not there: it was never made, was retired, or has another id. */
+  /** Whether the requested object does not exist: it was never made, was retired, or has another id. */
   private[ckpt] def isMissing: Boolean =
     kind == "NotFoundError" || kind == "InvalidInputError" && said.contains(" does not exist")
 
-  /** The same error under one of Spark's own conditions, of which Spark's callers know what to do. */
+  /** The same error under one of Spark's own conditions, which Spark's callers can handle. */
   private[ckpt] def under(condition: String, parameters: Map[String, String]): CkptException =
     new CkptException(kind, said, hint, retryable, this, Some(condition), parameters)
 }
 
-/** The state server ended or could not be reached; the task fails and its retry starts another one. */
+/** The state server ended or could not be reached. The task fails, and its retry starts another server. */
 class StateServerLostException(message: String, cause: Throwable)
-  extends CkptException("StorageError", message, "the next attempt of the task starts a new state server", true, cause)
+  extends CkptException("StorageError", message, "The next attempt of the task starts a new state server.", true, cause)
 
 private[ckpt] object CkptErrors {
 
@@ -37,7 +37,7 @@ private[ckpt] object CkptErrors {
   def invalidInput(message: String, hint: String): CkptException =
     new CkptException("InvalidInputError", message, hint, false, null)
 
-  /** What a version that is not there is to Spark. */
+  /** The error that Spark expects for a version that does not exist. */
   def missing(what: String, failure: CkptException): CkptException = {
     val said = new CkptException(failure.kind, s"$what does not exist: ${failure.said}", failure.hint, false, failure)
     said.under("CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE", Map("fileToRead" -> what))
@@ -47,5 +47,5 @@ private[ckpt] object CkptErrors {
     new CkptException("LifecycleError", message, "", false, cause)
 
   def unsupported(operation: String, why: String): CkptException =
-    new CkptException("InvalidInputError", s"the ckpt state store cannot do $operation: $why", "", false, null)
+    new CkptException("InvalidInputError", s"The ckpt state store does not support $operation: $why.", "", false, null)
 }

@@ -9,11 +9,11 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.unsafe.Platform
 
-/** One version of one store as a task reads it and writes the next one.
+/** One version of one store, which a task reads and from which it writes the next version.
   *
-  * `getReadStore` and the write store it is upgraded to are the same object and one transaction: the read side goes on
-  * reading lazily behind the upgrade, so its `release` ends nothing then. Resources live until the task ends, for some
-  * operators read what they have committed. Every operation holds the transaction's lock: with
+  * The read store and the write store that it is upgraded to are the same object and one transaction. The read side
+  * continues to read lazily after the upgrade, so `release` ends nothing then. Resources live until the task ends,
+  * because some operators read what they have committed. Every operation holds the transaction's lock: with
   * `spark.python.udf.pipelined.enabled` a second thread of the task reads state while the first writes it.
   */
 private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: Transaction, writable: Boolean)
@@ -60,7 +60,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     }
   }
 
-  /** The values of all keys as they are now, null where there is none. */
+  /** The present values of all keys, null for a key without a value. */
   override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] = txn.synchronized {
     if (keys == null) throw new IllegalStateException(s"Keys cannot be null ($this)")
     keys.map(get(_, colFamilyName)).iterator
@@ -155,7 +155,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     txn.delete(family.keys.buffer, length)
   }
 
-  /** Removes all keys in [beginKey, endKey) by one tombstone each: the SST of a delta can hold no range tombstone. */
+  /** Removes all keys in [beginKey, endKey) with one tombstone each: the SST of a delta holds no range tombstones. */
   override def deleteRange(beginKey: UnsafeRow, endKey: UnsafeRow, colFamilyName: String): Unit = txn.synchronized {
     requireWritable("deleteRange")
     if (beginKey == null) throw new IllegalStateException(s"Begin key cannot be null ($this)")
@@ -163,8 +163,8 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     val family = families.toWrite("deleteRange", colFamilyName)
     if (!family.spec.encoder.isInstanceOf[RangeKeyScanStateEncoderSpec]) {
       throw new IllegalStateException(
-        s"deleteRange requires a RangeKeyScanStateEncoderSpec for ordered key encoding, column family " +
-          s"'$colFamilyName' of $this has another one")
+        s"deleteRange requires a RangeKeyScanStateEncoderSpec for ordered key encoding, but column family " +
+          s"'$colFamilyName' of $this has another encoder.")
     }
     val bounds = range("deleteRange", family, Some(beginKey), Some(endKey))
     txn.deleteRange(family.number, bounds.lower, bounds.upper, bounds.whole)
@@ -193,7 +193,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
         FamilySpec(colFamilyName, keySchema, valueSchema, keyStateEncoderSpec, useMultipleValuesPerKey, isInternal)))
   }
 
-  /** Removes the family's rows and retires its state number; a family stored by an earlier program counts, too. */
+  /** Removes the family's rows and retires its state number, also of a family that an earlier program stored. */
   override def removeColFamilyIfExists(colFamilyName: String): Boolean = txn.synchronized {
     provider.families.checkName("remove_col_family", colFamilyName, internal = false)
     requireWritable("remove_col_family")
@@ -207,10 +207,10 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
 
   // ---- the end --------------------------------------------------------------------------------------------------
 
-  /** After return the new version survives the loss of this machine (as far as the remote place does). */
+  /** Commits; on return the new version survives the loss of this machine (as far as the remote place does). */
   override def commit(): Long = txn.synchronized {
     require(Open, "commit")
-    if (!canWrite) throw CkptErrors.lifecycle(s"$this was opened for reading and cannot be committed")
+    if (!canWrite) throw CkptErrors.lifecycle(s"$this was opened for reading and cannot be committed.")
     families.settle()
     val outcome = provider.commit(txn)
     txn.committed()
@@ -227,10 +227,10 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
     provider.abort(txn.begun)
   }
 
-  /** Ends a store that only read; does nothing when the transaction went on as a write store. */
+  /** Ends a store that only read; does nothing if the store was upgraded to a write store. */
   override def release(): Unit = if (!upgraded) abort()
 
-  /** Those of the commit; before it, how many rows the base version has. */
+  /** The metrics of the commit; before it, the number of rows of the base version. */
   override def metrics: StateStoreMetrics = txn.synchronized {
     if (report != null) report else CommitReport.beforeCommit(txn)
   }
@@ -280,11 +280,11 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
 
   private def requireWritable(operation: String): Unit = {
     require(Open, operation)
-    if (!canWrite) throw CkptErrors.lifecycle(s"$operation: $this was opened for reading")
+    if (!canWrite) throw CkptErrors.lifecycle(s"$operation: $this was opened for reading.")
     txn.checkOpen()
   }
 
-  /** The family if this version has one of this name; none, if it was named but never written. */
+  /** The family if this version has one of this name; None if it was named but never written. */
   private def readable(operation: String, name: String): Option[Family] = {
     requireReadable(operation)
     families.toRead(operation, name)
@@ -298,7 +298,7 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   private def multiple(operation: String, family: Family): Unit = if (!family.values.multiple) {
     throw new IllegalStateException(
       s"$operation requires an encoder that supports multiple values for a single key: column family " +
-        s"'${family.spec.name}' of $this holds one value a key")
+        s"'${family.spec.name}' of $this holds one value for each key.")
   }
 
   private def find(family: Family, key: UnsafeRow): Boolean = {
@@ -316,7 +316,8 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
   private def prefix(operation: String, family: Family, key: UnsafeRow): Bounds = {
     Predef.require(
       family.keys.supportsPrefixScan,
-      s"$operation requires setting prefix key: the key encoder of '${family.spec.name}' of $this has no prefix columns")
+      s"$operation requires setting prefix key: the key encoder of '${family.spec.name}' of $this has no prefix " +
+        "columns.")
     val length = family.keys.encodePrefix(key)
     val lower = java.util.Arrays.copyOf(family.keys.buffer, length)
     Bounds(lower, KeyCodec.behind(lower, length), whole = false)
@@ -335,11 +336,11 @@ private[ckpt] final class CkptStateStore(provider: CkptStateStoreProvider, txn: 
       case _ =>
         throw new IllegalArgumentException(
           s"$operation requires an encoder that supports range scanning: the key encoder of '${family.spec.name}' of " +
-            s"$this keeps no order")
+            s"$this keeps no order.")
     }
 
-  /** Rows of a range as they are now, whatever is written meanwhile; `all`: one pair for each of the values of a key.
-    * The pair is reused, its rows are not.
+  /** The present rows of a range; later writes do not change them. With `all`, one pair for each value of a key. The
+    * pair is reused, its rows are not.
     */
   private def scan(operation: String, name: String, all: Boolean)(
       boundsOf: Family => Bounds): StateStoreIterator[UnsafeRowPair] = txn.synchronized {
@@ -375,7 +376,7 @@ private[ckpt] object CkptStateStore {
   private final case class Bounds(lower: Array[Byte], upper: Array[Byte], whole: Boolean)
 }
 
-/** Pairs of rows under a cursor, deleted ones left out. */
+/** Pairs of rows from a cursor, without deleted ones. */
 private[ckpt] final class RowIterator(cursor: Cursor, family: Family, txn: Transaction, all: Boolean)
   extends Iterator[UnsafeRowPair] {
   private val pair = new UnsafeRowPair

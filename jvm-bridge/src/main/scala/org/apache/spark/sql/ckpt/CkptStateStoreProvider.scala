@@ -23,11 +23,11 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.StructType
 
-/** Spark's way into pyspark-ckpt: `spark.sql.streaming.stateStore.providerClass`.
+/** The entry point of Spark into pyspark-ckpt: `spark.sql.streaming.stateStore.providerClass`.
   *
   * One provider serves one (operator, partition, store) of one query run in one JVM. It reads rows through a secondary
-  * of the state server's database and hands back each transaction's writes as one sorted delta file. What is stored,
-  * uploaded, kept or deleted is decided by the state server alone.
+  * of the state server's database and hands back each transaction's writes as one sorted delta file. The state server
+  * alone decides what is stored, uploaded, kept or deleted.
   */
 class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with Logging {
   import CkptStateStoreProvider._
@@ -65,8 +65,9 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
     this.settings = Settings.from(storeConf.sqlConfs)
     if (storeConf.stateStoreEncodingFormat != "unsaferow") {
       throw CkptErrors.invalidInput(
-        s"spark.sql.streaming.stateStore.encodingFormat is '${storeConf.stateStoreEncodingFormat}'",
-        "the ckpt state store keeps Spark's UnsafeRow bytes: set it to unsaferow")
+        s"spark.sql.streaming.stateStore.encodingFormat must be unsaferow, got " +
+          s"'${storeConf.stateStoreEncodingFormat}'.",
+        "The ckpt state store keeps Spark's UnsafeRow bytes. Set this conf to unsaferow.")
     }
     engine = Engine.get(settings)
     cache = new NearCache(engine.budget)
@@ -96,12 +97,12 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
   override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore =
     new CkptStateStore(this, loading(version, stateStoreCkptId)(begin(version, stateStoreCkptId)), writable = false)
 
-  /** Says by Spark's own conditions that there is no such version. */
+  /** Runs `load`, and reports a version that does not exist under Spark's own condition. */
   private[ckpt] def loading(version: Long, id: Option[String])(load: => Transaction): Transaction = {
     if (version < 0) throw QueryExecutionErrors.unexpectedStateStoreVersion(version)
     def what = s"version $version${id.fold("")(" with id " + _)} of the $label"
     if (version == Long.MaxValue || version == 0 && id.nonEmpty) {
-      throw CkptErrors.missing(what, CkptErrors.invalidInput("no commit makes such a version", ""))
+      throw CkptErrors.missing(what, CkptErrors.invalidInput("No commit makes such a version.", ""))
     }
     try {
       load
@@ -119,10 +120,10 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
       askForSnapshot(forceSnapshotOnCommit)
       store.upgrade()
     case other =>
-      throw CkptErrors.lifecycle(s"$other cannot become the write store of version $version of $label")
+      throw CkptErrors.lifecycle(s"$other cannot become the write store of version $version of $label.")
   }
 
-  /** Spark's coordinator found the snapshots lagging: the next maintenance makes one, behind the commit. */
+  /** Spark's coordinator found that snapshots lag: the next maintenance makes one, after the commit. */
   private def askForSnapshot(asked: Boolean): Unit = if (asked) snapshotAsked = true
 
   override def doMaintenance(): Unit = {
@@ -138,14 +139,14 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
     }
   }
 
-  /** Spark's coordinator takes stores whose snapshots it does not hear of for lagging ones. */
+  /** Tells Spark's coordinator of a snapshot; a store of which it hears nothing counts as lagging. */
   private def reportSnapshot(version: Long): Unit = if (storeConf.reportSnapshotUploadLag) {
     val id = StateStoreProviderId(storeId, java.util.UUID.fromString(hadoopConf.get(StreamExecution.RUN_ID_KEY)))
     try {
       Option(SparkEnv.get).foreach { env =>
         StateStoreCoordinatorRef.forExecutor(env).snapshotUploaded(id, version, System.currentTimeMillis())
       }
-    } catch { // the snapshot stands, and a failed maintenance would have Spark unload the store
+    } catch { // the snapshot is valid, and Spark would unload a store whose maintenance failed
       case NonFatal(failure) => logWarning(s"the driver was not told of the snapshot of version $version", failure)
     }
   }
@@ -153,7 +154,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
   override def doCleanupMaintenance(): Unit = maintain("cleanup", identity)
 
   override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = {
-    // Spark asks on the driver while it plans the query: the first moment to refuse a bad option.
+    // Spark asks on the driver while it plans the query, which is the first moment to refuse a bad option.
     Settings.from(SQLConf.get.getAllConfs)
     Metrics.all ++ Metrics.declared
   }
@@ -180,7 +181,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
 
   // ---- transactions ---------------------------------------------------------------------------------------------
 
-  /** Begins one that reads. */
+  /** Begins a transaction that only reads. */
   private[ckpt] def begin(version: Long, id: Option[String]): Transaction =
     begin(version, beginCall(version, id, writes = false))
 
@@ -199,13 +200,13 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
             txn.loadMs = (System.nanoTime - started) / 1000000
             return txn
           case None =>
-            // Another attempt's commit moved the live database on in between: the next answer names a checkpoint. Or
-            // the copy is damaged: it was reported, and the next answer names one that was restored.
+            // Either another attempt's commit changed the live database in between, and the next answer names a
+            // checkpoint; or the copy is damaged and was reported, and the next answer names one that was restored.
             abort(begun)
             if (attempt >= MaxBegins) {
               throw CkptErrors.lifecycle(
-                s"$label: version $version was not to be read in $attempt tries: the database in ${begun.path} " +
-                  "never showed its version marker")
+                s"$label: version $version could not be read in $attempt tries: the database in ${begun.path} " +
+                  "never showed its version marker.")
             }
         }
       } catch {
@@ -216,12 +217,12 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
     throw new IllegalStateException("not reached")
   }
 
-  /** Whoever `writes` is refused where state was laid out for another number of partitions. */
+  /** Begins in the state server; if the caller `writes`, state with another number of partitions is refused. */
   private def beginCall(version: Long, id: Option[String], writes: Boolean): Begun = {
     val open = handle()
     val request = Json.obj().put("handle", open.handle).put("version", version)
     id.fold(request.putNull("id"))(request.put("id", _))
-    // A ticket is for the Python workers of an operator on groups. A task may have other stores beside that operator's.
+    // A ticket is for the Python workers of an operator on groups. A task may also have stores of other operators.
     Option(TaskContext.get()).filter(_ => writes && valueSchema.fieldNames.headOption.contains(GroupState)) match {
       case Some(context) =>
         request.put("attempt", context.taskAttemptId()).put("key_schema", keySchema.json).put("executor", blocksFolder)
@@ -231,8 +232,8 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
     new Begun(open.server, open.server.call("begin", request, left => abort(new Begun(open.server, left))))
   }
 
-  /** The name of this executor's folder for blocks, the first of those that its Python workers have in
-    * SPARK_LOCAL_DIRS: no two executors of whatever applications share it.
+  /** The name of this executor's folder for blocks, the first one that its Python workers have in SPARK_LOCAL_DIRS. No
+    * two executors share it, even of different applications.
     */
   private def blocksFolder: String =
     Option(SparkEnv.get).flatMap(_.blockManager.diskBlockManager.localDirs.headOption).fold("")(_.getName)
@@ -272,9 +273,9 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
         None
       }
     } catch {
-      // A database that is being compacted may drop a file between its listing and its opening.
+      // A database that is being compacted may drop a file after it was listed and before it is opened.
       case failure: RocksDBException if begun.live && attempt == 1 =>
-        logWarning(s"$label: ${begun.path} could not be opened as it was being changed: ${failure.getMessage}")
+        logWarning(s"$label: ${begun.path} could not be opened because it was being changed: ${failure.getMessage}")
         None
       case failure: RocksDBException =>
         reportDamage(begun, failure)
@@ -282,7 +283,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
     }
   }
 
-  /** Has the state server discard a local copy that cannot be read: the next begin gets one that was restored. */
+  /** Makes the state server discard a local copy that cannot be read. The next begin gets a restored one. */
   private def reportDamage(begun: Begun, failure: RocksDBException): Unit = reportDamage(begun, failure.getMessage)
 
   private def reportDamage(begun: Begun, failure: String): Unit = {
@@ -294,7 +295,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
     }
   }
 
-  /** Makes the writes of `txn` the next version, durably; returns the metrics of the commit. */
+  /** Makes the writes of `txn` the next version, which is durable on return; returns the metrics of the commit. */
   private[ckpt] def commit(txn: Transaction): StateStoreMetrics = {
     val sealing = System.nanoTime
     val writer = takeWriter()
@@ -310,7 +311,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
       (done - serving) / 1000000)
   }
 
-  /** Behind a commit: when the live database has followed, its idle view does, too, and the next task finds it so. */
+  /** After a commit, lets the live database and then its idle view catch up in the background, for the next task. */
   private[ckpt] def followBehind(): Unit = {
     val (open, path, at) = synchronized((opened, lastLivePath, engine))
     if (open != null && path != null) {
@@ -329,7 +330,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
       open.server.call("follow", Json.obj().put("handle", open.handle))
       at.readers.catchUpIdle(path, isCurrent)
     } catch {
-      // The next task will see to it, and say what is wrong if it is still so.
+      // The next task tries again, and reports the failure if it persists.
       case NonFatal(failure) => logDebug(s"$label did not follow: ${failure.getMessage}")
     }
 
@@ -348,24 +349,24 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
     request.put("num_partitions", partitions)
   }
 
-  /** Ends a transaction that was read only. */
+  /** Ends a transaction that only read. */
   private[ckpt] def end(txn: Transaction): Unit = {
     txn.close()
     abort(txn.begun)
   }
 
-  /** Drops a transaction. A server that is gone has dropped it already. */
+  /** Drops a transaction, unless its server has ended, which dropped it. */
   private[ckpt] def abort(begun: Begun): Unit = if (begun.server.alive) {
     tolerant(s"abort of transaction ${begun.number} of $label") {
       begun.server.call("abort", Json.obj().put("txn", begun.number))
     }
   }
 
-  /** Refuses to write state that was laid out for another number of partitions. */
+  /** Refuses to write state that was written with another number of partitions. */
   private[ckpt] def checkPartitions(begun: Begun): Unit = begun.partitions.filter(_ != partitions).foreach { recorded =>
     throw CkptErrors.invalidInput(
-      s"$label was written with $recorded partitions, the query runs with $partitions",
-      "restart with the number of the checkpoint, or make a checkpoint for another one of it: pyspark-ckpt rescale")
+      s"$label was written with $recorded partitions, and the query runs with $partitions.",
+      s"Restart with $recorded partitions, or make a checkpoint with another number: pyspark-ckpt rescale.")
   }
 
   private[ckpt] def reportCommit(version: Long): Unit =
@@ -380,14 +381,14 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
 
   // ---- the server -----------------------------------------------------------------------------------------------
 
-  /** The handle of this store in the running server; opens it anew in a server that was started since. */
+  /** The handle of this store in the running server. In a new server the store is opened again. */
   private[ckpt] def handle(): Opened = synchronized {
-    if (closed) throw CkptErrors.lifecycle(s"$label is closed")
+    if (closed) throw CkptErrors.lifecycle(s"$label is closed.")
     if (engine.isReplaced) engine = Engine.get(settings)
     val server =
       try engine.server()
       catch {
-        case _: CkptException if engine.isReplaced => // its folder is another server's
+        case _: CkptException if engine.isReplaced => // another server has its folder
           engine = Engine.get(settings)
           engine.server()
       }
@@ -413,13 +414,13 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
     server.call("open", request, left => closeHandle(server, left.get("handle").asLong)).get("handle").asLong
   }
 
-  /** The run of the query; none for a task outside a query, which reads state and must not write a thing. */
+  /** The run of the query; empty for a task outside a query, which reads state and must not write. */
   private def runId: String = {
     val inQuery = Option(TaskContext.get()).forall(_.getLocalProperty(StreamExecution.QUERY_ID_KEY) != null)
     if (inQuery) Option(hadoopConf.get(StreamExecution.RUN_ID_KEY)).getOrElse("") else ""
   }
 
-  /** One round of maintenance. Its failure is logged: it is tried again, and must not unload a store that works. */
+  /** One round of maintenance. A failure is only logged: maintenance runs again, and the store must stay loaded. */
   private def maintain(method: String, ask: ObjectNode => ObjectNode): Option[JsonNode] =
     synchronized(Option(opened)).filter(_.server.alive).flatMap { open =>
       var answer: Option[JsonNode] = None
@@ -429,7 +430,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
       answer
     }
 
-  /** For clean-up that must not hide the failure it runs behind: what goes wrong is logged. */
+  /** Runs clean-up and only logs its failure, so that it does not hide an earlier one. */
   private[ckpt] def tolerant(what: String)(action: => Unit): Unit =
     try {
       action
@@ -442,7 +443,7 @@ class CkptStateStoreProvider extends StateStoreProvider with SingleVersions with
     s"state of operator ${storeId.operatorId}, partition ${storeId.partitionId}$store"
   }
 
-  /** The query's number of partitions as its offset log pins it. */
+  /** The query's number of partitions, as its offset log fixes it. */
   private def partitions: Int = {
     val conf = SQLConf.get
     conf.getConfString(StatefulPartitions, conf.numShufflePartitions.toString).toInt
@@ -462,7 +463,7 @@ private[ckpt] object CkptStateStoreProvider {
   private val GroupState = "groupState"
   private val MaxBegins = 5
 
-  /** So often at most a live database has moved on while a transaction on it began. */
+  /** A live database changes at most this many times while a transaction on it begins. */
   private val MaxMoves = 3
   private val StatefulPartitions = "spark.sql.streaming.internal.stateStore.partitions"
 }

@@ -6,7 +6,7 @@ import scala.jdk.CollectionConverters._
 
 import org.apache.spark.sql.execution.streaming.state._
 
-/** Puts together what a commit reports to Spark. Row counts are exact: those of the base version and the changes. */
+/** Builds the metrics of a commit for Spark. Row counts are exact: those of the base version plus the changes. */
 private[ckpt] object CommitReport {
   def metrics(
       id: StateStoreId,
@@ -64,13 +64,13 @@ private[ckpt] object CommitReport {
       forecast(id, served))
   }
 
-  /** What there is to say before a commit: the rows of the base version, and the memory in use. */
+  /** The metrics before a commit: the rows of the base version, and the memory in use. */
   def beforeCommit(txn: Transaction): StateStoreMetrics = {
     val states = txn.begun.states.elements.asScala.filterNot(_.path("descriptor").path("internal").asBoolean)
     StateStoreMetrics(states.map(_.path("rows").asLong).sum, txn.cacheBytes + txn.writeSetBytes, Map.empty, Map.empty)
   }
 
-  /** A server that goes on with local copies does not know it before it has looked for snapshots. */
+  /** Empty until the server has looked for snapshots: a server that continues with local copies does that later. */
   private def forecast(id: StateStoreId, served: JsonNode): Map[StateStoreInstanceMetric, Long] =
     Option(served.get("restore_forecast_ms")).map { milliseconds =>
       Metrics.RestoreForecast(Some(id.partitionId), id.storeName) -> milliseconds.asLong

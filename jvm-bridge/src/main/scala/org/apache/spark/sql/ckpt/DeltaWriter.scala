@@ -10,14 +10,14 @@ import org.rocksdb.{Options => RocksOptions, _}
 import org.apache.spark.sql.ckpt.codec.KeyCodec
 import org.apache.spark.sql.ckpt.rows.{MergedCursor, WriteSet}
 
-/** What a sealed delta holds: changes of the row counts by state, rows written, and the seal of the file. */
+/** A sealed delta: the changes of row counts by state, the rows written, and the seal of the file. */
 private[ckpt] final case class SealedDelta(rowChanges: Map[Int, Long], rows: Long, seal: Seal) {
   def bytes: Long = seal.bytes
 }
 
 /** Writes a write set as one sorted SST, the version marker first.
   *
-  * Keys that were deleted and that the base version never had are left out.
+  * Omits deleted keys that the base version never had.
   */
 private[ckpt] final class DeltaWriter(table: BlockBasedTableConfig, compression: CompressionType) {
   private val options = new RocksOptions()

@@ -23,21 +23,21 @@ private[ckpt] object Metrics {
   val CacheMisses = sum("ckptCacheMisses", "reads answered by the database")
   val ExistenceReads = sum("ckptExistenceReads", "writes of keys that were not read before")
   val WrittenRows = sum("ckptWrittenRows", "rows written or removed by the commit")
-  val ExpiredRows = sum("ckptExpiredRows", "rows removed as their time to live was over")
+  val ExpiredRows = sum("ckptExpiredRows", "rows removed because their time to live was over")
   val FiredTimers = sum("ckptFiredTimers", "timers that fired")
-  val LateRows = sum("ckptLateRows", "rows that a keyed operator dropped as they were late")
+  val LateRows = sum("ckptLateRows", "rows that a keyed operator dropped because they were late")
   val SpilledRuns = sum("ckptSpilledRuns", "sorted runs that write sets spilled")
   val SealTime = time("ckptSealTimeMs", "time to sort and write the delta")
   val ServerTime = time("ckptServerTimeMs", "time the state server took to make the delta durable")
   val UploadTime = time("ckptUploadTimeMs", "time to upload the delta")
-  val IngestTime = time("ckptIngestTimeMs", "time to ingest the delta before into the local database")
+  val IngestTime = time("ckptIngestTimeMs", "time to ingest the previous delta into the local database")
   val WriteRequests = sum("ckptWriteRequests", "objects written to the place of state")
   val ReadRequests = sum("ckptReadRequests", "objects, or ranges of them, read from the place of state")
   val ListRequests = sum("ckptListRequests", "listings of the place of state")
   val DeleteRequests = sum("ckptDeleteRequests", "objects deleted in the place of state")
   val UploadedBytes = size("ckptUploadedBytes", "bytes written to the place of state")
   val DownloadedBytes = size("ckptDownloadedBytes", "bytes read from the place of state")
-  val PlaceWait = time("ckptPlaceWaitTimeMs", "time of requests that had to be repeated as a place did not answer")
+  val PlaceWait = time("ckptPlaceWaitTimeMs", "time of requests that were repeated because a place did not answer")
   val SnapshotLag = sum("ckptDeltasSinceSnapshot", "deltas since the newest snapshots")
   val SnapshotLagBytes = size("ckptDeltaBytesSinceSnapshot", "bytes of deltas since the newest snapshots")
   val ScrubbedObjects = sum("ckptScrubbedObjects", "stored objects that were read again")
@@ -52,12 +52,12 @@ private[ckpt] object Metrics {
 
   private val counters = ConcurrentHashMap.newKeySet[String]
 
-  /** A counter of a keyed operator. Spark asks for the names of metrics without saying for which query. */
+  /** Declares a counter of a keyed operator. Spark asks for names of metrics without naming the query. */
   def declareCounter(name: String): Unit = counters.add(name)
   def counter(name: String): StateStoreCustomMetric = StateStoreCustomSumMetric(name, s"counter $name")
   def declared: Seq[StateStoreCustomMetric] = counters.asScala.toSeq.map(counter)
 
-  /** Whether a number that the state server reports is that of a counter: all others have plain names. */
+  /** Whether a number that the state server reports belongs to a counter: only their names have a slash. */
   def isCounter(name: String): Boolean = name.contains("/")
 
   val all: Seq[StateStoreCustomMetric] = Seq(
@@ -67,7 +67,7 @@ private[ckpt] object Metrics {
     SnapshotLagBytes, ScrubbedObjects, HealedObjects, DamagedObjects, Tables, TableBytes, InternalRows, CacheBytes,
     WriteSetBytes)
 
-  /** Of one store: Spark shows the largest ones, as `ckptRestoreForecastMs.partition_<number>_<store>`. */
+  /** The forecast for one store. Spark shows the largest, as `ckptRestoreForecastMs.partition_<number>_<store>`. */
   final case class RestoreForecast(
       partitionId: Option[Int] = None,
       storeName: String = StateStoreId.DEFAULT_STORE_NAME) extends StateStoreInstanceMetric {

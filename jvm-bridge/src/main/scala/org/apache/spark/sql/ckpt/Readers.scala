@@ -15,13 +15,13 @@ import org.apache.spark.sql.ckpt.server.MemoryBudget
 private[ckpt] final class Reader(val path: String, val live: Boolean, val db: NativeDB, home: Path) {
   val family: ColumnFamilyHandle = db.getDefaultColumnFamily
 
-  /** For look-ups, and for scans whose bounds begin with one state and hash. */
+  /** For look-ups, and for scans whose bounds begin with the same state and hash. */
   val readOptions: ReadOptions = new ReadOptions
 
   /** For scans of other ranges. */
   val rangeOptions: ReadOptions = new ReadOptions().setTotalOrderSeek(true)
 
-  /** For scans of whole states, which would push everything else out of the block cache. */
+  /** For scans of whole states, which would otherwise evict everything else from the block cache. */
   val scanOptions: ReadOptions = new ReadOptions().setTotalOrderSeek(true).setFillCache(false)
 
   private var catchUpNanos = 0L
@@ -32,7 +32,7 @@ private[ckpt] final class Reader(val path: String, val live: Boolean, val db: Na
     catchUpNanos += System.nanoTime - started
   }
 
-  /** Time of the catch-ups since this was last asked: some were made between two transactions. */
+  /** Time of the catch-ups since the last call, including those between two transactions. */
   def takeCatchUpMs(): Long = {
     val taken = catchUpNanos / 1000000
     catchUpNanos = 0
@@ -52,8 +52,8 @@ private[ckpt] final class Reader(val path: String, val live: Boolean, val db: Na
   }
 }
 
-/** All readers of this process. Idle secondaries are kept for the next transaction of their store, the least recently
-  * used closed first; they share one block cache.
+/** All readers of this process, which share one block cache. Idle secondaries are kept for the next transaction of
+  * their store; the least recently used are closed first.
   */
 private[ckpt] final class Readers(scratch: Path, budget: MemoryBudget) {
   NativeDB.loadLibrary()
@@ -73,14 +73,14 @@ private[ckpt] final class Readers(scratch: Path, budget: MemoryBudget) {
     .setKeepLogFileNum(1)
     .setInfoLogLevel(InfoLogLevel.ERROR_LEVEL)
 
-  /** For the runs that write sets spill. */
+  /** Options of the runs that write sets spill. */
   val runOptions: RocksOptions = new RocksOptions()
     .setCompressionType(CompressionType.LZ4_COMPRESSION)
     .setTableFormatConfig(table)
 
   def blockCacheBytes: Long = blockCache.getUsage
 
-  /** A view of `path`; a live one is not caught up yet. The caller gives it back or closes it. */
+  /** Takes a view of `path`; a live one has not caught up yet. The caller gives it back or closes it. */
   def take(path: String, live: Boolean): Reader = {
     val kept = idle.synchronized {
       val found = idle.keySet.asScala.find(reader => live && reader.path == path)
@@ -108,7 +108,7 @@ private[ckpt] final class Readers(scratch: Path, budget: MemoryBudget) {
       surplus.foreach(_.close())
     }
 
-  /** Lets the idle view of a live database see what its owner has written since; one that cannot is closed. */
+  /** Lets the idle view of a live database catch up with its owner; closes the view if that fails. */
   def catchUpIdle(path: String, keep: Reader => Boolean): Unit = {
     val kept = idle.synchronized {
       val found = idle.keySet.asScala.find(_.path == path)

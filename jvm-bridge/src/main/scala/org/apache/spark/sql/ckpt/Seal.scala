@@ -6,10 +6,10 @@ import java.nio.file.{Path, StandardOpenOption}
 
 import net.jpountz.xxhash.XXHashFactory
 
-/** What the writer of a staged file says of it: how large it is, and the XXH64 of all of it, in 16 hex digits.
+/** The size of a staged file and the XXH64 of its content, in 16 hex digits, as its writer recorded them.
   *
-  * The state server compares the very bytes that it uploads with it, and each block with RocksDB's own checksum, which
-  * was taken of this process's memory: see `state_store/transactions/staged_tables.py`.
+  * The state server compares the bytes that it uploads with the seal, and each block with RocksDB's own checksum, which
+  * was computed from this process's memory: see `state_store/transactions/staged_tables.py`.
   */
 private[ckpt] final case class Seal(bytes: Long, xxh64: String)
 

@@ -12,7 +12,7 @@ import org.apache.spark.sql.ckpt.codec.KeyCodec
 import org.apache.spark.sql.ckpt.rows.{ByteMap, Cursor, KnownPrefixes, MergedCursor, NearCache, RocksCursor, WriteSet}
 import org.apache.spark.sql.ckpt.server.{Json, MemoryBudget, StateServer}
 
-/** What the state server answered to `begin`; the transaction lives in that `server` and nowhere else. */
+/** The state server's answer to `begin`; the transaction exists only in that `server`. */
 private[ckpt] final class Begun(val server: StateServer, answer: JsonNode) {
   val number: Long = answer.get("txn").asLong
   val version: Long = answer.get("version").asLong
@@ -29,15 +29,15 @@ private[ckpt] final class Begun(val server: StateServer, answer: JsonNode) {
   val states: JsonNode = answer.get("states")
   val metrics: JsonNode = answer.path("metrics")
 
-  /** The version and its id: what a view or a cache shows. */
+  /** The version and its id, which identify what a view or a cache shows. */
   def tag: String = s"$version-${id.getOrElse("")}"
   def nextTag: String = s"${version + 1}-$newId"
 }
 
-/** One transaction's rows: reads of one version through a reader under the write set, and the sealed delta.
+/** One transaction's rows: reads of one version through a reader below the write set, and the sealed delta.
   *
   * A look-up leaves its value in `valueBase`, from `valueFrom`, `valueLength` long; those bytes never change.
-  * `onDamage` is told when the database cannot be read, which is raised, too.
+  * `onDamage` is called when the database cannot be read; the failure is raised as well.
   * Not thread-safe: callers hold its lock.
   */
 private[ckpt] final class Transaction(
@@ -72,10 +72,10 @@ private[ckpt] final class Transaction(
   def spilledRuns: Int = writes.runs
   def writeSetBytes: Long = writes.bytes
 
-  /** Bytes of the rows that were read, or kept from the transaction before, and not written. */
+  /** Bytes of unwritten rows that were read, or kept from the previous transaction. */
   def cacheBytes: Long = math.max(0, writes.heapBytes - writes.bytes)
 
-  /** Looks `key` up; its value as this transaction sees it is in `valueBase` when the answer is true. */
+  /** Looks up `key`. If the result is true, `valueBase` has the value that this transaction sees. */
   def get(key: Array[Byte], length: Int): Boolean = {
     checkOpen()
     val hash = ByteMap.hash(key, length)
@@ -102,7 +102,7 @@ private[ckpt] final class Transaction(
   def put(key: Array[Byte], length: Int, base: AnyRef, offset: Long, size: Int): Unit =
     writes.put(entryForWrite(key, length), base, offset, size)
 
-  /** Adds bytes to the end of a row's value, or makes the row of them. */
+  /** Adds bytes to the end of a row's value, or creates the row with them. */
   def append(key: Array[Byte], length: Int, bytes: Array[Byte]): Unit = {
     val hash = ByteMap.hash(key, length)
     val known = writes.find(key, length, hash)
@@ -159,10 +159,10 @@ private[ckpt] final class Transaction(
       iterator: RocksIterator, lower: Array[Byte], upper: Array[Byte], release: RocksIterator => Unit): Cursor =
     new RocksCursor[RocksIterator](iterator, _.key, _.value, lower, upper, release, onDamage)
 
-  /** Tells that a scan has just shown `key` from the base or the write set: a removal need not look again. */
+  /** Records that a scan has just shown `key`, so that its removal needs no look-up. */
   def remember(key: Array[Byte]): Unit = scanned(ByteMap.hash(key, key.length) & (scanned.length - 1)) = key
 
-  /** Row counts of a state that ends with this transaction are of no use to anybody. */
+  /** Stops counting rows of a state that is dropped by this transaction. */
   def drop(state: Int): Unit = droppedStates += state
   def counts(state: Int): Boolean = !droppedStates.contains(state)
 
@@ -174,13 +174,13 @@ private[ckpt] final class Transaction(
       Some(writer.write(begun.staging.resolve(name), begun.markerKey, begun.nextMarkerValue, writes))
     }
 
-  /** The writes are durable: they will not be spilled, and the near cache may show them. */
+  /** Records that the writes are durable: they are not spilled any more, and the near cache may show them. */
   def committed(): Unit = {
     writes.seal()
     isCommitted = true
   }
 
-  /** Ends the use of every resource; a second call does nothing. */
+  /** Releases every resource; a second call does nothing. */
   def close(): Unit = if (!closed) {
     openScans.toSeq.foreach(_.close())
     closed = true
@@ -196,9 +196,9 @@ private[ckpt] final class Transaction(
     readers.giveBack(reader, keepReader(reader))
   }
 
-  /** Fails when the transaction has ended: its readers and codecs belong to others. */
+  /** Fails if the transaction has ended, because others use its readers and codecs then. */
   def checkOpen(): Unit =
-    if (closed) throw CkptErrors.lifecycle(s"transaction ${begun.number} on version ${begun.version} has ended")
+    if (closed) throw CkptErrors.lifecycle(s"Transaction ${begun.number} on version ${begun.version} has ended.")
 
   private def entryForWrite(key: Array[Byte], length: Int): Int = {
     val hash = ByteMap.hash(key, length)
@@ -218,13 +218,13 @@ private[ckpt] final class Transaction(
     }
   }
 
-  /** Takes a row of the base version into memory, or that it has none. */
+  /** Takes a row of the base version into memory, or remembers that there is none. */
   private def load(key: Array[Byte], length: Int, hash: Int): Int = {
     val size = readDatabase(key, length)
     writes.remember(key, length, hash, if (size < 0) null else scratch, size)
   }
 
-  /** Reads a row of the base version into `scratch`. Its size, or -1. */
+  /** Reads a row of the base version into `scratch`; returns its size, or -1 if there is none. */
   private def readDatabase(key: Array[Byte], length: Int): Int =
     try {
       val size = reader.db.get(reader.family, reader.readOptions, key, 0, length, scratch, 0, scratch.length)

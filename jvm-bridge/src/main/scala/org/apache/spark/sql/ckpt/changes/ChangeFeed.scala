@@ -15,7 +15,7 @@ import org.apache.spark.sql.ckpt.server.{Json, StateServer}
 import org.apache.spark.sql.execution.streaming.state.RecordType
 import org.apache.spark.util.NextIterator
 
-/** A delta that the state server has fetched; its files stay until the next one is asked for. */
+/** A delta that the state server has fetched; its files stay until the next one is requested. */
 private[ckpt] final class FetchedDelta(answer: JsonNode) {
   val version: Long = answer.get("version").asLong
   val parent: Option[String] = Option(Json.text(answer, "parent"))
@@ -23,7 +23,7 @@ private[ckpt] final class FetchedDelta(answer: JsonNode) {
   val states: JsonNode = answer.get("states")
 }
 
-/** The deltas of a range of versions, one at a time, from the state server that has opened the feed. */
+/** The deltas of a range of versions, one at a time, from the state server that opened the feed. */
 private[ckpt] final class ChangeFeed(server: StateServer, number: Long) {
 
   def next(): Option[FetchedDelta] =
@@ -34,11 +34,11 @@ private[ckpt] final class ChangeFeed(server: StateServer, number: Long) {
   private def request = Json.obj().put("feed", number)
 }
 
-/** What a range of versions has changed in one column family, in the form of Spark's change feed.
+/** The changes of a range of versions in one column family, in the form of Spark's change feed.
   *
-  * A version has one change for each key that it has written or removed, in key order: its outcome, not the writes on
-  * the way to it. A key with several values has one for each value: `append` for those behind what was there before, or,
-  * if the values before are not the first ones any more, `update` for the first and `append` for all others.
+  * A version has one change for each key that it has written or removed, in key order: the result, not the writes that
+  * led to it. A key with several values has one change for each value: `append` for values after those of the previous
+  * version. If the previous values are no longer the first ones: `update` for the first value, `append` for all others.
   *
   * Holds the rows of one key, and the local files of one delta.
   */
@@ -65,7 +65,7 @@ private[ckpt] final class ChangeReader(
     closeDelta()
     val next = feed.next()
     next.foreach { delta =>
-      // A family that this version has removed, or made anew, has its tombstones under the number that it had before.
+      // If this version has removed or recreated a family, its tombstones have the number that it had before.
       val before = family
       family = provider.families.numberIn(delta.states, spec).map { number =>
         before.filter(_.number == number).getOrElse(provider.families.numbered(spec, number))
@@ -89,7 +89,7 @@ private[ckpt] final class ChangeReader(
     private var cursors: List[Cursor] = Nil
     private var base: Option[Transaction] = None
 
-    /** The last one first: of two files that have a key, the later one counts. */
+    /** Opens the last file first: if two files have a key, the later one counts. */
     def openTables(): Unit = delta.files.foreach(file => tables ::= new DeltaTable(file, tableOptions))
 
     def changes(family: Family): Iterator[Change] = {
@@ -124,7 +124,7 @@ private[ckpt] final class ChangeReader(
       }
     }
 
-    /** What the first change of a key with several values is, and how many bytes of them are values from before. */
+    /** The kind of the first change of a key with several values, and how many bytes of them are previous values. */
     private def comparedWithBase(row: Cursor): (RecordType.Value, Int) = {
       val before = base.getOrElse(provider.begin(delta.version - 1, delta.parent))
       base = Some(before)
@@ -149,6 +149,6 @@ private[ckpt] final class ChangeReader(
 
 private[ckpt] object ChangeReader {
 
-  /** What was done, the key, the value (null: there is none any more), and the batch that did it. */
+  /** The kind of change, the key, the value (null: it was removed), and the batch. */
   type Change = (RecordType.Value, UnsafeRow, UnsafeRow, Long)
 }

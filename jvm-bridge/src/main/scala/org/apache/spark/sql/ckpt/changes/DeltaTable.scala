@@ -8,11 +8,11 @@ import org.rocksdb.{Options => RocksOptions, _}
 import org.apache.spark.sql.ckpt.codec.KeyCodec
 import org.apache.spark.sql.ckpt.rows.{Cursor, ForwardingCursor, RocksCursor}
 
-/** A table file of a delta, read as it is: rows, and the tombstones of rows that are gone.
+/** A table file of a delta, read as it is: rows, and the tombstones of removed rows.
   *
-  * RocksDB hides tombstones, but not from a reader that sets a lower bound for timestamps. These keys have none, so
-  * that the bound hides nothing; what such a reader gets for a key is the stored one, with a trailer of eight bytes that
-  * says what kind of row it is.
+  * RocksDB hides tombstones, but not from a reader that sets a lower bound for timestamps. These keys have no
+  * timestamps, so the bound hides nothing. Such a reader gets stored keys with a trailer of eight bytes, which says
+  * what kind of row it is.
   */
 private[ckpt] final class DeltaTable(path: String, options: RocksOptions) {
   private val bound = new Slice(Array[Byte](0))
@@ -27,7 +27,7 @@ private[ckpt] final class DeltaTable(path: String, options: RocksOptions) {
       throw failure
   }
 
-  /** The rows of one state, in key order. The caller closes it before the table. */
+  /** The rows of one state, in key order. The caller closes the cursor before the table. */
   def cursor(state: Int): Cursor = new DeltaCursor(
     path,
     new RocksCursor[SstFileReaderIterator](
@@ -41,7 +41,7 @@ private[ckpt] final class DeltaTable(path: String, options: RocksOptions) {
   }
 }
 
-/** Takes the trailer off the stored keys. */
+/** Removes the trailer from stored keys. */
 private final class DeltaCursor(path: String, stored: Cursor) extends ForwardingCursor {
   import DeltaCursor._
 
@@ -63,11 +63,11 @@ private final class DeltaCursor(path: String, stored: Cursor) extends Forwarding
   private def load(): Unit = if (stored.valid) {
     val bytes = stored.key
     val end = bytes.length - TrailerBytes
-    // A writer of table files numbers no row: the rest of the trailer is zero.
+    // Writers of table files do not number rows: the rest of the trailer is zero.
     if (end < KeyCodec.StateBytes || (bytes(end) & 0xff) > Value || !Arrays.equals(bytes, end + 1, bytes.length,
         Unnumbered, 0,
         7)) {
-      throw new CkptException("FormatError", s"$path has a row of a kind that a delta cannot have", "", false, null)
+      throw new CkptException("FormatError", s"$path has a row of a kind that a delta cannot have.", "", false, null)
     }
     kind = bytes(end)
     userKey = Arrays.copyOf(bytes, end)

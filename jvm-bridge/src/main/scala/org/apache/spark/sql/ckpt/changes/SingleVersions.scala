@@ -5,12 +5,12 @@ import org.apache.spark.sql.ckpt.server.Json
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.util.NextIterator
 
-/** What Spark's reader of state asks of a provider beside whole versions: what single ones have changed, and a version
-  * that is made of one snapshot and the deltas behind it.
+/** What Spark's reader of state requests in addition to whole versions: the changes of single versions, and a version
+  * built from one snapshot and the deltas after it.
   */
 private[ckpt] trait SingleVersions extends SupportsFineGrainedReplay { provider: CkptStateStoreProvider =>
 
-  /** Fails when that snapshot is not there, or is damaged; nothing that is at hand locally takes its place. */
+  /** Fails if that snapshot is missing or damaged; no local copy takes its place. */
   override def replayStateFromSnapshot(
       snapshotVersion: Long,
       endVersion: Long,
@@ -28,7 +28,7 @@ private[ckpt] trait SingleVersions extends SupportsFineGrainedReplay { provider:
       endVersionStateStoreCkptId: Option[String]): ReadStateStore = replayStateFromSnapshot(
     snapshotVersion, endVersion, readOnly = true, snapshotVersionStateStoreCkptId, endVersionStateStoreCkptId)
 
-  /** Follows the lineage of the commit that stands at `endVersion`. The caller closes it. */
+  /** Follows the lineage of the valid commit of `endVersion`. The caller closes the reader. */
   override def getStateStoreChangeDataReader(
       startVersion: Long,
       endVersion: Long,

@@ -13,7 +13,7 @@ import org.apache.spark.sql.ckpt.server.Json
 import org.apache.spark.sql.execution.streaming.state.{KeyStateEncoderSpec, StateStore, StateStoreErrors}
 import org.apache.spark.sql.types.StructType
 
-/** What Spark says of one column family ("default" where a store has one state only). */
+/** Spark's description of one column family ("default" if a store has only one state). */
 private[ckpt] final case class FamilySpec(
     name: String,
     keySchema: StructType,
@@ -22,7 +22,7 @@ private[ckpt] final case class FamilySpec(
     multipleValues: Boolean,
     internal: Boolean) {
 
-  /** What the server stores of the state; not to be changed by who reads it. */
+  /** The descriptor that the server stores; readers must not change it. */
   lazy val descriptor: ObjectNode = {
     val node = Json.obj()
     node.put("ordered", KeyCodec.needsOrder(encoder)).put("multiple_values", multipleValues).put("internal", internal)
@@ -40,10 +40,10 @@ private[ckpt] final class Family(val spec: FamilySpec, val number: Int, storeNam
   val values = new ValueCodec(spec.valueSchema.length, spec.multipleValues)
 }
 
-/** The column families that Spark has named to one store, whatever version or attempt it was for: how their rows are to
-  * be read. Which families there are is known by each transaction alone.
+/** The column families that Spark has named to one store, for any version or attempt: how their rows are read. Only a
+  * transaction knows which families exist.
   *
-  * `areSeveral`: whether Spark may register others beside `default`.
+  * `areSeveral`: whether Spark may register others in addition to `default`.
   */
 private[ckpt] final class Families(val areSeveral: Boolean, storeName: String, val default: FamilySpec) {
   import Families._
@@ -52,7 +52,7 @@ private[ckpt] final class Families(val areSeveral: Boolean, storeName: String, v
   private val idleCodecs = new ConcurrentLinkedQueue[Codecs]
   specs.put(default.name, default)
 
-  /** Remembers a family; the same one as before, if it is equal, with what was made of it. */
+  /** Remembers a family; returns the previous instance, with all that it caches, if the two are equal. */
   def remember(spec: FamilySpec): FamilySpec = {
     val before = specs.get(spec.name)
     if (before == spec) {
@@ -63,10 +63,10 @@ private[ckpt] final class Families(val areSeveral: Boolean, storeName: String, v
     }
   }
 
-  /** What Spark has said of `name` last, or null. */
+  /** The last description that Spark gave for `name`, or null. */
   def known(name: String): FamilySpec = specs.get(name)
 
-  /** What Spark has registered under `name`. */
+  /** The family that Spark has registered as `name`; fails if there is none. */
   def spec(operation: String, name: String): FamilySpec = {
     val found = known(name)
     if (found == null) throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name)
@@ -94,13 +94,14 @@ private[ckpt] final class Families(val areSeveral: Boolean, storeName: String, v
 
   private def isInvalid(name: String): Boolean = name == null || name.isEmpty || name.trim != name
 
-  /** The number that rows of `spec` have in a version with these states, if it has any; refuses another layout of them. */
+  /** The number of the rows of `spec` in a version with these states, if it has any; refuses a different layout. */
   def numberIn(states: JsonNode, spec: FamilySpec): Option[Int] = stateIn(states, spec.name).map { state =>
     Seq("ordered", "multiple_values").foreach { field =>
       val (stored, wanted) = (state.get("descriptor").get(field), spec.descriptor.get(field))
       if (stored != wanted) {
         throw CkptErrors.invalidInput(
-          s"state '${spec.name}' of $storeName is stored with $field=$stored and read with $field=$wanted", "")
+          s"state '${spec.name}' of $storeName is stored with $field=$stored and read with $field=$wanted.",
+          "")
       }
     }
     state.get("number").asInt
@@ -115,7 +116,7 @@ private[ckpt] final class Families(val areSeveral: Boolean, storeName: String, v
 
 private[ckpt] object Families {
 
-  /** What one transaction at a time has of families that it has worked with. */
+  /** The codecs of families, used by one transaction at a time. */
   type Codecs = mutable.HashMap[(FamilySpec, Int), Family]
 
   def stateIn(states: JsonNode, name: String): Option[JsonNode] =

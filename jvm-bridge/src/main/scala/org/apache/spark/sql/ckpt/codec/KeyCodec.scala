@@ -6,9 +6,9 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.unsafe.Platform
 
-/** Turns the key rows of one state into stored keys and back (layout: docs/stored-format.md).
+/** Converts the key rows of one state to stored keys and back (layout: docs/stored-format.md).
   *
-  * An encoded key lies in `buffer` from 0 to the length that was returned, until the next call. Not thread-safe.
+  * Until the next call, an encoded key is in `buffer`, from 0 to the returned length. Not thread-safe.
   */
 private[ckpt] abstract class KeyCodec(val number: Int) {
   var buffer = new Array[Byte](64)
@@ -16,15 +16,15 @@ private[ckpt] abstract class KeyCodec(val number: Int) {
   def encode(key: UnsafeRow): Int
   def encodePrefix(prefix: UnsafeRow): Int
 
-  /** A row of its own, which the caller may change: Spark's encoders use one for all that they decode, also for scans
-    * that are read in turns.
+  /** Returns a new row, which the caller may change. Spark's encoders reuse one row for everything that they decode,
+    * even for scans that are read in turns.
     */
   def decode(stored: Array[Byte]): UnsafeRow
 
   def supportsPrefixScan: Boolean
   def supportsRangeScan: Boolean
 
-  /** The first byte string behind all keys of this state. */
+  /** The first byte string after all keys of this state. */
   val stateEnd: Array[Byte] = KeyCodec.stateBound(number + 1)
   val stateStart: Array[Byte] = KeyCodec.stateBound(number)
 
@@ -35,7 +35,7 @@ private[ckpt] abstract class KeyCodec(val number: Int) {
     length
   }
 
-  /** Makes room for `state · hash` and `size` bytes behind it, which the caller fills in. */
+  /** Makes room for `state · hash` and `size` bytes after it, which the caller fills in. */
   protected final def startHashed(hash: Int, size: Int): Int = {
     ensure(KeyCodec.HashedHead + size)
     writeState()
@@ -77,7 +77,7 @@ private[ckpt] object KeyCodec {
 
   def isOrdered(number: Int): Boolean = (number & OrderedBit) != 0
 
-  /** Whether Spark scans such keys in their order, so that the hash must not lead. */
+  /** Whether Spark scans such keys in order, so that the hash must not come first. */
   def needsOrder(spec: KeyStateEncoderSpec): Boolean = spec match {
     case _: RangeKeyScanStateEncoderSpec => true
     case _: TimestampAsPrefixKeyStateEncoderSpec | _: TimestampAsPostfixKeyStateEncoderSpec => true
@@ -96,7 +96,7 @@ private[ckpt] object KeyCodec {
 
   def stateBound(number: Int): Array[Byte] = Array((number >> 8).toByte, number.toByte)
 
-  /** The first byte string behind all that start with `prefix`; null when there is none. */
+  /** The first byte string after all that start with `prefix`; null if there is none. */
   def behind(prefix: Array[Byte], length: Int): Array[Byte] = {
     var last = length - 1
     while (last >= 0 && prefix(last) == -1) last -= 1
@@ -150,7 +150,7 @@ private[ckpt] final class PrefixKeyCodec(number: Int, encoder: RocksDBKeyStateEn
     encoder.decodeKey(java.util.Arrays.copyOfRange(stored, KeyCodec.HashedHead, stored.length)).copy()
 }
 
-/** `state · Spark's order-preserving encoding · hash`: the hash must not disturb the order. */
+/** `state · Spark's order-preserving encoding · hash`: the hash comes last, so that it does not disturb the order. */
 private[ckpt] final class OrderedKeyCodec(number: Int, encoder: RocksDBKeyStateEncoder, hash: UnsafeRow => Int)
   extends KeyCodec(number) {
 

@@ -9,15 +9,15 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 import org.apache.spark.sql.ckpt.server.Json
 import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreErrors}
 
-/** The column families of one transaction: those of its base version, and what it has created and dropped itself.
+/** The column families of one transaction: those of its base version, with its own creations and drops.
   *
-  * What it changes is seen by no other transaction before it has committed, and by none if it aborts. To read a family
-  * creates nothing. Not thread-safe: callers hold the transaction's lock.
+  * Other transactions see its changes only after it has committed. Reading a family creates nothing. Not thread-safe:
+  * callers hold the transaction's lock.
   */
 private[ckpt] final class OpenFamilies(families: Families, begun: Begun) {
   private val created = mutable.LinkedHashMap.empty[String, FamilySpec]
   private val dropped = mutable.HashSet.empty[String]
-  private val numbers = mutable.HashMap.empty[String, Int] // that the server has confirmed for this transaction
+  private val numbers = mutable.HashMap.empty[String, Int] // those that the server has confirmed for this transaction
   private val readers = mutable.HashMap.empty[String, Option[Family]]
   private val writers = mutable.HashMap.empty[String, Family]
   private val codecs = families.takeCodecs()
@@ -32,7 +32,7 @@ private[ckpt] final class OpenFamilies(families: Families, begun: Begun) {
     }
   }
 
-  /** The family to read from; none, if this version has no rows of it and never had. */
+  /** The family to read from; None if this version does not have its state. */
   def toRead(operation: String, name: String): Option[Family] = readers.getOrElseUpdate(
     name, {
       val spec = specOf(operation, name)
@@ -41,7 +41,7 @@ private[ckpt] final class OpenFamilies(families: Families, begun: Begun) {
       number.map(codec(spec, _))
     })
 
-  /** The family to read from, as an empty one if there is none: for what its codecs say. */
+  /** The family to read from, or an empty one if there is none, for use of its codecs. */
   def described(operation: String, name: String): Family =
     toRead(operation, name).getOrElse {
       val spec = specOf(operation, name)
@@ -57,7 +57,7 @@ private[ckpt] final class OpenFamilies(families: Families, begun: Begun) {
       family
     })
 
-  /** Drops a family. None if there is no such one; else its number, if it may have rows, which the caller deletes. */
+  /** Drops a family. None if it does not exist; else its number, if it may have rows, which the caller deletes. */
   def drop(name: String): Option[Option[Int]] = {
     val wasStored = !dropped.contains(name) && stored.contains(name)
     val known = numbers.get(name)
@@ -70,7 +70,7 @@ private[ckpt] final class OpenFamilies(families: Families, begun: Begun) {
     Option.when(existed)(known)
   }
 
-  /** Lets the next version have the families that were created, or asked for, and not written. */
+  /** Gives the next version the families that were created or read, but not written. */
   def settle(): Unit = {
     val asked = readers.iterator.collect { case (name, None) => name }.toSeq
     (created.keysIterator.toSeq ++ asked).distinct.foreach(toWrite("commit", _))
@@ -98,7 +98,7 @@ private[ckpt] final class OpenFamilies(families: Families, begun: Begun) {
     }
   }
 
-  /** Asks the server where this version has no such state, has another descriptor of it, or has dropped it. */
+  /** Asks the server if this version has no such state, has it with another descriptor, or has dropped it. */
   private def numberToWrite(spec: FamilySpec): Int = numbers.getOrElseUpdate(
     spec.name, {
       val unchanged = Families.stateIn(begun.states, spec.name)
@@ -116,6 +116,6 @@ private[ckpt] final class OpenFamilies(families: Families, begun: Begun) {
 
 private[ckpt] object OpenFamilies {
 
-  /** The number of a state that has no rows: none has it. */
+  /** The number for a state without rows; no stored state has it. */
   private def noRows(spec: FamilySpec): Int = if (spec.descriptor.get("ordered").asBoolean) 0xffff else 0x7fff
 }

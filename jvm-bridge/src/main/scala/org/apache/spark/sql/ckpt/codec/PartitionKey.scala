@@ -10,15 +10,15 @@ import org.apache.spark.sql.catalyst.expressions.{
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
-/** Which columns of a state key Spark partitioned the operator's input by, and their hash.
+/** The columns of a state key by which Spark partitioned the operator's input, and their hash.
   *
-  * The hash is the one `HashPartitioning` uses (Murmur3, seed 42, aware of collations), so that the partition of a row
-  * is `pmod(hash, n)` for any n. What Spark's StatePartitionKeyExtractorFactory knows by operator name follows here from
-  * the store's or column family's name and from the key encoder.
+  * The hash is that of `HashPartitioning` (Murmur3, seed 42, aware of collations), so the partition of a row is
+  * `pmod(hash, n)` for any n. Spark's StatePartitionKeyExtractorFactory finds the columns by operator name; here they
+  * follow from the name of the store or column family and from the key encoder.
   */
 private[ckpt] object PartitionKey {
 
-  /** The hash of a key with no columns: that of an operator whose rows are all in partition 0. */
+  /** The hash of a key without columns, of an operator whose rows are all in partition 0. */
   private val NoColumns = 42
 
   def columns(name: String, spec: KeyStateEncoderSpec): Seq[Int] = {
@@ -26,7 +26,7 @@ private[ckpt] object PartitionKey {
     spec match {
       case PrefixKeyScanStateEncoderSpec(_, prefix) => all.take(prefix)
       case RangeKeyScanStateEncoderSpec(_, ordering) => all.diff(ordering)
-      // The key is followed by what makes it unique: a join's index of the value, or its event time.
+      // After the key comes what makes it unique: the event time, or a join's index of the value.
       case _: TimestampAsPrefixKeyStateEncoderSpec | _: TimestampAsPostfixKeyStateEncoderSpec => all.dropRight(1)
       case _ if name.endsWith("keyWithIndexToValue") => all.dropRight(1)
       case _ => all

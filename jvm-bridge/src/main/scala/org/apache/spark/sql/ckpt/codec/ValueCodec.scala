@@ -6,10 +6,10 @@ import java.util.Arrays
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.unsafe.Platform
 
-/** Values of one state: the bytes of an UnsafeRow, or, where a key has several values, each of them behind its length
-  * (u32, big-endian).
+/** Values of one state: the bytes of an UnsafeRow, or, if a key has several values, each of them after its length (u32,
+  * big-endian).
   *
-  * A decoded row is the caller's own: what the caller writes into it changes nothing that is stored or kept in memory.
+  * A decoded row belongs to the caller: writes to it change nothing that is stored or kept in memory.
   */
 private[ckpt] final class ValueCodec(columns: Int, val multiple: Boolean) {
 
@@ -26,7 +26,7 @@ private[ckpt] final class ValueCodec(columns: Int, val multiple: Boolean) {
     row
   }
 
-  /** All values of a key, in the order in which they were added; each is a row of its own. */
+  /** All values of a key, in the order in which they were added, each as a new row. */
   def decodeAll(base: Array[Byte], from: Int, bytes: Int): Iterator[UnsafeRow] = new Iterator[UnsafeRow] {
     private var at = from
     override def hasNext: Boolean = at < from + bytes
@@ -39,7 +39,7 @@ private[ckpt] final class ValueCodec(columns: Int, val multiple: Boolean) {
     }
   }
 
-  /** The stored form of `values`: that of several lists is theirs, one after the other. */
+  /** The stored form of `values`. Stored forms of several lists, one after the other, are that of all their values. */
   def encode(values: Array[UnsafeRow]): Array[Byte] = {
     val result = new Array[Byte](values.iterator.map(_.getSizeInBytes + 4).sum)
     var at = 0

@@ -12,8 +12,8 @@ import org.apache.spark.sql.streaming.StreamingQueryListener
 
 /** Lets a query with the trigger `availableNow` end although it has time-outs in processing time.
   *
-  * Spark makes a batch without data behind every batch of such a query, for ever. It is told to make none, for this run
-  * of this query alone: time-outs then fire in batches with data, and what is left waits for the next run.
+  * Spark runs a batch without data after every batch of such a query, for ever. For this run of this query alone, Spark
+  * is told to run none: time-outs then fire in batches with data, and the rest wait for the next run.
   */
 private[ckpt] object AvailableNowEnd {
   private val attached = Collections.newSetFromMap(new WeakHashMap[SparkSession, java.lang.Boolean])
@@ -22,7 +22,7 @@ private[ckpt] object AvailableNowEnd {
     if (attached.add(session)) session.streams.addListener(new Listener(session))
   }
 
-  /** Spark calls this on the query's own thread, before it looks whether batches without data are to be made. */
+  /** Spark calls this on the query's own thread, before it reads whether to run batches without data. */
   private final class Listener(session: SparkSession) extends StreamingQueryListener {
     override def onQueryStarted(event: StreamingQueryListener.QueryStartedEvent): Unit =
       session.streams.get(event.id) match {

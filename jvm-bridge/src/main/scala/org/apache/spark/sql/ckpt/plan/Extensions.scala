@@ -13,7 +13,7 @@ import org.apache.spark.sql.catalyst.plans.logical.{FlatMapGroupsInPandasWithSta
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.internal.SQLConf
 
-/** What a session with the jar has in addition; Spark finds it by the jar's list of services. */
+/** The extensions of a session with the jar; Spark finds them through the jar's list of services. */
 private[ckpt] class Extensions extends SparkSessionExtensionsProvider {
   override def apply(extensions: SparkSessionExtensions): Unit = {
     extensions.injectCheckRule(_ => OneKeyedOperator)
@@ -21,10 +21,10 @@ private[ckpt] class Extensions extends SparkSessionExtensionsProvider {
   }
 }
 
-/** Has the queries of a session followed as soon as it has a streaming frame: Spark has no earlier hook of a jar. */
+/** Attaches to the queries of a session when it has its first streaming frame: Spark offers a jar no earlier hook. */
 private[ckpt] final class FollowQueries(session: SparkSession) extends (LogicalPlan => Unit) {
   override def apply(plan: LogicalPlan): Unit = session match {
-    // A query plans its batches in a copy of its session, which starts none.
+    // A query plans its batches in a copy of its session, which starts no queries.
     case own: classic.SparkSession
         if plan.isStreaming && own.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY) == null =>
       WholeBatches.attachTo(own)
@@ -32,10 +32,10 @@ private[ckpt] final class FollowQueries(session: SparkSession) extends (LogicalP
   }
 }
 
-/** Refuses a second keyed operator as soon as its frame meets the first, with both names and what to do.
+/** Refuses a second keyed operator as soon as its frame meets the first. The error has both names and what to do.
   *
-  * Spark runs one applyInPandasWithState in a query, and would say so when the query starts, of operators that nobody
-  * has written under that name. What Spark would not check is not checked here.
+  * Spark runs one applyInPandasWithState in a query. It would report a second one only when the query starts, under a
+  * name that the user has not written. Where Spark does not check, there is no check here.
   */
 private[ckpt] object OneKeyedOperator extends (LogicalPlan => Unit) {
   private val Ours = "(keyed|with_states)\\(uid=.*\\)".r
@@ -63,6 +63,6 @@ private[ckpt] object OneKeyedOperator extends (LogicalPlan => Unit) {
       "InvalidInputError", s"$all are in one query, and Spark 4.3 runs one keyed operator in a query.",
       "Do their work in one processor, over the union of their inputs if these are two, or write a query for each, " +
         "with a topic or a table in between.")
-    new AnalysisException("_LEGACY_ERROR_TEMP_3102", Map("msg" -> text)) // Spark's, for the like of it
+    new AnalysisException("_LEGACY_ERROR_TEMP_3102", Map("msg" -> text)) // Spark's condition for unsupported plans
   }
 }

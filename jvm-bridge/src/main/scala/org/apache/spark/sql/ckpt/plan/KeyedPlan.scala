@@ -15,16 +15,16 @@ import org.apache.spark.sql.types.{BinaryType, DataType, LongType, StructType}
 /** What the Python side puts around Spark's applyInPandasWithState, so that no value passes through pandas. */
 private[ckpt] object KeyedPlan {
 
-  /** The name of an applyInPandasWithState in a frame, of which Spark allows one in a query; null if it has none. */
+  /** The name of the applyInPandasWithState in a frame; null if it has none. Spark allows one in a query. */
   def keyedBy(frame: Dataset[Row]): String = OneKeyedOperator.operators(frame.queryExecution.analyzed).headOption.orNull
 
   /** All columns of a row as one binary column. */
   def rowBytes(frame: Dataset[Row]): Column =
     ExpressionUtils.column(RowBytes(frame.queryExecution.analyzed.output))
 
-  /** The event time of a row as a long, with its watermark; null if the frame has none. Late rows are told by it.
+  /** The event time of a row as a long, with its watermark; null if the frame has none. It shows which rows are late.
     *
-    * A row without an event time is not late, as for Spark.
+    * As in Spark, a row without an event time is not late.
     */
   def eventTime(frame: Dataset[Row], name: String): Column =
     frame.queryExecution.analyzed.output.find(_.metadata.contains(EventTimeWatermark.delayKey)).map { column =>
@@ -33,10 +33,10 @@ private[ckpt] object KeyedPlan {
       ExpressionUtils.column(Alias(micros, name)(explicitMetadata = Some(column.metadata)))
     }.orNull
 
-  /** Makes the counters of an operator known before Spark plans it: its metrics are fixed then. */
+  /** Declares the counters of an operator; must run before Spark plans it, because planning fixes its metrics. */
   def declareCounters(names: java.util.List[String]): Unit = names.forEach(Metrics.declareCounter)
 
-  /** Makes `availableNow` queries of a session end that would not end with timers in processing time. */
+  /** Makes `availableNow` queries of a session end although they have timers in processing time. */
   def endAvailableNow(session: SparkSession): Unit = AvailableNowEnd.attachTo(session)
 
   private final val WindowEnd = 1
@@ -49,7 +49,7 @@ private[ckpt] object KeyedPlan {
   }
 }
 
-/** The columns as the bytes of one UnsafeRow. */
+/** The bytes of one UnsafeRow with the columns. */
 private[ckpt] case class RowBytes(children: Seq[Expression]) extends Expression {
   @transient private lazy val projection = UnsafeProjection.create(children)
 
@@ -85,7 +85,7 @@ private[ckpt] case class ArrowRows(child: Expression, elementSchema: StructType)
 
   override def eval(input: InternalRow): IterableOnce[InternalRow] = {
     val batch = child.eval(input).asInstanceOf[Array[Byte]]
-    if (batch == null) { // has pushed those before it out of the worker
+    if (batch == null) { // a null, which pushes the batches before it out of the worker
       Iterator.empty
     } else {
       ArrowConverters.fromBatchIterator(
@@ -99,10 +99,10 @@ private[ckpt] case class ArrowRows(child: Expression, elementSchema: StructType)
 
 private[ckpt] object ArrowRows {
 
-  /** Of the Arrow schema alone: instants are the same in every zone. */
+  /** Used only for the Arrow schema: instants are the same in every zone. */
   private final val TimeZone = "UTC"
 
-  /** Lets go of the batch: Spark's iterator over its rows is held until the task ends. */
+  /** Releases the batch after its use, because Spark holds its iterator of rows until the task ends. */
   private final class Once(private var batch: Array[Byte]) extends Iterator[Array[Byte]] {
     override def hasNext: Boolean = batch != null
 

@@ -6,15 +6,16 @@ import java.util.concurrent.atomic.AtomicReference
 import org.apache.spark.sql.execution.streaming.runtime.{MicroBatchExecution, State, StreamExecution, TERMINATED}
 import org.apache.spark.util.ErrorNotifier
 
-/** Lets a query end behind the batch that runs: that is committed, and no other is planned.
+/** Ends a query after the running batch: this batch is committed, and no other is planned.
   *
-  * Spark has no such end but that of a trigger. To set the query's state alone is not enough: a batch that is being
+  * In Spark, only a trigger ends a query in this way. It is not enough to set the query's state: a batch that is being
   * planned then interrupts itself (`MicroBatchExecution.runBatch`), perhaps in the middle of a `foreachBatch` function.
-  * So the query's own thread is told where it asks, before it plans a batch, whether what runs beside it has failed.
+  * Before the query's own thread plans a batch, it asks an `ErrorNotifier` whether a parallel thread has failed. This
+  * object replaces that notifier.
   */
 private[ckpt] object LastBatch {
 
-  /** Returns at once. A query that waits for its next trigger is told no sooner than that; to stop it is safe then. */
+  /** Returns at once. A query that waits for its next trigger notices the end only then; it is safe to stop it. */
   def announce(query: StreamExecution): Unit = query match {
     case batches: MicroBatchExecution =>
       val field = classOf[MicroBatchExecution].getDeclaredField("errorNotifier")
@@ -29,7 +30,7 @@ private[ckpt] object LastBatch {
       failures.throwErrorIfExists()
       super.throwErrorIfExists()
       state.set(TERMINATED)
-      throw new InterruptedException("The query was asked to end behind its last batch.")
+      throw new InterruptedException("The query was asked to end after its last batch.")
     }
   }
 }

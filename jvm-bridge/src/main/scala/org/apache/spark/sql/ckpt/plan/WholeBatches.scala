@@ -12,16 +12,16 @@ import org.apache.spark.sql.execution.streaming.sources.ForeachBatchSink
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.streaming.StreamingQueryListener
 
-/** Says of a `foreachBatch` function that it has read a part of its frame only, or nothing.
+/** Reports a `foreachBatch` function that has read only a part of its frame, or nothing.
   *
-  * The partitions that it has not read are not processed, and their state has no next version. Spark notices it in
-  * checkpoint format 2 by an assertion without words, after the function. The function of a query whose state is ours is
-  * followed by the same question, and its answer names operator, partitions and what to do.
+  * Partitions that it has not read are not processed, and their state has no next version. In checkpoint format 2,
+  * Spark detects this after the function by an assertion without a message. If this package keeps the query's state,
+  * the same check runs right after the function, and its error names the operator, the partitions and what to do.
   */
 private[ckpt] object WholeBatches {
   private val attached = Collections.newSetFromMap(new WeakHashMap[classic.SparkSession, java.lang.Boolean])
 
-  /** Follows the queries that the session starts from now on. */
+  /** Checks the queries that the session starts from now on. */
   def attachTo(session: classic.SparkSession): Unit = attached.synchronized {
     if (attached.add(session)) session.streams.addListener(new Listener(session))
   }
@@ -51,20 +51,20 @@ private[ckpt] object WholeBatches {
     case _ =>
   }
 
-  /** Asked after the function: only then has the query what its checkpoint has pinned. */
+  /** Whether this package keeps the query's state. Valid after the function: the checkpoint's confs are set then. */
   private def isOurs(query: StreamExecution): Boolean = {
     val conf = query.sparkSessionForStream.sessionState.conf
     conf.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS) == classOf[CkptStateStoreProvider].getName &&
     conf.getConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION) >= 2
   }
 
-  /** The same question as Spark's assertion (`StateStoreWriter.getStateStoreCheckpointInfo`). */
+  /** The same check as Spark's assertion (`StateStoreWriter.getStateStoreCheckpointInfo`). */
   private def requireWhole(query: StreamExecution, batch: Long): Unit =
     Option(query.lastExecution).toSeq.flatMap(_.executedPlan.collect { case writer: StateStoreWriter => writer })
       .foreach { writer =>
         val info = writer.getStateInfo
         val processed = writer.checkpointInfoAccumulator.value.asScala.map(_.partitionId).toSet
-        // A limit has one partition, whatever the number of those of others.
+        // A limit has one partition, whatever number other operators have.
         val isWhole = processed.size == info.numPartitions ||
           processed.size == 1 && writer.outputPartitioning.numPartitions == 1
         if (!isWhole) {
@@ -76,10 +76,10 @@ private[ckpt] object WholeBatches {
   private def refusal(batch: Long, operator: Long, missing: Seq[Int], partitions: Int): CkptException = {
     val few = missing.take(ShownPartitions).mkString(", ") + (if (missing.length > ShownPartitions) ", ..." else "")
     CkptErrors.invalidInput(
-      s"the foreachBatch function has returned, and of batch $batch ${missing.length} of $partitions partitions of " +
-        s"operator $operator were not processed ($few): it has read a part of its frame only, or nothing",
-      "Read all of the frame in each call, by a write, collect() or count() of the whole of it: take, head, first, show " +
-        "and limit read a part. If the function needs no rows of a batch, let it call count() all the same.")
+      s"The foreachBatch function read only a part of its frame, or nothing: in batch $batch, ${missing.length} of " +
+        s"$partitions partitions of operator $operator were not processed ($few).",
+      "Read all of the frame in each call, with a write, collect() or count() of the whole frame: take, head, first, " +
+        "show and limit read only a part. If the function needs no rows of a batch, let it call count() anyway.")
   }
 
   private val ShownPartitions = 10

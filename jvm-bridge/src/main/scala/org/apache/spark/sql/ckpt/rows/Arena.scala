@@ -3,9 +3,9 @@ package rows
 
 /** Append-only bytes in slabs of growing size.
   *
-  * A location stays valid, and the bytes behind it unchanged, for as long as anybody holds the slab: rows handed to
-  * Spark point straight into slabs, so nothing is ever overwritten or reused here. A location packs the slab number
-  * (high 32 bits) and the offset in it (low 32 bits).
+  * A location stays valid, and its bytes unchanged, as long as anybody holds the slab: rows passed to Spark point
+  * directly into slabs, so nothing is ever overwritten or reused here. A location packs the slab number (high 32 bits)
+  * and the offset in it (low 32 bits).
   */
 private[ckpt] final class Arena {
   private var slabs = new Array[Array[Byte]](4)
@@ -13,7 +13,7 @@ private[ckpt] final class Arena {
   private var used = 0
   private var allocated = 0L
 
-  /** Bytes held on the heap, unused ends of slabs included. */
+  /** Bytes on the heap, including unused ends of slabs. */
   def bytes: Long = allocated
 
   def slab(location: Long): Array[Byte] = slabs((location >>> 32).toInt)
@@ -24,7 +24,7 @@ private[ckpt] final class Arena {
     location
   }
 
-  /** Room for `length` bytes; the caller fills `slab(location)` from `location.toInt` on. */
+  /** Reserves `length` bytes; the caller fills `slab(location)` from `location.toInt` on. */
   def reserve(length: Int): Long = {
     if (count == 0 || slabs(count - 1).length - used < length) addSlab(length)
     val location = ((count - 1).toLong << 32) | used

@@ -7,14 +7,14 @@ import scala.collection.mutable
 
 import org.apache.spark.unsafe.Platform
 
-/** Hash map from key bytes to value bytes with no object per entry.
+/** Hash map from key bytes to value bytes without an object per entry.
   *
-  * Entries are numbered from 0 in order of insertion and never move, so a number can be kept while the map grows. A key
-  * may be known to have no value. Replacing a value appends the new bytes; the old ones stay readable for whoever still
-  * points at them. What a look-up touches lies together: one slot of the table, one record, the key. Not thread-safe.
+  * Entries are numbered from 0 in order of insertion and never move, so a number stays valid while the map grows. A key
+  * may be known to have no value. Replacing a value appends the new bytes; the old ones stay readable for existing
+  * references. A look-up touches few places: one slot of the table, one record, the key. Not thread-safe.
   *
-  * Every entry carries the stamp of the epoch that used it last, and whether this epoch wrote it. A scan reads values
-  * as of a `Snapshot`: values that are replaced while one is open are remembered in it.
+  * Every entry has the stamp of the epoch that used it last, and whether this epoch wrote it. A scan reads values as of
+  * a `Snapshot`, which remembers values that are replaced while it is open.
   */
 private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
   import ByteMap._
@@ -26,7 +26,7 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
   private var count = 0
   private val indexes = mutable.HashMap.empty[Int, HashIndex]
   private val replaced = new ReplacedValues
-  private val rooms = mutable.HashMap.empty[Int, Int] // bytes reserved for a value that was extended, by entry
+  private val rooms = mutable.HashMap.empty[Int, Int] // by entry: bytes reserved for an extended value
 
   def size: Int = count
 
@@ -52,7 +52,7 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
     -1
   }
 
-  /** Adds an entry with no value for a key that `find` has just not found. */
+  /** Adds an entry without a value, for a key that `find` has just missed. */
   def insert(key: Array[Byte], length: Int, hash: Int): Int = insert(key, 0, length, hash)
 
   def insert(key: Array[Byte], from: Int, length: Int, hash: Int): Int = {
@@ -78,8 +78,8 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
     point(entry, location, length)
   }
 
-  /** Adds bytes to the end of a value. A value that grows step by step is copied only when its size has doubled: the
-    * bytes that others point at stay as they are.
+  /** Adds bytes to the end of a value. A value that grows step by step is copied only when its size has doubled. Bytes
+    * that are already referenced do not change.
     */
   def extend(entry: Int, bytes: Array[Byte], length: Int): Unit = {
     val before = math.max(0, valueLength(entry))
@@ -92,7 +92,7 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
     describe(entry, location, after)
   }
 
-  /** Puts a value where it can be extended. */
+  /** Puts a value at a place where it can be extended. */
   private def putWithRoom(entry: Int, wanted: Long, value: Array[Byte], from: Int, length: Int): Unit = {
     val room = math.max(length, math.min(wanted, MaxRoom)).toInt
     val location = arena.reserve(room)
@@ -103,7 +103,7 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
 
   private def roomOf(entry: Int): Int = if (rooms.isEmpty) 0 else rooms.getOrElse(entry, 0)
 
-  /** From now on `entry` says that its key has no value. */
+  /** Records that the key of `entry` has no value. */
   def delete(entry: Int): Unit = point(entry, 0, Absent)
 
   private def point(entry: Int, location: Long, length: Int): Unit = {
@@ -118,10 +118,10 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
     records(record + Lengths) = pack(keyLength(entry), length)
   }
 
-  /** The values as they are now. The caller closes it. */
+  /** A snapshot of the present values, which the caller closes. */
   def snapshot(): Snapshot = new Snapshot(replaced.open(count))
 
-  /** Values as they were when the snapshot was made, of the entries that were there. `at` chooses one. */
+  /** The entries and values at the time of the snapshot. `at` selects an entry. */
   final class Snapshot(number: Int) {
     private var location = 0L
     private var length = Absent
@@ -157,12 +157,12 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
   def key(entry: Int): Array[Byte] = copy(keySlab(entry), keyOffset(entry), keyLength(entry))
   def value(entry: Int): Array[Byte] = copy(valueSlab(entry), valueOffset(entry), valueLength(entry))
 
-  /** Bytes that a copy of this entry takes, the free room of table and records aside. */
+  /** Bytes that a copy of this entry takes, without the free room of table and records. */
   def entryBytes(entry: Int): Int = EntryBytes + keyLength(entry) + math.max(roomOf(entry), valueLength(entry))
 
   // ---- epochs ---------------------------------------------------------------------------------------------------
 
-  /** Begins another epoch, in which nothing is written yet. */
+  /** Begins a new epoch, in which nothing is written yet. */
   def beginEpoch(): Unit = currentEpoch = (currentEpoch + 1) & EpochMask
 
   def epoch: Int = currentEpoch
@@ -173,7 +173,7 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
   /** Whether this epoch wrote the entry. */
   def isWritten(entry: Int): Boolean = (stampOf(entry) ^ stamp(Written)) >>> 1 == 0
 
-  /** Whether the key had a value before this epoch; of written entries only. */
+  /** Whether the key had a value before this epoch; valid for written entries only. */
   def wasThere(entry: Int): Boolean = (stampOf(entry) & WasThere) != 0
 
   /** Marks an entry as used by this epoch. */
@@ -183,12 +183,12 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
   def markWritten(entry: Int, wasThere: Boolean): Unit =
     setStamp(entry, stamp(Written | (if (wasThere) WasThere else 0)))
 
-  /** Takes over an entry of another map of the same epoch, for a key that this map does not have. */
+  /** Copies an entry of another map of the same epoch, for a key that this map does not have. */
   def copyFrom(other: ByteMap, theirs: Int): Int = {
     val entry = insert(other.keySlab(theirs), other.keyOffset(theirs), other.keyLength(theirs), other.hash(theirs))
     if (other.hasValue(theirs)) {
       val (value, from, length) = (other.valueSlab(theirs), other.valueOffset(theirs), other.valueLength(theirs))
-      // Without its room a value that grows would be copied whole by its next extension.
+      // Without its room, the next extension would copy a growing value as a whole.
       val room = if (other.isWritten(theirs)) other.roomOf(theirs) else 0
       if (room > 0) putWithRoom(entry, room, value, from, length) else put(entry, value, from, length)
     }
@@ -211,7 +211,7 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
     Arrays.compareUnsigned(keySlab(entry), at, at + keyLength(entry), other, 0, other.length)
   }
 
-  /** How many bytes from `depth` on two keys, which have as many, have in common. */
+  /** How many bytes from `depth` on two keys have in common; both have at least `depth` bytes. */
   def commonBytes(left: Int, right: Int, depth: Int): Int = {
     val (l, r) = (keyOffset(left), keyOffset(right))
     val first = Arrays.mismatch(
@@ -229,7 +229,7 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
   /** The number of the state that the key belongs to. */
   def keyState(entry: Int): Int = keyWord(entry, 0) >>> 16
 
-  /** Four bytes of the key from `depth` on as an unsigned number, zeros behind its end. */
+  /** Four bytes of the key from `depth` on as an unsigned number, with zeros after its end. */
   def keyWord(entry: Int, depth: Int): Int = {
     val left = keyLength(entry) - depth
     val slab = keySlab(entry)
@@ -249,14 +249,14 @@ private[ckpt] final class ByteMap(private var currentEpoch: Int = 0) {
 
   // ---- prefixes -------------------------------------------------------------------------------------------------
 
-  /** The entries of a hashed state whose keys begin with `prefix`, in key order; without the known-to-be-absent ones
-    * that this epoch has not written. Null where that means to look at more than `most` entries. From the first call
-    * on the map keeps an index of the state.
+  /** The entries of a hashed state whose keys begin with `prefix`, in key order, without known-absent ones that this
+    * epoch has not written. Null if more than `most` entries would have to be read. After the first call the map keeps
+    * an index of the state.
     */
   def underPrefix(state: Int, prefix: Array[Byte], most: Int = Int.MaxValue): Array[Int] =
     indexes.getOrElseUpdate(state, newIndex(state)).under(prefix, most)
 
-  /** Takes an entry into the index of its state again, for it is written. */
+  /** Adds a written entry to the index of its state again. */
   def index(entry: Int): Unit = indexes.get(keyState(entry)).foreach(_.add(entry))
 
   private def newIndex(state: Int): HashIndex = {
@@ -295,7 +295,7 @@ private[ckpt] object ByteMap {
   private final val InitialEntries = 32
   private final val MaxRoom = 1L << 30
 
-  // A record: where the key is, where the value is, both lengths, the hash and the stamp.
+  // A record has the locations of key and value, both lengths, the hash and the stamp.
   private final val RecordWords = 4
   private final val Key = 0
   private final val Value = 1

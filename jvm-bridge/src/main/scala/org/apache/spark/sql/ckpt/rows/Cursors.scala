@@ -22,7 +22,7 @@ private[ckpt] trait Cursor {
   def close(): Unit
 }
 
-/** Stands where another source stands. */
+/** A cursor at the position of another one. */
 private[ckpt] trait ForwardingCursor extends Cursor {
   protected def row: Cursor
 
@@ -34,11 +34,11 @@ private[ckpt] trait ForwardingCursor extends Cursor {
   override def valueLength: Int = row.valueLength
 }
 
-/** Written entries of a map, with the values that they have when the scan begins, whatever is written meanwhile. */
+/** Written entries of a map, with their values at the beginning of the scan; later writes do not change them. */
 private[ckpt] final class MapCursor(map: ByteMap, ranges: Array[SortedEntries.Range]) extends Cursor {
   private val snapshot = map.snapshot()
   private val at = ranges.map(_.from)
-  private val order = ranges.indices.toArray // of the ranges that are not at their ends, by the keys they stand at
+  private val order = ranges.indices.toArray // of unfinished ranges, by their present keys
   private var left = 0
   private var currentKey: Array[Byte] = _
   ranges.indices.foreach { range =>
@@ -80,7 +80,7 @@ private[ckpt] final class MapCursor(map: ByteMap, ranges: Array[SortedEntries.Ra
     }
   }
 
-  /** Moves the range at `start` of the order in the given direction to where it belongs. */
+  /** Moves the range at `start` of the order in the given direction to its place. */
   private def settle(start: Int, direction: Int): Unit = {
     val range = order(start)
     var place = start
@@ -94,7 +94,7 @@ private[ckpt] final class MapCursor(map: ByteMap, ranges: Array[SortedEntries.Ra
   }
 }
 
-/** Rows of a map as they are when the scan begins. */
+/** Rows of a map at the beginning of the scan. */
 private[ckpt] final class MemoryCursor(map: ByteMap, entries: Array[Int]) extends Cursor {
   private val slabs = new Array[Array[Byte]](entries.length)
   private val offsets = new Array[Int](entries.length)
@@ -129,8 +129,8 @@ private[ckpt] final class MemoryCursor(map: ByteMap, entries: Array[Int]) extend
   private def load(): Unit = currentKey = if (valid) map.key(entries(at)) else null
 }
 
-/** Rows of a RocksDB iterator below `upper` (exclusive; null: to the end). `release` gets the iterator back; `onDamage`
-  * is told of a failure to read, which is raised.
+/** Rows of a RocksDB iterator below `upper` (exclusive; null: to the end). `release` gets the iterator back. A
+  * failure to read is passed to `onDamage` and raised.
   */
 private[ckpt] class RocksCursor[I <: AbstractRocksIterator[_]](
     iterator: I, keyOf: I => Array[Byte], valueOf: I => Array[Byte], lower: Array[Byte], upper: Array[Byte],
@@ -177,7 +177,7 @@ private[ckpt] class RocksCursor[I <: AbstractRocksIterator[_]](
   }
 }
 
-/** The union of sorted sources; of equal keys the newest source's row counts (sources are given newest first). */
+/** The union of sorted sources; for equal keys the newest source's row counts (sources are given newest first). */
 private[ckpt] final class MergedCursor(sources: Array[Cursor], onClose: MergedCursor => Unit)
   extends ForwardingCursor {
   private var current: Cursor = _

@@ -4,21 +4,21 @@ package rows
 import scala.collection.mutable
 
 /** Sorts entries of a `ByteMap` by their keys, four bytes at a time on primitive longs: a word of the key in the high
-  * half, the entry number in the low one.
+  * half, the entry number in the low half.
   *
-  * Hashed states are nearly done after one pass, for the word after the state is the hash. Where words are equal, what
-  * all keys of the group have in common is skipped at once, however long that is: the time is that of a sort of short
-  * keys, and of reading each key once.
+  * Hashed states are nearly sorted after one pass, because the word after the state is the hash. If words are equal,
+  * the common part of all keys of the group is skipped at once, however long it is. The time is that of a sort of short
+  * keys, plus reading each key once.
   */
 private[ckpt] object EntrySort {
   private final val SmallRun = 16
 
-  /** The word of `entry`'s key at `depth`, and the entry: what is sorted. */
+  /** The long that is sorted: the word of `entry`'s key at `depth`, and the entry. */
   def word(map: ByteMap, entry: Int, depth: Int): Long =
-    // Flipping the sign bit makes signed order the unsigned one.
+    // With the sign bit flipped, signed order is unsigned order.
     ((map.keyWord(entry, depth) ^ 0x80000000).toLong << 32) | (entry & 0xffffffffL)
 
-  /** The entries of `words`, which were taken at `depth` of keys that are equal before it, in the order of their keys.
+  /** The entries of `words` in the order of their keys. The words were taken at `depth`, before which keys are equal.
     * Sorts `words` as well.
     */
   def sort(map: ByteMap, words: Array[Long], depth: Int): Array[Int] = {
@@ -36,7 +36,7 @@ private[ckpt] object EntrySort {
     found
   }
 
-  /** Sorts words that were taken at `depth` by the keys of their entries. */
+  /** Sorts words, which were taken at `depth`, by the keys of their entries. */
   def sortWords(map: ByteMap, words: Array[Long], depth: Int): Unit = {
     java.util.Arrays.sort(words)
     forGroups(words, 0, words.length) { (from, until) =>
@@ -73,8 +73,8 @@ private[ckpt] object EntrySort {
     }
   }
 
-  /** Moves the keys that end before `depth` to the front of a group, the shorter ones first; where the others begin.
-    * Of two keys with equal words of which one ends there, it is the beginning of the other.
+  /** Moves the keys that end before `depth` to the front of a group, shorter ones first. Returns where the others
+    * begin. If two keys have equal words and one ends there, it is a prefix of the other.
     */
   private def endingFirst(map: ByteMap, words: Array[Long], from: Int, until: Int, depth: Int): Int = {
     var longer = from
@@ -92,7 +92,7 @@ private[ckpt] object EntrySort {
     longer
   }
 
-  /** To where the keys of a group are equal for certain; they are so before `depth`. */
+  /** The depth up to which all keys of a group are equal; they are equal before `depth`. */
   private def commonDepth(map: ByteMap, words: Array[Long], from: Int, until: Int, depth: Int): Int = {
     val first = words(from).toInt
     var common = Int.MaxValue

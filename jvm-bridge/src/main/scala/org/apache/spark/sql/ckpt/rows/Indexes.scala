@@ -9,7 +9,7 @@ import org.apache.spark.sql.ckpt.codec.KeyCodec
 
 /** The entries of one hashed state by prefix: chains by hash, which every prefix has.
   *
-  * Entries without a value that nobody has written in this epoch are left out as they are met: their keys are not there.
+  * Entries without a value that this epoch has not written are removed when they are met: their keys do not exist.
   */
 private[ckpt] final class HashIndex(map: ByteMap) {
   import HashIndex._
@@ -18,7 +18,7 @@ private[ckpt] final class HashIndex(map: ByteMap) {
   private var chains = 0
   private var links = new Array[Int](64) // by entry: 0 = in no chain, End, or the next entry + 1
 
-  /** Adds an entry, if it is not there. */
+  /** Adds an entry, if it is missing. */
   def add(entry: Int): Unit = {
     if (entry >= links.length) links = Arrays.copyOf(links, math.max(entry + 1, links.length * 2))
     if (links(entry) == 0) {

@@ -5,12 +5,12 @@ import java.util.Arrays
 
 import org.apache.spark.sql.ckpt.codec.KeyCodec
 
-/** Prefixes of hashed states of which all rows are in memory, so that a scan of them needs no database.
+/** Prefixes of hashed states whose rows are all in memory, so that a scan of them needs no database.
   *
-  * What a scan has read to its end stays in the near cache with a mark of its prefix, for this transaction and for those
-  * that get its rows. Session windows and joins scan a key's rows and then scan or change them again, in this batch and
-  * in later ones. A map that forgets rows forgets all marks. Nothing is marked, nor is a mark believed, once writes
-  * were spilled: memory does not show them.
+  * If a scan was read to its end, its rows stay in the near cache with a mark of its prefix, for this transaction and
+  * for those that get its rows. Session windows and joins scan a key's rows and then scan or change them again, in this
+  * batch and in later ones. A map that forgets rows forgets all marks. After writes were spilled, marks are neither
+  * made nor used, because memory does not show spilled rows.
   */
 private[ckpt] final class KnownPrefixes(writes: WriteSet) {
   import KnownPrefixes._
@@ -18,7 +18,7 @@ private[ckpt] final class KnownPrefixes(writes: WriteSet) {
   private val recent = new Array[Array[Byte]](Slots)
   private var recentIn = writes.map
 
-  /** Rows of `prefix` as the transaction sees them now, if all of them are in memory; else null. */
+  /** The rows of `prefix` that the transaction sees now, if all of them are in memory; else null. */
   def rows(state: Int, prefix: Array[Byte]): Cursor = {
     val found = if (isOn && isMarked(prefix)) writes.map.underPrefix(state, prefix, MaxInMemory) else null
     if (found == null) {
@@ -30,10 +30,10 @@ private[ckpt] final class KnownPrefixes(writes: WriteSet) {
     }
   }
 
-  /** A cursor that passes `rows` of the base version on, all of `prefix`, and keeps them in memory if they are few. */
+  /** A cursor over `rows`, all those of `prefix` in the base version, which keeps them in memory if they are few. */
   def recording(prefix: Array[Byte], rows: Cursor): Cursor = if (isOn) new Recorder(prefix, rows) else rows
 
-  /** Whether a row with this key would be in memory, as all of its prefix is. */
+  /** Whether a row with this key would be in memory, because all rows of its prefix are. */
   def cover(key: Array[Byte], length: Int): Boolean = isOn && length >= KeyCodec.HashedHead && {
     val prefix = if (recentIn eq writes.map) recent(slot(key)) else null
     prefix != null && prefix.length <= length && Arrays.equals(prefix, 0, prefix.length, key, 0, prefix.length)
@@ -77,7 +77,7 @@ private[ckpt] final class KnownPrefixes(writes: WriteSet) {
     }
 
     private def look(): Unit = if (left >= 0) {
-      // A map that has taken the place of this one need not have the rows that were kept here.
+      // If another map has replaced this one, it may lack the rows that were kept here.
       if ((writes.map ne map) || !isOn) {
         left = -1
       } else if (!rows.valid) {
@@ -105,7 +105,7 @@ private[ckpt] object KnownPrefixes {
   private final val MaxRows = 64
   private final val MaxBytes = 4 << 10
 
-  /** Rows that were written since may be many: from here on a scan of the database costs less than to sort them. */
+  /** Many rows may have been written since; with more than this, a scan of the database costs less than sorting. */
   private final val MaxInMemory = 512
 
   /** No state has this number. */

@@ -5,8 +5,8 @@ import org.apache.spark.sql.ckpt.server.MemoryBudget
 
 /** Keeps the rows that the last transaction of one store had in memory for the next one.
   *
-  * Never wrong, only incomplete: the rows are tagged with the version they show, lent to one transaction at a time, and
-  * forgotten when the next transaction starts from another version.
+  * The cache may be incomplete, but it is never wrong: its rows are tagged with the version that they show, lent to one
+  * transaction at a time, and forgotten when the next transaction starts from another version.
   */
 private[ckpt] final class NearCache(budget: MemoryBudget) {
   private var rows: ByteMap = _
@@ -15,7 +15,7 @@ private[ckpt] final class NearCache(budget: MemoryBudget) {
 
   budget.cacheOpened()
 
-  /** The rows of `version`, perhaps none, for a transaction that gives them back; null when another one has them. */
+  /** The rows of `version`, perhaps none, for a transaction that gives them back; null if another one has them. */
   def lend(version: String): ByteMap = synchronized {
     if (lent) {
       null

@@ -3,8 +3,8 @@ package rows
 
 import scala.collection.mutable
 
-/** Where the values lie that entries of a `ByteMap` had before they were written again, for as long as a scan that began
-  * before is open. Nothing is kept while no scan is open. Not thread-safe.
+/** The locations of previous values of `ByteMap` entries that were written again, as long as an earlier scan is open.
+  * Keeps nothing while no scan is open. Not thread-safe.
   */
 private[ckpt] final class ReplacedValues {
   import ReplacedValues._
@@ -33,13 +33,13 @@ private[ckpt] final class ReplacedValues {
     }
   }
 
-  /** Keeps the value that `entry` has until now: scans that are open see it. */
+  /** Keeps the present value of `entry` for the open scans, before it is replaced. */
   def add(entry: Int, location: Long, length: Int): Unit = if (entry < seen) {
     val before = newest.getOrNull(entry)
     if (before == null || before.lastScan < last) newest(entry) = new Replaced(last, location, length, before)
   }
 
-  /** The value that scan `number` sees, or null: the present one. */
+  /** The value that scan `number` sees; null stands for the present one. */
   def of(entry: Int, number: Int): Replaced = {
     var replaced = newest.getOrNull(entry)
     var found: Replaced = null

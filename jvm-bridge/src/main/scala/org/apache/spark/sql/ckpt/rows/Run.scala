@@ -8,9 +8,9 @@ import org.rocksdb.{Options => RocksOptions, _}
 
 /** A sorted run of a write set that outgrew its memory: an SST in the staging folder, read by this transaction alone.
   *
-  * A record is one byte (bit 0: deleted; bit 1: the base version has the key) and the value: a tombstone has no room for
-  * the second. A filter of one bit per hash keeps most look-ups of other keys away from the file, and its first and last
-  * key most scans of other ranges. `level`: how many times its rows were merged.
+  * A record is one byte (bit 0: deleted; bit 1: the base version has the key) and the value. RocksDB tombstones are not
+  * used, because they have no room for bit 1. A filter of one bit per hash saves most look-ups of other keys in the
+  * file; its first and last key save most scans of other ranges. `level`: how many times its rows were merged.
   */
 private[ckpt] final class Run(
     path: Path, reader: SstFileReader, filter: Array[Long], first: Array[Byte], last: Array[Byte], val rows: Int,
@@ -33,7 +33,7 @@ private[ckpt] final class Run(
     }
   }
 
-  /** The records in [lower, upper). The file is read from the first one on that is asked for more than its key. */
+  /** The records in [lower, upper). The file is first read when a record is asked for more than the first key. */
   def cursor(lower: Array[Byte], upper: Array[Byte]): Cursor = {
     cursors += 1
     val isOutside =
@@ -51,13 +51,13 @@ private[ckpt] final class Run(
     if (retired && cursors == 0) closeReader()
   }
 
-  /** Ends the run and removes its file; the cursors that are open go on. */
+  /** Ends the run and removes its file; open cursors remain usable. */
   def retire(): Unit = {
     Files.delete(path)
     close()
   }
 
-  /** The file stays. */
+  /** Ends the run and keeps its file. */
   def close(): Unit = {
     lookups.close()
     retired = true
@@ -70,8 +70,8 @@ private[ckpt] final class Run(
   }
 }
 
-/** Stands at the first key, if that is known, without reading the file: of a scan that is ended after few rows most
-  * runs are not read at all. `open` is null where there are no records.
+/** A cursor at the first key, if that is known, which has not read the file: a scan that ends after few rows does not
+  * read most runs at all. `open` is null if there are no records.
   */
 private[ckpt] final class RunCursor(first: Array[Byte], open: () => Cursor, onClose: () => Unit) extends Cursor {
   private var opened: Cursor = _
@@ -106,7 +106,7 @@ private[ckpt] object Run {
   def deleted(record: Array[Byte]): Boolean = (record(0) & 1) != 0
   def wasThere(record: Array[Byte]): Boolean = (record(0) & 2) != 0
 
-  /** Writes entries of a map that are in key order. */
+  /** Writes entries of a map, which are in key order. */
   def write(path: Path, options: RocksOptions, map: ByteMap, sorted: Array[Int]): Run =
     make(path, options, sorted.length, level = 0) { add =>
       sorted.foreach { entry =>
@@ -118,14 +118,14 @@ private[ckpt] object Run {
       }
     }
 
-  /** Writes what `runs`, the oldest first, have together. */
+  /** Writes the union of `runs`, which are given oldest first. */
   def merge(path: Path, options: RocksOptions, runs: Seq[Run]): Run =
     make(path, options, runs.map(_.rows).sum, runs.map(_.level).max + 1) { add =>
       val newestFirst = runs.reverseIterator.map(_.cursor(Array.emptyByteArray, null)).toArray
       val rows = new MergedCursor(newestFirst, _ => ())
       try {
         while (rows.valid) {
-          add(rows.key, ByteMap.hash(rows.key, rows.key.length), rows.valueBase) // of a run that is the whole record
+          add(rows.key, ByteMap.hash(rows.key, rows.key.length), rows.valueBase) // in a run, this is the whole record
           rows.advance()
         }
       } finally {
@@ -133,7 +133,7 @@ private[ckpt] object Run {
       }
     }
 
-  /** Makes a run of the records that `fill` adds, no more than `most`. */
+  /** Makes a run of the records that `fill` adds, at most `most`. */
   private def make(path: Path, options: RocksOptions, most: Int, level: Int)(
       fill: ((Array[Byte], Int, Array[Byte]) => Unit) => Unit): Run = {
     val filter = new Array[Long](math.max(1, Integer.highestOneBit(math.min(most, MaxFiltered)) * 2 * 8 / 64))

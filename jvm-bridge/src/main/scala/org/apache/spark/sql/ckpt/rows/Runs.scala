@@ -7,8 +7,8 @@ import scala.collection.mutable
 
 import org.rocksdb.{Options => RocksOptions}
 
-/** The runs that a write set has spilled. Eight of one level become one of the next: the number of open files grows with
-  * the logarithm of what was spilled, and so does how often a row is written.
+/** The runs that a write set has spilled. Eight runs of one level become one of the next. The number of open files, and
+  * how often a row is written, therefore grow with the logarithm of the spilled rows.
   */
 private[ckpt] final class Runs(staging: Path, options: RocksOptions) {
   private val runs = mutable.ArrayBuffer.empty[Run] // the oldest first: their levels never rise
@@ -17,10 +17,10 @@ private[ckpt] final class Runs(staging: Path, options: RocksOptions) {
 
   def isEmpty: Boolean = runs.isEmpty
 
-  /** How many there are. */
+  /** How many runs there are. */
   def length: Int = runs.length
 
-  /** How many were spilled in all. */
+  /** How many runs were spilled in all. */
   def spilled: Int = spills
 
   def spill(map: ByteMap, sorted: Array[Int]): Unit = {

@@ -7,11 +7,11 @@ import scala.collection.mutable
 
 import org.apache.spark.sql.ckpt.codec.KeyCodec
 
-/** The written entries of one state, so that a scan of any range finds its rows in key order.
+/** The written entries of one state in key order, for scans of any range.
   *
-  * To add one costs next to nothing. What was added since the last scan is sorted by the next one and joined with what
-  * was sorted before as soon as it is an eighth of it: scans between writes see few sorted runs, and each entry is moved
-  * a few times only. A run that a cursor reads never changes.
+  * Adding an entry costs next to nothing. Each scan sorts the entries that were added since the last one. They are
+  * joined with the previous run if they have at least an eighth of its size. Scans between writes therefore see few
+  * sorted runs, and each entry is moved only a few times. A run that a cursor reads never changes.
   */
 private[ckpt] final class SortedEntries(map: ByteMap) {
   import SortedEntries._
@@ -70,7 +70,7 @@ private[ckpt] final class SortedEntries(map: ByteMap) {
     all
   }
 
-  /** The first place from `start` on whose key is greater than that of `word`; quick where it is near. */
+  /** The first place from `start` on whose key is greater than that of `word`; fast if it is near. */
   private def firstAfter(run: Array[Long], start: Int, word: Long): Int = {
     var step = 1
     while (start + step <= run.length && compare(map, run(start + step - 1), word) < 0) step *= 2
@@ -88,7 +88,7 @@ private[ckpt] final class SortedEntries(map: ByteMap) {
     else if (map.compareKey(run(0).toInt, bound) < 0) run.length
     else 0
 
-  /** Whether a bound is one within the state of these entries, not at its ends. */
+  /** Whether a bound lies within the state of these entries, not at its ends. */
   private def isOfState(run: Array[Long], bound: Array[Byte]): Boolean = bound.length >= KeyCodec.StateBytes &&
     map.keyState(run(0).toInt) == (((bound(0) & 0xff) << 8) | (bound(1) & 0xff))
 
@@ -116,7 +116,7 @@ private[ckpt] object SortedEntries {
     if (l != r) java.lang.Long.compare(l, r) else map.compareKeys(left.toInt, right.toInt)
   }
 
-  /** As the high half of `EntrySort.word`, of a bound, which may be shorter than keys are. */
+  /** The high half of `EntrySort.word` for a bound, which may be shorter than keys. */
   private def wordOf(bound: Array[Byte]): Int = {
     var word = 0
     var i = KeyCodec.StateBytes

@@ -10,14 +10,14 @@ import org.rocksdb.{Options => RocksOptions}
 import org.apache.spark.sql.ckpt.codec.KeyCodec
 import org.apache.spark.sql.ckpt.server.MemoryBudget
 
-/** The rows that one transaction has in memory: what it has written, over what it and its predecessors have read.
+/** The rows that one transaction has in memory: its writes, on top of rows that it and its predecessors have read.
   *
-  * An entry that was written says whether the base version had its key, so that row counts are exact with no read per
-  * write. When all of it outgrows the budgets of near cache and write set, entries that were not used lately are
-  * forgotten; when the present values of what was written alone do, they are spilled as one sorted run. Both make entry
-  * numbers void. A scan shows what was there when it began. Not thread-safe.
+  * A written entry records whether the base version had its key, so that row counts are exact without a read per write.
+  * If the whole outgrows the budgets of near cache and write set, the least recently used unwritten entries are
+  * forgotten. If the present values of written entries alone outgrow them, these are spilled as one sorted run. Both
+  * invalidate entry numbers. A scan shows the rows at its beginning. Not thread-safe.
   *
-  * `lent`: the rows of the near cache, or null, in which case little of what is read is kept.
+  * `lent`: the rows of the near cache; null: few of the rows that are read are kept.
   */
 private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: RocksOptions, budget: MemoryBudget) {
   import WriteSet._
@@ -42,14 +42,14 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
   /** How many runs were spilled. */
   def runs: Int = spilled.spilled
 
-  /** How many files of them are open. */
+  /** How many files of runs are open. */
   def openRuns: Int = spilled.length
   def isEmpty: Boolean = spilled.isEmpty && byState.isEmpty
 
-  /** Whether what is read stays in memory for the next transaction. */
+  /** Whether rows that are read stay in memory for the next transaction. */
   def keepsReads: Boolean = lent != null
 
-  /** About the bytes of what was written. */
+  /** The approximate bytes of written entries. */
   def bytes: Long = written
 
   /** Bytes of everything that is in memory. */
@@ -68,14 +68,14 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
     }
   }
 
-  /** Keeps a row of the base version; `value` is null where there is none. */
+  /** Keeps a row of the base version; `value` is null if there is none. */
   def remember(key: Array[Byte], length: Int, hash: Int, value: Array[Byte], valueLength: Int): Int = {
     val entry = entries.insert(key, length, hash)
     if (value != null) entries.put(entry, value, 0, valueLength)
     entry
   }
 
-  /** An entry to be written for a key that `find` has just not found; `inBase`: whether the base version has it. */
+  /** Adds a written entry for a key that `find` has just missed; `inBase`: whether the base version has it. */
   def insert(key: Array[Byte], length: Int, hash: Int, inBase: Boolean): Int = {
     val entry = entries.insert(key, length, hash)
     note(entry, inBase)
@@ -90,7 +90,7 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
     keepToBudget()
   }
 
-  /** Adds `length` bytes to the end of the value, or to none. */
+  /** Adds `length` bytes to the end of the value, which may be absent. */
   def extend(entry: Int, bytes: Array[Byte], length: Int): Unit = {
     touch(entry)
     val before = entries.entryBytes(entry)
@@ -122,7 +122,7 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
       }
     })
 
-  /** Deletes the row of a key that the base version, or a spilled run, has; nothing, if memory has it as written. */
+  /** Deletes the row of a key in the base version or a spilled run; does nothing if it is a written row in memory. */
   def deleteBelow(key: Array[Byte], wasThere: Boolean): Unit = {
     val hash = ByteMap.hash(key, key.length)
     val known = entries.find(key, key.length, hash)
@@ -130,11 +130,11 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
     else if (!entries.isWritten(known)) delete(known)
   }
 
-  /** Spills or forgets what is too much; entry numbers are void after it. */
+  /** Spills or forgets rows beyond the budget, which invalidates entry numbers. */
   def keepToBudget(): Unit = if (written > nextLook || entries.bytes > roof) {
     val room = cacheBytes + budget.bytesPerWriteSet
-    // Forgetting what was read is cheaper than spilling what was written. A quarter is for the free room of tables. A
-    // value that has outgrown all this is in memory whenever it is used: to spill it each time would help nobody.
+    // Forgetting read rows is cheaper than spilling written ones. A quarter is for the free room of tables. A value
+    // that has outgrown all this is in memory whenever it is used, so spilling it each time would not help.
     if (!sealedForGood && written > math.max(room - room / 4, 2 * largest)) {
       spill()
     } else if (roof > 0 && entries.bytes > roof) {
@@ -142,18 +142,18 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
       shrunkTo = entries.bytes
     }
     nextLook = written + Step
-    // What a shrink could not but keep must not make the next row shrink again.
+    // The rows that a shrink had to keep must not make the next row shrink again.
     roof = math.max(room, shrunkTo + cacheBytes / 4)
   }
 
-  /** After the commit nothing is spilled any more: the staging folder is gone. */
+  /** Stops spilling after the commit, because the staging folder is gone. */
   def seal(): Unit = sealedForGood = true
 
   /** Cursors over the written rows in [lower, upper), newest first. `whole`: the range is one state. */
   def cursors(state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean): Seq[Cursor] =
     inMemory(state, lower, upper, whole).toSeq ++ spilled.cursors(lower, upper)
 
-  /** Cursors over what was spilled of [lower, upper), newest first. */
+  /** Cursors over the spilled rows in [lower, upper), newest first. */
   def spilledCursors(lower: Array[Byte], upper: Array[Byte]): Seq[Cursor] = spilled.cursors(lower, upper)
 
   private def inMemory(state: Int, lower: Array[Byte], upper: Array[Byte], whole: Boolean): Option[Cursor] =
@@ -171,20 +171,20 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
   /** Everything written, in key order, each key once, newest first. */
   def sealing(): MergedCursor = {
     val words = states.map(byState(_).all).toArray.flatten
-    // None is in memory if the last write was the one that made all spill.
+    // No row is in memory if the last write made all of them spill.
     val inMemory =
       Option.when(words.nonEmpty)(new MapCursor(entries, Array(new SortedEntries.Range(words, 0, words.length))))
     new MergedCursor((inMemory ++ spilled.cursors(Array.emptyByteArray, null)).toArray, _ => ())
   }
 
-  /** The states that have written entries, in their order. */
+  /** The numbers of states with written entries, in ascending order. */
   def states: Iterator[Int] = byState.keysIterator
 
   /** The written entries of a state, in key order. */
   def writtenOf(state: Int): Array[Int] =
     byState.get(state).fold(Array.emptyIntArray)(sorted => EntrySort.entries(sorted.all))
 
-  /** Ends the transaction. The rows in memory, no more than a near cache may hold. */
+  /** Ends the transaction; returns the rows in memory, at most as many as a near cache may hold. */
   def close(): ByteMap = {
     entries.beginEpoch()
     if (entries.bytes > cacheBytes) shrink(cacheBytes / 2)
@@ -197,14 +197,14 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
 
   private def touch(entry: Int): Unit = if (!entries.isWritten(entry)) note(entry, entries.hasValue(entry))
 
-  /** Notes that an entry is written from now on. */
+  /** Marks an entry as written. */
   private def note(entry: Int, inBase: Boolean): Unit = {
     entries.markWritten(entry, inBase)
     list(entry)
     written += entries.entryBytes(entry)
   }
 
-  /** Counts what a write has changed: replaced values take no room that a spill or a copy would keep. */
+  /** Counts the bytes that a write has changed, without replaced values, which a spill or a copy would not keep. */
   private def count(entry: Int, before: Int): Unit = {
     val after = entries.entryBytes(entry)
     written += after - before
@@ -238,23 +238,23 @@ private[ckpt] final class WriteSet(lent: ByteMap, staging: Path, runOptions: Roc
 
   private def spill(): Unit = {
     spilled.spill(entries, states.flatMap(writtenOf).toArray)
-    // Scans that have begun keep the former map; everybody else starts anew.
+    // Open scans keep the former map; everything else uses a new one.
     startOver(new ByteMap(entries.epoch))
     written = 0
     shrunkTo = 0
   }
 
-  /** Forgets unwritten entries, the least recently used first, until those that stay take at most `limit` bytes. */
+  /** Forgets unwritten entries, the least recently used first, until the others take at most `limit` bytes. */
   private def shrink(limit: Long): Unit = {
     val before = entries
     val younger = bytesByAge.scanLeft(0L)(_ + _).takeWhile(_ <= limit)
-    // Entries of all ages below this one fit, and of this one as many as there is room for.
+    // All younger entries fit, and as many of this age as there is room for.
     val partly = younger.length - 1
     var left = limit - younger.last
     startOver(new ByteMap(before.epoch))
     var entry = 0
     while (entry < before.size) {
-      val isMark = before.keyState(entry) == KnownPrefixes.MarkState // not all of the prefix need be there any more
+      val isMark = before.keyState(entry) == KnownPrefixes.MarkState // some rows of its prefix may be gone
       if (before.isWritten(entry)) {
         list(entries.copyFrom(before, entry))
       } else if (!isMark) {
@@ -290,6 +290,6 @@ private[ckpt] object WriteSet {
   private final val Step = 64L << 10
   private final val MinCache = 1L << 20
 
-  /** A prefix with more rows than this is found by their order. */
+  /** The rows of a larger prefix are found by their order. */
   private final val MaxByHash = 128
 }

@@ -15,14 +15,14 @@ import org.apache.spark.internal.config.{
 import org.apache.spark.scheduler.{SparkListener, SparkListenerApplicationEnd}
 import org.apache.spark.util.ShutdownHookManager
 
-/** What all providers of this JVM share: one memory limit, one set of readers, one folder for local files and the
-  * state server, which is started on first use and again when it has ended.
+/** What all providers of this JVM share: one memory limit, one set of readers, one folder for local files, and the
+  * state server, which is started on first use and again after it has ended.
   */
 private[ckpt] final class Engine(val settings: Settings, home: LocalFolder) extends Logging {
   val budget: MemoryBudget = settings.budget
   val readers: Readers = new Readers(home.path.resolve("readers"), budget)
 
-  /** For what is better done between two batches. */
+  /** Runs work between two batches. */
   val background: ExecutorService = Executors.newFixedThreadPool(
     2,
     work => {
@@ -36,17 +36,17 @@ private[ckpt] final class Engine(val settings: Settings, home: LocalFolder) exte
   private var ended = false
   @volatile private var replaced = false
 
-  /** Whether another engine has taken its place before it started a server. */
+  /** Whether another engine has replaced this one. */
   def isReplaced: Boolean = replaced
 
-  /** Whether a server has ever run: until then nothing depends on the settings. */
+  /** Whether a server was ever started; until then nothing depends on the settings. */
   def hasStarted: Boolean = synchronized(started)
 
-  /** Whether the local files are still there. */
+  /** Whether the local folder still exists. */
   def usable: Boolean = home.isThere
 
   def server(): StateServer = synchronized {
-    if (ended) throw CkptErrors.lifecycle("the state store's engine has ended with its session")
+    if (ended) throw CkptErrors.lifecycle("The state store's engine has ended with its session.")
     if (current == null || !current.alive) {
       if (current != null) {
         logWarning("the state server ended; starting another one")
@@ -64,13 +64,14 @@ private[ckpt] final class Engine(val settings: Settings, home: LocalFolder) exte
     current
   }
 
-  /** Gives way to an engine of other settings. */
+  /** Ends this engine, so that one with other settings replaces it. */
   def giveWay(): Unit = synchronized {
     replaced = true
     close()
   }
 
-  /** Gives way to an engine with another folder: a state server of an earlier process, which does not end, has this one.
+  /** Ends this engine, so that one with another folder replaces it: a state server of an earlier process, which does
+    * not end, uses this one.
     */
   private def leaveHome(): Unit = {
     logWarning(
@@ -82,7 +83,7 @@ private[ckpt] final class Engine(val settings: Settings, home: LocalFolder) exte
     home.leave()
   }
 
-  /** Ends the server and closes what is idle; local files go. */
+  /** Ends the server, closes idle readers, and deletes local files. */
   def close(): Unit = synchronized {
     end()
     home.delete()
@@ -101,8 +102,8 @@ private[ckpt] object Engine extends Logging {
   private var current: Engine = _
   private val refused = scala.collection.mutable.HashSet.empty[Settings]
 
-  /** The engine of this process. The options of the first query that got a server count for it; that others ask for
-    * something else is logged.
+  /** The engine of this process. It keeps the options of the first query that got a server. Different options of later
+    * queries are logged.
     */
   def get(settings: Settings): Engine = synchronized {
     if (current != null && current.isReplaced) current = null
@@ -129,7 +130,9 @@ private[ckpt] object Engine extends Logging {
     current = null
   }
 
-  /** On the driver a session may end long before its JVM; an executor's engine ends with its JVM. */
+  /** Stops the engine with the application: on the driver a session may end long before its JVM. An executor's engine
+    * ends with its JVM.
+    */
   private def endWithApplication(engine: Engine): Unit = SparkContext.getActive.foreach { context =>
     context.addSparkListener(new SparkListener {
       override def onApplicationEnd(end: SparkListenerApplicationEnd): Unit =
@@ -137,14 +140,14 @@ private[ckpt] object Engine extends Logging {
     })
   }
 
-  /** Memory that an executor in a process of its own has beside its heap. */
+  /** Memory that an executor in a process of its own has in addition to its heap. */
   private def overhead: Option[Long] = Option(SparkEnv.get).filter(_.executorId != "driver").map { env =>
     val factor = env.conf.get(EXECUTOR_MEMORY_OVERHEAD_FACTOR)
     val derived = math.max((env.conf.get(EXECUTOR_MEMORY) * factor).toLong, env.conf.get(EXECUTOR_MIN_MEMORY_OVERHEAD))
     env.conf.get(EXECUTOR_MEMORY_OVERHEAD).getOrElse(derived) << 20
   }
 
-  /** In a folder of the user's choice, one that a process which was killed has left is used again. */
+  /** The folder for local files. In a `localDir`, the folder of a killed process is used again. */
   private def home(settings: Settings): LocalFolder = {
     val leftOver = if (settings.hasLocalFolder) LocalFolder.takeLeftOver(settings.localFolder) else None
     leftOver.foreach(folder => Readers.deleteFolder(folder.path.resolve("readers")))

@@ -1,7 +1,7 @@
 package org.apache.spark.sql.ckpt
 package server
 
-/** Work that is done behind, or not at all. */
+/** Work that runs later in the background, or not at all. */
 private[ckpt] final class Errand(work: () => Unit) extends Runnable {
   private var settled = false
 
@@ -12,6 +12,6 @@ private[ckpt] final class Errand(work: () => Unit) extends Runnable {
     }
   }
 
-  /** Returns when the work is done; work that has not begun will never be. */
+  /** Waits until the work is done; work that has not begun never runs. */
   def settle(): Unit = synchronized { settled = true }
 }

@@ -13,12 +13,12 @@ import scala.util.Using
 
 import org.apache.spark.internal.Logging
 
-/** A folder for the local files of one process, private to its user. A lock in it, which ends with the process however
-  * that dies, says that it is in use.
+/** A folder for the local files of one process, private to its user. A lock in it marks the folder as in use; the lock
+  * ends with the process, however it dies.
   */
 private[ckpt] final class LocalFolder private (val path: Path, lock: FileLock) {
 
-  /** Whether the folder is still there: Spark deletes the one that it may lie in when a session ends. */
+  /** Whether the folder still exists: when a session ends, Spark deletes the folder that may contain it. */
   def isThere: Boolean = Files.isDirectory(path)
 
   def delete(): Unit = {
@@ -26,7 +26,7 @@ private[ckpt] final class LocalFolder private (val path: Path, lock: FileLock) {
     lock.channel.close()
   }
 
-  /** Leaves it as it is to later processes; this one does not take it again. */
+  /** Leaves the folder as it is for later processes; this process does not take it again. */
   def leave(): Unit = {
     LocalFolder.abandoned.add(path)
     lock.channel.close()
@@ -44,10 +44,10 @@ private[ckpt] object LocalFolder extends Logging {
   def make(parent: Path, owner: String): LocalFolder = {
     Files.createDirectories(parent)
     val path = Files.createTempDirectory(parent, s"$Prefix$owner-", PosixFilePermissions.asFileAttribute(Private))
-    lock(path).getOrElse(make(parent, owner)) // another process took it for one that was left
+    lock(path).getOrElse(make(parent, owner)) // another process took it as a left-over folder
   }
 
-  /** The folder that was used last of those that processes which were killed have left in `parent`, if there is one. */
+  /** Takes the most recently used folder that a killed process has left in `parent`, and deletes old ones. */
   def takeLeftOver(parent: Path): Option[LocalFolder] =
     if (!Files.isDirectory(parent)) {
       None
@@ -69,25 +69,25 @@ private[ckpt] object LocalFolder extends Logging {
   private def listed(folder: Path, names: String): Seq[Path] =
     Using.resource(Files.newDirectoryStream(folder, names))(_.asScala.toSeq)
 
-  /** When something was last made or removed in it. */
+  /** When something was last created or removed in it. */
   private def lastUse(path: Path): Long =
     try listed(path, "*").map(_.toFile.lastModified).maxOption.getOrElse(0L)
     catch { case _: IOException => 0L }
 
-  /** Who owns what this process makes in `parent`; a user's name is not told by all systems. */
+  /** The owner of files that this process creates in `parent`; not all systems tell the name of the user. */
   private def owner(parent: Path): UserPrincipal = {
     val mine = Files.createTempFile(parent, ".ckpt-owner-", "")
     try Files.getOwner(mine)
     finally Files.delete(mine)
   }
 
-  /** Nobody else may have laid it there: its files are state that is used. */
+  /** Whether the folder belongs to `user` alone; nobody else may plant one, because its files are used as state. */
   private def isOf(path: Path, user: UserPrincipal): Boolean =
     try {
       Files.isDirectory(path, java.nio.file.LinkOption.NOFOLLOW_LINKS) && Files.isRegularFile(path.resolve(LockName)) &&
       Files.getPosixFilePermissions(path) == Private && Files.getOwner(path) == user
     } catch {
-      case _: IOException => false // its owner is just deleting it
+      case _: IOException => false // its owner is deleting it
     }
 
   private def lock(path: Path): Option[LocalFolder] =

@@ -3,8 +3,8 @@ package server
 
 import java.util.concurrent.atomic.AtomicInteger
 
-/** How one `memoryLimit` is split in this process: a half for near caches, a quarter for write sets, an eighth for the
-  * readers' block cache and an eighth for the state server. Caches and write sets share theirs evenly.
+/** Splits one `memoryLimit` in this process: half for near caches, a quarter for write sets, an eighth for the readers'
+  * block cache and an eighth for the state server. Caches share their part evenly, and so do write sets.
   */
 private[ckpt] final class MemoryBudget(val limitBytes: Long) {
   private val caches = new AtomicInteger
@@ -13,25 +13,25 @@ private[ckpt] final class MemoryBudget(val limitBytes: Long) {
   val blockCacheBytes: Long = limitBytes / 8
   val serverBytes: Long = limitBytes / 8
 
-  /** Stores that are open in this process. */
+  /** The number of stores that are open in this process. */
   def stores: Int = math.max(1, caches.get)
 
   def bytesPerCache: Long = limitBytes / 2 / stores
   def bytesPerWriteSet: Long =
     math.max(MemoryBudget.MinWriteSet, limitBytes / 4 / math.max(1, writeSets.get))
 
-  /** What of this limit does not fit into a heap of this size, or into the memory beside it where that is limited. */
+  /** The parts of this limit that do not fit into the heap, or into the memory outside it if that is limited. */
   def misfits(heapBytes: Long, overheadBytes: Option[Long]): Seq[String] = {
     def mib(bytes: Long): Long = bytes >> 20
     val onHeap = limitBytes / 4 * 3
     val besides = blockCacheBytes + serverBytes + MemoryBudget.ServerAtRest
     val heap = Option.when(onHeap > heapBytes / 2) {
-      s"near caches and write sets may take ${mib(onHeap)} MiB of a heap of ${mib(heapBytes)} MiB: " +
-        "lower memoryLimit or raise the executor's memory"
+      s"Near caches and write sets may take ${mib(onHeap)} MiB of a heap of ${mib(heapBytes)} MiB: " +
+        "lower memoryLimit or raise the executor's memory."
     }
     val overhead = overheadBytes.filter(besides > _).map { bytes =>
-      s"the readers' block cache and the state server may take ${mib(besides)} MiB, and spark.executor.memoryOverhead " +
-        s"is ${mib(bytes)} MiB: lower memoryLimit or raise the overhead"
+      s"The readers' block cache and the state server may take ${mib(besides)} MiB, and " +
+        s"spark.executor.memoryOverhead is ${mib(bytes)} MiB: lower memoryLimit or raise the overhead."
     }
     (heap ++ overhead).toSeq
   }
@@ -45,6 +45,6 @@ private[ckpt] final class MemoryBudget(val limitBytes: Long) {
 private[ckpt] object MemoryBudget {
   private val MinWriteSet = 1L << 20
 
-  /** The state server's process before it has any state. */
+  /** The memory of the state server's process before it has any state. */
   private val ServerAtRest = 100L << 20
 }

@@ -8,8 +8,8 @@ import org.apache.hadoop.fs.Path
 import org.apache.hadoop.security.alias.{CredentialProvider, CredentialProviderFactory}
 import org.apache.hadoop.security.alias.CredentialProviderFactory.CREDENTIAL_PROVIDER_PATH
 
-/** What the user has set for S3A, Hadoop's connector to S3, as far as the state server can use it (`blobs/s3a.py` knows
-  * what it means). Not a case class: nothing may print it.
+/** The user's settings for S3A, Hadoop's connector to S3, as far as the state server can use them (`blobs/s3a.py`
+  * interprets them). Not a case class: nothing may print it.
   */
 private[ckpt] final class S3aSettings(val plain: Map[String, String], val secret: Map[String, String])
 
@@ -22,7 +22,7 @@ private[ckpt] object S3aSettings {
     Seq("access.key", "secret.key", "session.token", "encryption.key", "server-side-encryption.key")
   private val CredentialFiles = "security.credential.provider.path"
 
-  /** The settings for the buckets of those `places` that are S3A's. */
+  /** The settings for the buckets of those `places` that begin with `s3a:`. */
   def of(conf: Configuration, places: Seq[String]): S3aSettings = {
     val buckets = places.filter(_.startsWith("s3a:")).map(new Path(_).toUri.getAuthority).distinct
     if (buckets.isEmpty) new S3aSettings(Map.empty, Map.empty)
@@ -37,8 +37,7 @@ private[ckpt] object S3aSettings {
   private def collect(scopes: Seq[String], names: Seq[String])(value: String => Option[String]): Map[String, String] =
     (for (scope <- scopes; name <- names; found <- value(scope + name)) yield (scope + name) -> found).toMap
 
-  /** How secrets are looked up: in S3A's own credential files, in Hadoop's, in the configuration. The files are read once.
-    */
+  /** Looks secrets up in S3A's own credential files, in Hadoop's, then in the configuration. Reads the files once. */
   private def secretsIn(conf: Configuration, scopes: Seq[String]): String => Option[String] = {
     val files = (scopes.reverse.map(_ + CredentialFiles) :+ CREDENTIAL_PROVIDER_PATH)
       .flatMap(key => Option(conf.getTrimmed(key))).filter(_.nonEmpty).distinct

@@ -12,23 +12,23 @@ import com.fasterxml.jackson.databind.JsonNode
 
 import org.apache.spark.internal.Logging
 
-/** The lines of a stream, each of bounded length: of a longer one the rest is passed over, however long it is. */
+/** The lines of a stream, each of bounded length: the rest of a longer line is skipped, however long it is. */
 private[ckpt] final class BoundedLines(stream: InputStream, mostBytes: Int) {
   private val in = new BufferedInputStream(stream)
   private var inLongLine = false
 
-  /** The last bytes of the line that is being read, after those that were before. */
+  /** The last bytes of the present line, after earlier bytes of it. */
   private val window = new Array[Byte](2 * mostBytes)
   private var filled = 0
 
-  /** The next line; null at the end of the stream, also of one that is broken. */
+  /** The next line; null at the end of the stream, or if it is broken. */
   def next(): String =
     try {
       if (inLongLine) skip()
       read()
     } catch { case _: IOException => null }
 
-  /** The end of the line that `next` has cut, which may begin before the cut; empty if it has cut nothing. */
+  /** The end of the line that `next` has truncated, which may begin before the cut; empty if it was complete. */
   def end(): String =
     try {
       if (inLongLine) {
@@ -75,16 +75,16 @@ private[ckpt] final class BoundedLines(stream: InputStream, mostBytes: Int) {
 
 private[ckpt] object BoundedLines {
 
-  /** What the state server may write in one line: a message of 8192 characters, each as six of JSON. */
+  /** The maximum that the state server may write in one line: a message of 8192 characters, each as six of JSON. */
   val MaxBytes: Int = 64 << 10
 }
 
-/** Carries the server's log lines (JSON, one a line) into this JVM's log, with their level and store. */
+/** Copies the server's log lines (one JSON object a line) into this JVM's log, with their level and store. */
 private[ckpt] final class ServerLog(lines: BoundedLines, name: String) extends Thread(name) with Logging {
   private val tail = mutable.Queue.empty[String]
   setDaemon(true)
 
-  /** The last lines, shortened: the reason why a server has ended is among them. */
+  /** The last lines, shortened; they contain the reason why a server has ended. */
   def last: Seq[String] = tail.synchronized(tail.toSeq)
 
   override def run(): Unit = {
@@ -130,8 +130,8 @@ private[ckpt] object ServerLog {
   def shorten(text: String): String = if (text.length <= MaxCharacters) text else text.take(MaxCharacters) + " ..."
 }
 
-/** Waits for the hello of a state server: one line of JSON on its stdout. Whatever else comes before it, of a
-  * `sitecustomize` or of a wrapper around Python, is logged and passed over.
+/** Waits for the hello of a state server: one line of JSON on its stdout. Lines before it, from a `sitecustomize` or a
+  * wrapper around Python, are logged and skipped.
   */
 private[ckpt] final class Greeting(lines: BoundedLines) extends Logging {
   private val noise = mutable.ArrayBuffer.empty[String]
@@ -139,7 +139,7 @@ private[ckpt] final class Greeting(lines: BoundedLines) extends Logging {
   @volatile private var hello: Option[JsonNode] = None
   @volatile private var ended = false
 
-  /** The hello; None if there is none within `timeout`, or the stream ends. */
+  /** Waits for the hello; None if there is none within `timeout`, or if the stream ends. */
   def await(timeout: FiniteDuration): Option[JsonNode] = {
     val thread = new Thread(() => listen(), "ckpt-state-server-hello")
     thread.setDaemon(true)
@@ -148,10 +148,10 @@ private[ckpt] final class Greeting(lines: BoundedLines) extends Logging {
     hello
   }
 
-  /** Whether the stream has ended without one. */
+  /** Whether the stream has ended without a hello. */
   def hasEnded: Boolean = ended
 
-  /** The first lines that were no hello, shortened. */
+  /** The first lines that are not a hello, shortened. */
   def others: Seq[String] = noise.synchronized(noise.toSeq)
 
   private def listen(): Unit = {
@@ -182,7 +182,7 @@ private[ckpt] object Greeting {
   private val Kept = 10
   private val Beginnings = Seq("{\"port\": ", "{\"error\": ")
 
-  /** The hello in a line, which may have the end of something else before it. */
+  /** The hello in a line, which may begin with the end of other output. */
   def find(line: String): Option[JsonNode] =
     Beginnings.map(line.lastIndexOf(_)).filter(_ >= 0).sorted.view
       .flatMap(at => Json.tryParse(line.substring(at))).find(node => node.isObject && isHello(node))

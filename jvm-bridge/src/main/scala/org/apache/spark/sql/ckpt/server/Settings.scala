@@ -15,7 +15,7 @@ import org.apache.spark.util.Utils
 
 /** The options of `spark.sql.streaming.stateStore.ckpt.*` that this process was started with.
   *
-  * Their one table is `state_store/options.json`, a resource of this jar and a file of the Python package.
+  * Their only table is `state_store/options.json`, a resource of this jar and a file of the Python package.
   */
 private[ckpt] final case class Settings(options: Map[String, String]) {
 
@@ -40,7 +40,7 @@ private[ckpt] final case class Settings(options: Map[String, String]) {
 
   def hasLocalFolder: Boolean = value("localDir").nonEmpty
 
-  /** Where local files go: the option, else the executor's own block-manager folder. */
+  /** The folder for local files: the option, else the executor's own block-manager folder. */
   def localFolder: Path = value("localDir") match {
     case "" =>
       Option(SparkEnv.get).flatMap(env => env.blockManager.diskBlockManager.localDirs.headOption) match {
@@ -62,7 +62,7 @@ private[ckpt] final case class Settings(options: Map[String, String]) {
 private[ckpt] object Settings {
   val Prefix = "spark.sql.streaming.stateStore.ckpt."
 
-  /** How a number is written, here and in Python: see `state_store/options.py`. */
+  /** The syntax of a number, the same as in Python: see `state_store/options.py`. */
   private val Number = raw"\s*([0-9]{1,18})\s*([a-zA-Z]*)\s*".r
 
   private lazy val table: JsonNode = {
@@ -76,7 +76,7 @@ private[ckpt] object Settings {
 
   def default(key: String): String = options.get(key).get("default").asText
 
-  /** Picks the options out of a session's settings; an unknown or bad one is refused by name. */
+  /** Selects the options from a session's settings; refuses an unknown or bad one by name. */
   def from(sqlConfs: Map[String, String]): Settings = {
     val asked = sqlConfs.collect { case (key, value) if key.startsWith(Prefix) => key.drop(Prefix.length) -> value }
     asked.foreach { case (key, value) => check(key, value) }
@@ -86,7 +86,8 @@ private[ckpt] object Settings {
   private def check(key: String, value: String): Unit = {
     val known = options.fieldNames.asScala.toSeq
     if (!known.contains(key)) {
-      throw CkptErrors.invalidInput(s"unknown option $Prefix$key", s"known options: ${known.sorted.mkString(", ")}")
+      throw CkptErrors.invalidInput(
+        s"There is no option $Prefix$key.", s"Known options: ${known.sorted.mkString(", ")}.")
     }
     val entry = options.get(key)
     val problem =
@@ -100,20 +101,20 @@ private[ckpt] object Settings {
         number(kind, value).fold(Option(kind.get("examples").asText))(beyond(entry, _, kind.get("unit").asLong))
       }
     problem.foreach { wanted =>
-      throw CkptErrors.invalidInput(s"option $Prefix$key has the value '$value'", s"it takes $wanted")
+      throw CkptErrors.invalidInput(s"Option $Prefix$key has the value '$value'.", s"It must be $wanted.")
     }
   }
 
   private def allowedValues(entry: JsonNode): Seq[String] = entry.get("values").elements.asScala.map(_.asText).toSeq
 
-  /** A value of a list in its own case. */
+  /** The value; one of a list is written in the case of the list. */
   private def canonical(key: String, value: String): String = {
     val entry = options.get(key)
     if (entry.hasNonNull("values")) allowedValues(entry).find(_.equalsIgnoreCase(value.trim)).getOrElse(value)
     else value
   }
 
-  /** What `text` stands for, in the smallest unit of the type; None if no number of it is written so. */
+  /** The number that `text` stands for, in the smallest unit of the type; None if it is no number of this type. */
   private[ckpt] def number(typeName: String, text: String): Option[Long] = number(types.get(typeName), text)
 
   private def number(kind: JsonNode, text: String): Option[Long] = text match {

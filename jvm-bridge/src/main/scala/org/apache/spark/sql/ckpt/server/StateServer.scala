@@ -30,15 +30,15 @@ import py4j.ClientServer
 import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 
-/** What the Python side offers; requests and answers are JSON (docs/stored-format.md names the fields). */
+/** The interface of the Python side; requests and answers are JSON (docs/stored-format.md names the fields). */
 trait StateServerRpc {
   def call(method: String, request: String): String
 }
 
 /** One running state server and the connections to it.
   *
-  * py4j keeps one connection for every thread that ever called, and Spark's task threads come and go: so all calls are
-  * made by a bounded set of threads that stay. A new one is started only when all others are calling.
+  * py4j keeps one connection for every thread that ever called, and Spark's task threads come and go. All calls are
+  * therefore made by a bounded set of permanent threads. A new thread is started only if all others are busy.
   */
 private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gateway: ClientServer) extends Logging {
   private val callers = StateServer.callers()
@@ -47,10 +47,10 @@ private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gat
 
   def alive: Boolean = process.isAlive
 
-  /** Calls `method`; errors of the engine come back as CkptException, a lost server as StateServerLostException.
+  /** Calls `method`. Raises CkptException for errors of the engine, StateServerLostException for a lost server.
     *
-    * The thread of a task that is killed leaves a call that goes on for long, as one does for a place that is away; what
-    * is answered then goes to `leftBehind`.
+    * If the task is killed, its thread leaves a call that takes long, such as one that waits for a place. `leftBehind`
+    * then gets the answer.
     */
   def call(method: String, request: ObjectNode, leftBehind: JsonNode => Unit = _ => ()): JsonNode = {
     if (Option(TaskContext.get()).exists(_.attemptNumber() > 0)) request.put("again", true)
@@ -67,17 +67,17 @@ private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gat
           settled.compareAndSet(false, true))
       } catch {
         case left: LeftCallException =>
-          throw CkptErrors.lifecycle(s"the task was killed while the state server was busy with '$method'", left)
+          throw CkptErrors.lifecycle(s"The task was killed while the state server was busy with '$method'.", left)
         case NonFatal(failure) =>
           throw new StateServerLostException(
-            s"the state server (pid ${process.pid}) did not answer '$method'${ending()}", failure)
+            s"The state server (pid ${process.pid}) did not answer '$method'${ending()}.", failure)
       }
     if (answer.has("error")) throw Json.error(answer.get("error"))
     answer.get("ok")
   }
 
-  /** Gives the server secrets by a pipe that nobody else can read, not by py4j, which can be told to log what it sends.
-    * Returns the number by which a request names them.
+  /** Passes secrets to the server through a pipe that nobody else can read. (py4j can be configured to log what it
+    * sends.) Returns the number by which a request names them.
     */
   def entrust(secrets: Map[String, String]): Int = entrusted.synchronized {
     entrusted.getOrElse(
@@ -86,7 +86,7 @@ private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gat
         write(Json.obj().put("number", number).set[ObjectNode]("secrets", Json.strings(secrets)))
         entrustedEver += 1
         entrusted.put(secrets, number)
-        // Keys may change for ever. Those that are asked for again are given again, under another number.
+        // Keys may keep changing. Those that were dropped here are passed again, under another number, when needed.
         if (entrusted.size > StateServer.SecretsKept) entrusted.remove(entrusted.head._1)
         number
       })
@@ -98,7 +98,7 @@ private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gat
       process.getOutputStream.flush()
     } catch {
       case failure: java.io.IOException =>
-        throw new StateServerLostException(s"the state server (pid ${process.pid}) takes no secrets${ending()}",
+        throw new StateServerLostException(s"The state server (pid ${process.pid}) takes no secrets${ending()}.",
           failure)
     }
 
@@ -117,7 +117,7 @@ private[ckpt] final class StateServer(process: Process, rpc: StateServerRpc, gat
   private def ending(): String =
     if (hasEnded) s"; it ended with status ${process.exitValue}" else ""
 
-  /** The thread of a task that Spark kills may not wait: that would fail in another way. */
+  /** Does not wait on an interrupted thread, as of a killed task: the wait would raise another error. */
   private def hasEnded: Boolean =
     if (Thread.currentThread.isInterrupted) !process.isAlive else process.waitFor(200, TimeUnit.MILLISECONDS)
 }
@@ -128,7 +128,7 @@ private[ckpt] object StateServer extends Logging {
   private val StopSeconds = 5L
   private val SecretsKept = 64
 
-  /** As `-m` does, but for the working folder, whose files are the user's: none may stand for a module of Python. */
+  /** Does what `-m` does, but leaves the working folder out of the path: a user's file must not replace a module. */
   private val Program = "import sys; " +
     "sys.version_info >= (3, 10) or " +
     "sys.exit('pyspark-ckpt needs Python 3.10 or newer, this is ' + sys.version.split()[0]); " +
@@ -136,7 +136,7 @@ private[ckpt] object StateServer extends Logging {
     "runpy.run_module(sys.argv[1], run_name='__main__', alter_sys=True)"
   private val Module = "pyspark_ckpt.state_store.server"
 
-  /** Where the server listens; Java's own loopback address may be that of IPv6. */
+  /** The address on which the server listens; Java's own loopback address may be that of IPv6. */
   private val Loopback = InetAddress.getByAddress(Array[Byte](127, 0, 0, 1))
 
   private def callers(): ExecutorService = new ThreadPoolExecutor(
@@ -148,7 +148,7 @@ private[ckpt] object StateServer extends Logging {
     },
     (call, pool) => Uninterrupted.hand(call, pool))
 
-  /** Starts a server on the private folder `home`, which an earlier one may have left. */
+  /** Starts a server on the private folder `home`, which an earlier server may have left. */
   def start(settings: Settings, home: Path): StateServer = {
     val python = settings.python
     val process =
@@ -157,8 +157,8 @@ private[ckpt] object StateServer extends Logging {
       } catch {
         case failure: java.io.IOException =>
           throw new CkptException(
-            "LifecycleError", s"the state server cannot be started with the Python '$python': ${failure.getMessage}",
-            s"set ${Settings.Prefix}python to a Python in which pyspark-ckpt is installed", false, failure)
+            "LifecycleError", s"The state server cannot be started with the Python '$python': ${failure.getMessage}.",
+            s"Set ${Settings.Prefix}python to a Python in which pyspark-ckpt is installed.", false, failure)
       }
     val token = newToken()
     val log = new ServerLog(new BoundedLines(process.getErrorStream, BoundedLines.MaxBytes), "ckpt-state-server-log")
@@ -166,7 +166,7 @@ private[ckpt] object StateServer extends Logging {
     try {
       val stdout = new BoundedLines(process.getInputStream, BoundedLines.MaxBytes)
       val hello = greet(process, settings, token, home, log, stdout)
-      new ServerLog(stdout, "ckpt-state-server-stdout").start() // a pipe that nobody reads would stop who writes to it
+      new ServerLog(stdout, "ckpt-state-server-stdout").start() // if nobody reads the pipe, its writers block
       val gateway = new ClientServer.ClientServerBuilder()
         .javaPort(0).javaAddress(Loopback).autoStartJavaServer(false)
         .pythonPort(hello.get("port").asInt).pythonAddress(Loopback)
@@ -206,20 +206,20 @@ private[ckpt] object StateServer extends Logging {
     if (hello.has("error")) throw Json.error(hello.get("error"))
     if (hello.path("protocol").asInt != 1) {
       throw CkptErrors.lifecycle(
-        s"the state server speaks protocol ${hello.path("protocol").asText}, the jar speaks 1: install the same " +
-          "version of pyspark-ckpt on the driver and on every executor")
+        s"The state server speaks protocol ${hello.path("protocol").asText}, and the jar speaks 1: install the same " +
+          "version of pyspark-ckpt on the driver and on every executor.")
     }
     hello
   }
 
-  /** Ends a process and those that it has started: a wrapper may have started the Python that it stands for. */
+  /** Ends a process and those that it has started: the process may be a wrapper around Python. */
   private def kill(process: Process): Unit = {
     val started = process.descendants.toList
     process.destroyForcibly()
     started.forEach(each => each.destroyForcibly(): Unit)
   }
 
-  /** Ends a server that has not said hello, and says why it has not, as far as can be seen. */
+  /** Ends a server that has not said hello; returns an error with the visible reason. */
   private def notStarted(
       process: Process,
       settings: Settings,
@@ -231,26 +231,28 @@ private[ckpt] object StateServer extends Logging {
     process.waitFor(5, TimeUnit.SECONDS)
     log.join(1000)
     val how =
-      if (ended) s"ended with status ${process.exitValue} before it said where it listens"
-      else if (streamEnded) "closed or redirected its stdout before it said there where it listens"
-      else s"did not say within ${shown(settings.startTimeout)} where it listens"
+      if (ended) s"ended with status ${process.exitValue} before it reported its port"
+      else if (streamEnded) "closed or redirected its stdout before it reported its port there"
+      else s"did not report its port within ${shown(settings.startTimeout)}"
     val written = Seq("stderr" -> log.last, "stdout" -> greeting.others).collect {
       case (name, lines) if lines.nonEmpty => s"; its $name: ${lines.mkString("\n")}"
     }.mkString
     val option = s"${Settings.Prefix}python"
     val hint =
       if (log.last.exists(line => line.contains("No module named") && !line.contains("'encodings'"))) {
-        s"install pyspark-ckpt into that Python on every executor, or set $option to one that has it"
+        s"Install pyspark-ckpt into that Python on every executor, or set $option to one that has it."
       } else if (!ended && streamEnded) {
-        "leave the stdout of that Python to the state server (see its sitecustomize, or the wrapper around it), or set " +
-          s"$option to another one"
+        "Leave the stdout of that Python to the state server (see its sitecustomize, or the wrapper around it), or " +
+          s"set $option to another one."
       } else if (!ended) {
-        s"see whether that Python starts by itself, set $option to another one, or raise ${Settings.Prefix}startTimeout"
+        s"Check whether that Python starts by itself, set $option to another one, or raise " +
+          s"${Settings.Prefix}startTimeout."
       } else {
-        s"see whether '${settings.python} -m pyspark_ckpt --help' works on that machine, or set $option to another one"
+        s"Check whether '${settings.python} -m pyspark_ckpt --help' works on that machine, or set $option to " +
+          "another one."
       }
     new CkptException(
-      "LifecycleError", s"the state server did not start with the Python '${settings.python}': it $how$written",
+      "LifecycleError", s"The state server did not start with the Python '${settings.python}': it $how$written.",
       hint, false, null)
   }
 
@@ -264,23 +266,23 @@ private[ckpt] object StateServer extends Logging {
   }
 }
 
-/** A thread that was interrupted has not waited for the answer to its call. */
+/** Raised on an interrupted thread that has stopped waiting for the answer to its call. */
 private[ckpt] final class LeftCallException extends RuntimeException
 
-/** Waits for an answer although the task is being killed: what was asked of the server is not undone by leaving.
-  * But not for long: the thread of a task holds a core, and a place that is away may be waited for for minutes.
+/** Waits for an answer although the task is being killed, because leaving does not undo the request. The wait is short,
+  * because the thread of a task holds a core, and the server may wait minutes for a place.
   */
 private[ckpt] object Uninterrupted {
   private val LeaveNanos = TimeUnit.SECONDS.toNanos(2)
 
-  /** Hands a call to a pool whose threads are all busy. LeftCallException for a thread that was interrupted. */
+  /** Passes a call to a pool whose threads are all busy. Raises LeftCallException on an interrupted thread. */
   def hand(call: Runnable, pool: ThreadPoolExecutor): Unit =
     insist(mayLeave = true) { nanos =>
-      if (pool.isShutdown) throw new RejectedExecutionException("the state server has ended")
+      if (pool.isShutdown) throw new RejectedExecutionException("The state server has ended.")
       pool.getQueue.offer(call, math.min(nanos, TimeUnit.SECONDS.toNanos(1)), TimeUnit.NANOSECONDS)
     }
 
-  /** The answer; LeftCallException for a thread that was interrupted a while ago, if it `mayLeave`. */
+  /** Returns the answer. Raises LeftCallException on a thread that was interrupted a while ago, if it `mayLeave`. */
   def get[T](answer: Future[T], mayLeave: => Boolean): T = {
     var outcome = Option.empty[Try[T]]
     insist(mayLeave) { nanos =>
@@ -294,7 +296,7 @@ private[ckpt] object Uninterrupted {
     outcome.get.get
   }
 
-  /** Repeats a wait for at most so many nanoseconds until it says that it is over, or it is time to leave. */
+  /** Repeats a wait of limited nanoseconds until `isOver`, or until it is time to leave. */
   private def insist(mayLeave: => Boolean)(isOver: Long => Boolean): Unit = {
     var interrupted = false
     var until = Long.MaxValue

@@ -209,7 +209,7 @@ class ServerOutputSuite extends AnyFunSuite with BeforeAndAfterEach {
   test("a Python without the package, or that is none, is named with what to do") {
     val empty = Files.createDirectory(folder.resolve("empty"))
     val bare = wrapped(s"cd $empty; exec $python -S -E -I \"$$@\"")
-    assert(refusal(bare).contains("install pyspark-ckpt into that Python"))
+    assert(refusal(bare).contains("Install pyspark-ckpt into that Python"))
     assert(refusal(wrapped("export PYTHONHOME=/nowhere")).contains("works on that machine"))
     assert(refusal("/bin/true").contains("'/bin/true': it ended with status 0"))
     assert(refusal(folder.toString).contains("cannot be started"))
