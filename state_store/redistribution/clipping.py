@@ -39,7 +39,7 @@ MIN_DROPPED_BYTES = 64 << 20
 """From this size on, table files that are hidden as a whole are read and dropped, so that they are not copied."""
 
 MAX_CLIPS = 64
-"""Most clips of one task: an interrupted task is repeated from its beginning, and its result is one small object."""
+"""The maximum number of clips in one task: an interrupted task starts again, and its result is one small object."""
 
 Hashes = tuple[int, int]
 """The first hash of a range, and the one after its last."""

@@ -31,7 +31,7 @@ COPIES = 8
 
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the number of tasks that are done, and of all tasks."""
+"""Called with the number of finished tasks and the number of all tasks."""
 
 
 class Runner(Protocol):

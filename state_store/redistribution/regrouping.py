@@ -34,7 +34,7 @@ from pyspark_ckpt.state_store.redistribution.assembly import AT_ONCE, Assembled,
 from pyspark_ckpt.state_store.redistribution.splitting import RunWriters
 
 MAX_SOURCES = 8
-"""Most old stores that a task reads at once: a portion of rows of each is in memory."""
+"""The maximum number of old stores that a task reads at once: a portion of rows of each is in memory."""
 
 
 def groups_of(old_partitions: int, partitions: int, width: int) -> int:
@@ -78,10 +78,7 @@ class RegroupTask:
                 return Regrouped(before, list(pool.map(make, self.new)))
 
     def _split(self, folder: Path) -> tuple[Mapping[int, list[Path]], list[dict[str, Digest]]]:
-        """Write the rows of each new store to files whose keys rise from file to file; return digests of the old ones.
-
-        The files come first, by partition.
-        """
+        """Write the rows of each new store to files whose keys rise; return these, and digests of the old stores."""
         before: list[dict[str, Digest]] = [{} for _ in self.sources]
         with ExitStack() as stack:
             databases = []

@@ -42,11 +42,11 @@ from pyspark_ckpt.state_store.sst.rolling_writer import RollingWriter
 RUNS_FOLDER = "_ckpt/restore/runs"
 ROLL_OVER_BYTES = 16 << 20
 MAX_WRITERS = 128
-"""Most files that are written at once: RocksDB has a buffer of up to 1 MB for each."""
+"""The maximum number of files that are written at once: RocksDB has a buffer of up to 1 MB for each."""
 ROWS_AT_ONCE = 4096
 MAX_WAITING_BYTES = 16 << 20
 MAX_OPEN_BYTES = 128 << 20
-"""Memory of all files that are being written. The allocator keeps about as much again of earlier files."""
+"""The maximum memory of all files that are being written. The allocator keeps about as much again of earlier files."""
 _UNSEEN, _NOW, _LATER, _DONE = range(4)
 
 

@@ -45,7 +45,7 @@ _OTHERS = re.compile(
     rf"|{ROWS_FOLDER}/[0-9]+/[^/]+/[0-9]+\.parquet"
     rf"|{CHECKPOINT_FOLDER}/{re.escape(NON_RESTORED_STATE_NAME)}|{DONE_FOLDER}/[^/]+\.json"
 )
-"""What else an unfinished savepoint may have: it does not list its objects."""
+"""Other objects that an unfinished savepoint may have. It does not list its own objects."""
 _CHECKSUM = re.compile(r"((?:.+/)?)\.([^/]+)\.crc")
 """A checksum file that Hadoop's local file system writes next to each object, and that tools copy with it."""
 _ANY_AGE = -math.inf

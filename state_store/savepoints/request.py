@@ -69,7 +69,7 @@ class Restored:
 
 
 class FinishedRequest(msgspec.Struct, frozen=True):
-    """A restore that has moved all state. Only ``metadata`` and the cleaning up may be left to do."""
+    """A restore that has moved all state. At most ``metadata``, ``at_end`` and the cleaning up are left to do."""
 
     request: RecordedRequest
     result: Restored

@@ -2,7 +2,7 @@
 
 A savepoint is laid out like a checkpoint with one version, so that everything that reads a checkpoint can read it::
 
-    <savepoint>/savepoint.json     its content; written last: without it there is not a savepoint
+    <savepoint>/savepoint.json     its content; written last: without it there is no savepoint
     <savepoint>/metadata, offsets/, commits/, sources/, state/...      as in a checkpoint
 
 No path in it leads out of it. It is never added to, and only its owner deletes it.

@@ -391,7 +391,7 @@ def test_a_restore_is_another_when_its_state_is_to_lie_elsewhere(
         patched.setattr("pyspark_ckpt.state_store.savepoints.restoration.copy_logs", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             savepoints.rescale(query.location, target, 2, options=options)
-    with pytest.raises(InvalidInputError, match="unfinished restore of .*, and this is another"):
+    with pytest.raises(InvalidInputError, match=r"unfinished restore of .*, and this is another"):
         savepoints.rescale(query.location, target, 2)
     savepoints.rescale(query.location, target, 2, options=options)
     assert stored(target) == (query.version, 2, query.rows)
