@@ -41,7 +41,7 @@ def verify_version(checkpoint: Checkpoint, identity: Identity, version: int) -> 
 
 
 def verify_newest(checkpoint: Checkpoint, identity: Identity) -> Verified:
-    """Verify the newest committed version, or the next newest one if retention has retired it meanwhile.
+    """Verify the newest committed version, or a newer one if retention has retired it meanwhile.
 
     The query may run: no version is pinned against its retention. ``Verified.version`` is the one that was read.
     """
