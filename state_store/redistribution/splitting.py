@@ -56,7 +56,7 @@ class Split(msgspec.Struct, frozen=True):
     digests: dict[str, Digest]
     runs: dict[int, list[StoredFile]]
     spark_rows: list[bytes] = []
-    """Values of the rows that Spark keeps for each partition of a keyed operator. They belong to no key of the operator."""
+    """Values of the rows that Spark keeps for each partition of a keyed operator. They belong to no key."""
 
 
 @dataclass(frozen=True)
