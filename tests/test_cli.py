@@ -110,7 +110,7 @@ def test_an_operator_with_column_families_is_found_by_its_newest_metadata(
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = run(capsys, "list", str(tmp_path))
     assert code == 2
-    assert f"{tmp_path} is no checkpoint of a query" in text
+    assert f"{tmp_path} is not a checkpoint of a query" in text
     code, text = run(capsys, "list", str(tmp_path), "-o", "s3Endpont=x")
     assert code == 2
     assert "Did you mean" in text

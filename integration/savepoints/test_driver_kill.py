@@ -60,7 +60,7 @@ def test_output_is_right_whenever_the_driver_is_killed(name: str, drivers: Relay
     driver.run(order(name, tmp_path, until=HALF))
     driver.send("savepoint", **savepoint, stuck_at=NAME)
     kill_when(driver, "a savepoint that is begun", taken, "savepoint.unfinished")
-    with pytest.raises(InvalidInputError, match="is no savepoint"):
+    with pytest.raises(InvalidInputError, match="is not a savepoint"):
         Savepoint(str(taken), parse({}))
     delete(str(taken), parse({}))
 
@@ -69,7 +69,7 @@ def test_output_is_right_whenever_the_driver_is_killed(name: str, drivers: Relay
     assert driver.receive() == HALF
     driver.send("restore", **restore, stuck_at=RESULT_NAME)
     kill_when(driver, "a restore that is begun", restored, "_ckpt/restore/done/*.json")
-    with pytest.raises(InvalidInputError, match="is no checkpoint"):
+    with pytest.raises(InvalidInputError, match="is not a checkpoint"):
         Checkpoint(str(restored), parse({}))
 
     driver = drivers.driver()

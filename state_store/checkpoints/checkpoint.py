@@ -1,8 +1,8 @@
-"""A checkpoint as a whole, read without Spark: its operators, their stores, and what is stored of them.
+"""A checkpoint as a whole, read without Spark: its operators, their stores, and the stored objects of each store.
 
 Spark writes ``metadata`` (the query's id), ``commits/<batch>`` and, for each operator,
-``state/<id>/_metadata/metadata`` (name, stores, number of partitions), or ``_metadata/v2/<batch>`` of one with column
-families; batch N makes version N + 1.
+``state/<id>/_metadata/metadata`` (name, stores, number of partitions). For an operator with column families that is
+``_metadata/v2/<batch>``. Batch N makes version N + 1.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pyspark_ckpt.state_store.options import Options
 from pyspark_ckpt.state_store.restore.restorer import Restored
 
 MAX_PARTITIONS = 1 << 20
-"""Each is looked for: a number beyond all that a query can have is damage."""
+"""Every partition is looked for, so a larger number than a query can have is treated as damage."""
 
 _BATCH = re.compile(r"[0-9]{1,19}")
 _OPERATOR_NUMBER = re.compile(r"[0-9]{1,9}")
@@ -56,7 +56,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class Stored:
-    """What is stored of one store, by the names of its objects. ``lag``: versions since the newest snapshot."""
+    """The stored objects of one store, counted by their names. ``lag``: versions since the newest snapshot."""
 
     identity: Identity
     place: str
@@ -71,13 +71,13 @@ class Stored:
 
 
 class Checkpoint:
-    """A query's checkpoint, to be read only."""
+    """A query's checkpoint, read-only."""
 
     has_stores: ClassVar[bool] = True
     """Whether there must be stores: a canonical savepoint has none."""
 
     def __init__(self, location: str, options: Options) -> None:
-        """Look at ``location``. Raises InvalidInputError if there is no checkpoint of a query, StorageError."""
+        """Open ``location``. Raises InvalidInputError (it is not the checkpoint of a query), StorageError."""
         self.workplace = Workplace(options)
         self._places: dict[Identity, BlobPlace] = {}
         self.place = self.workplace.resolve(location)
@@ -85,35 +85,35 @@ class Checkpoint:
             self.query_id = query_id(self.place)
         except (NotFoundError, FormatError) as problem:
             raise InvalidInputError(
-                f"{self.place.url} is no checkpoint of a query: it has no metadata with the query's id.",
+                f"{self.place.url} is not a checkpoint of a query: it has no metadata file with a query id.",
                 hint="Name the checkpointLocation of the query.",
             ) from problem
         if self.has_stores and self.place.walk(ROWS_FOLDER):
             raise InvalidInputError(
                 f"{self.place.url} is a canonical savepoint: its rows are in the Parquet files below {ROWS_FOLDER}.",
-                hint="See `savepoint inspect`, and `state read` for its rows; for the rest, restore it first.",
+                hint="Use `savepoint inspect`, or `state read` for its rows. For anything else, restore it first.",
             )
 
     @cached_property
     def newest_version(self) -> int:
-        """The newest version whose batch was committed when this was first asked; 0 if none was."""
+        """The newest version whose batch was committed when this was first read; 0 if there is no committed batch."""
         names = (blob.name.rpartition("/")[2] for blob in self.place.list("commits"))
         batches = (int(name) for name in names if _BATCH.fullmatch(name) is not None)
         return max((batch + 1 for batch in batches if batch < MAX_LONG), default=0)
 
     def refuse_other_provider(self) -> None:
-        """Raise InvalidInputError if the query has state, and keeps it in another provider's store; StorageError."""
+        """Raise InvalidInputError if the query keeps state in another provider's store. Raises StorageError."""
         if self.operators():
-            with suppress(FormatError):  # an offset log that is damaged says nothing of it, and is not needed here
+            with suppress(FormatError):  # a damaged offset log does not name the provider, and is not needed here
                 refuse_other_provider(self.place, max(self.newest_version - 1, 0))
 
     def look_again(self) -> None:
-        """Ask anew which version is the newest, and what its commits are."""
+        """Forget which version is the newest and what its commits are: they are read again when needed."""
         for known in ("newest_version", "_ids"):
             self.__dict__.pop(known, None)
 
     def require_committed(self, version: int) -> None:
-        """Raise InvalidInputError unless ``version`` is of a committed batch: what lies there of others may change."""
+        """Raise InvalidInputError unless ``version`` is committed: the objects of other versions may still change."""
         if not 1 <= version <= self.newest_version:
             newest = self.newest_version
             there = f"the newest committed one is {newest}" if newest else "no batch is committed yet"
@@ -123,7 +123,7 @@ class Checkpoint:
             )
 
     def operators(self) -> list[Operator]:
-        """All stateful operators, by their number."""
+        """Return all stateful operators, ordered by number."""
         found: list[Operator] = []
         for number in count():
             name = self._metadata_of(number)
@@ -133,7 +133,7 @@ class Checkpoint:
         raise AssertionError("not reached")
 
     def _metadata_of(self, number: int) -> str | None:
-        """The newest object in which Spark says what an operator is; None if there is no such operator."""
+        """Return the name of Spark's newest description of an operator; None if there is no such operator."""
         folder = f"state/{number}/_metadata"
         if any(blob.name.rpartition("/")[2] == "metadata" for blob in self.place.list(folder, "metadata")):
             return f"{folder}/metadata"
@@ -142,14 +142,14 @@ class Checkpoint:
         return None if newest is None else f"{folder}/v2/{newest}"
 
     def stores(self) -> Iterator[tuple[Operator, Identity]]:
-        """Every store in use, operator by operator and partition by partition."""
+        """Yield every store in use, operator by operator and partition by partition."""
         for operator in self.operators():
             for partition in range(self.partitions_in_use(operator)):
                 for store in operator.stores:
                     yield operator, Identity(operator.number, partition, store)
 
     def partitions_in_use(self, operator: Operator) -> int:
-        """One for an operator that needs all rows in one place, whatever its number of partitions is said to be."""
+        """Return how many partitions have state: 1 for an operator that needs all rows in one place."""
         ids = self.ids(operator.number)
         if ids:
             return len(ids)
@@ -157,11 +157,14 @@ class Checkpoint:
         return operator.partitions if any(self.place_of(each).list() for each in others) else 1
 
     def ids(self, operator: int) -> list[list[str]]:
-        """The ids of the newest version that the commit log names for an operator: by partition and store, or none."""
+        """Return the ids, by partition and store, that the commit log names for an operator at the newest version.
+
+        The list is empty if it names none.
+        """
         return self._ids.get(str(operator), [])
 
     def list_logged_operators(self) -> set[int]:
-        """Operators whose state the commit log names for the newest version; none in checkpoint format 1."""
+        """Return the operators whose state the commit log names at the newest version: none in checkpoint format 1."""
         return {int(number) for number in self._ids if _OPERATOR_NUMBER.fullmatch(number)}
 
     @cached_property
@@ -169,13 +172,13 @@ class Checkpoint:
         return ids_of(self.place, self.newest_version)
 
     def place_of(self, identity: Identity) -> BlobPlace:
-        """Where the state of a store is. Raises StorageError."""
+        """Return the place of a store's state. Raises StorageError."""
         if identity not in self._places:
             self._places[identity] = place_of(self.place, identity, self.workplace.place, self.workplace.options.remote)
         return self._places[identity]
 
     def count_objects(self, identity: Identity) -> Stored:
-        """Count the objects of a store; two listings, and nothing is opened. Raises StorageError."""
+        """Count the objects of a store with two listings; nothing is opened. Raises StorageError."""
         place = self.place_of(identity)
         lineage = Lineage.read(place)
         versions = sorted({marker.version for marker in (*lineage.deltas, *lineage.snapshots)})
@@ -196,22 +199,22 @@ class Checkpoint:
         )
 
     def meta(self, identity: Identity, version: int) -> StoreMeta:
-        """States and row counts of a store at a version. Raises NotFoundError, FormatError, StorageError."""
+        """Return the states and row counts of a store at a version. Raises NotFoundError, FormatError, StorageError."""
         lineage = Lineage.read(self.place_of(identity))
         return self.meta_of(identity, self.commit_of(identity, version, lineage), lineage)
 
     def meta_of(self, identity: Identity, commit: Marker, lineage: Lineage) -> StoreMeta:
-        """States and row counts of a store at a commit. Raises NotFoundError, FormatError, StorageError."""
+        """Return the states and row counts of a store at a commit. Raises NotFoundError, FormatError, StorageError."""
         return meta_at(self.place_of(identity), commit, lineage)
 
     def manifest_of(self, identity: Identity, commit: Marker) -> Manifest:
-        """The manifest of a snapshot. Raises NotFoundError, FormatError, StorageError."""
+        """Return the manifest of a snapshot. Raises NotFoundError, FormatError, StorageError."""
         return read_manifest(self.place_of(identity), commit)[1]
 
     def steps(self, identity: Identity, version: int) -> tuple[Marker, list[Marker]]:
-        """What a restore of a version takes: the base, and the commits whose deltas are applied to it, in order.
+        """Return what a restore of a version needs: the base, and the commits whose deltas follow it, in order.
 
-        By the names of objects alone. Raises NotFoundError, StorageError.
+        Only names of objects are read. Raises NotFoundError, StorageError.
         """
         lineage = Lineage.read(self.place_of(identity))
         commit = self.commit_of(identity, version, lineage)
@@ -219,7 +222,7 @@ class Checkpoint:
         return base, [delta.commit for delta in deltas]
 
     def rows_by_hash(self, identity: Identity, version: int, parts: int) -> Counter[int]:
-        """Rows of a version by so many equal parts of the range of hashes, from 0 on; it is restored for that.
+        """Restore a version and count its rows in each of ``parts`` equal ranges of hashes, numbered from 0.
 
         Raises NotFoundError, FormatError, StorageError.
         """
@@ -229,7 +232,7 @@ class Checkpoint:
 
     @contextmanager
     def restore(self, identity: Identity, commit: Marker, log: StoreLog) -> Iterator[Restored]:
-        """The database of a commit in a temporary folder, open. Raises as ``Workplace.restored``."""
+        """Restore a commit into a temporary folder and yield the open database. Raises as ``Workplace.restore``."""
         place = self.place_of(identity)
         with (
             self.workplace.folder() as folder,
@@ -238,9 +241,9 @@ class Checkpoint:
             yield restored
 
     def commit_of(self, identity: Identity, version: int, lineage: Lineage | None = None) -> Marker:
-        """Which commit of a store stands; ``lineage``: the store's, if it is known already.
+        """Return the commit of a store that counts at a version. ``lineage``: the store's, if it is already known.
 
-        Raises NotFoundError, ConflictError, InvalidInputError (also for a version that is not committed), StorageError.
+        Raises NotFoundError, ConflictError, InvalidInputError (also if the version is not committed), StorageError.
         """
         self.require_committed(version)
         place, who, named = self.place_of(identity), str(identity), None

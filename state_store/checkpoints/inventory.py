@@ -1,4 +1,4 @@
-"""Every store of a checkpoint or savepoint at one version: what an operation on all of it begins with."""
+"""Every store of a checkpoint or savepoint at one version: the input of operations on all of its state."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ THREADS = 16
 
 @dataclass(frozen=True)
 class OperatorVersion:
-    """All stores of an operator at one version: by store name, and there by partition."""
+    """All stores of an operator at one version, by store name and then by partition."""
 
     operator: Operator
     stores: dict[str, tuple[StoreVersion, ...]]
     saved_layout: Layout | None = None
-    """What a savepoint says of it, which does not have the stores themselves."""
+    """The layout recorded in a savepoint that does not hold the stores themselves."""
 
     @cached_property
     def metas(self) -> list[StoreMeta]:
-        """Of all its stores."""
+        """The metadata of all its stores."""
         return [each.meta for stores in self.stores.values() for each in stores]
 
     @property
@@ -42,7 +42,7 @@ class OperatorVersion:
 
     @cached_property
     def layout(self) -> Layout:
-        """How rows are spread over its partitions."""
+        """How its rows are spread over its partitions."""
         return self.saved_layout or layout_of(self.operator.name, self.operator.partitions, self.partitions, self.metas)
 
     @property
@@ -52,25 +52,25 @@ class OperatorVersion:
 
     @property
     def size_bytes(self) -> int:
-        """What a restore of all of it fetches."""
+        """How many bytes a restore of all of it fetches."""
         return sum(each.size_bytes for stores in self.stores.values() for each in stores)
 
     @property
     def objects(self) -> int:
-        """How many objects that are."""
+        """How many objects a restore of all of it fetches."""
         return sum(each.objects for stores in self.stores.values() for each in stores)
 
     @property
     def uids(self) -> list[str]:
-        """The uids of keyed operators whose states it has."""
+        """The uids of the keyed operators whose states it holds."""
         return sorted({uid for meta in self.metas for state in meta.states if (uid := state.uid)})
 
     def rows(self) -> dict[tuple[str, str], int]:
-        """Rows of each state, by store and state."""
+        """Return the number of rows of each state, by store and state."""
         return {(name, state): rows for name in self.stores for state, rows in self.rows_of(name).items()}
 
     def rows_of(self, name: str) -> dict[str, int]:
-        """Rows of each state of one store."""
+        """Return the number of rows of each state of one store."""
         found: dict[str, int] = {}
         for each in self.stores[name]:
             for state in each.meta.states:
@@ -81,7 +81,7 @@ class OperatorVersion:
 def inventory(
     checkpoint: Checkpoint, version: int, progress: Callable[[int, int], None] = lambda _done, _all: None
 ) -> list[OperatorVersion]:
-    """All operators at ``version``. Three or four requests for each store.
+    """Return all operators at ``version``, with three or four requests for each store.
 
     Raises NotFoundError (a store has no such version), FormatError, StorageError.
     """
@@ -100,14 +100,14 @@ def inventory(
 
 
 def _refuse_unnamed(checkpoint: Checkpoint, operators: int) -> None:
-    """Raise FormatError if there is state behind that of so many operators: who has no metadata is not found."""
+    """Raise FormatError if there is state of an operator beyond the first ``operators``: it has no metadata."""
     logged = sorted(number for number in checkpoint.list_logged_operators() if number >= operators)
     if logged or checkpoint.place.walk(f"state/{operators}"):
         number = (logged or [operators])[0]
         raise FormatError(
             f"{checkpoint.place.url}/state/{operators}/_metadata does not say what operator {operators} is, "
             f"and there is state of operator {number}.",
-            hint="Restore what Spark has written there from a backup of the checkpoint.",
+            hint="Restore that folder, which Spark has written, from a backup of the checkpoint.",
         )
 
 
@@ -121,7 +121,7 @@ def _version_of(checkpoint: Checkpoint, identity: Identity, version: int) -> Sto
     if manifest is not None:
         sizes.append(lineage.snapshots[manifest.store.marker].size_bytes)
         sizes += [file.size_bytes for file in manifest.objects().values()]
-    is_whole = manifest is not None and not steps  # then it says what a delta of the same commit would
+    is_whole = manifest is not None and not steps  # then the manifest has the commit's metadata, as its delta would
     meta = manifest.store if manifest is not None and is_whole else checkpoint.meta_of(identity, commit, lineage)
     return StoreVersion(identity, place.url, meta, len(sizes), sum(sizes))
 
@@ -129,7 +129,7 @@ def _version_of(checkpoint: Checkpoint, identity: Identity, version: int) -> Sto
 def _base(
     checkpoint: Checkpoint, identity: Identity, commit: Marker, lineage: Lineage
 ) -> tuple[Manifest | None, list[DeltaName]]:
-    """What a restore begins with, and the deltas: an older snapshot and more of them, where the newest is damaged."""
+    """Return the snapshot a restore starts from, and the deltas. If a snapshot is damaged, an older one is taken."""
     bases, damage = set(lineage.snapshots), None
     while True:
         try:

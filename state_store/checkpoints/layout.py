@@ -21,7 +21,7 @@ class Layout(Enum):
 
 
 def layout_of(operator_name: str, partitions: int, partitions_in_use: int, metas: Sequence[StoreMeta]) -> Layout:
-    """How the stores of an operator, with these metadata, share its rows."""
+    """Return how the stores of an operator, with the given ``metas``, share its rows."""
     states = [state for meta in metas for state in meta.states]
     if any(_groups_of(state, operator_name) for state in states):
         return Layout.KEY_GROUPS
@@ -30,10 +30,13 @@ def layout_of(operator_name: str, partitions: int, partitions_in_use: int, metas
 
 
 def key_groups_of(operator_name: str, metas: Sequence[StoreMeta]) -> int:
-    """The number of key groups of a keyed operator, whose stores have these metadata. Raises FormatError."""
+    """Return the number of key groups of a keyed operator from the ``metas`` of its stores. Raises FormatError."""
     found = {number for meta in metas for state in meta.states if (number := _groups_of(state, operator_name))}
     if len(found) != 1:
-        raise FormatError(f"The states of the keyed operator {operator_name} have {sorted(found)} key groups.")
+        raise FormatError(
+            f"The states of the keyed operator {operator_name} must all have one number of key groups, and have "
+            f"{sorted(found)} key groups."
+        )
     return found.pop()
 
 
@@ -47,7 +50,7 @@ def _has_no_key(state: State) -> bool:
 
 
 def overlaps(partition: int, partitions: int, old_partitions: int, max_parallelism: int) -> list[int]:
-    """Which old partitions of a keyed operator have rows of a new one."""
+    """Return the old partitions of a keyed operator that have rows of a new one."""
     first, end = find_owned_groups(partition, partitions, max_parallelism)
     return [
         old

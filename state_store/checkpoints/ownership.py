@@ -1,20 +1,22 @@
-"""Which checkpoint owns the folder of a query below ``remote``: one, however many copies of it there are.
+"""Which checkpoint owns the folder of a query below ``remote``: exactly one, however many copies of it there are.
 
-Checkpoints that were copied have the query's id in common, and so the folder. Two that write there would count each
-other's commits and delete each other's versions. So the folder has one object more, which is created only if absent::
+Copies of a checkpoint have the same query id, and therefore the same folder. Two that write there would count each
+other's commits and delete each other's versions. The folder therefore has an owner object, created only if absent::
 
     <remote>/<query id>/owner.json    {"format": 1, "checkpoint": <URL>, "real": <path without links>, "xxh3": ...}
 
 The first checkpoint that writes owns the folder for good, and every other one is refused. A folder that an earlier
-release has filled has no owner yet: the first one that comes is it. A checkpoint that was moved looks like a copy, for
-nobody can tell from here whether the original is gone, or is only out of sight: whoever knows deletes the object.
+release has filled has no owner yet: the first checkpoint that comes becomes its owner. A checkpoint that was moved
+looks like a copy, because one cannot tell from here whether the original is gone or only out of sight. A user who knows
+that it is gone deletes the object.
 
-A service that ignores conditions lets several create the object, each of which would find its own. There each of them
-first puts a claim, ``owner-<32 hex digits>.claim`` with the same content, and lists the folder. Who sees the claim of
-another checkpoint puts no owner. Who sees none looks once more whether there is an owner, creates the object, and
-deletes its claim. So of two, the one whose claim is the later sees that of the other, or what it has created.
+A service that ignores conditions lets several checkpoints create the object, and each would find its own. On such a
+service each checkpoint first puts a claim, ``owner-<32 hex digits>.claim`` with the same content, and lists the folder.
+If it sees the claim of another checkpoint, it puts no owner. If it sees none, it checks once more whether there is an
+owner, creates the object, and deletes its claim. Of two checkpoints, the one with the later claim therefore sees the
+claim of the other, or the owner that the other has created.
 
-One checkpoint may be spelled in several ways: see ``Owner.is_same``.
+The location of one checkpoint may be spelled in several ways: see ``Owner.is_same``.
 """
 
 from __future__ import annotations
@@ -39,24 +41,24 @@ OWNER_NAME = "owner.json"
 OWNER_FORMAT = 1
 CLAIM = "owner-"
 CLAIM_S = 3600.0
-"""A claim that is so much older was left by a process that died."""
+"""A claim that is this much older than one's own was left by a process that died."""
 
 _S3 = re.compile(r"\As3[an]?://")
 _HDFS_DEFAULT_PORT = ":8020"
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Content of the object. ``real``: of a checkpoint in a file system, its path without links; else empty."""
+    """Content of the object. ``real``: the path without links if the checkpoint is in a file system; else empty."""
 
     format: int
     checkpoint: str
     real: str = ""
 
     def is_same(self, other: Owner) -> bool:
-        """Whether both name one checkpoint, seen from this machine; ``other`` is one that can be seen from here.
+        """Return whether both name one checkpoint, as seen from this machine. ``other`` can be reached from here.
 
-        Links in a path may lead elsewhere on another machine. So the same path is the same checkpoint unless what the
-        owner's has led to is here, too: then a link was set to a copy.
+        Links in a path may lead elsewhere on another machine. Equal paths therefore mean the same checkpoint, unless
+        the owner's real path exists here, too: then a link was changed to a copy.
         """
         if self.real and other.real:
             if self.real == other.real:
@@ -68,7 +70,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 def describe(checkpoint: BlobPlace) -> Owner:
-    """The ``checkpoint`` as an owner."""
+    """Return the ``checkpoint`` as an owner."""
     url = checkpoint.url
     if url.startswith("/"):
         return Owner(OWNER_FORMAT, os.path.normpath(url), os.path.realpath(url))
@@ -81,9 +83,9 @@ def describe(checkpoint: BlobPlace) -> Owner:
 
 
 def claim(folder: BlobPlace, checkpoint: BlobPlace, remote: str) -> None:
-    """Make ``checkpoint`` the owner of the folder of its query below ``remote``, unless there is one; durable.
+    """Make ``checkpoint`` the owner of its query's folder below ``remote`` if the folder has no owner yet; durable.
 
-    Raises InvalidInputError, which says what to do, if it is another's; FormatError, StorageError.
+    Raises InvalidInputError, which says what to do, if another checkpoint owns it; FormatError, StorageError.
     """
     own = describe(checkpoint)
     owner = _read(folder)
@@ -94,7 +96,7 @@ def claim(folder: BlobPlace, checkpoint: BlobPlace, remote: str) -> None:
         owner = _read(folder)
     if owner is None:
         raise InvalidInputError(
-            f"{folder.url}/{OWNER_NAME} was deleted while {checkpoint.url} made itself the owner of that folder.",
+            f"{folder.url}/{OWNER_NAME} was deleted while {checkpoint.url} was becoming the owner of that folder.",
             hint="Start the query again.",
         )
     _require(owner, own, folder, checkpoint, remote)
@@ -102,7 +104,7 @@ def claim(folder: BlobPlace, checkpoint: BlobPlace, remote: str) -> None:
 
 @contextmanager
 def _alone(folder: BlobPlace, own: Owner) -> Iterator[None]:
-    """No other checkpoint creates the owner of ``folder`` meanwhile, also where its service ignores conditions."""
+    """Let no other checkpoint create the owner of ``folder`` meanwhile, even if its service ignores conditions."""
     if is_exclusive(folder):
         yield
         return
@@ -120,19 +122,19 @@ def _alone(folder: BlobPlace, own: Owner) -> Iterator[None]:
 def _require_no_claim(folder: BlobPlace, name: str, own: Owner) -> None:
     try:
         claimant = read_sealed(folder, name, Owner, known=OWNER_FORMAT)
-    except NotFoundError:  # through by now: the owner is looked for once more
+    except NotFoundError:  # the claimant has finished: the owner is read once more
         return
     if not claimant.is_same(own):
         raise ConflictError(
-            f"The checkpoint {claimant.checkpoint} makes itself the owner of {folder.url} just now, and so does "
-            f"{own.checkpoint}, which has the same query id.",
-            hint="If that is a copy, start one of them alone, and then the other.",
+            f"The checkpoints {claimant.checkpoint} and {own.checkpoint} have the same query id, and both are becoming "
+            f"the owner of {folder.url} at the same time.",
+            hint="If one is a copy of the other, start one of them first, and then the other.",
             retryable=True,
         )
 
 
 def other_owner(folder: BlobPlace, checkpoint: BlobPlace) -> str:
-    """The checkpoint that owns the folder, if there is one that is not ``checkpoint``; else an empty text.
+    """Return the checkpoint that owns the folder if it is another one than ``checkpoint``; else an empty text.
 
     Raises FormatError, StorageError.
     """
@@ -148,7 +150,7 @@ def _read(folder: BlobPlace) -> Owner | None:
     except FormatError as problem:
         raise FormatError(
             problem.message,
-            hint=problem.hint or "It says whose the folder is. Delete it if no other checkpoint has state there.",
+            hint=problem.hint or "It names the owner of the folder. Delete it if no other checkpoint has state there.",
         ) from problem
     check_format(owner.format, OWNER_FORMAT, f"{folder.url}/{OWNER_NAME}")
     return owner
@@ -162,13 +164,13 @@ def _require(owner: Owner, own: Owner, folder: BlobPlace, checkpoint: BlobPlace,
         "id, so it is a copy of that checkpoint, or that checkpoint under another path.",
         hint="To go on from a copy, make a checkpoint with an id and state of its own: pyspark-ckpt rescale "
         f"{quote(checkpoint.url)} NEW_CHECKPOINT -n PARTITIONS --query-id new -o {quote(f'remote={remote}')} "
-        "(PARTITIONS may be the number it has). If the checkpoint was moved, and nothing will ever run on "
+        "(PARTITIONS may be the present number). If the checkpoint was moved, and no query will ever run on "
         f"{owner.checkpoint} again, delete {folder.url}/{OWNER_NAME} and start the query again.",
     )
 
 
 def _without_default(url: str, other: str) -> str:
-    """``url`` without its authority if one of both leaves that to the configuration of Hadoop."""
+    """Return ``url`` without its authority if either of the two leaves that to the configuration of Hadoop."""
     if "hdfs:///" not in (url[:8], other[:8]):
         return url
     return re.sub(r"\Ahdfs://[^/]*/", "hdfs:///", url)

@@ -1,19 +1,19 @@
-"""What Spark writes into a checkpoint beside state, as far as a savepoint takes it and a restore changes it.
+"""The files that Spark writes into a checkpoint next to state: those a savepoint copies and a restore changes.
 
 ::
 
     metadata                              {"id": "<query id>"}
     offsets/<batch>                       v1 or v2, then JSON with the confs that the query keeps, then its offsets
     commits/<batch>                       v1, v2 or v3, then JSON, perhaps with the ids of state (see commit_log)
-    sources/...                           what sources remember
+    sources/...                           files of the sources
     state/<operator>/_metadata/...        name, stores and number of partitions of an operator
     state/<operator>/_stateSchema/...     schemas of transformWithState
     state/<operator>/0/<store>/_metadata/schema
 
-and what a restore has written there, _ckpt/non-restored-state.allowed.
+A restore may have added _ckpt/non-restored-state.allowed.
 
-A query goes on behind batch N from the offsets of N - 1 and N and the commit of N. A batch N + 1 that was planned and
-not committed runs again with its offsets, so that a sink that has seen a part of it sees the same.
+To go on after batch N, a query needs the offsets of N - 1 and N and the commit of N. If batch N + 1 was planned and not
+committed, it runs again with its offsets: a sink that has seen a part of it then sees the same rows.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from pyspark_ckpt.state_store.json_objects import Count
 
 QUERY = "metadata"
 PARTITIONS_CONF = "spark.sql.shuffle.partitions"
-"""Under this name the offset log keeps the number of partitions of stateful operators."""
+"""The conf in the offset log that holds the number of partitions of stateful operators."""
 
 _STATE_ROWS = re.compile(r"state/[0-9]+/[0-9]+/(?!(?:[^/]+/)?_metadata/)")
 _OPERATOR = re.compile(r"state/([0-9]+)/_metadata/(?:metadata|v2/[0-9]+)")
 _PARTITIONS = re.compile(r"[0-9]{1,9}")
 
 Ids = Mapping[str, Sequence[Sequence[str]]]
-"""The ids of state that a commit names: by operator, partition and store."""
+"""The ids of state that a commit names, by operator, partition and store."""
 
 
 class QueryFile(msgspec.Struct, frozen=True):
-    """One of these objects, as it was copied."""
+    """One of these files, as it was copied."""
 
     name: str
     size_bytes: Count
@@ -56,15 +56,15 @@ class QueryFile(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, name: str, content: bytes) -> QueryFile:
-        """An object with this content."""
+        """Return the entry of a file with this content."""
         return cls(name, len(content), xxhash.xxh3_128_hexdigest(content))
 
 
 def log_names(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
-    """Names of what the query has logged that it needs to go on behind ``batch``, and of what its sources remember.
+    """Yield the names of the logs that the query needs to go on after ``batch``, and of the files of its sources.
 
-    In this order: a source knows what a batch is to read before its offsets are logged. Raises NotFoundError if the
-    query has deleted logs of the batch, InvalidInputError for a link to a folder, StorageError.
+    The logs come first: a source records what a batch is to read before the offsets are logged. Raises NotFoundError if
+    the query has deleted logs of the batch, InvalidInputError for a link to a folder, StorageError.
     """
     wanted = {f"offsets/{each}" for each in (batch - 1, batch) if each >= 0} | {f"commits/{batch}"}
     found = {blob.name for folder in ("offsets", "commits") for blob in checkpoint.list(folder)}
@@ -72,15 +72,15 @@ def log_names(checkpoint: BlobPlace, batch: int) -> Iterator[str]:
     if missing:
         raise NotFoundError(
             f"{checkpoint.url}/{missing[0]} is missing, and no query can go on after batch {batch} without it.",
-            hint="A query that runs keeps the logs of spark.sql.streaming.minBatchesToRetain batches: raise it. "
-            "If it has stopped, restore the file from a backup.",
+            hint="If the query runs, raise spark.sql.streaming.minBatchesToRetain: it keeps the logs of that many "
+            "batches. If it has stopped, restore the file from a backup.",
         )
     yield from sorted(found & (wanted | {f"commits/{batch - 1}", f"offsets/{batch + 1}"}))
     yield from _walk(checkpoint, "sources")
 
 
 def operator_names(checkpoint: BlobPlace) -> Iterator[str]:
-    """Names of what says which operators, stores and types there are, and that some may be undeclared.
+    """Yield the names of the files that describe operators, stores and types, and that allow undeclared state.
 
     Raises InvalidInputError for a link to a folder, StorageError.
     """
@@ -89,23 +89,25 @@ def operator_names(checkpoint: BlobPlace) -> Iterator[str]:
 
 
 def _walk(checkpoint: BlobPlace, folder: str, but_for: re.Pattern[str] | None = None) -> Iterator[str]:
-    """The names of all objects below a folder but some. Raises InvalidInputError for a link to a folder."""
+    """Yield the names of all objects below a folder except ``but_for``. Raises InvalidInputError for a folder link."""
     for blob in checkpoint.walk(folder):
         if but_for is not None and but_for.match(blob.name):
             continue
         if blob.name.endswith("/"):
             raise InvalidInputError(
-                f"{checkpoint.url}/{blob.name} is a link to another folder: a copy would not have what is in it.",
-                hint="Put the folder itself in the place of the link.",
+                f"{checkpoint.url}/{blob.name} is a link to another folder: a copy would not contain that folder.",
+                hint="Replace the link by the folder itself.",
             )
         yield blob.name
 
 
 def partitions_of(checkpoint: BlobPlace, batch: int) -> int:
-    """The number of partitions that ``batch`` ran with. Raises NotFoundError, FormatError, StorageError."""
+    """Return the number of partitions that ``batch`` ran with. Raises NotFoundError, FormatError, StorageError."""
     found = _confs_of(checkpoint, batch)[PARTITIONS_CONF]
     if _PARTITIONS.fullmatch(str(found)) is None:
-        raise FormatError(f"{checkpoint.url}/offsets/{batch} has {found!r} as {PARTITIONS_CONF}.")
+        raise FormatError(
+            f"{checkpoint.url}/offsets/{batch} has {found!r} as {PARTITIONS_CONF}, which must be a whole number."
+        )
     return int(found)
 
 
@@ -113,12 +115,12 @@ def refuse_other_provider(checkpoint: BlobPlace, batch: int) -> None:
     """Raise InvalidInputError if ``batch`` ran with another state store provider; FormatError, StorageError."""
     try:
         found = _confs_of(checkpoint, batch).get(PROVIDER_CONF, PROVIDER_CLASS)
-    except NotFoundError:  # the query has deleted it since: of no batch that is asked for again
+    except NotFoundError:  # the query has deleted the log since: this batch is not asked for again
         return
     if found != PROVIDER_CLASS:
         raise InvalidInputError(
             f"{checkpoint.url}: the query keeps its state in {found}, not in pyspark-ckpt.",
-            hint="State of another provider cannot be read or moved. Start the query anew, with an empty "
+            hint="State of another provider cannot be read or moved. Start the query with an empty "
             "checkpointLocation, in a session that pyspark_ckpt.configure(builder) has set up.",
         )
 
@@ -130,17 +132,17 @@ def _confs_of(checkpoint: BlobPlace, batch: int) -> dict[str, Any]:
 
 
 class Rewriting:
-    """What a restore changes of the files of a query: its number of partitions, the ids of its state, its own id."""
+    """Changes the files of a query for a restore: its number of partitions, the ids of its state, its own id."""
 
     def __init__(self, batch: int, partitions: int, ids: Ids, query_id: str) -> None:
-        """``ids``: those that the commit of ``batch`` is to name, if it names any."""
+        """``ids``: the ids that the commit of ``batch`` is to name, if it names any."""
         self._batch = batch
         self._partitions = partitions
         self._ids = ids
         self._query_id = query_id
 
     def __call__(self, name: str, content: bytes, where: str) -> bytes:
-        """The new content of an object. Raises FormatError that names ``where`` the old one is."""
+        """Return the new content of an object. Raises FormatError that names ``where`` the old content is."""
         if _OPERATOR.fullmatch(name) is not None:
             return _change(content, where, self._operator)
         if name == QUERY:
@@ -172,13 +174,13 @@ def _change(content: bytes, where: str, change: Callable[[dict[str, Any]], None]
     try:
         change(entry)
     except (LookupError, TypeError, AttributeError) as problem:
-        raise FormatError(f"{where} is not as Spark writes it: {problem!r} is wrong in it.") from problem
+        raise FormatError(f"{where} is not as Spark writes it: an entry is missing or wrong: {problem!r}.") from problem
     lines[1] = msgspec.json.encode(entry)
     return b"\n".join(lines)
 
 
 def _lines(content: bytes, where: str) -> list[bytes]:
-    """The version, the JSON and what follows."""
+    """Return the lines: the version, the JSON and what follows."""
     lines = content.split(b"\n")
     if len(lines) < 2 or not re.fullmatch(rb"v[0-9]{1,9}", lines[0]):  # noqa: PLR2004 - version and JSON
         raise FormatError(f"{where} does not begin with a version and a line of JSON.")
@@ -199,7 +201,7 @@ def _confs(line: bytes, where: str) -> dict[str, Any]:
 def _confs_in(entry: dict[str, Any], where: str) -> dict[str, Any]:
     confs = entry.get("conf")
     if not isinstance(confs, dict) or PARTITIONS_CONF not in confs:
-        raise FormatError(f"{where} does not say by how many partitions the batch ran ({PARTITIONS_CONF}).")
+        raise FormatError(f"{where} does not say with how many partitions the batch ran ({PARTITIONS_CONF}).")
     return confs
 
 
@@ -207,7 +209,7 @@ Change = Callable[[str, bytes, str], bytes]
 
 
 def _check(name: str, content: bytes, where: str) -> bytes:
-    """The same, if that is what it is. Raises FormatError: a copy of a log that is cut would be found out too late."""
+    """Return the same content. Raises FormatError if a log is cut: in a copy that would be noticed too late."""
     if name == QUERY:
         _json(content, where)
     elif name.startswith(("offsets/", "commits/")):
@@ -216,10 +218,10 @@ def _check(name: str, content: bytes, where: str) -> bytes:
 
 
 class Proof:
-    """Lets through what a savepoint says that it has, as it was when the savepoint was taken, and nothing else."""
+    """Accepts the files that a savepoint lists, as they were when it was taken, and nothing else."""
 
     def __init__(self, files: Iterable[QueryFile], change: Change = _check) -> None:
-        """Change objects by ``change`` that are what one of the ``files`` says."""
+        """Apply ``change`` to objects that match one of the ``files``."""
         self._files = {file.name: file for file in files}
         self._left = set(self._files)
         self._change = change
@@ -229,22 +231,22 @@ class Proof:
         if self._files.get(name) != QueryFile.of(name, content):
             raise FormatError(
                 f"{where} is damaged: it is not what the savepoint was taken with.",
-                hint="Copy the savepoint again from where it was taken, or take another.",
+                hint="Copy the savepoint again from its original, or take another.",
             )
         self._left.discard(name)
         return self._change(name, content, where)
 
     def require_all(self, place: BlobPlace) -> None:
-        """Raise NotFoundError if an object of ``place`` has not come by."""
+        """Raise NotFoundError if a listed object of ``place`` was not checked."""
         if self._left:
             raise NotFoundError(
                 f"{place.url}/{min(self._left)} is missing, which the savepoint was taken with.",
-                hint="Copy the savepoint again from where it was taken, or take another.",
+                hint="Copy the savepoint again from its original, or take another.",
             )
 
 
 def unproven(place: BlobPlace, batch: int, files: Sequence[QueryFile]) -> list[str]:
-    """What is wrong with a savepoint's objects of a query, for which a restore refuses it. Raises StorageError."""
+    """Return the damage in a savepoint's files of a query for which a restore refuses it. Raises StorageError."""
     proof, known, problems = Proof(files), {file.name for file in files}, list[str]()
 
     def prove(names: Iterable[str]) -> None:
@@ -258,32 +260,32 @@ def unproven(place: BlobPlace, batch: int, files: Sequence[QueryFile]) -> list[s
     try:
         prove(name for name in [*log_names(place, batch), *operator_names(place), QUERY] if name not in known)
     except NotFoundError as problem:
-        if not problems:  # else what it misses is among them
+        if not problems:  # else the missing file is already among them
             problems.append(problem.message)
     return problems
 
 
 def copy_logs(source: BlobPlace, batch: int, target: BlobPlace, change: Change = _check) -> list[QueryFile]:
-    """Copy what a query has logged as of ``batch``, and what its sources remember.
+    """Copy the logs of a query as of ``batch``, and the files of its sources.
 
-    A query that runs deletes its logs soon: this is the first thing to be done. ``change`` makes the new content of an
-    object from its name, its content and where that is. Raises NotFoundError, FormatError, StorageError.
+    Do this first: a running query soon deletes its logs. ``change`` makes the new content of an object from its name,
+    its content and where that is. Raises NotFoundError, FormatError, StorageError.
     """
     return _copy(lambda: log_names(source, batch), source, target, change)
 
 
 def copy_operators(source: BlobPlace, target: BlobPlace, change: Change = _check) -> list[QueryFile]:
-    """Copy what is known of operators beside their state. Raises as ``copy_logs``."""
+    """Copy the files that describe operators, without their state. Raises as ``copy_logs``."""
     return _copy(lambda: operator_names(source), source, target, change)
 
 
 def copy_id(source: BlobPlace, target: BlobPlace, change: Change = _check) -> list[QueryFile]:
-    """Copy ``metadata``, which makes a checkpoint of the target. Raises as ``copy_logs``."""
+    """Copy ``metadata``, which makes the target a checkpoint. Raises as ``copy_logs``."""
     return _copy(lambda: iter([QUERY]), source, target, change)
 
 
 def _copy(names: Callable[[], Iterator[str]], source: BlobPlace, target: BlobPlace, change: Change) -> list[QueryFile]:
-    """Copy objects, also while a query deletes some for others that say the same: then those are copied alone."""
+    """Copy objects, also while a query replaces some by others that say the same: then only the new ones are kept."""
     copied: set[str] = set()
     while True:
         wanted = list(names())

@@ -1,4 +1,4 @@
-"""The rows of a database, state by state and many at once, for work that reads all of them."""
+"""Read all rows of a database, state by state and many rows at once."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Row = tuple[bytes, bytes]
 
 
 def rows_of(database: Database, number: int, *, readers: int = 1) -> Iterator[RowColumns]:
-    """All rows of the state of that number, in key order and in portions: see ``columns_of``."""
+    """Return all rows of the state with that ``number``, in key order and in portions: see ``columns_of``."""
     return columns_of(database, *state_range(number), readers=readers)
 
 
 def digests_of(database: Database, states: Sequence[State], known: Sums | None = None) -> dict[str, Digest]:
-    """Digests of all rows of some states; ``known``: see ``sums_of``."""
+    """Return the digests of all rows of some states, by name. ``known``: see ``sums_of``."""
     sums: Sums = {} if known is None else known
     return {state.name: digest(*sums_of(database, *state_range(state.number), sums)) for state in states}
 
 
 def proven(portions: Iterable[RowColumns], name: str, digests: dict[str, Digest]) -> Iterator[RowColumns]:
-    """The same rows; when all have been taken, ``digests`` has theirs under the ``name`` of their state."""
+    """Yield the same rows; after the last one, store their digest in ``digests`` under the ``name`` of their state."""
     count, total = 0, 0
     for portion in portions:
         count += len(portion)
@@ -41,14 +41,14 @@ def proven(portions: Iterable[RowColumns], name: str, digests: dict[str, Digest]
 
 
 def refuse_stray_rows(database: Database, meta: StoreMeta, what: str) -> None:
-    """Raise FormatError if ``what`` has rows that are of none of the states that ``meta`` knows."""
+    """Raise FormatError if ``what`` has rows of a state that ``meta`` does not list."""
     stray = _stray_keys(database, meta)
     if stray:
-        raise FormatError(f"{what} has rows of states that it does not know: {stray}.")
+        raise FormatError(f"{what} has rows of states that its metadata does not list: {stray}.")
 
 
 def _stray_keys(database: Database, meta: StoreMeta) -> list[bytes]:
-    """A few keys of rows that are of none of the states that ``meta`` knows, and not the marker's."""
+    """Return up to three keys of rows, other than the marker, that are of no state in ``meta``."""
     ends = [(b"", MARKER_KEY), *sorted(map(state_range, (state.number for state in meta.states)))]
     gaps = [(first, second) for (_, first), (second, _) in zip(ends, [*ends[1:], (b"\xff" * 8, b"")], strict=True)]
     return [
@@ -61,7 +61,7 @@ def _stray_keys(database: Database, meta: StoreMeta) -> list[bytes]:
 
 
 def counts_of(database: Database, meta: StoreMeta) -> dict[str, int]:
-    """How many rows of each state there are: what the commit says or, where nobody counts them, what RocksDB finds."""
+    """Return the rows of each state: the number in the commit or, if commits do not count it, RocksDB's own count."""
     return {
         state.name: state.rows if state.is_counted else database.count(*state_range(state.number))
         for state in meta.states
@@ -69,7 +69,7 @@ def counts_of(database: Database, meta: StoreMeta) -> dict[str, int]:
 
 
 def require_counts(counts: Mapping[str, int], digests: Mapping[str, Digest], what: str) -> None:
-    """Raise FormatError if ``digests`` are not of as many rows of a state as there are in ``what``."""
+    """Raise FormatError if a digest is of another number of rows than ``counts`` has for that state of ``what``."""
     for name, found in digests.items():
         if found.rows != counts[name]:
             raise FormatError(

@@ -1,4 +1,4 @@
-"""Read all that a version needs, and say what is wrong with it."""
+"""Read everything that a version needs, and report what is wrong with it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pyspark_ckpt.state_store.identity import Identity
 from pyspark_ckpt.state_store.log import StoreLog
 
 VERIFY_ATTEMPTS = 3
-"""How many versions of a store are looked at when retention takes one after the other away."""
+"""How many versions of a store are tried if retention retires one after the other."""
 
 
 @dataclass(frozen=True)
 class Verified:
-    """Outcome of reading everything that one version of a store needs; no ``problems``: all of it is right.
+    """The result of reading everything that one version of a store needs. Without ``problems``, all of it is intact.
 
-    ``digests``: of each state, by its name; none if it could not be read.
+    ``digests``: by state name; empty if the version could not be read.
     """
 
     identity: Identity
@@ -36,14 +36,14 @@ class Verified:
 
 
 def verify_version(checkpoint: Checkpoint, identity: Identity, version: int) -> Verified:
-    """Restore a version of a store into a temporary folder: every checksum, the lineage, markers and row counts."""
+    """Restore a version of a store into a temporary folder; check every checksum, lineage, markers and row counts."""
     return _verify(checkpoint, identity, version)[0]
 
 
 def verify_newest(checkpoint: Checkpoint, identity: Identity) -> Verified:
-    """``verify_version`` of the newest committed version, or of the one that is newest by then if that has gone.
+    """Verify the newest committed version, or a newer one if retention has retired it meanwhile.
 
-    So a query may run: nothing is held against its retention. What is found was read of ``Verified.version``.
+    The query may run: no version is pinned against its retention. ``Verified.version`` is the one that was read.
     """
     for _ in range(VERIFY_ATTEMPTS):
         version = checkpoint.newest_version
@@ -53,14 +53,14 @@ def verify_newest(checkpoint: Checkpoint, identity: Identity) -> Verified:
         if checkpoint.newest_version == version:
             return found
     faster = (
-        f"{identity}: {VERIFY_ATTEMPTS} versions were looked at, each the newest by then; if retention was faster "
-        "each time, take a savepoint, which it leaves alone, and verify that"
+        f"{identity}: {VERIFY_ATTEMPTS} versions were tried, each the newest at that time; if retention retired each "
+        "of them, take a savepoint, which retention leaves alone, and verify that"
     )
     return replace(found, problems=(*found.problems, faster))
 
 
 def _verify(checkpoint: Checkpoint, identity: Identity, version: int) -> tuple[Verified, bool]:
-    """What a version of a store was found to be, and whether it ended with an object that is not there."""
+    """Return the result for a version of a store, and whether the reading ended at a missing object."""
     problems = _Problems(identity.short)
     try:
         commit = checkpoint.commit_of(identity, version)
@@ -77,7 +77,7 @@ def _verify(checkpoint: Checkpoint, identity: Identity, version: int) -> tuple[V
 
 
 class _Problems(logging.Handler):
-    """What a store's log warns of."""
+    """Collects the warnings in a store's log."""
 
     def __init__(self, store: str) -> None:
         super().__init__(logging.WARNING)
@@ -91,7 +91,7 @@ class _Problems(logging.Handler):
 
 
 def _count_rows(database: Database, meta: StoreMeta, commit: Marker, log: StoreLog) -> dict[str, int]:
-    """Count all rows, one by one, and compare with what the commit says of them; how many each state has."""
+    """Count all rows one by one and compare with the commit; return how many each state has."""
     held = database.marker()
     if held != commit:
         log.warning("the restored database holds %s, not %s", held, commit)
@@ -106,5 +106,5 @@ def _count_rows(database: Database, meta: StoreMeta, commit: Marker, log: StoreL
         if found != state.rows and state.is_counted:
             log.warning("state %r has %s rows, and the commit says %s", state.name, found, state.rows)
     for number, found in counts.items():
-        log.warning("%s rows are of state %s, which the commit does not know", found, number)
+        log.warning("%s rows are of state %s, which the commit does not list", found, number)
     return of_states

@@ -1,4 +1,4 @@
-"""One version of one store as offline work sees it: where it is, what is known of it, and how to have it here."""
+"""One version of one store for offline work: where it is, what is known about it, and how to restore it here."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from pyspark_ckpt.state_store.snapshots.restore_forecast import RestoreForecast
 
 CACHE_BYTES = 16 << 20
 THREADS = 8
-"""For the objects of one store."""
+"""How many threads handle the objects of one store."""
 
 
 @dataclass(frozen=True)
 class StoreVersion:
-    """A commit of a store: ``url`` of its folder, what its metadata says, and how much a restore of it fetches."""
+    """A commit of a store: the ``url`` of its folder, its metadata, and how much a restore of it fetches."""
 
     identity: Identity
     url: str
@@ -40,16 +40,16 @@ class StoreVersion:
 
 @dataclass(frozen=True)
 class Workplace:
-    """What a task of offline work needs of its machine; it travels to the machine with the task."""
+    """What a task of offline work needs on its machine. It travels there with the task."""
 
     options: Options
 
     def place(self, url: str) -> BlobPlace:
-        """The place behind a URL; each bucket of ``s3a:`` is reached as S3A reaches it. Raises InvalidInputError."""
+        """Return the place at a URL. A bucket of ``s3a:`` is reached as S3A reaches it. Raises InvalidInputError."""
         return place_at(url, self.options.s3, self.options.s3a, Patience(self.options.place_timeout_s))
 
     def resolve(self, location: str) -> BlobPlace:
-        """The place that a user names: a path that is not absolute is one of the present folder, as for a shell.
+        """Return the place that a user names. A relative path starts at the current folder, as in a shell.
 
         Raises InvalidInputError.
         """
@@ -57,18 +57,18 @@ class Workplace:
         return self.place(str(Path(location).absolute()) if is_path else location)
 
     def tuning(self) -> Tuning:
-        """RocksDB settings for databases that are read once, and compact nothing; all share one cache."""
+        """Return RocksDB settings for databases that are read once and compact nothing. All share one cache."""
         return _tuning(self.options.compression)
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
-        """A folder of this user's alone that goes when the block ends, for databases whose files are all open."""
+        """Yield a folder that only this user can read, deleted afterwards, for databases whose files are all open."""
         take_open_files()
         with tempfile.TemporaryDirectory(prefix="pyspark-ckpt-") as folder:
             yield Path(folder)
 
     def restore(self, store: StoreVersion, folder: Path) -> AbstractContextManager[Restored]:
-        """The database of a version in the new ``folder``, open. Raises as ``Restorer.restore``."""
+        """Restore a version into the new ``folder`` and yield the open database. Raises as ``Restorer.restore``."""
         log = StoreLog(f"offline.{store.identity.short}", store.identity.short)
         return self.restore_from(self.place(store.url), store.identity, store.meta.marker, folder, log)
 
@@ -76,7 +76,7 @@ class Workplace:
     def restore_from(
         self, place: BlobPlace, identity: Identity, commit: Marker, folder: Path, log: StoreLog
     ) -> Iterator[Restored]:
-        """The same of a commit of the store that ``place`` has; what is passed over on the way goes to ``log``."""
+        """Do the same for a commit of the store at ``place``. Skipped damage is reported in ``log``."""
         folder.mkdir(mode=0o700)
         with ThreadPoolExecutor(THREADS) as pool:
             restorer = Restorer(

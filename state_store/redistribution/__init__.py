@@ -1,1 +1,1 @@
-"""State to another number of partitions: rows and files, and the proof that all have arrived."""
+"""Move state to another number of partitions, as rows and files, and prove that all of it has arrived."""

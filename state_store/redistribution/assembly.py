@@ -1,4 +1,4 @@
-"""Make the database of a new store, prove what is in it, and publish it as the snapshot of its first version."""
+"""Make the database of a new store, prove its content, and publish it as the snapshot of its first version."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from pyspark_ckpt.state_store.snapshots.writer import NOWHERE, Origin, SnapshotW
 from pyspark_ckpt.state_store.sst.scan import Sums
 
 AT_ONCE = 2
-"""New stores that a task makes side by side: while one waits for the disk, rows of the other are read."""
+"""How many new stores a task makes at once: while one waits for the disk, rows of the other are read."""
 _READING = threading.Lock()
-"""Held while the rows of a new store are read: who reads gives the interpreter's lock away for every block, so that two
-at once take longer than one behind the other."""
+"""Held while the rows of a new store are read. A reader releases the interpreter's lock for every block, so two readers
+at once take longer than one after the other."""
 MIN_COMPACTED = 5
-"""From so many runs on they are merged: each is one more file that a look-up asks. Fewer RocksDB merges with others."""
+"""This many runs or more are merged here: each is one more file for every look-up. RocksDB merges fewer by itself."""
 
 
 class Assembled(msgspec.Struct, frozen=True):
-    """A new store: digests of its states, and how much of it was written and not copied."""
+    """A new store: digests of its states, and how much of it was rewritten and copied."""
 
     digests: dict[str, Digest]
     rewritten_bytes: Count
@@ -51,7 +51,7 @@ class Assembled(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class NewStore:
-    """A store that is being made: which one, the URL of its folder, its states, and what its first commit is called."""
+    """A store that is being made: its identity, the URL of its folder, its states, and the id of its first commit."""
 
     identity: Identity
     url: str
@@ -62,29 +62,29 @@ class NewStore:
 
     @property
     def key(self) -> str:
-        """Names the task that makes it among all of its redistribution."""
+        """The name of the task that makes it, unique in its redistribution."""
         return f"make-{self.identity.key}"
 
     def meta(self, digests: Mapping[str, Digest]) -> StoreMeta:
-        """What the store is with these rows."""
+        """Return the metadata of the store with these rows."""
         rows = {name: each.rows for name, each in digests.items()}
         return self.merged.meta(self.version, self.commit_id, self.partitions, rows)
 
     def marker_file(self, folder: Path, tuning: Tuning) -> Path:
-        """A table file in ``folder`` that makes a database one of this store. It goes in with the rows: see publish."""
+        """Write a table file into ``folder`` that marks a database as this store's. Ingest it with the rows."""
         path = folder / "marker.sst"
         write_table_file(path, [(MARKER_KEY, Marker(self.version, self.commit_id).encode())], tuning)
         return path
 
     def row_of_spark(self, state: State, values: Sequence[bytes]) -> Row:
-        """The row that Spark keeps of the partition, in its own ``state``, after ``values``. Raises FormatError."""
+        """Return Spark's row of the partition, in its own ``state``, made of the old ``values``. Raises FormatError."""
         key = route_key(state.number, self.identity.partition, self.partitions)
         return key, join_times(values, f"{self.identity}, state {state.name!r}")
 
 
 @dataclass(frozen=True)
 class JoinTask:
-    """Joins the runs of one new partition. ``spark_rows``: see ``Split``; they become one."""
+    """Joins the runs of one new partition. ``spark_rows``: see ``Split``; they become one row."""
 
     workplace: Workplace
     new: NewStore
@@ -108,7 +108,7 @@ class JoinTask:
             return assemble(self.workplace, self.new, (paths, spark), folder, are_merged=are_merged)
 
     def _row_of_spark(self, path: Path) -> Path:
-        """The row that Spark keeps of the partition of a keyed operator."""
+        """Write the row that Spark keeps for this partition of a keyed operator."""
         (state,) = (state for state in self.new.merged.states if not is_keyed(state))
         write_table_file(path, [self.new.row_of_spark(state, self.spark_rows)], self.workplace.tuning())
         return path
@@ -117,7 +117,7 @@ class JoinTask:
 def assemble(
     workplace: Workplace, new: NewStore, files: Sequence[Sequence[Path]], folder: Path, *, are_merged: bool = False
 ) -> Assembled:
-    """Publish a new store that has the rows of some table files, which are taken. Raises as ``publish``."""
+    """Publish a new store with the rows of ``files``, which are moved into its database. Raises as ``publish``."""
     (folder / "copy").mkdir(parents=True, mode=0o700)
     marker = new.marker_file(folder, workplace.tuning())
     with closing(Database(folder / "copy" / "db", workplace.tuning())) as database:
@@ -126,7 +126,7 @@ def assemble(
         for some in filter(None, rest):
             database.ingest(some)
         level0_files = sum(table.level == 0 for table in database.table_files())
-        if are_merged or level0_files >= LEVEL0_COMPACTION_FILES:  # by itself it does not
+        if are_merged or level0_files >= LEVEL0_COMPACTION_FILES:  # RocksDB does not compact by itself here
             database.compact()
         return publish(workplace, new, database, folder)
 
@@ -139,22 +139,23 @@ def publish(
     origins: dict[str, Origin] | None = None,
     known: Sums | None = None,
 ) -> Assembled:
-    """Make what ``database``, in ``folder/copy/db``, holds the first version of a new store. The database is closed.
+    """Publish the content of ``database``, in ``folder/copy/db``, as the first version of a new store; close it.
 
-    Its marker is among the rows: a file that is ingested by itself takes several writes that wait for the disk.
+    The marker must already be among the rows: ingesting it as a file of its own takes several writes that wait for the
+    disk.
 
-    Table files that are among ``origins`` are copied from there, and by the next store from this one; of their rows,
-    sums may be ``known``: see ``sums_of``.
+    Table files in ``origins`` are copied from there. The next store then copies them from this one. ``known`` may hold
+    sums of their rows: see ``sums_of``.
 
-    What another attempt has published stands: nothing that it may rely on is deleted. Objects that one has left which
-    was killed are in no manifest, and go with the clean-up of the query. Raises StorageError, InternalError.
+    A snapshot that another attempt has published stays, and nothing that it may rely on is deleted. Objects left by a
+    killed attempt are in no manifest; the clean-up of the query deletes them. Raises StorageError, InternalError.
     """
     identity = new.identity
     with _READING:
         digests = digests_of(database, new.merged.states, known)
     meta = new.meta(digests)
     if database.marker() != meta.marker:
-        raise InternalError(f"{identity}: the database of {meta.marker} says that it is {database.marker()}.")
+        raise InternalError(f"{identity}: the database must hold {meta.marker}, and its marker is {database.marker()}.")
     database.close()
     place, log = workplace.place(new.url), StoreLog(f"offline.{identity.short}", identity.short)
     writer = SnapshotWriter(place, identity.partition, workplace.tuning(), FailPoints(""), log, full=False)
@@ -168,14 +169,14 @@ def publish(
 
 
 def _standing_bytes(place: BlobPlace, meta: StoreMeta) -> int:
-    """Bytes of the snapshot that another attempt has published of the same rows."""
+    """Return the bytes of the snapshot that another attempt has published of the same rows."""
     name = snapshot_name(meta.marker)
     manifest = decode(place.get(name), f"{place.url}/{name}")
     if manifest.store != meta:
-        raise InternalError(f"{place.url}/{name} was made of other rows than those that it should hold.")
+        raise InternalError(f"{place.url}/{name} was made of other rows than those of this store.")
     return sum(file.size_bytes for file in manifest.objects().values())
 
 
 def run_files(runs: Sequence[Mapping[int, Sequence[StoredFile]]], partition: int) -> tuple[tuple[StoredFile, ...], ...]:
-    """The runs of one new partition, of all old ones that have any."""
+    """Return the runs of one new partition, from all old ones that have any."""
     return tuple(tuple(each[partition]) for each in runs if each.get(partition))

@@ -1,13 +1,13 @@
-"""Canonical savepoints: rows sorted by hash in Parquet files, whatever the number of partitions and the engine.
+"""Canonical savepoints: rows sorted by hash in Parquet files, independent of the number of partitions and the engine.
 
 ::
 
     <savepoint>/rows/<operator>/<store>/<range:05d>.parquet
         state int32, hash uint32, key binary, value binary
 
-A file has the rows of one range of hashes; ranges are equal parts of the 32,768 key groups. Within it rows are in the
-order of states, and of a hashed state in the order of hash and key; of a state that is scanned in key order, in that.
-``key`` is what is behind the state's number and beside the hash in a stored key: see docs/stored-format.md.
+A file has the rows of one range of hashes; ranges are equal parts of the 32,768 key groups. Its rows are ordered by
+state. Within a hashed state they are ordered by hash and key; within a state that is scanned in key order, by key.
+``key`` is the stored key without the state's number and the hash: see docs/stored-format.md.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
 from pyspark_ckpt.state_store.redistribution.splitting import RunWriters, Split, SplitTask, send_all
 
 RANGE_BYTES = 64 << 20
-"""About so much state goes into one file."""
+"""About how much state goes into one file."""
 BATCH_ROWS = 16_384
 BATCH_BYTES = 4 << 20
 GROUP_ROWS = 65_536
 
 
 class SavedRows(msgspec.Struct, frozen=True):
-    """All rows of one store of an operator: its states as of partition 0, its files by range, digests of its states.
+    """All rows of one store of an operator: its states as in partition 0, its files by range, digests of its states.
 
     ``spark_rows``: see ``Split``.
     """
@@ -72,10 +72,10 @@ class SavedRows(msgspec.Struct, frozen=True):
         proven = {name: each.rows for name, each in self.digests.items() if each.sum is not None}
         names = {state.name for state in self.meta.states}
         if not self.digests.keys() <= names or any(rows != proven.get(name, 0) for name, rows in counted.items()):
-            raise ValueError(f"{what}: its digests are not of the states {sorted(names)} as they are counted")
+            raise ValueError(f"{what}: its digests do not match the states {sorted(names)} and their row counts")
         spark_states = [state.name for state in self.meta.states if not is_keyed(state)]
         if self.spark_rows and (self.layout != Layout.KEY_GROUPS.value or len(spark_states) != 1):
-            raise ValueError(f"{what}: rows of Spark's are of one state of a keyed operator, not {spark_states}")
+            raise ValueError(f"{what}: Spark's rows must be of one state of a keyed operator, got {spark_states}")
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -97,11 +97,11 @@ class ExportTask:
 
     @property
     def key(self) -> str:
-        """Names the task among all of its job."""
+        """The name of the task, unique in its job."""
         return f"export-{self.identity.key}"
 
     def __call__(self) -> Exported:
-        """Write it. Raises StorageError, FormatError, NotFoundError."""
+        """Write the file. Raises StorageError, FormatError, NotFoundError."""
         place = self.workplace.place(self.target)
         with self.workplace.folder() as folder:
             files = [file for run in self.runs for file in run]
@@ -130,7 +130,7 @@ class ExportTask:
 
 @dataclass(frozen=True)
 class ImportTask:
-    """Splits the rows of one file for so many ``partitions``: see SplitTask."""
+    """Splits the rows of one file for the new ``partitions``: see SplitTask."""
 
     workplace: Workplace
     source: str
@@ -142,7 +142,7 @@ class ImportTask:
 
     @property
     def key(self) -> str:
-        """Names the task among all of its job."""
+        """The name of the task, unique in its job."""
         return f"import-{self.identity.key}"
 
     @property
@@ -164,26 +164,26 @@ class ImportTask:
 
 
 def fetch_rows(workplace: Workplace, source: str, saved: SavedRows, number: int, folder: Path) -> Path:
-    """Bring one file here. Raises NotFoundError, FormatError, StorageError."""
+    """Download one file into ``folder``. Raises NotFoundError, FormatError, StorageError."""
     return fetch(workplace.place(source), saved.files[number], folder / "rows.parquet")
 
 
 def file_of(row_hash: int, files: int) -> int:
-    """Which of so many files has the rows of a hash, without a sign."""
+    """Return which of ``files`` files has the rows of an unsigned hash."""
     return (row_hash * MAX_PARALLELISM // HASHES) * files // MAX_PARALLELISM
 
 
 class Held(NamedTuple):
-    """What is looked for in a file: the rows of a state, or of one hash there. Row groups without any are passed over.
+    """The rows to look for in a file: those of a state, or of one hash in it. Row groups without any are skipped.
 
-    By their two columns of numbers: of statistics that are damaged, Arrow ends the process.
+    Row groups are checked by their two columns of numbers: Arrow ends the process on damaged statistics.
     """
 
     state: int
     hash: int | None
 
     def is_in(self, parquet: Any, group: int) -> bool:  # noqa: ANN401 - see _schema
-        """Whether a row group has such a row."""
+        """Return whether a row group has such a row."""
         for batch in parquet.iter_batches(GROUP_ROWS, [group], columns=["state", "hash"]):
             found = batch.column("state").to_numpy() == self.state
             if self.hash is not None:
@@ -196,9 +196,9 @@ class Held(NamedTuple):
 def rows_in(
     path: Path, source: str, saved: SavedRows, number: int, wanted: Held | None = None
 ) -> Iterator[tuple[State, RowColumns]]:
-    """The rows of one file, which is at ``path``, by their stored keys, which rise, in portions of one state each.
+    """Yield the rows of the file at ``path``, in the order of their stored keys, in portions of one state each.
 
-    ``wanted``: those alone that are in row groups which have it. Raises FormatError.
+    With ``wanted``, skip row groups that have no such row. Raises FormatError.
     """
     name = f"{source}/{saved.files[number].name}"
     states = {state.number: state for state in saved.meta.states}
@@ -209,7 +209,7 @@ def rows_in(
                 part = batch.slice(begin, end - begin)
                 state = states.get(part.column("state")[0].as_py())
                 if state is None:
-                    raise FormatError(f"{name} has rows of a state that there is not.")
+                    raise FormatError(f"{name} has rows of a state that the savepoint does not list.")
                 keys = _encode_keys(part, state)
                 if not all(map(lt, [last, *keys], keys)):
                     raise FormatError(f"{name} is damaged: its rows are not in order.")
@@ -218,7 +218,7 @@ def rows_in(
 
 
 def hashes_in(path: Path, source: str, saved: SavedRows, number: int) -> Iterator[Any]:
-    """The hashes of all rows of one file, without a sign, in arrays of numpy. Raises FormatError."""
+    """Yield the unsigned hashes of all rows of one file, in numpy arrays. Raises FormatError."""
     with _open(path, f"{source}/{saved.files[number].name}") as parquet:
         for batch in parquet.iter_batches(GROUP_ROWS, columns=["hash"]):
             yield batch.column("hash").to_numpy()
@@ -226,21 +226,21 @@ def hashes_in(path: Path, source: str, saved: SavedRows, number: int) -> Iterato
 
 @contextmanager
 def _open(path: Path, name: str) -> Iterator[Any]:
-    """A file of rows, whose errors are said of ``name``."""
+    """Open a file of rows. Its errors name ``name``."""
     import pyarrow as pa  # noqa: PLC0415 - see ExportTask
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     try:
         with pq.ParquetFile(path) as parquet:
             if not parquet.schema_arrow.equals(_schema()):
-                raise FormatError(f"{name} has other columns: {parquet.schema_arrow.names}.")
+                raise FormatError(f"{name} has other columns than a canonical savepoint: {parquet.schema_arrow.names}.")
             yield parquet
-    except (pa.ArrowException, OSError, UnicodeError) as problem:  # Parquet has a word of its own for each damage
+    except (pa.ArrowException, OSError, UnicodeError) as problem:  # Parquet has another error for each kind of damage
         raise FormatError(f"{name} is damaged: {problem}") from problem
 
 
 def _batches(parquet: Any, wanted: Held | None) -> Iterator[Any]:  # noqa: ANN401 - see _schema
-    """Rows, in batches of about ``BATCH_BYTES`` and no more than ``BATCH_ROWS``: as the file says of each group."""
+    """Yield rows in batches of about ``BATCH_BYTES``, by the file's own figures, and at most ``BATCH_ROWS`` rows."""
     for number in range(parquet.num_row_groups):
         group = parquet.metadata.row_group(number)
         if wanted is not None and not wanted.is_in(parquet, number):
@@ -250,7 +250,7 @@ def _batches(parquet: Any, wanted: Held | None) -> Iterator[Any]:  # noqa: ANN40
 
 
 def digests_of_file(workplace: Workplace, source: str, saved: SavedRows, number: int) -> dict[str, Digest]:
-    """Digests of the states that have rows in a file. Raises FormatError, StorageError."""
+    """Return the digests of the states that have rows in a file. Raises FormatError, StorageError."""
     with workplace.folder() as folder:
         path = fetch_rows(workplace, source, saved, number, folder)
         return combine(
@@ -261,7 +261,7 @@ def digests_of_file(workplace: Workplace, source: str, saved: SavedRows, number:
 def export(
     workplace: Workplace, operators: list[OperatorVersion], target: str, runner: Runner, progress: Progress
 ) -> list[SavedRows]:
-    """Write the rows of all stores below ``target``. Raises StorageError, FormatError (also: digests that differ)."""
+    """Write the rows of all stores below ``target``. Raises StorageError, FormatError (also if digests differ)."""
     return [
         _export(workplace, operator, name, target, runner, progress)
         for operator in operators
@@ -339,6 +339,6 @@ def _encode_keys(batch: Any, state: State) -> list[bytes]:  # noqa: ANN401 - see
 
 
 def _runs_of(numbers: Any) -> Iterable[tuple[int, int]]:  # noqa: ANN401 - an array of numpy
-    """Where runs of equal numbers begin and end."""
+    """Return where runs of equal numbers begin and end."""
     ends = [*((numbers[1:] != numbers[:-1]).nonzero()[0] + 1).tolist(), len(numbers)]
     return zip([0, *ends[:-1]], ends, strict=True)

@@ -1,9 +1,9 @@
-"""Redistribution by key groups: a new partition is the old one that has most of its rows, clipped, and rows of others.
+"""Redistribution by key groups: a new partition is the old one with most of its rows, clipped, plus rows of others.
 
-A range of key groups is one range of keys of a hashed state. So what does not belong to the new partition is hidden by
-marks of a few bytes, and the table files stay as they are: the target gets copies of them. Rows that are hidden leave
-the files when these are next compacted; where whole files are hidden, that is done here. Rows of states in key order
-(timers, expiry indexes) lie in the order of time, not of hashes, and are written anew.
+A range of key groups is one range of keys of a hashed state. Marks of a few bytes therefore suffice to hide what does
+not belong to the new partition. The table files stay as they are, and the target gets copies of them. Hidden rows leave
+the files at their next compaction; files that are hidden as a whole are dropped here if that saves much. Rows of states
+in key order (timers, expiry indexes) lie in the order of time, not of hashes, and are rewritten.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from pyspark_ckpt.state_store.sst.rolling_writer import RollingWriter
 from pyspark_ckpt.state_store.sst.scan import Sums, columns_of, sums_of
 
 MIN_DROPPED_BYTES = 64 << 20
-"""So much in table files that are hidden as a whole is worth reading them, so that they are not copied."""
+"""From this size on, table files that are hidden as a whole are read and dropped, so that they are not copied."""
 
 MAX_CLIPS = 64
-"""Of one task: what an interrupted one has done is done again, and its result is one small object."""
+"""The maximum number of clips in one task: an interrupted task starts again, and its result is one small object."""
 
 Hashes = tuple[int, int]
-"""The first of a range of hashes, and the one behind its last."""
+"""The first hash of a range, and the one after its last."""
 
 
 class Clipped(msgspec.Struct, frozen=True):
-    """A new store, and what each part of its clip had, by the names of its states.
+    """A new store, and what each part of its clip had, by state name.
 
-    ``before``: digests of the rows that are the new store's. ``counts``: how many rows there are for all new stores, of
-    those parts that this clip counts.
+    ``before``: for each part, digests of the rows that belong to the new store. ``counts``: for each part that this
+    clip counts, how many rows it has for all new stores.
     """
 
     made: Assembled
@@ -59,18 +59,18 @@ class Clipped(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """An old partition: its store, the hashes of its rows, and what the numbers of its states become."""
+    """An old partition: its store, the range of hashes of its rows, and the new numbers of its states."""
 
     store: StoreVersion
     hashes: Hashes
     numbers: Mapping[int, int]
 
     def count_shared(self, hashes: Hashes) -> int:
-        """How many hashes of a range are its own."""
+        """Return how many hashes of a range are its own."""
         return max(0, min(self.hashes[1], hashes[1]) - max(self.hashes[0], hashes[0]))
 
     def state_of(self, state: State) -> State | None:
-        """What a state of the new store is in this one."""
+        """Return this store's counterpart of a state of the new store, or None."""
         return next((old for old in self.store.meta.states if self.numbers[old.number] == state.number), None)
 
     @property
@@ -83,7 +83,7 @@ class Part:
 class Clip:
     """A new partition, whose rows have these ``hashes``, and the old ones that have any of them.
 
-    ``counted``: those of the parts whose rows are counted on this occasion.
+    ``counted``: the parts whose rows this clip counts.
     """
 
     new: NewStore
@@ -93,21 +93,21 @@ class Clip:
 
     @cached_property
     def best(self) -> Part | None:
-        """The part that has most of its rows, of those whose rows can stay as they are."""
+        """The part with most of its hashes, among the parts whose rows can stay as they are."""
         usable = [part for part in self.parts if part.keeps_numbers]
         return max(usable, key=lambda part: part.count_shared(self.hashes), default=None)
 
     @cached_property
     def is_whole(self) -> bool:
-        """Whether all that the best part has belongs to the new partition."""
+        """Whether all rows of the best part belong to the new partition."""
         best = self.best
         return best is not None and best.count_shared(self.hashes) == best.hashes[1] - best.hashes[0]
 
 
 def group_clips(clips: Sequence[Clip], width: int) -> list[tuple[Clip, ...]]:
-    """Those together that have the same best part, if that leaves enough tasks for ``width`` at once; else each alone.
+    """Group clips by their best part if that leaves enough tasks for ``width`` at once; else return each one alone.
 
-    A part is brought to the machine of a task once for all of its clips, of which there are ``MAX_CLIPS`` at most.
+    A task downloads a part once for all of its clips, of which there are ``MAX_CLIPS`` at most.
     """
     groups: dict[Part | tuple[Part, ...], list[Clip]] = defaultdict(list)
     for clip in clips:
@@ -130,7 +130,7 @@ class ClipTask:
 
     @property
     def key(self) -> str:
-        """Names the task among all of its redistribution."""
+        """The name of the task, unique in its redistribution."""
         return f"clip-{self.clips[0].new.identity.key}-{len(self.clips)}"
 
     def __call__(self) -> list[Clipped]:
@@ -152,14 +152,14 @@ class ClipTask:
                     made, before, [counts_of(sources[part].database, part.store.meta) for part in clip.counted]
                 )
 
-            first, *others = self.clips  # the others share what the first one has copied
+            first, *others = self.clips  # the others copy from what the first one has copied
             with ThreadPoolExecutor(AT_ONCE) as pool:
                 return [clip_one(first), *pool.map(clip_one, others)]
 
     def _make(
         self, clip: Clip, sources: Mapping[Part, _Source], folder: Path, known: Sums
     ) -> tuple[Assembled, list[dict[str, Digest]]]:
-        """A new store, and digests of what each part had of it."""
+        """Make a new store; return it, and digests of its rows in each part."""
         (folder / "copy").mkdir(parents=True, mode=0o700)
         tuning, best = self.workplace.tuning(), clip.best
         if best is not None:
@@ -178,7 +178,7 @@ class ClipTask:
 
 @dataclass(frozen=True)
 class _Source:
-    """The database of an old store, and where its table files are objects."""
+    """The database of an old store, and the objects that its table files were fetched from."""
 
     database: Database
     origins: dict[str, Origin]
@@ -186,7 +186,7 @@ class _Source:
 
 @dataclass(frozen=True)
 class _Filling:
-    """Brings into the copy of the best part, or an empty database, what belongs to a new partition."""
+    """Fills a copy of the best part, or an empty database, with the rows of a new partition."""
 
     clip: Clip
     sources: Mapping[Part, Database]
@@ -195,7 +195,7 @@ class _Filling:
     known: Sums
 
     def fill(self, database: Database) -> list[dict[str, Digest]]:
-        """Do it, and hide everything else. Returns what each part had of the rows."""
+        """Write the rows and hide all others; return digests of what each part had."""
         best, parts = self.clip.best, self.clip.parts
         written = []
         before: list[dict[str, Digest]] = [{} for _ in parts]
@@ -219,7 +219,7 @@ class _Filling:
         return before
 
     def _write(self, state: State, portions: Iterable[RowColumns]) -> list[Path]:
-        """Table files of the rows, whose keys rise from file to file; none if there are no rows."""
+        """Write the rows to table files whose keys rise from file to file. Without rows, there is no file."""
         writer = RollingWriter(self.folder, str(state.number), self.tuning, ROLL_OVER_BYTES)
         for rows in portions:
             writer.write(rows)
@@ -236,7 +236,7 @@ class _Filling:
         return [RowColumns.of([self.clip.new.row_of_spark(state, values)])] if values else []
 
     def _rows(self, state: State, part: Part, digests: dict[str, Digest]) -> Iterator[RowColumns]:
-        """The rows of a state that an old partition has for the new one; when all are read, so is their digest."""
+        """Yield an old partition's rows of a state for the new one; after the last one, ``digests`` is complete."""
         old = part.state_of(state)
         if old is None:
             return
@@ -250,19 +250,19 @@ class _Filling:
                 yield rows.renumber(state.number)
 
     def _digest(self, state: State, part: Part) -> dict[str, Digest]:
-        """That of the rows of a state which stay where they are."""
+        """Return the digest of a state's rows that stay where they are."""
         old = part.state_of(state)
         return {} if old is None else {old.name: digest(*sums_of(self.sources[part], *self._range(old), self.known))}
 
     def _range(self, state: State) -> tuple[bytes, bytes]:
-        """Where the rows of the new partition are, and only they if the state is not scanned in key order."""
+        """Return the range of keys of the new partition's rows: of a state in key order, the range of all rows."""
         if state.number & ORDERED_BIT:
             return state_range(state.number)
         begin, end = self.clip.hashes
         return _encode_bound(state.number, begin), _encode_bound(state.number, end)
 
     def _hide_rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """What must not be seen of the store that is clipped."""
+        """Yield the ranges of keys of the clipped store that must be hidden."""
         for state in self.clip.new.merged.states:
             begin, end = state_range(state.number)
             if not is_keyed(state) or (state.number & ORDERED_BIT and not self.clip.is_whole):
@@ -275,7 +275,7 @@ class _Filling:
 
 
 def _drop(database: Database, hidden: Iterable[tuple[bytes, bytes]]) -> None:
-    """Take rows out that are hidden with the whole of their files, if that saves much."""
+    """Drop table files that are hidden as a whole, if that saves much."""
     tables = database.table_files()
     for begin, end in hidden:
         within = [table.size_bytes for table in tables if begin <= table.first_key and table.last_key < end]
@@ -284,7 +284,7 @@ def _drop(database: Database, hidden: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 def _encode_bound(number: int, at: int) -> bytes:
-    """Where the rows of a state begin whose hash is ``at`` or more."""
+    """Return where the rows of a state with a hash of ``at`` or more begin."""
     if at >= 1 << 8 * HASH_BYTES:
         return state_range(number)[1]
     return state_head(number) + at.to_bytes(HASH_BYTES, "big")

@@ -1,4 +1,4 @@
-"""Copy what a version of a store is made of as it is: table files, manifest and deltas, to another place."""
+"""Copy the objects of a version of a store unchanged to another place: table files, manifest and deltas."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Copied(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class CopyTask:
-    """Copies one store into the folder at the URL ``target``; what another attempt has copied there stands."""
+    """Copies one store into the folder at the URL ``target``. Objects that another attempt has copied there stay."""
 
     workplace: Workplace
     source: StoreVersion
@@ -52,13 +52,13 @@ class CopyTask:
 
     @property
     def key(self) -> str:
-        """Names the task among all of its job."""
+        """The name of the task, unique in its job."""
         return f"copy-{self.source.identity.key}"
 
     def __call__(self) -> Copied:
-        """Copy; an older snapshot and more deltas are taken where the newest snapshot is damaged.
+        """Copy the store. If the newest snapshot is damaged, an older one and more deltas are copied.
 
-        Every checksum is compared on the way. Raises NotFoundError, FormatError (damage without a way round it),
+        Every checksum is compared on the way. Raises NotFoundError, FormatError (damage that cannot be avoided),
         StorageError.
         """
         source, target = self.workplace.place(self.source.url), self.workplace.place(self.target)
@@ -83,7 +83,7 @@ class CopyTask:
             return Copied([*copied, *self._deltas(source, target, lineage, steps)])
 
     def _snapshot(self, source: BlobPlace, target: BlobPlace, base: Marker) -> list[CopiedObject]:
-        """The table files, and then the manifest, without which they are nothing."""
+        """Copy the table files, and then the manifest, which makes them a snapshot."""
         content, manifest = read_manifest(source, base)
         with self.workplace.folder() as folder, ThreadPoolExecutor(THREADS) as pool:
             copied = list(pool.map(lambda file: _copy_table(source, file, target, folder), manifest.objects().values()))
@@ -99,7 +99,7 @@ class CopyTask:
 
 
 def _copy_table(source: BlobPlace, file: ManifestFile, target: BlobPlace, folder: Path) -> CopiedObject:
-    """A table file that passes through this process is checked by its own checksums: it may have been stored damaged.
+    """Copy a table file. If it passes through this process, check its own checksums: it may have been stored damaged.
 
     Raises NotFoundError, FormatError that names the object, StorageError.
     """
@@ -129,11 +129,11 @@ def _copy_checked(source: BlobPlace, file: ManifestFile, target: BlobPlace, path
         raise make_damage_error(f"{source.url}/{stored.name}", path, problem) from problem
     if send(target, stored.name, path) != stored:
         target.delete(stored.name)
-        raise FormatError(f"{path} is damaged: it has changed since its checksums were right.")
+        raise FormatError(f"{path} is damaged: it has changed since its checksums were verified.")
 
 
 def _copy_delta(source: BlobPlace, name: DeltaName, size_bytes: int, target: BlobPlace, folder: Path) -> CopiedObject:
-    """A delta has no checksum as a whole: it is verified here, and what was verified is sent."""
+    """Copy a delta. It has no checksum as a whole: it is verified here, and the verified bytes are sent."""
     path = folder / str(name)
     read_again(lambda: download_delta(source, name, size_bytes, path))
     try:

@@ -1,7 +1,7 @@
-"""Run many independent tasks of offline work: here, in processes of this machine, or wherever a runner takes them.
+"""Run many independent tasks of offline work: in this process, in processes of this machine, or on another runner.
 
-A task is a function without arguments that can be pickled, and has a key. Where results are recorded in a place, a
-task that has run before is not run again: so a job that was interrupted is finished by a second run of it.
+A task is a function without arguments that can be pickled, and has a key. If results are recorded in a place, a task
+that has run before is not run again. A second run therefore finishes an interrupted job.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ T = TypeVar("T")
 
 DONE_FOLDER = "_ckpt/restore/done"
 SMALL_BYTES = 16 << 20
-"""A job that moves less is run in this process: to start others takes longer."""
+"""A job that moves less than this runs in this process: starting others takes longer."""
 MAX_BYTES = 64 << 20
 COPIES = 8
 
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Told how many of how many tasks are done."""
+"""Called with the number of finished tasks and the number of all tasks."""
 
 
 class Runner(Protocol):
@@ -43,13 +43,13 @@ class Runner(Protocol):
         ...
 
     def __call__(self, tasks: Sequence[Task], progress: Progress) -> list[Any]:
-        """Run them in any order; returns their results in the order of the tasks. Raises what a task raises."""
+        """Run them in any order; return their results in the order of the tasks. Raises what a task raises."""
         ...
 
 
 @dataclass(frozen=True)
 class RecordedTask:
-    """A task whose result, of the type ``kind``, is kept in the place at ``url`` until the job is through."""
+    """A task whose result, of the type ``kind``, is kept in the place at ``url`` until the job is done."""
 
     workplace: Workplace
     task: Task
@@ -58,11 +58,11 @@ class RecordedTask:
 
     @property
     def key(self) -> str:
-        """That of the task."""
+        """The key of the task."""
         return self.task.key
 
     def __call__(self) -> Any:  # noqa: ANN401 - see Task
-        """The result, now or as it was recorded. Raises what the task raises; StorageError, FormatError."""
+        """Return the recorded result, or run the task. Raises what the task raises, StorageError, FormatError."""
         place, name = self.workplace.place(self.url), f"{DONE_FOLDER}/{self.key}.json"
         kind: Any = _Done.__class_getitem__(self.kind)  # type: ignore[attr-defined]  # known at run time alone
         try:
@@ -78,7 +78,7 @@ class _Done(msgspec.Struct, Generic[T]):
 
 
 class RunHere:
-    """A runner: one task after the other, in this process."""
+    """A runner that runs one task after the other in this process."""
 
     width = 1
 
@@ -93,7 +93,7 @@ class RunHere:
 
 
 class CopyHere:
-    """A runner for tasks that copy, and so wait for places and disks: many at once, in threads of this process."""
+    """A runner for tasks that copy, and mostly wait for places and disks: many at once, in threads of this process."""
 
     width = COPIES
 

@@ -1,13 +1,13 @@
-"""How the rows of an operator move when its number of partitions changes, and what the new stores are.
+"""The states of the new stores of an operator when its number of partitions changes.
 
-Which partition a row is of follows from the hash in its key:
+The partition of a row follows from the hash in its key:
 
-- rows of Spark's own operators by the remainder of the hash: all old partitions have rows for all new ones;
-- rows of keyed operators by ranges of it, the key groups: a new partition takes ranges of few old ones;
-- operators that need all rows in one place (global aggregation, limit) stay in partition 0.
+- Spark's own operators use the remainder of the hash: in general, all old partitions have rows for all new ones.
+- Keyed operators use ranges of the hash, the key groups: a new partition takes ranges of few old ones.
+- Operators that need all rows in one place (global aggregation, limit) stay in partition 0.
 
-The stores of one operator may have given their states different numbers, for a store learns of a state when its
-partition first needs it: so states are matched by name.
+The stores of one operator may have given their states different numbers, because a store learns of a state when its
+partition first needs it. States are therefore matched by name.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from pyspark_ckpt.state_store.format.meta import Descriptor, State, StoreMeta, h
 
 @dataclass(frozen=True)
 class Merged:
-    """The states of all stores of an operator as one, and how each store's state numbers become theirs."""
+    """The merged states of all stores of an operator, and the new numbers of each store's states."""
 
     states: tuple[State, ...]
     counter: int
     keyed_counter: int
     numbers: tuple[Mapping[int, int], ...]
     names: Mapping[str, str] = field(default_factory=dict)
-    """What states are called now that had other names in the stores."""
+    """The new names of renamed states, by the names in the stores."""
 
     def rename(self, uid_map: Mapping[str, str]) -> Merged:
-        """The same with other uids of keyed operators, whose states are named after them."""
+        """Return the same with other uids of keyed operators, whose states are named after them."""
         names = {state.name: new for state in self.states if (new := _name(state, uid_map)) != state.name}
         states = tuple(_rename(state, names.get(state.name, state.name), uid_map) for state in self.states)
         return replace(self, states=states, names=names)
 
     def meta(self, version: int, commit_id: str, partitions: int, rows: Mapping[str, int]) -> StoreMeta:
-        """What a new store is that has so many ``rows`` of each state."""
+        """Return the metadata of a new store with that many ``rows`` of each state."""
         states = tuple(
             msgspec.structs.replace(state, rows=rows.get(state.name, 0) if state.is_counted else 0)
             for state in self.states
@@ -58,7 +58,7 @@ class Merged:
 
 
 def merge_states(metas: Sequence[StoreMeta], what: str) -> Merged:
-    """The states of the stores of ``what``. Raises InvalidInputError if the stores cannot become one."""
+    """Merge the states of the stores of ``what``. Raises InvalidInputError if the stores cannot become one."""
     largest = max(metas, key=lambda meta: (len(meta.states), meta.counter + meta.keyed_counter))
     counters = max(meta.counter for meta in metas), max(meta.keyed_counter for meta in metas)
     whole = msgspec.structs.replace(largest, counter=counters[0], keyed_counter=counters[1])
@@ -91,12 +91,12 @@ def _rename(state: State, name: str, uid_map: Mapping[str, str]) -> State:
 
 
 def _one(known: State, other: State, what: str) -> Descriptor:
-    """The descriptor that reads the rows of both."""
+    """Return the descriptor that reads the rows of both."""
     if is_keyed(known) and not has_keys_of(known.descriptor, other.descriptor):
         one, another = (json.dumps(each.descriptor.key_schema) for each in (known, other))
         raise InvalidInputError(
             f"{what}: the key columns of state {known.name!r} are {one} in one partition and {another} in another.",
-            hint="Redistribute an older version, in which all partitions have them in the same order.",
+            hint="Redistribute an older version, in which all partitions have these columns in the same order.",
         )
     if known.descriptor == other.descriptor:
         return known.descriptor
@@ -105,17 +105,17 @@ def _one(known: State, other: State, what: str) -> Descriptor:
     if longer is None:
         raise InvalidInputError(
             f"{what}: the types of state {known.name!r} did not change in the same order in all partitions.",
-            hint="Redistribute an older version, in which they are alike.",
+            hint="Redistribute an older version, in which all partitions have the same types.",
         )
     newer = other.descriptor if longer == values[1] and longer != values[0] else known.descriptor
     return msgspec.structs.replace(newer, value_schema=longer)
 
 
 def _with_life(state: State, metas: Sequence[StoreMeta], what: str) -> State:
-    """The state with the time to live of the stores that have rows of it.
+    """Return the state with the time to live of the stores that have rows of it.
 
-    Rows say when they were written, and only the descriptor says by which clock. A store without rows may not know
-    that a program has changed it since.
+    Rows say when they were written; only the descriptor says by which clock. A store without rows may not know that a
+    program has changed the clock since.
     """
     same = [found for meta in metas if (found := meta.state(state.name)) is not None]
     lives = [each.descriptor.ttl for each in sorted(same, key=lambda each: each.rows == 0)]
@@ -129,7 +129,7 @@ def _with_life(state: State, metas: Sequence[StoreMeta], what: str) -> State:
         )
     if not known:
         return state
-    # What the program said last is in one of them: the one that the descriptor is of, if its clock is right.
+    # The program's latest setting is in one of them: the merged descriptor's, if its clock is the right one.
     own = state.descriptor.ttl
     ttl = own if own is not msgspec.UNSET and own.clock == known[0].clock else known[0]
     return msgspec.structs.replace(state, descriptor=msgspec.structs.replace(state.descriptor, ttl=ttl))

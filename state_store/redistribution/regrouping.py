@@ -1,9 +1,9 @@
 """Redistribution by remainders in one step, where few old stores have the rows of few new ones.
 
-A row is in partition ``hash mod n``: so old partition p of n and new partition q of m have rows in common only if both
-leave the same remainder when divided by the greatest common divisor of n and m. From 8 partitions to 32, each old store
-has the rows of four new ones, and from 32 to 8 each new one those of four old ones. Such a group is moved by one task,
-which writes each row once. ``splitting`` does it in two steps, for any numbers, and with more tasks.
+A row is in partition ``hash mod n``. Old partition p of n and new partition q of m therefore have rows in common only
+if p and q leave the same remainder when divided by the greatest common divisor of n and m. From 8 partitions to 32,
+each old store has the rows of four new ones; from 32 to 8, each new one has the rows of four old ones. One task moves
+such a group, and writes each row once. ``splitting`` takes two steps, but works for any numbers, and with more tasks.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from pyspark_ckpt.state_store.redistribution.assembly import AT_ONCE, Assembled,
 from pyspark_ckpt.state_store.redistribution.splitting import RunWriters
 
 MAX_SOURCES = 8
-"""Old stores that a task reads side by side: of each there is a portion of rows in memory."""
+"""The maximum number of old stores that a task reads at once: a portion of rows of each is in memory."""
 
 
 def groups_of(old_partitions: int, partitions: int, width: int) -> int:
-    """How many groups there are, or 0 if they are too large, or too few to keep ``width`` tasks at once at work."""
+    """Return the number of groups, or 0 if they are too large, or too few to keep ``width`` tasks busy."""
     groups = gcd(old_partitions, partitions)
     return groups if groups >= width and old_partitions // groups <= MAX_SOURCES else 0
 
 
 class Regrouped(msgspec.Struct, frozen=True):
-    """What the old stores of a group had, and the new ones that were made of it, both in the order of the task's."""
+    """What the old stores of a group had, and the new stores made of them, both in the order of the task."""
 
     before: list[dict[str, Digest]]
     made: list[Assembled]
@@ -52,7 +52,7 @@ class Regrouped(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class RegroupTask:
-    """Makes the ``new`` stores of a group of old ones. ``numbers``: what the numbers of each one's states become."""
+    """Makes the ``new`` stores of a group of old ones. ``numbers``: the new numbers of each old store's states."""
 
     workplace: Workplace
     sources: tuple[StoreVersion, ...]
@@ -62,7 +62,7 @@ class RegroupTask:
 
     @property
     def key(self) -> str:
-        """Names the task among all of its redistribution."""
+        """The name of the task, unique in its redistribution."""
         return f"regroup-{self.new[0].identity.key}"
 
     def __call__(self) -> Regrouped:
@@ -78,7 +78,7 @@ class RegroupTask:
                 return Regrouped(before, list(pool.map(make, self.new)))
 
     def _split(self, folder: Path) -> tuple[Mapping[int, list[Path]], list[dict[str, Digest]]]:
-        """The rows of each new store, in files whose keys rise from file to file; and digests of the old ones."""
+        """Write the rows of each new store to files whose keys rise; return these, and digests of the old stores."""
         before: list[dict[str, Digest]] = [{} for _ in self.sources]
         with ExitStack() as stack:
             databases = []
@@ -100,13 +100,13 @@ class RegroupTask:
         if strangers:
             raise FormatError(
                 f"{', '.join(str(source.identity) for source in self.sources)}: there are rows of the partitions "
-                f"{strangers} of {self.partitions}, which cannot have any from there.",
+                f"{strangers} of {self.partitions}, and these partitions cannot have rows there.",
                 hint="Verify the source (pyspark-ckpt checkpoint verify).",
             )
         return writers.files, before
 
     def _rows(self, index: int, database: Database, number: int, digests: dict[str, Digest]) -> Iterator[RowColumns]:
-        """The rows of an old store for the state that has that number now; when all are read, so is their digest."""
+        """Yield an old store's rows of the state with that new number; after the last one, ``digests`` is complete."""
         for state in self.sources[index].meta.states:
             if self.numbers[index][state.number] == number:
                 found = rows_of(database, state.number, readers=len(self.sources))

@@ -1,7 +1,7 @@
-"""How many rows each new partition of an operator will have: counted, by the hashes in the keys of all rows.
+"""Forecast how many rows each new partition of an operator will have, by the hashes in the keys of all rows.
 
-A key with many rows is in one partition whatever their number is. So nothing but the rows themselves tells how even new
-partitions will be.
+A key with many rows stays in one partition, whatever the number of partitions is. Only the rows themselves therefore
+show how even the new partitions will be.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pyspark_ckpt.state_store.redistribution.splitting import places_of
 
 @dataclass(frozen=True)
 class CountTask:
-    """Counts the rows of one store for each of so many ``partitions``, by remainders or, if there are any, key groups.
+    """Counts the rows of one store for each new partition, by remainders or, if ``key_groups`` is not 0, by key groups.
 
-    Those that Spark has for each partition of an operator with key groups are no rows of keys.
+    The row that Spark keeps for each partition of an operator with key groups is not counted.
     """
 
     workplace: Workplace
@@ -38,7 +38,7 @@ class CountTask:
 
     @property
     def key(self) -> str:
-        """Names the task among all of its job."""
+        """The name of the task, unique in its job."""
         return f"count-{self.store.identity.key}"
 
     def __call__(self) -> list[int]:
@@ -57,7 +57,7 @@ class CountTask:
 
 @dataclass(frozen=True)
 class CountFileTask:
-    """The same of one file of a canonical savepoint: of its hashes alone."""
+    """Counts the rows of one file of a canonical savepoint in the same way. It reads only the hashes."""
 
     workplace: Workplace
     source: str
@@ -68,7 +68,7 @@ class CountFileTask:
 
     @property
     def key(self) -> str:
-        """Names the task among all of its job."""
+        """The name of the task, unique in its job."""
         return f"count-{Identity(self.saved.operator, self.number, self.saved.name).key}"
 
     def __call__(self) -> list[int]:
@@ -86,7 +86,7 @@ class CountFileTask:
 def count_rows(
     workplace: Workplace, operator: OperatorVersion, partitions: int, runner: Runner, progress: Progress
 ) -> list[int]:
-    """Rows of each new partition of an operator with stores. Raises StorageError, FormatError, NotFoundError."""
+    """Count the rows of each new partition of an operator. Raises StorageError, FormatError, NotFoundError."""
     groups = _groups(operator)
     stores = [store for each in operator.stores.values() for store in each]
     return _sum(runner([CountTask(workplace, store, partitions, groups) for store in stores], progress), partitions)
@@ -100,7 +100,7 @@ def count_rows_of_files(
     runner: Runner,
     progress: Progress,
 ) -> list[int]:
-    """The same of one whose rows a canonical savepoint at some URL has. Raises as ``counted``."""
+    """Do the same for rows in the canonical savepoint at the URL in ``source``. Raises as ``count_rows``."""
     groups, (url, saved) = _groups(operator), source
     tasks = [
         CountFileTask(workplace, url, rows, number, partitions, groups)
@@ -111,7 +111,7 @@ def count_rows_of_files(
 
 
 def spread(operator: OperatorVersion, partitions: int) -> list[int]:
-    """About as many, of a keyed operator: if those of an old partition are spread evenly over its key groups."""
+    """Estimate the same for a keyed operator: the rows of an old partition are assumed even over its key groups."""
     most, old = operator.key_groups, operator.partitions
     rows = Counter[int]()
     for stores in operator.stores.values():

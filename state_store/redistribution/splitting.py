@@ -1,10 +1,10 @@
-"""First half of a redistribution by remainders: the rows of an old partition, as sorted runs for each new one.
+"""The first half of a redistribution by remainders: split an old partition into sorted runs, one for each new one.
 
 A run is a list of table files whose keys rise from file to file. They lie below the target until they are joined::
 
     <target>/_ckpt/restore/runs/<operator>-<store>/<new partition>/<old partition>-<number>-<8 hex digits>.sst
 
-The digits keep attempts apart: what one has left that was killed is in nobody's way.
+The digits keep attempts apart: files left by a killed attempt do not disturb another.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ from pyspark_ckpt.state_store.sst.rolling_writer import RollingWriter
 RUNS_FOLDER = "_ckpt/restore/runs"
 ROLL_OVER_BYTES = 16 << 20
 MAX_WRITERS = 128
-"""Files that are written at once: RocksDB has a buffer of up to 1 MB for each."""
+"""The maximum number of files that are written at once: RocksDB has a buffer of up to 1 MB for each."""
 ROWS_AT_ONCE = 4096
 MAX_WAITING_BYTES = 16 << 20
 MAX_OPEN_BYTES = 128 << 20
-"""Of memory for all files that are being written. The allocator keeps about as much again of those before them."""
+"""The maximum memory of all files that are being written. The allocator keeps about as much again of earlier files."""
 _UNSEEN, _NOW, _LATER, _DONE = range(4)
 
 
 class Split(msgspec.Struct, frozen=True):
-    """What was made of one store: digests of its states, and its run for each new partition that has any rows."""
+    """The result for one store: digests of its states, and a run for each new partition that has rows in it."""
 
     digests: dict[str, Digest]
     runs: dict[int, list[StoredFile]]
     spark_rows: list[bytes] = []
-    """Values of the rows that Spark keeps for each partition of a keyed operator, which are no rows of keys."""
+    """Values of the rows that Spark keeps for each partition of a keyed operator. They belong to no key."""
 
 
 @dataclass(frozen=True)
 class SplitTask:
-    """Splits one store for so many ``partitions``. ``numbers``: what the numbers of its states become.
+    """Splits one store for the new ``partitions``. ``numbers``: the new numbers of its states.
 
-    By remainders of the hash or, with ``key_groups``, by ranges of so many of them.
+    It splits by remainders of the hash or, if ``key_groups`` is not 0, by ranges of that many key groups.
     """
 
     workplace: Workplace
@@ -76,7 +76,7 @@ class SplitTask:
 
     @property
     def key(self) -> str:
-        """Names the task among all of its redistribution."""
+        """The name of the task, unique in its redistribution."""
         return f"split-{self.source.identity.key}"
 
     def __call__(self) -> Split:
@@ -91,7 +91,7 @@ class SplitTask:
             return Split(digests, send_all(self.workplace.place(self.target), identity, writers.files), spark_rows)
 
     def _write(self, restored: Restored, writers: RunWriters) -> tuple[dict[str, Digest], list[bytes]]:
-        """Write all rows, but those that Spark keeps of a keyed operator: the values of these, and digests."""
+        """Write all rows except Spark's own rows of a keyed operator; return digests, and the values of those."""
         digests: dict[str, Digest] = {}
         spark_rows = []
         for state in sorted(restored.meta.states, key=lambda state: self.numbers[state.number]):
@@ -105,13 +105,13 @@ class SplitTask:
 
 
 class RunWriters:
-    """Writes the rows of each new partition that has any to files of its own, of ``MAX_WRITERS`` partitions at once.
+    """Writes the rows of each new partition that has any to files of its own, for ``MAX_WRITERS`` partitions at once.
 
-    So all rows are to be given again in each of the ``passes``; mostly there is one.
+    All rows must be given again in each of the ``passes``. Mostly there is one.
     """
 
     def __init__(self, folder: Path, tuning: Tuning, partitions: int, key_groups: int = 0) -> None:
-        """Write to ``folder``, for partitions by remainders of hashes or, if there are any, by ``key_groups``."""
+        """Write to ``folder``, for partitions by remainders of hashes or, if ``key_groups`` is not 0, by key groups."""
         self._folder, self._tuning, self._partitions = folder, tuning, partitions
         self._key_groups = key_groups
         self._turns = np.full(partitions, _UNSEEN, np.uint8)
@@ -119,10 +119,10 @@ class RunWriters:
         self._waiting_rows = self._waiting_bytes = 0
         self._runs: dict[int, RollingWriter] = {}
         self.files: dict[int, list[Path]] = {}
-        """All that are complete, by partition; keys rise from file to file."""
+        """The complete files by partition. Keys rise from file to file."""
 
     def passes(self) -> Iterator[None]:
-        """Begin one pass after the other, until the rows of all partitions are written."""
+        """Begin one pass after the other until the rows of all partitions are written."""
         is_through = False
         while not is_through:
             yield
@@ -135,9 +135,9 @@ class RunWriters:
             self._turns[self._turns == _LATER] = _UNSEEN
 
     def write(self, rows: RowColumns) -> None:
-        """Write rows of one state, whose keys rise from call to call, each to the file of its partition.
+        """Write rows of one state, each to the file of its partition. Keys must rise from call to call.
 
-        They wait until there are some for each of the partitions: files of few rows at a time take long to build.
+        Rows wait until there are some for each partition: building a file from a few rows at a time is slow.
         """
         if not len(rows):
             return
@@ -176,28 +176,28 @@ class RunWriters:
 
 
 def places_of(hashes: npt.NDArray[np.uint32], partitions: int, key_groups: int = 0) -> npt.NDArray[np.integer[Any]]:
-    """Which of so many partitions the rows of hashes belong to: see SplitTask."""
+    """Return the partitions that the rows of these hashes belong to: see SplitTask."""
     small = np.uint16 if partitions <= 1 << 16 else np.int64  # numbers of 16 bits are sorted fastest
     if key_groups:
         groups = hashes.astype(np.uint64) * np.uint64(key_groups) >> np.uint64(32)
         return (groups * np.uint64(partitions) // np.uint64(key_groups)).astype(small)
-    return np.mod(hashes.view(np.int32), partitions).astype(small)  # with a sign, as Spark has them
+    return np.mod(hashes.view(np.int32), partitions).astype(small)  # signed, as in Spark
 
 
 def _are_alike(some: RowColumns, others: RowColumns) -> bool:
-    """Whether all rows are of one state and of one size, so that they are put together quickly."""
+    """Return whether all rows are of one state and of one size: such rows are joined quickly."""
     is_one_state = some.keys[0][:STATE_BYTES] == others.keys[0][:STATE_BYTES]
     sizes = [(rows.keys.size[0], rows.values.size[0]) for rows in (some, others)]
     return is_one_state and sizes[0] == sizes[1] and some.are_of_one_size and others.are_of_one_size
 
 
 def run_folder(operator: int, store: str, partition: int) -> str:
-    """Where the runs of a new partition lie, below the target."""
+    """Return the folder of the runs of a new partition, below the target."""
     return f"{RUNS_FOLDER}/{operator}-{store}/{partition}"
 
 
 def send_all(place: BlobPlace, source: Identity, files: Mapping[int, list[Path]]) -> dict[int, list[StoredFile]]:
-    """Put the runs that were made of one store where the tasks that join them look. Raises StorageError."""
+    """Store the runs of one store where the tasks that join them look for them. Raises StorageError."""
     sent, attempt = {}, uuid.uuid4().hex[:8]
     for partition, paths in files.items():
         begin = f"{run_folder(source.operator, source.name, partition)}/{source.partition}"

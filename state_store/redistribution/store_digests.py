@@ -1,6 +1,6 @@
-"""Digests of all states of a store that stays as it is: what a restore and a savepoint prove that nothing was lost by.
+"""Digests of all states of a store that stays as it is: a restore and a savepoint prove with them that nothing is lost.
 
-Who writes rows anew takes their digests on the way; who copies files has to read them for that.
+A task that rewrites rows takes their digests on the way. A task that copies files must read them for the digests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.errors import FormatError
 
 @dataclass(frozen=True)
 class DigestTask:
-    """Reads one store. ``when``: of a copy, whether it is what was copied, or what came of it."""
+    """Reads one store. ``when``: whether it is the source of a copy ("before") or the copy itself ("after")."""
 
     workplace: Workplace
     store: StoreVersion
@@ -25,11 +25,11 @@ class DigestTask:
 
     @property
     def key(self) -> str:
-        """Names the task among all of its job."""
+        """The name of the task, unique in its job."""
         return f"digest-{self.when}-{self.store.identity.key}"
 
     def __call__(self) -> dict[str, Digest]:
-        """Digests of its states, by name, of as many rows as there must be.
+        """Return the digests of its states, by name. They are of as many rows as the store must have.
 
         Raises StorageError, FormatError, NotFoundError.
         """
@@ -44,7 +44,7 @@ class DigestTask:
 def both_of(
     workplace: Workplace, stores: Sequence[StoreVersion], targets: Sequence[str]
 ) -> tuple[list[DigestTask], list[DigestTask]]:
-    """Tasks that read stores, and what was copied of each to one of the ``targets``, which are URLs."""
+    """Return tasks that read stores, and tasks that read their copies at the URLs in ``targets``."""
     copies = [StoreVersion(store.identity, url, store.meta) for store, url in zip(stores, targets, strict=True)]
     return (
         [DigestTask(workplace, store, "before") for store in stores],
@@ -53,17 +53,17 @@ def both_of(
 
 
 def require_recorded(recorded: Digests, found: Digests, what: str) -> None:
-    """Raise FormatError that names the first state of ``what`` which is not as it was ``recorded``, if it was."""
+    """Raise FormatError, naming the first state of ``what`` that differs, unless all ``recorded`` states match."""
     problems = unlike_recorded(recorded, found, what)
     if problems:
         raise FormatError(problems[0], hint="Take another savepoint, or restore one that is not damaged.")
 
 
 def unlike_recorded(recorded: Digests, found: Digests, what: str) -> list[str]:
-    """Which states of ``what`` are not as they were ``recorded``."""
+    """Return a message for each state of ``what`` that differs from what was ``recorded``."""
     return [
         f"{what}: state {name!r} was recorded with {old.rows} rows and the digest {old.sum}, "
-        f"and has {new.rows} with {new.sum}."
+        f"and has {new.rows} rows with the digest {new.sum}."
         for name, old in sorted(recorded.items())
         if (new := found.get(name, Digest())) != old
     ]

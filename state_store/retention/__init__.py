@@ -1,1 +1,1 @@
-"""What is kept, what is deleted, and what is read again to see that it is still good."""
+"""What is kept, what is deleted, and what is re-read to check that it is intact."""

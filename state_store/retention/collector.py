@@ -1,4 +1,4 @@
-"""Clean up a checkpoint from outside: what its query would delete, and what one that has stopped has left behind."""
+"""Clean up a checkpoint from outside its query: delete what the query would delete, or has left when it stopped."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pyspark_ckpt.state_store.retention.retention import Garbage, Retention
 
 
 class Collector:
-    """Retention of all stores of a checkpoint. It may run beside the query, and beside its own kind."""
+    """Retention for all stores of a checkpoint. It may run while the query or another collector runs."""
 
     def __init__(self, checkpoint: Checkpoint, keep_versions: int, grace_s: float, *, only_finds: bool = False) -> None:
-        """Keep ``keep_versions`` versions below the newest committed one, and what is younger than the grace period.
+        """Keep ``keep_versions`` versions below the newest committed one, and all that is within the grace period.
 
-        One that ``only_finds`` writes nothing, not even to learn the time of a place.
+        With ``only_finds``, nothing is written, not even to learn the time of a place.
         """
         self._checkpoint = checkpoint
         self._keep_versions = keep_versions
@@ -37,26 +37,26 @@ class Collector:
         self._retentions: dict[Identity, Retention] = {}
 
     def find(self, identity: Identity) -> Garbage:
-        """What is to go of a store. Raises NotFoundError (the store has not the newest version), StorageError."""
+        """Return the garbage of a store. Raises NotFoundError (the store lacks the newest version), StorageError."""
         return self._retention(identity).find(self._newest(identity), self._keep_versions)
 
     def clean(self, identity: Identity) -> int:
-        """Delete it; returns the number of objects. Table files go in a second call, a grace period later.
+        """Delete the garbage; return the number of objects. Table files go in a second call, a grace period later.
 
-        A failure in the middle leaves objects too many, never one too few. Raises NotFoundError, StorageError.
+        A failure midway leaves garbage, and never deletes a needed object. Raises NotFoundError, StorageError.
         """
         return self._retention(identity).clean(self._newest(identity), self._keep_versions)
 
     def waiting(self) -> list[Identity]:
-        """Stores that have table files to delete a grace period after the first call."""
+        """Return the stores that have table files to delete a grace period after the first call."""
         return [identity for identity, retention in self._retentions.items() if retention.is_waiting]
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._pool.shutdown()
 
     def _newest(self, identity: Identity) -> Marker:
-        """The newest commit; the query may have retired the one that was, for it has committed others meanwhile."""
+        """Return the newest commit. Look again if the query has committed later ones meanwhile, and retired it."""
         while True:
             version = self._checkpoint.newest_version
             try:
@@ -75,15 +75,15 @@ class Collector:
         return self._retentions[identity]
 
     def _find_owned(self, identity: Identity) -> BlobPlace:
-        """Where the state of a store is. Raises InvalidInputError if that belongs to another checkpoint."""
+        """Return the place of a store's state. Raises InvalidInputError if it belongs to another checkpoint."""
         checkpoint, place = self._checkpoint, self._checkpoint.place_of(identity)
         url = place.url.removesuffix(f"/{store_folder(identity)}")
         if url not in (place.url, checkpoint.place.url):
             owner = other_owner(checkpoint.workplace.place(url), checkpoint.place)
             if owner:
                 raise InvalidInputError(
-                    f"The state of {identity} is in {place.url}, which belongs to the checkpoint {owner}: what "
-                    f"{checkpoint.place.url} does not need may be needed there.",
-                    hint=f"Clean up {owner}.",
+                    f"The state of {identity} is in {place.url}, which belongs to the checkpoint {owner}. That "
+                    f"checkpoint may need objects that {checkpoint.place.url} does not need.",
+                    hint=f"Clean up {owner} instead.",
                 )
         return place

@@ -1,8 +1,8 @@
-"""Read the table files of a snapshot, as they are stored, before anything that it replaces is deleted.
+"""Read the stored table files of a snapshot before anything that the snapshot replaces is deleted.
 
-What a place has under a name, and of what age, says nothing of its bytes. So every table file is read, and compared in
-size and checksum with what the manifest says; once in the life of a process, for its object is never changed: that it
-was changed all the same, its age or its size would tell, and ``scrub`` reads all of them again from time to time.
+The name and age of an object say nothing about its bytes. Every table file is therefore read, and its size and checksum
+are compared with the manifest. A process reads each file once, because an object is never changed. If one is changed
+all the same, its age or size differs, and it is read again. ``scrub`` also re-reads all of them from time to time.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from pyspark_ckpt.state_store.json_objects import read_again
 from pyspark_ckpt.state_store.log import StoreLog
 
 MISSING_S = 86400.0
-"""A table file that is missing is written again only for a snapshot that is so old, by the time of the place."""
+"""A missing table file is rewritten only if its snapshot is at least this old, by the time of the place."""
 
 RESTORE_IT = (
-    "while the local copy is good the next scrub puts it right; else restore the object from a backup of the checkpoint"
+    "the next scrub repairs it if the local copy is good; otherwise restore the object from a backup of the checkpoint"
 )
-"""What to do about an object that is damaged."""
+"""What to do about a damaged object."""
 
 
 class Confirmations:
-    """Which table files of one store were read in this process, and are what their manifests say."""
+    """Which table files of one store this process has read and found to match their manifests."""
 
     def __init__(self, place: BlobPlace, log: StoreLog) -> None:
-        """Read in ``place``."""
+        """Read from ``place``."""
         self._place = place
         self._log = log
         self._intact: dict[Blob, str] = {}
         self._left_bytes = math.inf
         self.is_exhausted = False
         self.damaged: dict[str, ManifestFile] = {}
-        """Table files that were found damaged or missing, by the names of their objects, and not put right since."""
+        """Table files that were found damaged or missing and not repaired since, by object name."""
         self.untouchable: set[str] = set()
-        """Those of them that may not be written again yet, see ``note_missing``."""
+        """Those of them that may not be rewritten yet: see ``note_missing``."""
 
     def allow(self, size_bytes: float) -> None:
-        """Read so many bytes at most until the next call, but for one object that has more."""
+        """Allow ``size_bytes`` to be read until the next call. The last object that is read may exceed it."""
         self._left_bytes = size_bytes
         self.is_exhausted = False
 
     def confirm_all(self, files: Mapping[str, ManifestFile], listed: Mapping[str, Blob], manifest: str) -> bool:
-        """Whether all table files of a snapshot are as they were written; all are listed. Raises StorageError.
+        """Return whether all table files of a snapshot, all of them ``listed``, are intact. Raises StorageError.
 
-        False also if what may be read at once was not enough for all of them: then ``is_exhausted``.
+        Also return False, and set ``is_exhausted``, if the allowed bytes do not suffice to read all of them.
         """
         wrong = []
         for name, file in files.items():
@@ -63,11 +63,11 @@ class Confirmations:
         return not wrong
 
     def is_known(self, file: ManifestFile, blob: Blob) -> bool:
-        """Whether a table file was found intact before."""
+        """Return whether a table file was found intact before."""
         return self._intact.get(blob) == file.xxh3
 
     def confirm(self, file: ManifestFile, blob: Blob) -> str | None:
-        """What is wrong with a table file, None if nothing is; it is read unless it is known. Raises StorageError."""
+        """Return what is wrong with a table file, or None; read it unless it is known. Raises StorageError."""
         if self.is_known(file, blob):
             return None
         problem = self.check(file, blob)
@@ -81,8 +81,8 @@ class Confirmations:
     def note_missing(self, files: Mapping[str, ManifestFile], manifest_age_s: float) -> None:
         """Remember that table files of a snapshot are missing.
 
-        Whoever makes a snapshot takes it back when a table file is missing: until it is certain that nobody is about to
-        do that, the file must not appear again, for then somebody could rely on a snapshot that goes.
+        A process that makes a snapshot takes it back if a table file is missing. Until it is certain that no process is
+        about to do that, the file must not reappear: another process could then rely on a snapshot that is taken back.
         """
         self.damaged.update(files)
         if manifest_age_s < MISSING_S:
@@ -91,17 +91,17 @@ class Confirmations:
             self.untouchable.difference_update(files)
 
     def forget(self, name: str) -> None:
-        """An object is damaged no longer, or nobody needs it."""
+        """Forget a damaged object that was repaired or is no longer needed."""
         self.damaged.pop(name, None)
         self.untouchable.discard(name)
 
     def confirm_again(self, file: ManifestFile, blob: Blob) -> str | None:
-        """As ``confirm``, of one that may have been damaged since it was read. Raises StorageError."""
+        """Re-read a table file that may have been damaged since; return as ``confirm``. Raises StorageError."""
         self._intact.pop(blob, None)
         return self.confirm(file, blob)
 
     def check(self, file: ManifestFile, blob: Blob) -> str | None:
-        """What is wrong with a table file as it is now; it is read. Raises StorageError."""
+        """Read a table file and return what is wrong with it now, or None. Raises StorageError."""
         where = f"{self._place.url}/{blob.name}"
         if blob.size_bytes != file.size_bytes:
             return f"{where} is damaged: it has {blob.size_bytes} bytes, not {file.size_bytes}"
@@ -112,7 +112,7 @@ class Confirmations:
                 raise FormatError(f"{where} is damaged: its checksum is wrong")
 
         try:
-            read_again(read)  # the damage may have happened on the way
+            read_again(read)  # the bytes may have been damaged in transit
         except NotFoundError:
             return f"{where} is missing"
         except FormatError as problem:

@@ -1,16 +1,16 @@
-"""Pins: versions that somebody needs for longer than Spark does, for all stores of a checkpoint.
+"""Pins: versions that are needed for longer than Spark keeps them, for all stores of a checkpoint.
 
 ::
 
     <checkpoint>/_ckpt/pins/<version:020d>-<until, Unix time in ms:015d>-<id>.pin
 
-Retention keeps every pinned version, and what it is made of, from the next clean-up on. So a pin is safe for a
-version that Spark retains when it is made. It ends by itself, lest one whose owner has died holds everything for
-ever; its owner renews it.
+Retention keeps every pinned version, and everything it consists of, from the next clean-up on. A pin is therefore safe
+for a version that Spark retains when the pin is made. A pin ends by itself, so that a dead owner does not hold
+everything for ever. Its owner renews it.
 
-Who makes a pin and who looks at it may be two hosts: its end is written, and read, by the time of the place. Who finds
-that one has ended by what he knows of that time asks the place, once, for its clock may have been set back. A pin that
-has ended holds nothing; whoever finds it a day later deletes it.
+One host may make a pin and another may read it, so its end is written and read by the time of the place. If a pin has
+ended by the estimate of that time, the place is asked once: its clock may have been set back. A pin that has ended
+holds nothing. Any process that finds it a day later deletes it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceClock, time_of
 
 FOLDER = "_ckpt/pins"
 LEFT_S = 86400.0
-"""So long a pin that has ended stays: it is another's, who may still be there."""
+"""How long a pin that has ended stays: its owner is another process, which may still run."""
 
 _NAME = re.compile(r"([0-9]{20})-([0-9]{15})-([0-9a-f]{32})\.pin")
 
@@ -53,7 +53,7 @@ class Pins:
         clock: Callable[[], float] | None = None,
         exact_clock: Callable[[], float] | None = None,
     ) -> None:
-        """Keep pins in ``checkpoint``; ``clock`` is what is known of the time of that place, which is asked else.
+        """Keep pins in ``checkpoint``. ``clock`` estimates the time of that place; the default is a ``PlaceClock``.
 
         ``exact_clock`` asks the place each time.
         """
@@ -61,32 +61,35 @@ class Pins:
         self._clock = clock or PlaceClock(checkpoint).now_s
         self._exact_clock = exact_clock or clock or (lambda: time_of(checkpoint))
         self._ended: set[str] = set()
-        """The ids of pins that have ended by what the place has said itself."""
+        """Ids of pins that have ended by the place's own clock."""
 
     def add(self, version: int, for_s: float) -> Pin:
-        """Keep ``version`` for so long from now; durable after return. Raises StorageError."""
+        """Keep ``version`` for ``for_s`` seconds from now; durable after return. Raises StorageError."""
         pin = Pin(version, self._exact_clock() + for_s, uuid.uuid4().hex)
         self._place.put(pin.name, b"")
         return pin
 
     def has_ended(self, pin: Pin) -> bool:
-        """Whether ``pin`` holds its version no longer. Raises StorageError."""
+        """Return whether ``pin`` no longer holds its version. Raises StorageError."""
         return pin.until_s <= self._exact_clock()
 
     def renew(self, pin: Pin, for_s: float) -> Pin:
-        """Keep the version of ``pin`` for so long from now, without a gap; the new pin takes its place."""
+        """Keep the version of ``pin`` for ``for_s`` seconds from now, without a gap; return the pin that replaces it.
+
+        Raises StorageError.
+        """
         renewed = self.add(pin.version, for_s)
         self.remove(pin)
         return renewed
 
     def remove(self, pin: Pin) -> None:
-        """Give the version free. No error if the pin has ended. Raises StorageError."""
+        """Release the version. It is no error if the pin has ended. Raises StorageError."""
         self._place.delete(pin.name)
 
     def list_held(self, *, tidies: bool = True) -> list[Pin]:
-        """All pins that have not ended, by version; who ``tidies`` deletes those that ended a day ago. One listing.
+        """Return all pins that have not ended, by version. One listing.
 
-        Raises StorageError.
+        With ``tidies``, delete those that ended a day ago. Raises StorageError.
         """
         matches = (_NAME.fullmatch(blob.name.rpartition("/")[2]) for blob in self._place.list(FOLDER))
         pins = [Pin(int(match[1]), int(match[2]) / 1000, match[3]) for match in matches if match is not None]
@@ -103,5 +106,5 @@ class Pins:
         return [pin for pin in pins if pin.until_s > now_s]
 
     def oldest(self, *, tidies: bool = True) -> int | None:
-        """The oldest version that is held; None if none is. One listing. Raises StorageError."""
+        """Return the oldest version that is held, or None. One listing. Raises StorageError."""
         return min((pin.version for pin in self.list_held(tidies=tidies)), default=None)

@@ -1,18 +1,24 @@
-"""Delete what nobody can ask for any more.
+"""Delete what can no longer be restored or read.
 
-Kept are: the versions Spark may still ask for (``min_versions_to_retain`` below the newest one that Spark
-is known to have committed, and everything above) and those that are pinned, the newest complete snapshot at or
-below the oldest of them, on their lineage, all deltas from that snapshot on, and every table file that a
-remaining manifest refers to.
-Siblings that lost are kept until their version is older than that: only then has the commit log decided.
+Retention keeps:
 
-The order makes a crash harmless: first manifests, then deltas and winners, then table files; a manifest
+- the versions that Spark may still ask for: the newest one that Spark is known to have committed, everything above it,
+  and ``min_versions_to_retain`` versions below it;
+- the versions that are pinned;
+- the newest complete snapshot at or below the oldest of these versions, on their lineage;
+- all deltas from that snapshot on;
+- every table file that a remaining manifest refers to.
+
+Siblings that lost are kept until their version is older than all of these: only then has the commit log decided.
+
+The order of deletion makes a crash harmless: first manifests, then deltas and winners, then table files. A manifest
 never refers to a deleted file.
 
-Nothing says how slow a process may be that has decided to delete table files, or one that makes a snapshot of them:
-either may be suspended for an hour and go on, and there may be several of each. So no clock decides, but an order::
+A process that has decided to delete table files may be arbitrarily slow, and so may one that makes a snapshot of them.
+Either may be suspended for an hour and go on, and there may be several of each. The rule is therefore an order of
+steps, not a clock::
 
-    who deletes table file X           who makes snapshot S, which needs X      who deletes what S replaces
+    deleting table file X              making snapshot S, which needs X         deleting what S replaces
 
     1 X is in no manifest
     2 posts a notice: "X may go"       a X is there, and in no notice           A the manifest of S is there
@@ -21,30 +27,32 @@ either may be suspended for an hour and go on, and there may be several of each.
     4 deletes X                                                                 D deletes what is below S
     5 withdraws the notice
 
-D is safe, whenever it happens. If the notice of any deletion of X was posted after B, then 3 comes after A, sees the
-manifest of S, and X stays. If it was posted before B, then either it is still there at B, and S replaces nothing; or
-it was withdrawn before B, after X had gone, and C does not find X. What is missing stays missing, for names are used
-once: so S, of which something was missing at c, was relied on by nobody and may be taken back. Of manifests only those
-go that another snapshot replaces. (``scrub`` writes a lost table file again under its name, but only for a manifest
-that is a day old, which nobody is about to take back: who makes a snapshot does that within ``TAKE_BACK_S`` or never.)
+D is safe, whenever it happens. Take the notice of any deletion of X. If it was posted after B, then step 3 comes after
+A, sees the manifest of S, and X stays. If it was posted before B, there are two cases. Either it is still there at B,
+and S replaces nothing; or it was withdrawn before B, after X had gone, and C does not find X.
 
-The rest is distance, against what is not to happen: a listing that lags behind, a request that lands late.
+A missing table file stays missing, because names are used once. If a file of S was missing at c, no process relied on
+S, and S may be taken back. Only manifests that another snapshot replaces are deleted. (``scrub`` rewrites a lost table
+file under its name, but only for a manifest that is a day old. No process is about to take such a snapshot back: its
+maker does that within ``TAKE_BACK_S`` or never.)
 
-- A table file goes only after two looks, a grace period apart in this process, both found it unreachable, and if it is
-  older than the grace period itself: so snapshots in progress are seldom hit (with a grace period of 0 they are, and
-  are made again).
-- 3 is repeated for every table file whose delete has not begun ``BOUND_S`` after it.
-- A snapshot replaces nothing before it has stood for ``SETTLED_S`` (or the grace period, if shorter).
-- A service that ignores conditions lets two processes put S, each with table files of its own: the second manifest
-  replaces the first, on which somebody may rely by then. So there nobody takes S back, nobody puts it who sees that it
-  is there, and it replaces nothing before it has stood for ``CARELESS_S``, whatever the grace period; until then its
-  manifest is read each time.
-- A notice of a process that died stays until a day after it was posted, and all its table files are gone. So does
-  that of a clean-up of which a delete has failed: what was asked of a place that did not answer may be carried out
-  later, and after 5 nobody would know.
+The remaining rules add distance, against what should not happen: a stale listing, or a request that arrives late.
 
-All ages are by the time of the place. What a snapshot is to replace goes only after its table files were read, see
-``confirmation``.
+- A table file is deleted only after two looks, a grace period apart in this process, have both found it unreachable,
+  and only if the file itself is older than the grace period. Snapshots in progress are therefore seldom hit. (With a
+  grace period of 0 they are hit, and made again.)
+- Step 3 is repeated for every table file whose delete has not begun within ``BOUND_S``.
+- A snapshot replaces nothing until it has existed for ``SETTLED_S`` (or the grace period, if shorter).
+- A service that ignores conditions lets two processes put S, each with table files of its own. The second manifest
+  replaces the first, on which another process may rely by then. On such a service no process takes S back, or puts it
+  once it has seen it. S replaces nothing until it has existed for ``CARELESS_S``, whatever the grace period. Until then
+  its manifest is read each time.
+- The notice of a dead process stays until it is a day old and all its table files are gone. The same holds for the
+  notice of a clean-up with a failed delete: a place that did not answer may carry out the request later, and after
+  step 5 no process would know of it.
+
+All ages are by the time of the place. What a snapshot replaces is deleted only after the table files of the snapshot
+were read: see ``confirmation``.
 """
 
 from __future__ import annotations
@@ -73,24 +81,24 @@ UPLOAD_S = 60.0
 """A temporary file younger than this may be an upload in progress, whatever the grace period."""
 
 SETTLED_S = 60.0
-"""A snapshot replaces nothing before its manifest has this age (or that of the grace period, if shorter)."""
+"""A snapshot replaces nothing until its manifest is this old (or as old as the grace period, if shorter)."""
 
 CARELESS_S = 600.0
-"""The same where a manifest may be replaced: longer than it takes from a look to the end of a write."""
+"""The same where a manifest may be overwritten: longer than the time from a look to the end of a write."""
 
 BOUND_S = 30.0
-"""A delete of a table file that has not begun so long after the look that allowed it needs another look."""
+"""A delete of a table file needs another look if it has not begun this long after the look that allowed it."""
 
 NOTICE_S = 86400.0
-"""So long the notice of a process that died stays, though all its table files are gone."""
+"""How long the notice of a dead process stays, even if all its table files are gone."""
 
 CONFIRMED_BYTES = 1 << 30
-"""So much of the snapshots is read in one clean-up of a running query; the next one goes on."""
+"""How much of the snapshots one clean-up of a running query reads. The next clean-up continues."""
 
 
 @dataclass(frozen=True)
 class Retired:
-    """Objects to delete, in the order of deletion; the names within one list may go in parallel."""
+    """Objects to delete, in the order of deletion. The names in one list may be deleted in parallel."""
 
     manifests: list[str]
     commits: list[str]
@@ -98,7 +106,7 @@ class Retired:
 
 @dataclass(frozen=True)
 class Garbage:
-    """Objects that nobody can ask for any more, in the order of deletion."""
+    """Objects that can no longer be restored or read, in the order of deletion."""
 
     blobs: tuple[Blob, ...]
 
@@ -109,9 +117,9 @@ class Garbage:
 
 
 def find_retired(lineage: Lineage, newest: Marker, oldest: int, is_base: Callable[[Marker], bool]) -> Retired:
-    """Manifests, deltas and winners that no retained version needs; nothing is deleted here.
+    """Return the manifests, deltas and winners that no retained version needs. Nothing is deleted here.
 
-    ``newest`` is the last commit that Spark has asked for, ``oldest`` the first version to keep; ``is_base`` says
+    ``newest`` is the last commit that Spark has asked for, ``oldest`` the first version to keep. ``is_base`` returns
     whether a snapshot can replace everything below it.
     """
     ancestors = lineage.ancestors(newest)
@@ -128,9 +136,9 @@ def find_retired(lineage: Lineage, newest: Marker, oldest: int, is_base: Callabl
 
 
 def first_hole(lineage: Lineage, newest: Marker, oldest: int) -> Marker | None:
-    """A commit that retained versions need, and of which neither a delta nor a snapshot is there; None if none is.
+    """Return a commit that retained versions need, but that has neither a delta nor a snapshot; None if there is none.
 
-    Where retention with a smaller number has been there, the chain ends with a snapshot.
+    It is no hole if the chain ends with a snapshot above ``oldest``: retention has run with a smaller number before.
     """
     at = newest
     while at != EMPTY and not (at in lineage.snapshots and at.version <= oldest):
@@ -142,7 +150,7 @@ def first_hole(lineage: Lineage, newest: Marker, oldest: int) -> Marker | None:
 
 @dataclass(frozen=True)
 class _Look:
-    """What lies in a folder, in the order in which it was listed; ``doomed``: in notices, None if nobody knows."""
+    """The contents of a folder, in the order of listing. ``doomed``: the names in notices, None if that is unknown."""
 
     lineage: Lineage
     doomed: frozenset[str] | None
@@ -150,7 +158,7 @@ class _Look:
 
 
 class Retention:
-    """Cleans up after one store."""
+    """Cleans up one store."""
 
     def __init__(
         self,
@@ -164,9 +172,9 @@ class Retention:
         confirmations: Confirmations | None = None,
         times: PlaceTimes | None = None,
     ) -> None:
-        """Delete in ``place`` with the threads of ``pool``; ``clock`` carries the time of the place on.
+        """Delete in ``place`` with the threads of ``pool``. ``clock`` advances the time of the place.
 
-        ``times``: those that the process knows already.
+        ``times``: the times of places that the process already knows.
         """
         self._place = place
         self._pins = pins
@@ -185,11 +193,11 @@ class Retention:
         self._is_careless = False
 
     def clean(self, newest: Marker, min_versions: int, confirmed_bytes: float = math.inf) -> int:
-        """Delete what is retired; returns the number of objects. Raises StorageError.
+        """Delete what is retired; return the number of objects. Raises StorageError.
 
-        A failure in the middle leaves objects too many, never one too few; the next call goes on.
-        Costs nothing when nothing was committed and no snapshot made since the last call.
-        ``confirmed_bytes``: so much of a snapshot is read at most; what it replaces stays until all of it was.
+        A failure midway leaves garbage, and never deletes a needed object; the next call continues.
+        Costs nothing if nothing was committed and no snapshot was made since the last call.
+        At most ``confirmed_bytes`` of a snapshot are read. What it replaces stays until all of it was read.
         """
         if self._cleaned == (newest, min_versions) and not self._unreachable_since:
             return 0
@@ -207,7 +215,7 @@ class Retention:
         return count
 
     def find(self, newest: Marker, min_versions: int) -> Garbage:
-        """What ``clean`` would delete, table files after two looks a grace period apart. Raises StorageError.
+        """Return what ``clean`` would delete: table files after two looks, a grace period apart. Raises StorageError.
 
         Nothing is deleted or written.
         """
@@ -231,22 +239,22 @@ class Retention:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether table files were seen unreachable that may go a grace period later."""
+        """Whether unreachable table files were seen that may be deleted a grace period later."""
         return bool(self._unreachable_since)
 
     def look_again(self) -> None:
-        """Let the next ``clean`` look even if nothing was committed: a snapshot may have made more of it retired."""
+        """Let the next ``clean`` look even if nothing was committed: a new snapshot may have retired more."""
         self._cleaned = None
 
     def _look(self, *, tidies: bool) -> _Look:
-        """All commits and snapshots, then the notices, then all table files: that order is A, B, C of the module."""
+        """List all commits and snapshots, then the notices, then all table files: steps A, B and C of the module."""
         lineage = Lineage.read(self._place)
         try:
             notices = self._notices.read()
         except FormatError as problem:
             self._log.warning(
-                "what is below snapshots is kept while a notice of deletion is damaged; delete it, in %s/%s, when no "
-                "process that works on this checkpoint runs: %s",
+                "what is below snapshots is kept while a notice of deletion is damaged; delete the notice, in %s/%s, "
+                "when no process works on this checkpoint: %s",
                 self._place.url,
                 NOTICE_FOLDER,
                 problem,
@@ -262,7 +270,7 @@ class Retention:
         return {blob.name: blob for blob in self._place.list(TABLE_FOLDER) if is_table_object(blob.name)}
 
     def _oldest(self, newest: Marker, min_versions: int, *, tidies: bool) -> int:
-        """The first version to keep."""
+        """Return the first version to keep."""
         pinned = self._pins.oldest(tidies=tidies)
         oldest = newest.version - min_versions
         return oldest if pinned is None else min(oldest, pinned)
@@ -272,12 +280,12 @@ class Retention:
         return find_retired(look.lineage, newest, oldest, lambda marker: is_base(look.lineage.snapshots[marker], look))
 
     def _has_hole(self, lineage: Lineage, newest: Marker, oldest: int) -> bool:
-        """Whether something is missing that retained versions need: who puts it back may need its table files, too."""
+        """Return whether something that retained versions need is missing. If restored, it needs its table files."""
         hole = first_hole(lineage, newest, oldest)
         if hole is not None:
             self._log.warning(
-                "no table file is deleted while %s/%s is missing, and the delta of %s: versions from %s on need one of "
-                "them; restore it from a backup of the checkpoint",
+                "no table file is deleted while both %s/%s and the delta of %s are missing: versions from %s on need "
+                "one of them; restore one from a backup of the checkpoint",
                 self._place.url,
                 snapshot_name(hole),
                 hole,
@@ -286,7 +294,7 @@ class Retention:
         return hole is not None
 
     def _is_base(self, manifest: Blob, look: _Look) -> bool:
-        """Whether a snapshot has stood for a while, and nobody deletes any of its table files, which are as written."""
+        """Return whether a snapshot has settled, its table files are intact, and no notice names any of them."""
         settled_s = CARELESS_S if self._is_careless else min(self._grace_s, SETTLED_S)
         if look.doomed is None or self._clock() - manifest.modified_s < settled_s:
             return False
@@ -301,12 +309,12 @@ class Retention:
             return False
         age_s = self._clock() - manifest.modified_s
         self._confirmations.note_missing({name: files[name] for name in missing}, age_s)
-        what = "it lacks" if missing else "somebody may be about to delete"
+        what = "it lacks" if missing else "a process may be about to delete"
         self._log.warning("what is below snapshot %s is kept: %s %s", manifest.name, what, ", ".join(missing or doomed))
         return False
 
     def _delete_tables(self, tables: Collection[Blob]) -> int:
-        """Delete the table files that were unreachable a grace period ago and still are; how many those are."""
+        """Delete the table files that were unreachable a grace period ago and still are; return how many."""
         due, count = self._due(tables), 0
         while due:
             notice = self._post(due)
@@ -327,14 +335,14 @@ class Retention:
         return count
 
     def _post(self, due: set[str]) -> str:
-        """The name of a notice of this process that has all of ``due``; one may be left of a clean-up that failed."""
+        """Return the name of this process's notice of all of ``due``. A failed clean-up may have left one."""
         if self._own_notice is None or not due <= self._own_notice[1]:
             self._own_notice = self._notices.post(sorted(due)), frozenset(due)
         return self._own_notice[0]
 
     def _due(self, tables: Collection[Blob]) -> set[str]:
-        """Of all table files, those that were seen unreachable a grace period ago and still are."""
-        # After the listing: a new manifest is seen.
+        """Return the table files that were unreachable a grace period ago and still are."""
+        # Read the manifests after the listing, so that a new one is seen.
         reachable = self._reachable(Lineage.read(self._place).snapshots.values()) if tables else set()
         if reachable is None:
             return set()
@@ -352,7 +360,7 @@ class Retention:
         return now - blob.modified_s >= self._grace_s
 
     def _reachable(self, manifests: Iterable[Blob]) -> set[str] | None:
-        """Every table file that one of them refers to; None if a manifest cannot be read, for then nobody knows."""
+        """Return every table file that a manifest refers to; None if a manifest cannot be read."""
         known = {}
         for manifest in manifests:
             try:
@@ -364,9 +372,9 @@ class Retention:
         return set().union(*known.values())
 
     def _files_of(self, manifest: Blob) -> Mapping[str, ManifestFile]:
-        """Table files of a manifest, which is read once: by age and size, for its name may have been used before.
+        """Return the table files of a manifest, read once for its age and size: its name may have been used before.
 
-        One that may still be replaced is read each time, for the other may have the same age and size.
+        A manifest that may still be overwritten is read each time: the other one may have the same age and size.
         """
         known = self._files.get(manifest)
         if known is None or (self._is_careless and self._clock() - manifest.modified_s < CARELESS_S):
@@ -375,14 +383,14 @@ class Retention:
         return known
 
     def _delete(self, names: Collection[str], until: float = math.inf) -> set[str]:
-        """Delete objects; returns those that are gone. No delete begins after ``until``, by this machine's clock."""
+        """Delete objects; return those that are gone. No delete begins after ``until``, by this machine's clock."""
         if names:
             self._failpoints.hit("cleanup.before_delete")
         away: list[CkptError] = []
 
         def delete(name: str) -> bool | CkptError:
             outcome = away[0] if away else self._try_delete(name, until)
-            if isinstance(outcome, StorageError) and outcome.waited_s:  # the others need not wait as long, in turn
+            if isinstance(outcome, StorageError) and outcome.waited_s:  # spare each of the others the same wait
                 away.append(outcome)
             return outcome
 
@@ -395,7 +403,7 @@ class Retention:
         return {name for name, is_gone in outcomes.items() if is_gone}
 
     def _try_delete(self, name: str, until: float) -> bool | CkptError:
-        """Whether an object is gone: False if it is too late to delete it, for the look that allowed it is too old."""
+        """Delete an object; return whether it is gone, or the error. False: the look that allowed it is too old."""
         if self._ticks() > until:
             return False
         try:

@@ -1,19 +1,19 @@
-"""Read all that retained versions of a store need, once in a while, and put right what has rotted where it is stored.
+"""Re-read all that retained versions of a store need, from time to time, and repair what has rotted in storage.
 
 The objects lie on a circle, each at a point that follows from its name, and a hand goes round it once in each interval.
-How far it has come, and at what time of the place, is kept in the folder of the store::
+How far it has come, and at what time of the place, is recorded in the folder of the store::
 
     <store>/scrub.json    {"format": 1, "position": 0 to 2^60, "time_s": ..., "damaged": [...], "xxh3": "..."}
 
-So a process that takes over goes on from there. What the hand would have passed while no process ran is read next: a
-query that runs for a minute a day reads each object once in an interval, as one that runs always. If two processes
-write how far they have come, the last one counts. Both have read what they say, so nothing is passed over, and at most
-the objects between them are read twice. Table files are compared with their manifests, deltas and manifests with the
-checksums that are in them.
+A process that takes over continues from there. It first reads what the hand would have passed while no process ran. A
+query that runs for a minute a day therefore reads each object once in an interval, like one that always runs. If two
+processes record how far they have come, the last one counts. Both have read what they record, so nothing is skipped,
+and at most the objects between the two points are read twice. Table files are compared with their manifests. Deltas
+and manifests are compared with the checksums inside them.
 
-A table file that is damaged or missing, and that a local copy has as it was written, is written again under its name.
-What else is damaged is named in the log, and the next snapshot, which is made at once, needs none of it. The names of
-damaged objects are kept, too: the next process reads these again before all others.
+A damaged or missing table file is rewritten under its name if a local copy is intact. All other damaged objects are
+named in the log. The next snapshot is made at once, and needs no damaged object. The names of damaged objects are
+recorded, too: the next process re-reads these before all others.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ from pyspark_ckpt.state_store.transactions.scrub_counts import ScrubCounts
 
 PROGRESS_FORMAT = 1
 PASSES = 1000
-"""In each interval: so often the hand moves."""
+"""How often the hand moves in each interval."""
 PASS_BYTES = 1 << 30
-"""So much is read in one pass, but for one object that has more; the next clean-up goes on."""
+"""A pass ends with the object that reaches this size. The next clean-up continues."""
 SAVED_BYTES = 64 << 20
-"""After so much it is kept how far the hand has come, for a process may end in the middle of a pass."""
+"""Progress is recorded each time this much was read, because a process may end in the middle of a pass."""
 MAX_DAMAGED = 2000
-"""Names of damaged objects that are kept for the next process; it finds the others in their turn."""
+"""How many names of damaged objects are recorded for the next process. It finds the others in their turn."""
 SKEW_S = 60.0
-"""By so much one process may be ahead of another with the time of the place."""
+"""How far one process may be ahead of another with the time of the place."""
 CIRCLE = 1 << 60
 
 _Reads: TypeAlias = Mapping[str, tuple[int, Callable[[], str | None]]]
-"""By the names of objects: their bytes, and what reads one and says what is wrong with it."""
+"""By object name: its size, and a function that reads it and returns what is wrong with it."""
 
 
 class Scrubbed(NamedTuple):
-    """What a pass came to: objects that were put right, and whether others are damaged that were not before."""
+    """The result of a pass: how many objects were repaired, and whether new damage was found in others."""
 
     healed: int
     found_damage: bool
 
 
 class _Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything up to ``position`` was read that was due at ``time_s``, by the time of the place."""
+    """Everything up to ``position``, which was due at ``time_s`` by the time of the place, was read."""
 
     format: int
     position: Annotated[int, msgspec.Meta(ge=0, lt=CIRCLE)]
@@ -87,9 +87,9 @@ class Scrub:
         log: StoreLog,
         clock: Callable[[], float],
     ) -> None:
-        """Read all of ``place`` once in ``interval_s`` (0: never); ``scratch`` is a file name for large deltas.
+        """Read all of ``place`` once in ``interval_s`` (0: never). ``scratch`` is a file name for large deltas.
 
-        ``clock`` tells the time of the place.
+        ``clock`` returns the time of the place.
         """
         self._place = place
         self._confirmations = confirmations
@@ -104,23 +104,23 @@ class Scrub:
         self._known: set[str] = set()
 
     def run(self, local_tables: Callable[[], Iterable[Path]]) -> Scrubbed:
-        """Read the objects that are due by now, and heal what is damaged; see ``heal``.
+        """Read the objects that are due by now, and repair damage: see ``heal``.
 
-        A place that cannot be reached is asked again the next time.
+        If a place cannot be reached, the next call tries again.
         """
         healed = 0
         try:
             self._read_due()
             healed = self.heal(local_tables)
         except CkptError as problem:
-            self._log.warning("stored objects could not be read again or put right this time: %s", problem)
+            self._log.warning("stored objects could not be re-read or repaired this time: %s", problem)
         damaged = self._find_damaged()
         self._counts.note_damaged(len(damaged))
         known, self._known = self._known, damaged
         return Scrubbed(healed, bool(damaged - known))
 
     def recall(self) -> bool:
-        """Read again what an earlier process found damaged; whether a restore would need any of it still.
+        """Re-read what an earlier process found damaged; return whether a restore would still need any of it.
 
         Raises StorageError, FormatError.
         """
@@ -128,7 +128,7 @@ class Scrub:
             return False
         try:
             kept = self._read_progress()
-        except (NotFoundError, FormatError):  # nobody knows of any, or all of it is read again
+        except (NotFoundError, FormatError):  # no damage is known, or everything will be re-read
             return False
         if kept.damaged:
             self._read_again(kept, self._reads())
@@ -136,13 +136,13 @@ class Scrub:
         return bool(damaged) and not damaged.isdisjoint(self._find_needed())
 
     def _find_needed(self) -> set[str]:
-        """What a restore of the newest version reads, if it is whole."""
+        """Return what a restore of the newest version reads if nothing is damaged."""
         lineage = Lineage.read(self._place)
         newest = max(lineage.snapshots, default=EMPTY)
         needed = {blob.name for marker, (_, blob) in lineage.deltas.items() if marker.version > newest.version}
         if newest != EMPTY:
             needed.add(lineage.snapshots[newest].name)
-            with suppress(FormatError, NotFoundError):  # its own name is needed, and that is damaged
+            with suppress(FormatError, NotFoundError):  # the manifest itself is needed and damaged
                 needed |= read_manifest(self._place, newest)[1].objects().keys()
         return needed
 
@@ -158,35 +158,35 @@ class Scrub:
         self._next_s = kept.time_s + pass_s
 
     def _find_progress(self, now_s: float) -> _Progress:
-        """How far the hand has come; where that cannot be known all objects are due."""
+        """Return how far the hand has come. If that is unknown, all objects are due."""
         all_due = _Progress(PROGRESS_FORMAT, 0, now_s - self._interval_s, ())
         try:
             kept = self._read_progress()
-        except NotFoundError:  # nothing was ever read again here: the first round began with the oldest object
+        except NotFoundError:  # nothing was re-read here yet: the first round began when the oldest object was written
             stored = (*self._place.list(), *self._place.list(TABLE_FOLDER))
             oldest_s = min((blob.modified_s for blob in stored), default=now_s)
             return _Progress(PROGRESS_FORMAT, 0, min(oldest_s, now_s), ())
         except FormatError as problem:
-            self._log.warning("all stored objects are read again: %s", problem)
+            self._log.warning("all stored objects are re-read: %s", problem)
             return all_due
         return kept if kept.time_s - now_s < SKEW_S else all_due
 
     def _read_progress(self) -> _Progress:
-        """Raises NotFoundError where nothing was kept yet, FormatError, StorageError."""
-        # A listing first: a store that is new reads nothing.
+        """Return the recorded progress. Raises NotFoundError (nothing is recorded yet), FormatError, StorageError."""
+        # List first, so that a new store reads nothing.
         if not any(blob.name == SCRUB_NAME for blob in self._place.list(prefix=SCRUB_NAME)):
             raise NotFoundError(f"{self._place.url}/{SCRUB_NAME} does not exist.")
         return read_sealed(self._place, SCRUB_NAME, _Progress, MAX_OBJECT_BYTES, known=PROGRESS_FORMAT)
 
     def _keep(self, position: int, time_s: float) -> _Progress:
-        """Say how far the hand has come, and what is damaged."""
+        """Record how far the hand has come, and what is damaged."""
         damaged = tuple(sorted(self._find_damaged())[:MAX_DAMAGED])
         progress = _Progress(PROGRESS_FORMAT, position % CIRCLE, time_s, damaged)
         self._place.put(SCRUB_NAME, seal(progress))
         return progress
 
     def _go_on(self, kept: _Progress, now_s: float) -> _Progress:
-        """Read what the hand passes until now, or as much of it as one pass may; how far it has come then."""
+        """Read what the hand passes until now, or as much as one pass may; return how far it has come then."""
         reads = self._reads()
         self._read_again(kept, reads)
         way = round(min(1.0, max(0.0, (now_s - kept.time_s) / self._interval_s)) * CIRCLE)
@@ -206,7 +206,7 @@ class Scrub:
         return self._keep(kept.position + way, now_s)
 
     def _read_again(self, kept: _Progress, reads: _Reads) -> None:
-        """Read what other processes have found damaged; forget what nobody needs any more."""
+        """Re-read what other processes have found damaged; forget what is no longer needed."""
         self._damaged &= reads.keys()
         for name in (set(kept.damaged) & reads.keys()) - self._find_damaged():
             self._note(name, reads[name][1]())
@@ -215,9 +215,9 @@ class Scrub:
         return self._damaged | self._confirmations.damaged.keys()
 
     def heal(self, local_tables: Callable[[], Iterable[Path]]) -> int:
-        """Write damaged table files again of which one of the ``local_tables`` is a good copy; how many those were.
+        """Rewrite damaged table files that have a good copy among the ``local_tables``; return how many.
 
-        What somebody may be about to delete is left alone, and what is missing of a young snapshot.
+        Files in notices of deletion are left alone, and so are missing files of a young snapshot.
         Raises StorageError, FormatError.
         """
         damaged = dict(self._confirmations.damaged)
@@ -245,7 +245,7 @@ class Scrub:
         self._log.warning("%s; %s", problem, RESTORE_IT)
 
     def _reads(self) -> _Reads:
-        """All that retained versions need."""
+        """Return how to read each object that retained versions need."""
         lineage = Lineage.read(self._place)
         tables = {blob.name: blob for blob in self._place.list(TABLE_FOLDER)}
         reads: dict[str, tuple[int, Callable[[], str | None]]] = {}
@@ -254,7 +254,7 @@ class Scrub:
             reads[manifest.name] = manifest.size_bytes, partial(self._try, read)
             try:
                 files = read()[1].objects()
-            except (FormatError, NotFoundError):  # that is found when it is read in its turn
+            except (FormatError, NotFoundError):  # reported when the manifest is read in its turn
                 continue
             age_s = self._clock() - manifest.modified_s
             for name, file in files.items():
@@ -283,18 +283,18 @@ class Scrub:
 
 
 def _point_of(name: str) -> int:
-    """Where an object lies on the circle."""
+    """Return the position of an object on the circle."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % CIRCLE
 
 
 def _good_copy(file: ManifestFile, paths: Iterable[Path]) -> bytes | None:
-    """The bytes of a table file as a manifest has it, from one of the local files; None if none is that."""
+    """Return the bytes of a table file from the first local file that matches its manifest; None if no file does."""
     for path in paths:
         try:
             if path.stat().st_size == file.size_bytes:
                 content = path.read_bytes()
                 if hashlib.sha256(content).hexdigest() == file.sha256:
                     return content
-        except OSError:  # a local copy that is damaged, or gone meanwhile: another may have it
+        except OSError:  # this copy is unreadable or gone: another may be good
             continue
     return None

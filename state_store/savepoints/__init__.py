@@ -1,1 +1,1 @@
-"""Savepoints: taken, restored, deleted."""
+"""Take, restore and delete savepoints."""

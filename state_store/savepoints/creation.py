@@ -1,4 +1,4 @@
-"""Take a savepoint of a query, running or stopped: one batch of it is held while it is copied."""
+"""Take a savepoint of a running or stopped query: one batch is pinned while it is copied."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from pyspark_ckpt.state_store.savepoints.savepoint import (
 )
 
 PIN_S = 600.0
-"""A version that is copied is held for so long, and again before that is over."""
+"""How long a version that is copied is pinned. The pin is renewed before it ends."""
 LAST_TRY_S = 2.0
-"""So long a place that has not answered for all of its time is asked to give a version free."""
+"""How long a place that has already timed out is asked to remove a pin."""
 LOG_ATTEMPTS = 5
-"""How often a newer batch is taken because the query has deleted the logs of the one before."""
+"""How many batches are tried, each newer than the last, if the query deletes the logs of each."""
 
 _log = logging.getLogger(f"{LOGGER}.savepoint")
 
@@ -64,8 +64,8 @@ def create(
 ) -> SavepointInfo:
     """Take a savepoint of the last committed batch of a query, which may be running, into the empty place ``target``.
 
-    ``digests``: read all rows of a native one as well, before and after; of a canonical one they are read anyway.
-    It is complete and durable after return. After an error there is no savepoint, but perhaps a part of one. Raises
+    The savepoint is complete and durable after return. After an error there may be an unfinished one. With ``digests``,
+    all rows of a native savepoint are read, before and after; those of a canonical one are read anyway. Raises
     InvalidInputError (no checkpoint, no batch, a target that is not empty), NotFoundError, FormatError, StorageError.
     """
     checkpoint = Checkpoint(location, options)
@@ -107,17 +107,17 @@ def create(
 
 
 def _begin(place: BlobPlace, checkpoint: Checkpoint) -> None:
-    """Take an empty place: of several writers one. Raises InvalidInputError, StorageError."""
+    """Take possession of an empty place, which only one writer can. Raises InvalidInputError, StorageError."""
     refuse_unless_empty(place, "a savepoint")
     require_exclusive(place, "savepoints", "Take the savepoint to another place.")
     mine = uuid.uuid4().hex.encode()
     if not place.put_if_absent(UNFINISHED, mine):
         raise InvalidInputError(
             f"Another savepoint is being taken at {place.url}.",
-            hint="Wait for that one, or name a new folder.",
+            hint="Wait until it is finished, or name a new folder.",
         )
     try:
-        refuse_unless_empty(place, "a savepoint", but_for=UNFINISHED)  # one that was taken between the two
+        refuse_unless_empty(place, "a savepoint", but_for=UNFINISHED)  # one may have been taken since the first check
         _refuse_if_seen(mine, place, checkpoint.place)
     except InvalidInputError:
         place.delete(UNFINISHED)
@@ -125,14 +125,17 @@ def _begin(place: BlobPlace, checkpoint: Checkpoint) -> None:
 
 
 def _refuse_if_seen(mark: bytes, place: BlobPlace, checkpoint: BlobPlace) -> None:
-    """Raise InvalidInputError if what was written to ``place`` is in the checkpoint: two names may mean one folder."""
+    """Raise InvalidInputError if the ``mark`` that was written to ``place`` appears inside the checkpoint.
+
+    Two names may mean one folder.
+    """
     for blob in checkpoint.walk():
         if blob.name.rpartition("/")[2] == UNFINISHED and blob.size_bytes == len(mark):
-            with suppress(NotFoundError):  # another savepoint that was finished meanwhile
+            with suppress(NotFoundError):  # the mark of another savepoint, which has finished meanwhile
                 if checkpoint.get(blob.name) == mark:
                     raise InvalidInputError(
-                        f"{place.url} is inside of {checkpoint.url}: it is {blob.name} there.",
-                        hint="Name a new folder elsewhere, such as one beside the checkpoint.",
+                        f"{place.url} is inside {checkpoint.url}: it is {blob.name} there.",
+                        hint="Name a new folder elsewhere, such as one next to the checkpoint.",
                     )
 
 
@@ -162,7 +165,7 @@ def _copy_stores(
 def _digests(
     workplace: Workplace, operators: Sequence[OperatorVersion], target: str, runner: Runner, progress: Progress
 ) -> dict[tuple[int, str, str], Digest]:
-    """By operator, store and state: of what was copied, which must be those of what it was copied from."""
+    """Return digests of the copies, by operator, store and state. Raises FormatError if the originals differ."""
     stores = [store for operator in operators for each in operator.stores.values() for store in each]
     before, after = both_of(workplace, stores, [f"{target}/{store_folder(store.identity)}" for store in stores])
     done: list[Digests] = runner([*before, *after], progress)
@@ -179,7 +182,7 @@ def _digests(
 
 @contextmanager
 def _logs_held(checkpoint: Checkpoint, place: BlobPlace) -> Iterator[tuple[int, list[QueryFile]]]:
-    """A version that is held, and the logs of its batch, which are copied: the query deletes its own any time."""
+    """Pin a version and copy the logs of its batch at once: the query may delete its own at any time."""
     for attempt in range(LOG_ATTEMPTS):
         with pin(checkpoint) as version:
             try:
@@ -198,7 +201,7 @@ def _logs_held(checkpoint: Checkpoint, place: BlobPlace) -> Iterator[tuple[int, 
 
 @contextmanager
 def pin(checkpoint: Checkpoint) -> Iterator[int]:
-    """The newest committed version, held for as long as the block takes and at most ten minutes longer.
+    """Pin the newest committed version while the block runs, and at most ten minutes longer; yield the version.
 
     Raises InvalidInputError, StorageError.
     """
@@ -206,29 +209,29 @@ def pin(checkpoint: Checkpoint) -> Iterator[int]:
     if version == 0:
         raise InvalidInputError(
             f"{checkpoint.place.url}: no batch of the query has been committed yet.",
-            hint="Wait for the first batch (query.processAllAvailable() does).",
+            hint="Wait for the first batch (query.processAllAvailable() does that).",
         )
     pins = Pins(checkpoint.place)
     held = [pins.add(version, PIN_S)]
     ended, lapsed = Event(), Event()
     patience = Patience(checkpoint.workplace.options.place_timeout_s, stopping=ended)
-    renewed = Pins(with_patience(checkpoint.place, patience))  # nobody waits for it after the end
+    renewed = Pins(with_patience(checkpoint.place, patience))  # stops waiting when the block has ended
     renewing = Thread(target=_renew, args=(renewed, held, ended, lapsed), daemon=True)
     renewing.start()
     leaving = pins
     try:
         yield version
     except StorageError as problem:
-        if problem.waited_s:  # perhaps in another process: what stays away is not waited for once more
+        if problem.waited_s:  # perhaps in another process: do not wait as long for the same place again
             leaving = Pins(with_patience(checkpoint.place, Patience(min(LAST_TRY_S, patience.timeout_s))))
         raise
     except NotFoundError as problem:
         if not lapsed.is_set() and not pins.has_ended(held[0]):
             raise
         raise NotFoundError(
-            f"{problem.message} Version {version} was held for {PIN_S:.0f} s, and this process stood still for longer, "
-            "or could not reach the checkpoint: the query has retired it meanwhile.",
-            hint="Begin again: a newer version is held then.",
+            f"{problem.message} Version {version} was pinned for {PIN_S:.0f} s. This process stood still for longer, "
+            "or could not reach the checkpoint, and the query has retired the version meanwhile.",
+            hint="Start again: a newer version is pinned then.",
         ) from problem
     finally:
         ended.set()
@@ -237,18 +240,18 @@ def pin(checkpoint: Checkpoint) -> Iterator[int]:
 
 
 def _renew(pins: Pins, held: list[Pin], ended: Event, lapsed: Event) -> None:
-    """Renew a pin until it is given free; ``lapsed`` says that it had ended before it was renewed."""
+    """Renew a pin until ``ended`` is set; set ``lapsed`` if the pin had ended before it was renewed."""
     while not ended.wait(PIN_S / 4):
         try:
             if pins.has_ended(held[0]):
                 lapsed.set()
             held[0] = pins.renew(held[0], PIN_S)
-        except CkptError as problem:  # there are three more turns before it ends
+        except CkptError as problem:  # there are three more tries before the pin ends
             _log.warning("could not renew %s: %s", held[0].name, problem)
 
 
 def _unpin(pins: Pins, pin: Pin) -> None:
-    """Remove a pin; one that stays ends by itself, and is no reason to lose what was done while it was held."""
+    """Remove a pin. If that fails, the pin ends by itself; the work done under it is not lost."""
     try:
         pins.remove(pin)
     except CkptError as problem:

@@ -1,7 +1,7 @@
-"""Delete a savepoint: all of it and nothing else, also when that is interrupted and done again.
+"""Delete a savepoint: all of it and nothing else, even if the deletion is interrupted and repeated.
 
-``savepoint.unfinished`` is put first and deleted last, and ``savepoint.json`` is the first to go: what there is in
-between is a savepoint that did not finish, which is listed, restored by nobody, and deleted as any other.
+``savepoint.unfinished`` is written first and deleted last, and ``savepoint.json`` is deleted before all others. In
+between there is an unfinished savepoint: it is listed, cannot be restored, and can be deleted like any other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pyspark_ckpt.state_store.savepoints.restoration import forget, standing
 from pyspark_ckpt.state_store.savepoints.savepoint import NAME, UNFINISHED, read_info
 
 DELETING = b"deleting"
-"""How the content of ``savepoint.unfinished`` begins from then on; the version of the savepoint follows."""
+"""How the content of ``savepoint.unfinished`` begins during a deletion. The version of the savepoint follows."""
 
 _MARKS = (NAME, UNFINISHED)
 _FILES = (*_MARKS, QUERY)
@@ -45,31 +45,31 @@ _OTHERS = re.compile(
     rf"|{ROWS_FOLDER}/[0-9]+/[^/]+/[0-9]+\.parquet"
     rf"|{CHECKPOINT_FOLDER}/{re.escape(NON_RESTORED_STATE_NAME)}|{DONE_FOLDER}/[^/]+\.json"
 )
-"""What else a savepoint may have that did not finish, and so does not say what it has."""
+"""Other objects that an unfinished savepoint may have. It does not list its own objects."""
 _CHECKSUM = re.compile(r"((?:.+/)?)\.([^/]+)\.crc")
-"""What Hadoop's local file system writes beside each object, and tools copy with it."""
+"""A checksum file that Hadoop's local file system writes next to each object, and that tools copy with it."""
 _ANY_AGE = -math.inf
 
 
 def delete(location: str, options: Options) -> int:
-    """Delete a savepoint, also one that did not finish; returns how many objects that were.
+    """Delete a savepoint, finished or not; return how many objects it had.
 
-    What was interrupted is finished by the same call. Raises InvalidInputError, before anything is deleted, for a
-    place that is neither or has anything else in it, such as the batches of a query that has gone on there;
-    ConflictError if something came meanwhile, which is left; StorageError.
+    The same call finishes an interrupted deletion. Raises InvalidInputError, before anything is deleted, if the place
+    has no savepoint or has anything else in it, such as the batches of a query that has gone on there; ConflictError if
+    an object was written meanwhile, which is left; StorageError.
     """
     place = Workplace(options).resolve(location)
     blobs = place.walk()
     if not any(blob.name in _MARKS for blob in blobs):
         raise InvalidInputError(
-            f"{place.url} is no savepoint: nothing was deleted.",
+            f"{place.url} is not a savepoint: nothing was deleted.",
             hint="Name the folder of a savepoint. The folder of a checkpoint is not deleted by this command.",
         )
     own = refuse_others(place, blobs)
     was_marked = any(blob.name == UNFINISHED for blob in blobs)
     place.put(UNFINISHED, DELETING if own.version is None else DELETING + b" %d" % own.version)
     try:
-        refuse_others(place, place.walk(), own)  # a query that has begun there since
+        refuse_others(place, place.walk(), own)  # a query may have been started there since
     except InvalidInputError:
         if not was_marked:
             place.delete(UNFINISHED)
@@ -80,8 +80,8 @@ def delete(location: str, options: Options) -> int:
     left = [blob.name for blob in place.walk() if blob.name != UNFINISHED]
     if left:
         raise ConflictError(
-            f"{place.url}: {left[0]} was written while the savepoint was deleted. The savepoint is gone, and this "
-            "object is left.",
+            f"{place.url}: {left[0]} was written while the savepoint was being deleted. The savepoint is gone, and "
+            "this object is left.",
             hint="Stop the query that was started there, and restore another savepoint.",
         )
     place.discard_unfinished(_ANY_AGE)
@@ -92,7 +92,7 @@ def delete(location: str, options: Options) -> int:
 
 @dataclass(frozen=True)
 class Own:
-    """What is of a savepoint, as far as it is known: its version, the names of objects, the folders of its stores."""
+    """What belongs to a savepoint, as far as known: its version, names of objects, and folders of its stores."""
 
     version: int | None = None
     files: frozenset[str] | None = None
@@ -100,10 +100,10 @@ class Own:
 
     @classmethod
     def of(cls, place: BlobPlace) -> Own:
-        """What the savepoint in ``place`` says, or the deletion of it that was interrupted. Raises StorageError."""
+        """Read it from the savepoint in ``place``, or from its interrupted deletion. Raises StorageError."""
         try:
             info = read_info(place)
-        except FormatError:  # nobody can use it any more, and it can be deleted as one that did not finish
+        except FormatError:  # it is unusable, and is deleted like an unfinished one
             return cls()
         except InvalidInputError:
             return cls(version=_version_that_goes(place))
@@ -112,7 +112,7 @@ class Own:
         return cls(info.version, frozenset([*(file.name for file in info.files), *rows]), frozenset(stores))
 
     def has(self, name: str) -> bool:
-        """Whether an object may be one of the savepoint in whose place it is, and is of none that lies deeper."""
+        """Return whether an object may belong to this savepoint, and not to another one in a folder below."""
         if (checksum := _CHECKSUM.fullmatch(name)) is not None:
             return self.has(checksum[1] + checksum[2])
         if name in _FILES:
@@ -124,11 +124,11 @@ class Own:
         return name in self.files or self._is_state(name)
 
     def is_beyond(self, name: str) -> bool:
-        """Whether an object is of a batch after that of the savepoint: a query has gone on."""
+        """Return whether an object is of a batch after the savepoint's: a query has gone on."""
         if self.version is None or (self.files is not None and name in self.files):
             return False
         log, state = _LOG.fullmatch(name), _STATE.fullmatch(name)
-        if log is not None:  # one batch may be planned
+        if log is not None:  # the offsets of one more batch may be there, planned and not committed
             return int(log[2]) >= self.version + (self.files is None and log[1] == "offsets")
         commit = None if state is None else parse(state[2])
         version = commit.commit.version if isinstance(commit, DeltaName) else 0 if commit is None else commit.version
@@ -142,9 +142,9 @@ class Own:
 
 
 def refuse_others(place: BlobPlace, blobs: Sequence[Blob], own: Own | None = None) -> Own:
-    """Raise InvalidInputError if any of ``blobs``, all that a savepoint's place has, is not of the savepoint.
+    """Raise InvalidInputError if any of ``blobs``, all objects in a savepoint's place, is not of the savepoint.
 
-    Returns what is of it.
+    Return what belongs to the savepoint.
     """
     is_of = own or Own.of(place)
     names = [blob.name for blob in blobs]
@@ -158,19 +158,19 @@ def refuse_others(place: BlobPlace, blobs: Sequence[Blob], own: Own | None = Non
         raise InvalidInputError(
             f"{place.url} has more than a savepoint, {others[0]}{more}: a query has gone on here, so it is "
             "the checkpoint of that query now: nothing was deleted.",
-            hint="Keep it as a checkpoint, or delete it by your own means. Restore a savepoint into another folder "
-            "before a query goes on from it.",
+            hint="Keep it as a checkpoint, or delete the folder yourself. To start a query from a savepoint, restore "
+            "the savepoint into another folder first.",
         )
     raise InvalidInputError(
         f"{place.url} has more than a savepoint, {others[0]}{more}, which would be deleted with it: "
         "nothing was deleted.",
-        hint="If a query was started in this folder, it is a live checkpoint: keep it. Else delete or move what is not "
-        "of the savepoint, such as other savepoints and checkpoints, first.",
+        hint="If a query was started in this folder, it is a live checkpoint: keep it. Otherwise first delete or move "
+        "what is not part of the savepoint, such as other savepoints and checkpoints.",
     )
 
 
 def _find_later_logs(names: Sequence[str]) -> list[str]:
-    """Logs of a savepoint that says nothing of itself, if they are of more batches than a savepoint has."""
+    """Return the later logs in a place without a readable ``savepoint.json``, if there are too many for a savepoint."""
     logs = [(name, *log.groups()) for name in names if (log := _LOG.fullmatch(name)) is not None]
     commits = {int(number) for _, folder, number in logs if folder == "commits"}
     offsets = {int(number) for _, folder, number in logs if folder == "offsets"}
@@ -181,7 +181,7 @@ def _find_later_logs(names: Sequence[str]) -> list[str]:
 
 
 def _version_that_goes(place: BlobPlace) -> int | None:
-    """The version of a savepoint that is half deleted, as far as it is known. Raises StorageError."""
+    """Return the version of a savepoint whose deletion was interrupted, or None. Raises StorageError."""
     try:
         number = place.get(UNFINISHED).removeprefix(DELETING).strip()
     except NotFoundError:
@@ -190,9 +190,9 @@ def _version_that_goes(place: BlobPlace) -> int | None:
 
 
 def finish_claim(location: str, target: str, request: Request, options: Options) -> Restored | None:
-    """End a restore that was interrupted while it deleted its savepoint; None if there is none such.
+    """Finish a restore that was interrupted while it deleted its savepoint; return None if there is no such restore.
 
-    Without ``request.partitions`` it may have been to any number of them. Raises FormatError, StorageError.
+    Without ``request.partitions``, a restore to any number of partitions matches. Raises FormatError, StorageError.
     """
     source, place = Workplace(options).resolve(location), Workplace(replace(options, remote="")).resolve(target)
     if any(blob.name == NAME for blob in source.list(prefix=NAME)):

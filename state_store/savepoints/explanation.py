@@ -1,4 +1,4 @@
-"""What a restore would do, and how long that may take: told without doing any of it."""
+"""Explain what a restore would do, and how long that may take, without doing it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pyspark_ckpt.state_store.savepoints.request import Plan, PlannedOperator
 
 COPIED, SPLIT, CLIPPED = "objects are copied", "rows are split and joined", "stores are clipped"
 ROW_S, COPY_BYTES_PER_S = 3e-6, 200e6
-"""What a row takes to be read, split, written and read again on one processor, and how fast objects are copied."""
+"""How long one processor takes to read, split, write and re-read a row, and how fast objects are copied."""
 
 
 def explain(plan: RestorePlan, runner: Runner | None, progress: Progress = lambda _done, _all: None) -> Plan:
-    """What is done with each operator, and how long that may take; nothing is written.
+    """Return what a restore does with each operator, and how long that may take. Nothing is written.
 
-    ``runner``: reads all rows of what moves, to count those of each new partition; None: they are spread evenly.
+    ``runner`` reads all rows that move, to count those of each new partition. Without it, an even spread is assumed.
     Raises FormatError, NotFoundError, StorageError.
     """
     processors = os.cpu_count() or 1
@@ -56,7 +56,7 @@ def _explain_operator(
 def _forecast_rows(
     plan: RestorePlan, operator: OperatorVersion, runner: Runner | None, progress: Progress
 ) -> Sequence[int]:
-    """Rows of each new partition."""
+    """Return the expected rows of each new partition."""
     number, rows = plan.partitions_of(operator), sum(operator.rows().values())
     if runner is not None and operator.layout is not Layout.SINGLE:
         if not plan.saved_rows:

@@ -1,6 +1,6 @@
 """Move the rows of every operator into the stores of a new checkpoint, and prove that they are the same.
 
-Every state is read before and after, also where stores stay as they are and are copied object by object.
+Every state is read before and after, even if the stores stay as they are and are copied object by object.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Movement:
     """The tasks of one restore, operator by operator."""
 
     def __init__(self, plan: RestorePlan, recorded: RecordedRequest, runner: Runner, progress: Progress) -> None:
-        """Do what is planned, as is ``recorded`` in the target."""
+        """Do what is planned and ``recorded`` in the target."""
         self._plan, self._recorded, self._runner, self._progress = plan, recorded, runner, progress
         self._options, self._workplace, self._place = plan.options, plan.workplace, plan.place
         self._seed = f"{recorded.query_id} {recorded.source} {recorded.version} {recorded.partitions}"
@@ -44,7 +44,7 @@ class Movement:
         self.copied_bytes = self.rewritten_bytes = 0
 
     def redistribute(self, operator: OperatorVersion) -> tuple[list[ProvenState], dict[Identity, str]]:
-        """Make the new stores of an operator; what is proven of its states, and the ids of the new commits."""
+        """Make the new stores of an operator; return its states with their digests, and the ids of the new commits."""
         proven: list[ProvenState] = []
         ids: dict[Identity, str] = {}
         for name, stores in operator.stores.items():
@@ -103,13 +103,13 @@ class Movement:
     def _new_stores(self, operator: OperatorVersion, name: str, whole: Merged) -> Iterator[NewStore]:
         for partition in range(self._plan.partitions_of(operator)):
             identity = Identity(operator.operator.number, partition, name)
-            commit_id = xxhash.xxh3_128_hexdigest(f"{self._seed} {identity.short}".encode())  # of a second run as well
+            commit_id = xxhash.xxh3_128_hexdigest(f"{self._seed} {identity.short}".encode())  # the same in a second run
             yield NewStore(
                 identity, self._target(identity), whole, self._recorded.version, commit_id, self._plan.partitions
             )
 
     def _target(self, identity: Identity) -> str:
-        """The URL of the folder of a new store."""
+        """Return the URL of the folder of a new store; note a pointer to it if the state is below ``remote``."""
         if not self._options.remote:
             return f"{self._place.url}/{store_folder(identity)}"
         url = folder_in(self._options.remote, self._recorded.query_id, identity)

@@ -1,4 +1,4 @@
-"""Whether one folder lies inside of another, however the two are named."""
+"""Find out whether one folder lies inside another, however the two are named."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ _S3 = re.compile(r"s3[an]?://")
 
 
 def is_within(place: BlobPlace, outer_url: str) -> bool:
-    """Whether a place is the folder at ``outer_url``, or lies below it: by their names, and by links of a disk."""
+    """Return whether a place is the folder at ``outer_url`` or lies below it, by their names and by links on a disk."""
     inner, outer = _plain(place.url), _plain(outer_url)
     return f"{inner}/".startswith(f"{outer}/")
 
 
 def refuse_nested(place: BlobPlace, checkpoint: Checkpoint, what: str) -> None:
-    """Raise InvalidInputError if ``place``, for ``what``, and a checkpoint with its state are one inside of the other.
+    """Raise InvalidInputError if ``place``, the target of ``what``, lies inside the checkpoint or its state.
 
-    Raises StorageError.
+    The same if the checkpoint lies inside ``place``. Raises StorageError.
     """
     for url in (checkpoint.place.url, *_roots_of_state(checkpoint)):
         if is_within(place, url):
             raise InvalidInputError(
-                f"{place.url} is inside of {url}, which belongs to the query: {what} cannot be a part of its query.",
-                hint="Name a new folder elsewhere, such as one beside the checkpoint.",
+                f"{place.url} is inside {url}, which belongs to the query: {what} cannot be a part of its query.",
+                hint="Name a new folder elsewhere, such as one next to the checkpoint.",
             )
     if is_within(checkpoint.place, place.url):
         raise InvalidInputError(
-            f"{checkpoint.place.url} is inside of {place.url}: {what} cannot contain its own checkpoint.",
-            hint="Name a new folder elsewhere, such as one beside the checkpoint.",
+            f"{checkpoint.place.url} is inside {place.url}: {what} cannot contain its own checkpoint.",
+            hint="Name a new folder elsewhere, such as one next to the checkpoint.",
         )
 
 
 def _roots_of_state(checkpoint: Checkpoint) -> list[str]:
-    """Where the query's state is, for one that keeps it apart from its checkpoint."""
+    """Return where the query's state is, if it is kept apart from the checkpoint; else an empty list."""
     for _, identity in checkpoint.stores():
         url = checkpoint.place_of(identity).url
         root = url.removesuffix(f"/{store_folder(identity)}")

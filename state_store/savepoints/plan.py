@@ -1,4 +1,4 @@
-"""What a restore is to do, as a value: of which stores, into how many partitions, under which uids."""
+"""The plan of a restore: which stores, into how many partitions, under which uids."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyspark_ckpt.state_store.savepoints.savepoint import SavepointInfo
 
 @dataclass(frozen=True)
 class RestorePlan:
-    """One restore. ``place``: the target; ``operators``: all that have state."""
+    """One restore. ``place``: the target; ``operators``: all operators that have state."""
 
     options: Options
     workplace: Workplace
@@ -30,21 +30,21 @@ class RestorePlan:
     saved_rows: Mapping[tuple[int, str], SavedRows]
     """By operator and store, if the source is a canonical savepoint; else empty."""
     info: SavepointInfo | None
-    """Of the source, if it is a savepoint."""
+    """The content of ``savepoint.json`` if the source is a savepoint."""
 
     def get_saved(self, operator: OperatorVersion, name: str) -> SavedRows | None:
-        """The rows of a store, if the source is a canonical savepoint."""
+        """Return the rows of a store, if the source is a canonical savepoint."""
         return self.saved_rows.get((operator.operator.number, name))
 
     def get_recorded(self, operator: OperatorVersion, name: str) -> dict[str, Digest]:
-        """Digests of the states of a store, as far as the savepoint that it is restored from has any."""
+        """Return the digests of a store's states that the source savepoint has recorded."""
         return {} if self.info is None else self.info.digests_of(operator.operator.number, name)
 
     def partitions_of(self, operator: OperatorVersion) -> int:
-        """How many partitions of the operator will have state."""
+        """Return how many partitions of the operator will have state."""
         return 1 if operator.layout is Layout.SINGLE else self.partitions
 
     def is_copied(self, operator: OperatorVersion) -> bool:
-        """Whether its stores stay as they are."""
+        """Return whether the operator's stores are copied as they are."""
         is_renamed = any(uid in self.uid_map for uid in operator.uids)
         return self.partitions == self.old_partitions and not is_renamed and not self.saved_rows

@@ -1,4 +1,4 @@
-"""What is asked of a restore, what it plans to do, what is recorded of it in its target, and what came of it."""
+"""The request for a restore, its record in the target, its plan as shown to the user, and its result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QueryId: TypeAlias = Literal["keep", "new"]
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a restore. ``partitions``: None keeps their number."""
+    """The request for a restore. ``partitions``: None keeps their number."""
 
     partitions: int | None = None
     query_id: QueryId = "keep"
@@ -25,7 +25,7 @@ class Request:
 
 
 class RecordedRequest(msgspec.Struct, frozen=True):
-    """The restore that a target is of: a second run must be of the same."""
+    """The restore that a target was begun with. A second run must request the same."""
 
     source: str
     source_query: str
@@ -37,7 +37,7 @@ class RecordedRequest(msgspec.Struct, frozen=True):
     remote: str
 
     def is_of(self, source: str, request: Request, remote: str) -> bool:
-        """Whether it is what ``request`` asks for, as far as that can be told without the source."""
+        """Return whether it matches ``request``, as far as that is known without the source."""
         return (
             (self.source, self.remote, self.uid_map) == (source, remote, dict(request.uid_map))
             and self.keeps_id == (request.query_id == "keep")
@@ -47,7 +47,7 @@ class RecordedRequest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ProvenState:
-    """A state that was moved: its digest before, which is the one after."""
+    """A state that was moved. ``digest``: the same before and after."""
 
     operator: int
     store: str
@@ -57,7 +57,7 @@ class ProvenState:
 
 @dataclass(frozen=True)
 class Restored:
-    """What came of a restore."""
+    """The result of a restore."""
 
     checkpoint: str
     query_id: str
@@ -69,7 +69,7 @@ class Restored:
 
 
 class FinishedRequest(msgspec.Struct, frozen=True):
-    """A restore of which nothing is left to be done but to say so."""
+    """A restore that has moved all state. At most ``metadata``, ``at_end`` and the cleaning up are left to do."""
 
     request: RecordedRequest
     result: Restored
@@ -77,9 +77,9 @@ class FinishedRequest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class PlannedOperator:
-    """What a restore does with one operator; ``expected_rows`` of each new partition, empty if stores are copied.
+    """What a restore does with one operator. ``expected_rows``: of each new partition; empty if stores are copied.
 
-    ``is_counted``: whether rows were read for that; else they are expected to be spread evenly.
+    ``is_counted``: whether rows were read to count them; otherwise an even spread is assumed.
     """
 
     number: int
@@ -97,7 +97,7 @@ class PlannedOperator:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a restore does, and about how many seconds that takes on the processors of this machine."""
+    """What a restore does, and about how many seconds it takes on the processors of this machine."""
 
     operators: tuple[PlannedOperator, ...]
     processors: int

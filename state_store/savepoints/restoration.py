@@ -1,12 +1,11 @@
-"""Make a new checkpoint of a savepoint, or of the checkpoint of a stopped query, for any number of partitions.
+"""Make a new checkpoint from a savepoint, or from the checkpoint of a stopped query, for any number of partitions.
 
-The target is no checkpoint until all of it stands: its ``metadata``, without which Spark does not start a query, is the
-last thing that is written, and says until then that a restore has not finished. What a restore has done is recorded
-below ``_ckpt/restore``; a second run of the same restore goes on from there.
+The target is not a checkpoint until it is complete. Spark does not start a query without a valid ``metadata``, and this
+is written last; until then it says that a restore has not finished. What a restore has done is recorded below
+``_ckpt/restore``. A second run of the same restore continues from there.
 
-Every state is read before and after: the digests must be equal, or the restore fails and the target stays unusable.
-Stores that keep their number of partitions are copied object by object, with all checksums, and are read for that as
-well.
+Every state is read before and after. If the digests differ, the restore fails and the target stays unusable. Stores
+that keep their number of partitions are copied object by object, with all checksums, and their rows are read, too.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ MIN_PARTITIONS = 1
 
 
 class Restoration:
-    """One restore: what it is to do, and the doing."""
+    """Plans and runs one restore."""
 
     def __init__(
         self,
@@ -81,7 +80,7 @@ class Restoration:
     ) -> None:
         """Plan the restore of ``operators``, all at ``version``.
 
-        ``files``: what Spark's must be, if that is known; but for ``metadata``, which has been looked at.
+        ``files``: what Spark's files must be, if known. Their ``metadata`` is ignored: it was checked before.
         ``saved``: rows of the operators, if the source is a canonical savepoint. Raises InvalidInputError, FormatError.
         """
         self._source, self._version = source, version
@@ -104,11 +103,11 @@ class Restoration:
         self._check()
 
     def run(self, runner: Runner, progress: Progress, at_end: Callable[[], object] | None = None) -> Restored:
-        """Do it; after return the target is a checkpoint from which a query goes on, durable.
+        """Restore; after return the target is a durable checkpoint from which a query can go on.
 
-        ``at_end`` is called when the checkpoint stands; if it fails, so does the restore, and the same call ends both.
-        Raises InvalidInputError (the target is in use), NotFoundError, FormatError (damage, or a digest that differs),
-        StorageError (the same call may be repeated).
+        ``at_end`` is called when the checkpoint is complete. If it fails, so does the restore; the same call finishes
+        both. Raises InvalidInputError (the target is in use), NotFoundError, FormatError (damage, or a digest that
+        differs), StorageError (the same call may be repeated).
         """
         recorded, done = self._begin()
         if done is None:
@@ -155,36 +154,36 @@ class Restoration:
     def _check(self) -> None:
         if is_within(self._place, self._source.place.url):
             raise InvalidInputError(
-                f"{self._place.url} is inside of {self._source.place.url}, which must stay as it is.",
+                f"{self._place.url} is inside {self._source.place.url}, which must stay as it is.",
                 hint="Name a new folder elsewhere.",
             )
         if self._request.query_id not in ("keep", "new"):
-            raise InvalidInputError(f"query_id is {self._request.query_id!r}, not 'keep' or 'new'.")
-        given: object = self.plan.partitions  # from Python, where types are not looked at
+            raise InvalidInputError(f"query_id must be 'keep' or 'new', got {self._request.query_id!r}.")
+        given: object = self.plan.partitions  # from Python, which does not check types
         if not isinstance(given, int) or isinstance(given, bool):
-            raise InvalidInputError(f"The parallelism is {given!r}, which is no whole number.")
+            raise InvalidInputError(f"The parallelism must be a whole number, got {given!r}.")
         if self.plan.partitions < MIN_PARTITIONS:
-            raise InvalidInputError(f"{self.plan.partitions} partitions are too few: at least {MIN_PARTITIONS}.")
+            raise InvalidInputError(f"The parallelism must be at least {MIN_PARTITIONS}, got {self.plan.partitions}.")
         if self.plan.partitions > MAX_PARTITIONS:
-            raise InvalidInputError(f"{self.plan.partitions} partitions are too many: at most {MAX_PARTITIONS}.")
+            raise InvalidInputError(f"The parallelism must be at most {MAX_PARTITIONS}, got {self.plan.partitions}.")
         self._check_uids()
         known = sorted({uid for operator in self.plan.operators for uid in operator.uids})
         unknown = sorted(set(self._request.uid_map) - set(known))
         if unknown and not self._request.allow_non_restored_state:
             raise InvalidInputError(
-                f"uid_map renames {unknown}, and there is state of the uids {known} only.",
-                hint="Correct the uid_map, or allow state that is not restored.",
+                f"uid_map renames {unknown}, but there is only state of the uids {known}.",
+                hint="Correct uid_map, or pass allow_non_restored_state.",
             )
         for operator in self.plan.operators:
             if operator.layout is Layout.KEY_GROUPS and self.plan.partitions > (most := operator.key_groups):
                 raise InvalidInputError(
                     f"Keyed operator {', '.join(operator.uids)} has max_parallelism {most}: "
                     f"it cannot have {self.plan.partitions} partitions.",
-                    hint=f"Restore it with at most {most}; max_parallelism is fixed with the first batch.",
+                    hint=f"Restore it with at most {most} partitions. The first batch fixes max_parallelism.",
                 )
 
     def _check_uids(self) -> None:
-        """Raise InvalidInputError for a new uid that no program can use, or that states of several uids would have."""
+        """Raise InvalidInputError for a new uid that is invalid, or that the states of several uids would get."""
         uid_map = self._request.uid_map
         for old, new in uid_map.items():
             check_uid(new, f"uid_map renames {old!r} to {new!r}")
@@ -194,11 +193,14 @@ class Restoration:
                 if len(theirs) > 1:
                     raise InvalidInputError(
                         f"uid_map would give the uid {new!r} to the states of {theirs}.",
-                        hint="Give each of them another one.",
+                        hint="Give each of them a uid of its own.",
                     )
 
     def _begin(self) -> tuple[RecordedRequest, Restored | None]:
-        """Take the target: an empty one, or what an earlier run of this restore has left, perhaps with its result."""
+        """Take possession of the target: an empty one, or what an earlier run of this restore left there.
+
+        Return the recorded request, and the result if the earlier run got that far.
+        """
         keeps_id = self._request.query_id == "keep"
         recorded = RecordedRequest(
             self._source.place.url,
@@ -220,9 +222,9 @@ class Restoration:
             before = self._record(recorded)
         if msgspec.structs.replace(before, query_id=recorded.query_id) != recorded:
             raise InvalidInputError(
-                f"{self._place.url} has a restore of {before.source}, version {before.version}, to {before.partitions} "
-                "partitions that did not finish, and this is another.",
-                hint="Run that one again, or delete the folder.",
+                f"{self._place.url} has an unfinished restore of {before.source}, version {before.version}, to "
+                f"{before.partitions} partitions, and this is another restore.",
+                hint="Run that restore again, or delete the folder.",
             )
         if not self._place.put_if_absent(QUERY, _not_finished(before)) and done is None:
             self._refuse_query(before, is_first=before is recorded)
@@ -231,13 +233,13 @@ class Restoration:
         return before, done
 
     def _record(self, recorded: RecordedRequest) -> RecordedRequest:
-        """Say in the target what is restored there; returns what another was first to say."""
+        """Record in the target what is restored there; return the record of another run that was first."""
         if self._place.put_if_absent(REQUEST_NAME, seal(recorded)):
             return recorded
         return read_sealed(self._place, REQUEST_NAME, RecordedRequest)
 
     def _before(self) -> tuple[RecordedRequest | None, Restored | None]:
-        """What an earlier run of a restore was to do, and what came of it, as far as there was one that got there."""
+        """Return the request and the result that an earlier run has recorded in the target, each if there is one."""
         try:
             finished = read_sealed(self._place, RESULT_NAME, FinishedRequest, MAX_RESULT_BYTES)
         except NotFoundError:
@@ -250,24 +252,24 @@ class Restoration:
             return None, None
 
     def _refuse_state_of_others(self, recorded: RecordedRequest) -> None:
-        """With the option ``remote``, state goes into a folder of the query's id, which another may use."""
+        """Raise InvalidInputError if the folder of the query's id below ``remote`` is in use by another query."""
         if not self.plan.options.remote:
             return
         folder = self._folder_of_query(recorded)
         if owner := other_owner(folder, self._place):
             raise InvalidInputError(
-                f"{folder.url} belongs to the checkpoint {owner}, whose query has that id.",
-                hint="Restore with query_id 'new', or name another folder in the option remote. If nothing will ever "
+                f"{folder.url} belongs to the checkpoint {owner}, whose query has the same id.",
+                hint="Restore with query_id 'new', or name another folder in the option remote. If no query will ever "
                 f"run on {owner} again, and its state is not needed, delete {folder.url}.",
             )
         if any(blob.name != OWNER_NAME for blob in folder.walk()):
             raise InvalidInputError(
-                f"{folder.url} has the state of a query of that id already.",
+                f"{folder.url} already has the state of a query with the same id.",
                 hint="Restore with query_id 'new', or name another folder in the option remote.",
             )
 
     def _claim_folder(self, recorded: RecordedRequest) -> None:
-        """Of several restores with one query id, in one ``remote``, one may write there."""
+        """Claim the query's folder below ``remote``: of several restores with one query id, one may write there."""
         if self.plan.options.remote:
             claim(self._folder_of_query(recorded), self._place, self.plan.options.remote)
 
@@ -276,15 +278,15 @@ class Restoration:
 
     def _refuse_query(self, recorded: RecordedRequest, *, is_first: bool) -> None:
         if self._place.get(QUERY) != _not_finished(recorded):
-            if is_first:  # the other was through before this one was recorded
+            if is_first:  # the other restore had finished before this one was recorded
                 self._place.delete(REQUEST_NAME)
             raise InvalidInputError(
-                f"{self._place.url} is the checkpoint of another query by now: its metadata is not the restore's.",
+                f"{self._place.url} is now the checkpoint of another query: its metadata is not that of this restore.",
                 hint="Restore into a new folder.",
             )
 
     def _ids(self, operator: OperatorVersion, made: Mapping[Identity, str]) -> list[list[str]]:
-        """The ids that the commit log is to name: in the order of stores in which it has named the old ones."""
+        """Return the ids that the commit log is to name, with the stores in the order of the old commit log."""
         of_partition = self._source.ids(operator.operator.number)
         first = {name: stores[0].meta.id for name, stores in operator.stores.items()}
         order = [name for old in (of_partition or [[]])[0] for name, commit_id in first.items() if commit_id == old]
@@ -292,7 +294,7 @@ class Restoration:
         if of_partition and sorted(order) != sorted(operator.stores):
             raise FormatError(
                 f"{self._source.place.url}: the commit log names the stores {order} of operator {number}, "
-                f"which has {list(operator.stores)}."
+                f"which has the stores {list(operator.stores)}."
             )
         return [
             [made[Identity(number, partition, name)] for name in order]
@@ -301,7 +303,7 @@ class Restoration:
 
 
 def standing(place: BlobPlace) -> FinishedRequest | None:
-    """The restore whose checkpoint stands in ``place``, if it was interrupted behind that.
+    """Return the restore that was interrupted after its checkpoint in ``place`` was complete, or None.
 
     Raises FormatError, StorageError.
     """
@@ -314,9 +316,9 @@ def standing(place: BlobPlace) -> FinishedRequest | None:
 
 
 def forget(place: BlobPlace) -> None:
-    """Delete what a restore has noted in its target, a checkpoint that stands by now. Raises StorageError."""
+    """Delete the records of a restore from its target, which is a complete checkpoint now. Raises StorageError."""
     for blob in sorted(place.walk(WORK_FOLDER), key=lambda blob: (blob.name == RESULT_NAME, blob.name)):
-        place.delete(blob.name)  # the result last: who finds it need not, and must not, do anything again
+        place.delete(blob.name)  # the result last: a run that finds it need not, and must not, repeat anything
 
 
 def _but_the_id(files: Iterable[QueryFile]) -> Iterator[QueryFile]:
@@ -324,7 +326,7 @@ def _but_the_id(files: Iterable[QueryFile]) -> Iterator[QueryFile]:
 
 
 def _not_finished(recorded: RecordedRequest) -> bytes:
-    """What a target has as its ``metadata`` until it is a checkpoint: Spark refuses to start a query on it."""
+    """Return the ``metadata`` of a target until it is a checkpoint: Spark refuses to start a query on it."""
     explained = f"of {recorded.source} did not finish: run it again, or delete this folder"
     request = xxhash.xxh3_128_hexdigest(msgspec.json.encode(recorded))
     return msgspec.json.encode({"restore": explained, "request": request})

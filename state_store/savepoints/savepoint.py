@@ -1,11 +1,11 @@
-"""Savepoints: a user's own, complete, movable copy of a query at one batch, from which a query can go on anywhere.
+"""Savepoints: a user's own complete, movable copy of a query at one batch, from which a query can go on anywhere.
 
-A savepoint is a folder as a checkpoint is, with one version in it, so that whatever reads a checkpoint reads it::
+A savepoint is laid out like a checkpoint with one version, so that everything that reads a checkpoint can read it::
 
-    <savepoint>/savepoint.json     what it is of; it is written last: without it there is no savepoint
+    <savepoint>/savepoint.json     its content; written last: without it there is no savepoint
     <savepoint>/metadata, offsets/, commits/, sources/, state/...      as in a checkpoint
 
-No path in it leads out of it. Nothing ever adds to it, and nothing but its owner deletes it.
+No path in it leads out of it. It is never added to, and only its owner deletes it.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ NAME = "savepoint.json"
 UNFINISHED = "savepoint.unfinished"
 SAVEPOINT_FORMAT = 1
 Kind: TypeAlias = Literal["native", "canonical"]
-"""Files as they are, or rows sorted by hash in Parquet files."""
+"""Native: the files as they are. Canonical: rows sorted by hash in Parquet files."""
 MAX_BYTES = 64 << 20
 StoreKey: TypeAlias = tuple[int, str]
-"""Number of the operator, and name of the store."""
+"""The number of the operator, and the name of the store."""
 LAST_MS = 253_402_300_799_000
 """The end of the year 9999."""
 
 
 class SavedState(msgspec.Struct, frozen=True):
-    """A state of an operator: its rows, its types as stored, and of expiry indexes that nobody counts them.
+    """A state of an operator: its rows, and its types as stored. ``is_counted``: False for expiry indexes.
 
     ``digest``: of all its rows, if they were read when the savepoint was taken.
     """
@@ -62,13 +62,13 @@ class SavedState(msgspec.Struct, frozen=True):
     digest: Digest | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError when its digest is of another number of rows."""
+        """Raise ValueError if the digest is of another number of rows."""
         if self.digest is not None and self.is_counted and self.digest.rows != self.rows:
             raise ValueError(f"state {self.name!r} has {self.rows} rows, and a digest of {self.digest.rows}")
 
 
 class SavedOperator(msgspec.Struct, frozen=True):
-    """A stateful operator: Spark's name for it, the uids of keyed ones, and how its rows are spread."""
+    """A stateful operator: Spark's name, the uids of keyed operators, and how its rows are spread."""
 
     number: Count
     name: str
@@ -80,7 +80,7 @@ class SavedOperator(msgspec.Struct, frozen=True):
 
 
 class SavedStore(msgspec.Struct, frozen=True):
-    """A store: how many objects it has, and their bytes."""
+    """A store: the number of its objects, and their bytes."""
 
     operator: Count
     partition: Count
@@ -91,7 +91,7 @@ class SavedStore(msgspec.Struct, frozen=True):
 
 
 class SavepointInfo(msgspec.Struct, frozen=True):
-    """Content of ``savepoint.json``. ``files``: all that Spark has written, with checksums, for it has none itself."""
+    """Content of ``savepoint.json``. ``files``: Spark's files with checksums, because Spark stores none."""
 
     format: int
     kind: str
@@ -107,19 +107,19 @@ class SavepointInfo(msgspec.Struct, frozen=True):
     rows: tuple[SavedRows, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises ValueError when it is of no kind, or has not the rows of all stores and no others."""
+        """Raise ValueError if the kind is unknown, or the rows are not those of exactly all stores."""
         if self.kind not in get_args(Kind):
-            raise ValueError(f"kind is {self.kind!r}, not one of {get_args(Kind)}")
+            raise ValueError(f"kind must be one of {get_args(Kind)}, got {self.kind!r}")
         stores = [(each.number, name, each.layout) for each in self.operators for name in each.stores]
         saved = [(each.operator, each.name, each.layout) for each in self.rows]
         if self.kind == "canonical" and sorted(stores) != sorted(saved):
-            raise ValueError(f"it has the rows of {saved}, and the stores are {stores}")
+            raise ValueError(f"it must have the rows of the stores {stores}, and has those of {saved}")
         if self.kind == "native" and self.rows:
-            raise ValueError("a native savepoint has no rows of its own")
+            raise ValueError("a native savepoint cannot list files of rows")
         if len({each.number for each in self.operators}) < len(self.operators):
-            raise ValueError("two of its operators have one number")
+            raise ValueError("two of its operators have the same number")
         if any(each.layout not in {layout.value for layout in Layout} for each in self.operators):
-            raise ValueError("the layout of an operator is not known")
+            raise ValueError("the layout of an operator is unknown")
 
     @property
     def size_bytes(self) -> int:
@@ -128,7 +128,7 @@ class SavepointInfo(msgspec.Struct, frozen=True):
         return files + sum(store.size_bytes for store in self.stores)
 
     def digests_of(self, operator: int, store: str) -> dict[str, Digest]:
-        """The digests that were recorded of the states of a store: by name, none of a state that was not read."""
+        """Return the recorded digests of a store's states, by name. A state that was not read has none."""
         found = {
             state.name: state.digest
             for each in self.operators
@@ -140,22 +140,22 @@ class SavepointInfo(msgspec.Struct, frozen=True):
 
 
 class Savepoint(Checkpoint):
-    """A savepoint that did finish, to be read only."""
+    """A finished savepoint, read-only."""
 
     has_stores = False
 
     def __init__(self, location: str, options: Options) -> None:
-        """Look at ``location``. Raises InvalidInputError if no savepoint is there; FormatError, StorageError."""
+        """Open ``location``. Raises InvalidInputError (there is no finished savepoint), FormatError, StorageError."""
         self.info = read_info(Workplace(options).resolve(location))
         super().__init__(location, options)
 
     @property
     def newest_version(self) -> int:
-        """The only version there is."""
+        """The version of the savepoint: its only one."""
         return self.info.version
 
     def versions(self, progress: Progress = lambda _done, _all: None) -> list[OperatorVersion]:
-        """All operators with their stores; of a canonical savepoint with what it says of partition 0 alone.
+        """Return all operators with their stores. A canonical savepoint gives each store one entry, as partition 0.
 
         Raises NotFoundError, FormatError, StorageError.
         """
@@ -181,7 +181,7 @@ class Savepoint(Checkpoint):
         return StoreVersion(identity, self.place.url, rows.meta, len(rows.files), size_bytes)
 
     def verify_files(self) -> list[str]:
-        """What is wrong with all that is not rows, for which a restore would refuse it. Raises StorageError."""
+        """Return the damage outside of rows for which a restore would refuse the savepoint. Raises StorageError."""
         problems = unproven(self.place, self.info.version - 1, self.info.files)
         if not problems:
             try:
@@ -191,7 +191,7 @@ class Savepoint(Checkpoint):
         return problems
 
     def verify_rows(self, progress: Progress = lambda _done, _all: None) -> tuple[list[str], dict[StoreKey, Digests]]:
-        """Read all files of a canonical savepoint; what is wrong with them, and digests of what they have.
+        """Read all row files of a canonical savepoint; return what is wrong with them, and the digests of their rows.
 
         Raises StorageError.
         """
@@ -217,9 +217,9 @@ class Savepoint(Checkpoint):
     def verify_stores(
         self, progress: Progress = lambda _done, _all: None
     ) -> tuple[list[Verified], list[str], dict[StoreKey, Digests]]:
-        """Read all stores of a native savepoint: each of them, what is wrong, and digests of all that could be read.
+        """Read all stores of a native savepoint; return each result, all problems, and the digests of what was read.
 
-        What was recorded is compared. Raises StorageError.
+        The digests are compared with the recorded ones. Raises StorageError.
         """
         stores = [Identity(store.operator, store.partition, store.name) for store in self.info.stores]
         verified: list[Verified] = []
@@ -231,14 +231,14 @@ class Savepoint(Checkpoint):
         for each in verified:
             found.setdefault((each.identity.operator, each.identity.name), []).append(each.digests)
         whole: dict[StoreKey, Digests] = {store: combine(parts) for store, parts in found.items()}
-        if not problems:  # else a store may be missing among these
+        if not problems:  # else the digests may lack a store
             for (operator, store), digests in whole.items():
                 what = f"operator {operator}, store {store!r}"
                 problems += unlike_recorded(self.info.digests_of(operator, store), digests, what)
         return verified, problems, whole
 
     def require_all(self, operators: Sequence[OperatorVersion]) -> None:
-        """Raise FormatError unless these are all operators and stores that the savepoint was taken with."""
+        """Raise FormatError unless ``operators`` have exactly the stores and commits of the savepoint."""
         saved = {Identity(each.operator, each.partition, each.name): each.commit_id for each in self.info.stores}
         found = {
             each.identity: each.meta.id
@@ -250,35 +250,35 @@ class Savepoint(Checkpoint):
             if saved.get(identity) != found.get(identity):
                 raise FormatError(
                     f"{self.place.url} is damaged: it was taken with the commit {saved.get(identity)} of {identity}, "
-                    f"and has {found.get(identity)}.",
-                    hint="Copy the savepoint again from where it was taken, or take another.",
+                    f"and has the commit {found.get(identity)}.",
+                    hint="Copy the savepoint again from its original, or take another.",
                 )
 
 
 def read_info(place: BlobPlace) -> SavepointInfo:
-    """What a savepoint says of itself. Raises InvalidInputError if there is none, FormatError, StorageError."""
+    """Return the content of ``savepoint.json``. Raises InvalidInputError (there is none), FormatError, StorageError."""
     try:
         return _info(place, NAME)
     except NotFoundError as problem:
         if _is_unfinished(place):
             hint = (
-                "It did not finish, or is half deleted, and is of no use: delete it (pyspark-ckpt savepoint delete), "
+                "It is unfinished or half deleted, and cannot be restored: delete it (pyspark-ckpt savepoint delete), "
                 "and take another one."
             )
         else:
             hint = "Name the folder of a savepoint. To copy the checkpoint of a stopped query, use rescale."
-        raise InvalidInputError(f"{place.url} is no savepoint: it has no {NAME}.", hint=hint) from problem
+        raise InvalidInputError(f"{place.url} is not a savepoint: it has no {NAME}.", hint=hint) from problem
 
 
 def _info(place: BlobPlace, name: str) -> SavepointInfo:
-    """What the object ``name`` says of a savepoint. Raises NotFoundError, FormatError, StorageError."""
+    """Return the content of the ``savepoint.json`` at ``name``. Raises NotFoundError, FormatError, StorageError."""
     return read_sealed(place, name, SavepointInfo, MAX_BYTES, known=SAVEPOINT_FORMAT)
 
 
 def find_savepoints(place: BlobPlace) -> list[tuple[str, SavepointInfo | FormatError | None]]:
-    """Savepoints in a place and below it, by their folders.
+    """Return the savepoints in a place and below it, each with its folder.
 
-    What is wrong with one that is damaged; None for one that did not finish, or is half deleted. Raises StorageError.
+    A damaged savepoint has its error instead; one that is unfinished or half deleted has None. Raises StorageError.
     """
     found: list[tuple[str, SavepointInfo | FormatError | None]] = []
     unfinished: list[str] = []
@@ -297,12 +297,12 @@ def find_savepoints(place: BlobPlace) -> list[tuple[str, SavepointInfo | FormatE
 
 
 def place_of_savepoint(target: str, options: Options) -> BlobPlace:
-    """The place that a savepoint is to be taken in. Raises InvalidInputError."""
+    """Return the place in which a savepoint is to be taken. Raises InvalidInputError."""
     return Workplace(options).resolve(target)
 
 
 def refuse_unless_empty(place: BlobPlace, what: str, but_for: str = "") -> None:
-    """Raise InvalidInputError if there is anything in a place where ``what`` is to be written; StorageError."""
+    """Raise InvalidInputError if the place for ``what`` holds anything except ``but_for``. Raises StorageError."""
     found = [blob for blob in place.walk() if blob.name != but_for]
     if found:
         raise InvalidInputError(

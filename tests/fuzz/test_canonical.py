@@ -142,10 +142,13 @@ OTHERS: dict[str, tuple[Change, str]] = {
     "a row is there twice": (lambda table: pa.concat_tables([table.slice(0, 1), table]), "not in order"),
     "a row is lost": (lambda table: table.slice(1), "had .* rows"),
     "all rows are lost": (lambda table: table.slice(0, 0), "had .* rows"),
-    "of no state": (with_column("state", lambda states: [-1, *states[1:]]), "of a state that there is not"),
+    "of no state": (
+        with_column("state", lambda states: [-1, *states[1:]]),
+        "of a state that the savepoint does not list",
+    ),
     "of a later state": (
         with_column("state", lambda states: [*states[:-1], 2**31 - 1]),
-        "of a state that there is not",
+        "of a state that the savepoint does not list",
     ),
     "of one state": (with_column("state", lambda states: states[-1:] * len(states)), "not in order|had .* rows"),
     "of another hash": (with_column("hash", lambda hashes: [hashes[0] ^ 1, *hashes[1:]]), "not in order|had .* rows"),

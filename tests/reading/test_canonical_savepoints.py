@@ -162,9 +162,9 @@ def test_the_reader_of_a_savepoint_names_what_is_there(saved: Path) -> None:
     with pytest.raises(pyspark_ckpt.InvalidInputError, match="has no state for state 'other'; there are: state 'big'"):
         open_state(str(saved), state="other").to_arrow()
     (saved / "savepoint.json").rename(saved / "savepoint.unfinished")
-    with pytest.raises(pyspark_ckpt.InvalidInputError, match="is no savepoint") as refused:
+    with pytest.raises(pyspark_ckpt.InvalidInputError, match="is not a savepoint") as refused:
         open_state(str(saved))
-    assert "did not finish" in str(refused.value.hint)
+    assert "unfinished" in str(refused.value.hint)
 
 
 def test_a_frame_has_a_task_for_each_file(written: Written, saved: Path) -> None:

@@ -155,7 +155,7 @@ def test_a_version_that_is_not_there_is_refused_with_those_that_are(frozen: Any,
     for version in (0, 9):
         with pytest.raises(pyspark_ckpt.InvalidInputError, match=f"no version {version}: there are 1 to 2"):
             open_state(frozen("aggregation"), version=version)
-    with pytest.raises(pyspark_ckpt.InvalidInputError, match="is no checkpoint of a query"):
+    with pytest.raises(pyspark_ckpt.InvalidInputError, match="is not a checkpoint of a query"):
         open_state(str(tmp_path))
     with (
         open_state(frozen("aggregation")) as state,

@@ -1,1 +1,1 @@
-"""The ways in which the rows of old stores get into new ones: one module for each, and what they have in common."""
+"""The strategies that move the rows of old stores into new ones, one module for each, and their common interface."""

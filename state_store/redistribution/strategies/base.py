@@ -1,4 +1,4 @@
-"""What every way of moving rows takes and gives."""
+"""The common interface of all strategies that move rows."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pyspark_ckpt.state_store.redistribution.assembly import Assembled, NewStore
 
 
 class RunTasks(Protocol):
-    """Runs tasks, as many at once as there is room for, and records what each has done."""
+    """Runs tasks, as many at once as there is room for, and records the result of each."""
 
     def __call__(self, tasks: Sequence[Task], kind: object) -> list[Any]:
-        """The results of ``tasks``, each a ``kind``, in their order. Raises what a task raises."""
+        """Run ``tasks``; return their results, each a ``kind``, in their order. Raises what a task raises."""
 
 
 @dataclass(frozen=True)
 class Moved:
-    """What became of the stores of one name."""
+    """The result of moving the stores of one name."""
 
     before: Sequence[Digests]
-    """Of the states that were read. The digests of one state add up to that of all its rows."""
+    """Digests of the states that were read. The digests of one state add up to that of all its rows."""
     made: Sequence[Assembled]
     """The new stores, in their order."""
 
@@ -33,7 +33,7 @@ class Strategy(Protocol):
     """One way of moving rows."""
 
     def move(self, stores: Sequence[StoreVersion], new: Sequence[NewStore], run: RunTasks) -> Moved:
-        """Make the ``new`` stores of all partitions of the old ``stores``; what is interrupted can be done again.
+        """Make the ``new`` stores of all partitions from the old ``stores``. An interrupted call can be repeated.
 
         Raises FormatError, NotFoundError, StorageError.
         """

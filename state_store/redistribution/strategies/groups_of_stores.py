@@ -1,4 +1,4 @@
-"""By remainders, where few old stores have all rows of few new ones: each such group is moved in one step."""
+"""Move rows by remainders where few old stores have all rows of few new ones: each such group moves in one step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark_ckpt.state_store.redistribution.strategies.base import Moved, RunTa
 
 @dataclass(frozen=True)
 class MoveByGroupsOfStores:
-    """Regroup. ``groups``: how many there are, see ``regrouping.groups_of``."""
+    """Moves rows by regrouping. ``groups``: how many there are, see ``regrouping.groups_of``."""
 
     workplace: Workplace
     groups: int

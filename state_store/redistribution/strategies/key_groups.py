@@ -1,4 +1,4 @@
-"""By key groups: a new store is the old one that has most of its rows, clipped, and the rows of others."""
+"""Move rows by key groups: a new store is the old one with most of its rows, clipped, plus rows of others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyspark_ckpt.state_store.redistribution.strategies.base import Moved, RunTa
 
 @dataclass(frozen=True)
 class MoveByKeyGroups:
-    """Clip. ``key_groups``: of the operator; ``width``: how many tasks run at once."""
+    """Moves rows by clipping. ``key_groups``: of the operator; ``width``: how many tasks run at once."""
 
     workplace: Workplace
     key_groups: int
@@ -44,7 +44,7 @@ class MoveByKeyGroups:
                     before[part].append(digests)
                 counts |= zip(clip.counted, result.counts, strict=True)
         whole = {part: combine(digests) for part, digests in before.items()}
-        for part in uncounted:  # it has no key groups, for there are more partitions than these
+        for part in uncounted:  # it has no key groups, because there are more partitions than key groups
             keyed = [state for state in part.store.meta.states if is_keyed(state)]
             counts[part] = {state.name: state.rows for state in keyed}
             whole[part] = {state.name: Digest() for state in keyed}
@@ -53,7 +53,7 @@ class MoveByKeyGroups:
         return Moved(list(whole.values()), made)
 
     def _clip(self, new: NewStore, partitions: int, parts: Sequence[Part], uncounted: set[Part]) -> Clip:
-        """How to make a new store; it counts those of its parts that are ``uncounted``, which they are no more then."""
+        """Return how to make a new store. It counts its ``uncounted`` parts, which are removed from that set."""
         partition = new.identity.partition
         mine = tuple(parts[old] for old in overlaps(partition, partitions, len(parts), self.key_groups))
         counted = tuple(part for part in mine if part in uncounted)

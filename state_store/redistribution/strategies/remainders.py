@@ -1,4 +1,4 @@
-"""From any number of partitions to any other by remainders: all rows are split into runs, and the runs are joined."""
+"""Move rows by remainders between any numbers of partitions: all rows are split into runs, and the runs are joined."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark_ckpt.state_store.redistribution.strategies.base import Moved, RunTa
 
 @dataclass(frozen=True)
 class MoveByRemainders:
-    """Split and join. ``url``: where the runs lie until then."""
+    """Moves rows by splitting and joining. ``url``: where the runs lie until they are joined."""
 
     workplace: Workplace
     url: str

@@ -1,4 +1,4 @@
-"""From a canonical savepoint: its files, one by one, as if each were the store of an old partition."""
+"""Move the rows of a canonical savepoint, treating each of its files like the store of an old partition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark_ckpt.state_store.redistribution.strategies.base import Moved, RunTa
 
 @dataclass(frozen=True)
 class MoveSavedRows:
-    """Import. ``url``: where runs lie until they are joined; ``key_groups``: of a keyed operator, else 0."""
+    """Imports rows. ``url``: where runs lie until they are joined; ``key_groups``: of a keyed operator, else 0."""
 
     workplace: Workplace
     source_url: str

@@ -72,7 +72,7 @@ def test_a_digest_that_differs_fails_the_restore_for_good(
             FormatError, match=r"operator 0, store 'left': state 'by time' had \d+ rows with the digest"
         ):
             savepoints.rescale(query.location, str(target), 3)
-    with pytest.raises(InvalidInputError, match="is no checkpoint"):
+    with pytest.raises(InvalidInputError, match="is not a checkpoint"):
         Checkpoint(str(target), parse({}))
 
 
@@ -155,7 +155,7 @@ def test_a_row_that_is_in_a_wrong_partition_is_refused(quick_path: Path, monkeyp
         query = written(quick_path / "query", 2, operators=(2,))
     with pytest.raises(FormatError, match=rf"state '{EXPIRY}' has \d+ rows, and \d+ were found"):
         savepoints.rescale(query.location, str(quick_path / "restored"), 3)
-    with pytest.raises(InvalidInputError, match="is no checkpoint"):
+    with pytest.raises(InvalidInputError, match="is not a checkpoint"):
         Checkpoint(str(quick_path / "restored"), parse({}))
 
 

@@ -127,7 +127,7 @@ def test_a_restore_is_finished_by_the_same_call_however_often_it_is_killed(
             if not left_behind(target):
                 break
         else:
-            with pytest.raises(InvalidInputError, match=r"is not empty|did not finish"):
+            with pytest.raises(InvalidInputError, match=r"is not empty|unfinished restore"):
                 savepoints.rescale(query.location, str(target), 4)
     assert runs > 2
     assert stored(str(target)) == (query.version, 3, query.rows)
@@ -196,7 +196,7 @@ def test_a_savepoint_that_was_killed_is_none_and_can_be_deleted(kind: Kind, mort
         act = partial(savepoints.savepoint, query.location, str(target), kind=kind)
         ended = survives(mortal, target, write, is_after=bool(write % 2), act=act)
         if not (target / "savepoint.json").exists() and files_in(target):
-            with pytest.raises(InvalidInputError, match="is no savepoint"):
+            with pytest.raises(InvalidInputError, match="is not a savepoint"):
                 savepoints.restore(str(target), str(quick_path / "never"))
             with pytest.raises(InvalidInputError, match="is not empty"):
                 act()
@@ -223,12 +223,12 @@ def test_a_deletion_that_was_killed_is_seen_and_finished_by_the_same_call(mortal
             assert Savepoint(str(target), parse({})).verify_files() == []
         elif files_in(target):
             assert find_savepoints(LocalPlace(quick_path)) == [("taken", None)]
-            with pytest.raises(InvalidInputError, match="is no savepoint"):
+            with pytest.raises(InvalidInputError, match="is not a savepoint"):
                 savepoints.restore(str(target), str(quick_path / "never"), claim="claim")
         if files_in(target):
             assert act() > 0
         assert files_in(target) == []
-        with pytest.raises(InvalidInputError, match="is no savepoint: nothing was deleted"):
+        with pytest.raises(InvalidInputError, match="is not a savepoint: nothing was deleted"):
             act()
         write += 1
     assert write > 8
@@ -260,7 +260,7 @@ def test_a_restore_that_is_killed_while_it_deletes_its_savepoint_is_finished_by_
         assert is_checkpoint(target), step
         query_goes_on(target)
         left = files_in(taken)
-        with pytest.raises(InvalidInputError, match=r"is no savepoint|and this is another"):
+        with pytest.raises(InvalidInputError, match=r"is not a savepoint|and this is another"):
             act(query_id="keep")
         assert files_in(taken) == left
         assert act().query_id == Checkpoint(str(target), parse({})).query_id

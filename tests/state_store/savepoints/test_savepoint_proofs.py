@@ -92,7 +92,7 @@ def test_a_copy_with_other_rows_is_no_checkpoint(
     monkeypatch.setattr(DigestTask, "__call__", with_one_row_less)
     with pytest.raises(FormatError, match=r"operator 0, store 'right': state 'counts' had .* rows with the digest"):
         savepoints.restore(str(quick_path / "taken"), str(quick_path / "restored"))
-    with pytest.raises(InvalidInputError, match="is no checkpoint"):
+    with pytest.raises(InvalidInputError, match="is not a checkpoint"):
         Checkpoint(str(quick_path / "restored"), parse({}))
     with pytest.raises(FormatError, match="state 'counts' had"):
         create(
@@ -105,7 +105,7 @@ def test_a_copy_with_other_rows_is_no_checkpoint(
             kind="native",
             digests=True,
         )
-    with pytest.raises(InvalidInputError, match="is no savepoint"):
+    with pytest.raises(InvalidInputError, match="is not a savepoint"):
         Savepoint(str(quick_path / "other"), parse({}))
 
 

@@ -33,7 +33,7 @@ def test_a_claimed_savepoint_goes_when_the_checkpoint_stands_and_not_before(
         patched.setattr(Savepoint, "require_all", lambda *_: (_ for _ in ()).throw(FormatError("made up")))
         with pytest.raises(FormatError, match="made up"):
             savepoints.restore(str(saved), str(quick_path / "restored"), claim="claim")
-    with pytest.raises(InvalidInputError, match="inside of"):
+    with pytest.raises(InvalidInputError, match="is inside"):
         savepoints.restore(str(saved), str(saved / "restored"), claim="claim")
     with pytest.raises(InvalidInputError, match="claim is 'steal'"):
         savepoints.restore(str(saved), str(quick_path / "restored"), claim="steal")  # type: ignore[arg-type]
@@ -223,7 +223,7 @@ def test_of_two_restores_into_one_target_the_second_is_refused(
 
     before: dict[str, bytes] = {}
     at_first_look(monkeypatch, target, other)
-    with pytest.raises(InvalidInputError, match=r"and this is another|of another query by now"):
+    with pytest.raises(InvalidInputError, match=r"and this is another|is now the checkpoint of another query"):
         savepoints.rescale(query.location, str(target), 3)
     assert files(target) == before
     if not is_through:
@@ -233,7 +233,7 @@ def test_of_two_restores_into_one_target_the_second_is_refused(
 
 def test_nobody_is_told_to_delete_a_checkpoint(quick_path: Path) -> None:
     query = written(quick_path / "query", 1, operators=(1,), batches=1)
-    with pytest.raises(InvalidInputError, match="is no savepoint") as refused:
+    with pytest.raises(InvalidInputError, match="is not a savepoint") as refused:
         savepoints.restore(query.location, str(quick_path / "restored"))
     assert "delete" not in refused.value.hint
 
@@ -249,7 +249,7 @@ def test_a_restore_never_goes_on_where_another_query_has_begun(
             savepoints.rescale(query.location, str(target), 3)
     LocalPlace(target).put("metadata", b'{"id":"another"}')
     before = files(target)
-    with pytest.raises(InvalidInputError, match="is the checkpoint of another query by now"):
+    with pytest.raises(InvalidInputError, match="is now the checkpoint of another query"):
         savepoints.rescale(query.location, str(target), 3)
     assert files(target) == before
 
@@ -404,7 +404,7 @@ def test_a_savepoint_inside_of_the_checkpoint_that_it_is_of_is_refused(
 def test_a_savepoint_that_would_hold_its_checkpoint_is_refused(quick_path: Path) -> None:
     query = written(quick_path / "all" / "query", 2, operators=(1,), batches=1)
     before = files(quick_path)
-    with pytest.raises(InvalidInputError, match="query is inside of"):
+    with pytest.raises(InvalidInputError, match="query is inside"):
         savepoints.savepoint(query.location, str(quick_path / "all"))
     assert files(quick_path) == before
 
@@ -416,7 +416,7 @@ def test_a_savepoint_is_refused_when_another_name_hides_that_it_is_inside(
     query = written(quick_path / "query", 2, operators=(1,), batches=1)
     before = files(quick_path)
     monkeypatch.setattr("pyspark_ckpt.state_store.savepoints.creation.refuse_nested", lambda *_: None)
-    with pytest.raises(InvalidInputError, match=r"is inside of .*: it is saved/taken/savepoint.unfinished there"):
+    with pytest.raises(InvalidInputError, match=r"is inside .*: it is saved/taken/savepoint.unfinished there"):
         savepoints.savepoint(query.location, f"{query.location}/saved/taken")
     assert files(quick_path) == before
 
