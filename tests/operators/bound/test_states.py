@@ -294,7 +294,7 @@ def test_a_map_larger_than_what_is_read_of_it_is_read_lazily(lab: SessionLab) ->
 
 def test_a_reduction_that_is_none_is_refused() -> None:
     with pytest.raises(
-        InvalidInputError, match=r"ReducingState 'most': it reduces by 'mean', neither .*'sum', 'min', 'max'"
+        InvalidInputError, match=r"ReducingState 'most': reduce must be .*'sum', 'min', 'max'.*, got 'mean'"
     ):
         ReducingState("most", "bigint", "mean")  # type: ignore[arg-type]
 
