@@ -136,7 +136,7 @@ class KeyedStream:
         if other is not None:
             raise InvalidInputError(
                 f"{who}: the frame comes from {other}, but Spark 4.3 runs one keyed operator in a query.",
-                hint="Do the work of both in one processor, or put a topic or a table between them.",
+                hint="Do the work of both in one processor, or put a topic or a table in between.",
             )
         if HASH in self.frame.columns:
             raise InvalidInputError(f"{who}: the name of column {HASH!r} is reserved.", hint="Rename the column.")

@@ -19,9 +19,7 @@ def check_planned(ticket: Ticket, uid: str, planned: int) -> None:
     message = f"Keyed operator {uid!r} was planned for {planned} partitions, and the query runs with {runs}"
     way = f"Set spark.sql.shuffle.partitions to {runs} before the query is built, or"
     if ticket.meta.num_partitions is None:
-        raise LifecycleError(
-            f"{message}.", hint=f"{way} start with a new checkpoint: this one has no committed batch."
-        )
+        raise LifecycleError(f"{message}.", hint=f"{way} start with a new checkpoint: this one has no committed batch.")
     raise LifecycleError(
         f"{message}: that of its checkpoint.",
         hint=f"{way} make a copy of it with {planned} partitions: pyspark-ckpt rescale CHECKPOINT NEW -n {planned}.",
