@@ -79,7 +79,7 @@ class KeyedStream:
     def process(self, processor: Processor, output: StructType | str, mode: str = "update") -> DataFrame:
         """Return the rows that ``processor`` outputs. ``output``: their type, as a StructType or Spark DDL.
 
-        ``mode``: "update" or "append", in upper or lower case, as for applyInPandasWithState. Raises InvalidInputError.
+        ``mode``: "update" or "append", in any letter case, as for applyInPandasWithState. Raises InvalidInputError.
         """
         return self._process(processor, _struct(output, f"keyed(uid={self.uid!r}): the output"), mode)
 
@@ -91,7 +91,7 @@ class KeyedStream:
         outputMode: str,  # noqa: N803
         timeoutConf: str,  # noqa: N803
     ) -> DataFrame:
-        """Do what ``GroupedData.applyInPandasWithState`` does: the same arguments give the same results.
+        """Do what ``GroupedData.applyInPandasWithState`` does by the key columns: same arguments, same results.
 
         Raises InvalidInputError.
         """

@@ -112,7 +112,7 @@ def _check_life(stored: State, declared: Descriptor, _state: ProcessorState | No
         if old != new and not may_change:
             raise InvalidInputError(
                 f"State {stored.name!r} has rows with a time to live by {what}={old!r}, and the program declares "
-                f"{what}={new!r}: with that, rows would expire too early or too late.",
+                f"{what}={new!r}, with which rows would expire too early or too late.",
                 hint=f"Declare its ttl with {what}={old!r} again. {ANOTHER_NAME}",
             )
 

@@ -101,7 +101,7 @@ class BoundTimers(Timers):
     def earliest_ms(self) -> int | None:
         """Return when the first remaining timer is due, None if there is none. To be called after the last flush.
 
-        May be too early after several flushes: a timer counts if it was deleted for a key of a later flush.
+        May be too early after several flushes: timers count that were deleted for keys of a later flush.
         """
         return None if self._earliest is None else round_up_ms(read_timer_key(self._earliest).at_us)
 

@@ -41,13 +41,13 @@ class Declared:
         ttl: TtlLike = None,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        """``aliases``: by the name of a renamed field, its name in stored values; that may have an older name, too.
+        """``aliases``: the former name of each renamed field. A former name may have a former name itself.
 
         Raises InvalidInputError for an empty name, the name of an expiry index, or an invalid time to live.
         """
         if not name or not isinstance(name, str):
             raise InvalidInputError(
-                f"A {type(self).__name__} has the name {name!r}, which is empty or no text.",
+                f"A {type(self).__name__} has the name {name!r}, which is not a non-empty string.",
                 hint="Give it a name that stays the same while the state lives.",
             )
         if name.endswith(INDEX_SUFFIX):

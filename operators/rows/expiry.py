@@ -131,7 +131,7 @@ class _TimedRows(Generic[Rows]):
         return self._rows.change
 
     def _sweep(self, most: int, settle: Callable[[Packed], Cells]) -> int:
-        """Free up to ``most`` expired rows, or begin their lives. Return how many were freed."""
+        """Free up to ``most`` expired rows, or begin lives that have not begun. Return how many were freed."""
         freed = begun_bytes = 0
         for rows in self._index.scan_expired(self._life):
             keys = Packed.of([key for key, _ in rows[:most]])

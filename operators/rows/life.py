@@ -62,7 +62,7 @@ class Life:
         return values.prefix(self._stamp)
 
     def value(self, stored: bytes | None) -> bytes | None:
-        """Return the value that reads see of a row, None if it is absent or expired."""
+        """Return the value that reads see of a row, None if it is absent or hidden as expired."""
         if stored is None or not _is_stamped(stored):  # written before the state had a time to live
             return stored
         return stored[_STAMP.size :] if self._shows_expired or not self.is_dead(stored) else None

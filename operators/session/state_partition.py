@@ -1,4 +1,4 @@
-"""Checks that Spark calls an operator for the right partition, and runs as many partitions as were planned.
+"""Checks that Spark calls an operator for the right partition, and runs it with the planned number of partitions.
 
 The partition is that of the ticket: the state server has begun a transaction for it. The number of the task does not
 tell: after ``coalesce``, one task has several partitions of the state; after ``union``, task numbers are shifted.
