@@ -1,4 +1,4 @@
-"""Keyed operators for PySpark streams: state that is declared, and processors that are given keys or whole columns."""
+"""Keyed operators for PySpark streams: declared state, and processors that work key by key or on whole columns."""
 
 from pyspark_ckpt.operators.declarations.counters import Counter
 from pyspark_ckpt.operators.declarations.processors import Context, KeyedProcessor, VectorContext, VectorProcessor

@@ -1,4 +1,4 @@
-"""Calls of the shim, from Spark's driver."""
+"""Calls into the JVM shim from Spark's driver."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 
 
 def shim(jvm: Any, name: str, method: str) -> Any:
-    """One of our objects in the JVM, named from our package on, which has this method.
+    """Return the shim's JVM object ``name``, relative to our package. It must have ``method``.
 
-    Raises InvalidInputError without the jar.
+    Raises InvalidInputError if the jar is missing.
     """
     found = attrgetter(name)(jvm.org.apache.spark.sql.ckpt)
     if not callable(getattr(found, method, None)):
         raise InvalidInputError(
             "The session does not have the jar of pyspark-ckpt on its class path.",
-            hint="Call pyspark_ckpt.configure(builder) before the session is made.",
+            hint="Call pyspark_ckpt.configure(builder) before you create the session.",
         )
     return found

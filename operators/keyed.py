@@ -1,4 +1,4 @@
-"""``keyed()``: a keyed operator in a streaming query, on one Spark group for each partition."""
+"""``keyed()``: a keyed operator in a streaming query, run on one Spark group per partition."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ def keyed(
     order_by: str | Sequence[str] = (),
     max_parallelism: int = MAX_PARALLELISM,
 ) -> KeyedStream:
-    """Key a streaming frame by columns, for ``process``; names are looked up as Spark does, so in any case as a rule.
+    """Key a streaming frame by columns; call ``process`` on the result.
 
-    ``uid`` names the operator for as long as its state lives. ``order_by``: columns that the rows of a key are sorted
-    by within a batch, as Spark's orderBy does: ascending, null first, NaN last. ``max_parallelism``, 1 to 32768, is
-    fixed with the first batch. Raises InvalidInputError.
+    Column names are resolved as Spark does: case-insensitively by default. ``uid`` names the operator for as long as
+    its state lives. ``order_by``: columns by which the rows of a key are sorted within a batch, as Spark's orderBy
+    does: ascending, nulls first, NaN last. ``max_parallelism``, 1 to 32768, is fixed by the first batch. Raises
+    InvalidInputError.
     """
     _require_frame(frame, f"keyed(uid={uid!r})")
     names = _names(frame, by, f"keyed(uid={uid!r})", "to key by")
@@ -60,7 +61,7 @@ def keyed(
     check_uid(uid, f"keyed(uid={uid!r})")
     if not frame.isStreaming:
         raise InvalidInputError(
-            f"keyed(uid={uid!r}): the frame is no stream, and only streaming queries have keyed state."
+            f"keyed(uid={uid!r}): the frame is not a stream. Only streaming queries have keyed state."
         )
     return KeyedStream(frame, names, uid, order, _groups(max_parallelism, f"keyed(uid={uid!r})"))
 
@@ -76,9 +77,9 @@ class KeyedStream:
     max_parallelism: int
 
     def process(self, processor: Processor, output: StructType | str, mode: str = "update") -> DataFrame:
-        """The rows that ``processor`` gives, of the type ``output``, as a StructType or Spark DDL.
+        """Return the rows that ``processor`` outputs. ``output``: their type, as a StructType or Spark DDL.
 
-        ``mode``: "update" or "append" in any case, as for applyInPandasWithState. Raises InvalidInputError.
+        ``mode``: "update" or "append", in any letter case, as for applyInPandasWithState. Raises InvalidInputError.
         """
         return self._process(processor, _struct(output, f"keyed(uid={self.uid!r}): the output"), mode)
 
@@ -90,7 +91,7 @@ class KeyedStream:
         outputMode: str,  # noqa: N803
         timeoutConf: str,  # noqa: N803
     ) -> DataFrame:
-        """``GroupedData.applyInPandasWithState`` of the keyed columns, with the same arguments and the same results.
+        """Do what ``GroupedData.applyInPandasWithState`` does by the key columns: same arguments, same results.
 
         Raises InvalidInputError.
         """
@@ -120,7 +121,7 @@ class KeyedStream:
             keeps_late_rows=keeps_late_rows,
         )
         if str(mode).lower() not in {"update", "append"}:
-            raise InvalidInputError(f"keyed(uid={self.uid!r}): the mode is {mode!r}, not 'update' or 'append'.")
+            raise InvalidInputError(f"keyed(uid={self.uid!r}): mode must be 'update' or 'append', got {mode!r}.")
         if operator.time_out_clock == "processing":
             plan.endAvailableNow(self.frame.sparkSession._jsparkSession)  # noqa: SLF001
         counters = [metric_name(self.uid, each.state) for each in operator.states if isinstance(each.state, Counter)]
@@ -134,7 +135,7 @@ class KeyedStream:
         other = plan.keyedBy(self.frame._jdf)  # noqa: SLF001
         if other is not None:
             raise InvalidInputError(
-                f"{who}: the frame comes from {other}, and Spark 4.3 runs one keyed operator in a query.",
+                f"{who}: the frame comes from {other}, but Spark 4.3 runs one keyed operator in a query.",
                 hint="Do the work of both in one processor, or put a topic or a table in between.",
             )
         if HASH in self.frame.columns:
@@ -170,7 +171,7 @@ class KeyedStream:
         return operator
 
     def _batches(self, plan: Any, task: PartitionTask, event_time: Any, mode: str) -> DataFrame:
-        """Rows as bytes > by route to their partition > the task > its Arrow batches, a row for each."""
+        """Build the query: rows as bytes, routed to their partition, go to the task, which yields Arrow batches."""
         from pyspark.sql import functions as f
         from pyspark.sql.classic.column import Column
 
@@ -187,7 +188,7 @@ class KeyedStream:
         )
 
     def _check_order(self, name: str, kind: pa.DataType) -> None:
-        """Refuse what Spark cannot order by, and text whose order is not that of its bytes."""
+        """Raise InvalidInputError for a type that Spark cannot order by, or text that is not ordered by its bytes."""
         declared = self.frame.schema[name].dataType.simpleString()
         refused = f"keyed(uid={self.uid!r}): rows cannot be ordered by column {name!r} of type {declared}."
         try:
@@ -198,7 +199,7 @@ class KeyedStream:
             raise InvalidInputError(refused, hint="Order by another form of it, such as a column of type string.")
 
     def _check_key(self, name: str, kind: pa.DataType) -> None:
-        """Refuse what Spark cannot group by, and text whose equality is not that of its bytes."""
+        """Raise InvalidInputError for a type that Spark cannot group by, or text that is not compared by its bytes."""
         declared = self.frame.schema[name].dataType
         refused = f"keyed(uid={self.uid!r}): column {name!r} of type {declared.simpleString()} cannot be a key."
         try:
@@ -206,21 +207,21 @@ class KeyedStream:
         except InvalidInputError as problem:
             raise InvalidInputError(refused, hint="Key by its parts, or by another form of it.") from problem
         if has_variant(kind):
-            raise InvalidInputError(refused, hint="Key by what variant_get takes out of it.")
+            raise InvalidInputError(refused, hint="Key by a value that variant_get extracts from it.")
         if " collate " in declared.simpleString():
             hint = "Key by collation_key of the column, or by a column of type string."
             raise InvalidInputError(refused, hint=hint)
 
 
 def _groups(given: object, who: str) -> int:
-    """The number of key groups. Raises InvalidInputError."""
+    """Return the number of key groups. Raises InvalidInputError."""
     if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or not 1 <= given <= MAX_PARALLELISM:
-        raise InvalidInputError(f"{who}: max_parallelism is {given!r}, not an integer from 1 to {MAX_PARALLELISM}.")
+        raise InvalidInputError(f"{who}: max_parallelism must be an integer, 1 to {MAX_PARALLELISM}, got {given!r}.")
     return int(given)
 
 
 def _require_frame(frame: object, who: str) -> None:
-    """Raise InvalidInputError unless ``frame`` is a frame of Spark."""
+    """Raise InvalidInputError unless ``frame`` is a Spark DataFrame."""
     from pyspark.sql import DataFrame
 
     if not isinstance(frame, DataFrame):
@@ -231,7 +232,7 @@ def _require_frame(frame: object, who: str) -> None:
 
 
 def _names(frame: DataFrame, given: Any, who: str, what_for: str) -> tuple[str, ...]:
-    """The names that columns have in the frame."""
+    """Return the column names as the frame spells them. Raises InvalidInputError."""
     from pyspark.sql import Column
 
     names = (given,) if isinstance(given, (str, Column)) or not isinstance(given, Iterable) else tuple(given)
@@ -255,7 +256,7 @@ def _plans(frame: DataFrame) -> Any:
     jvm = getattr(frame.sparkSession, "_jvm", None)
     if jvm is None:
         raise InvalidInputError(
-            "Keyed operators need a session in this process, not Spark Connect.",
+            "Keyed operators need a Spark session in this process; they do not run on Spark Connect.",
             hint="Run the program with spark-submit, or with SparkSession.builder.master(...).",
         )
     return shim(jvm, "plan.KeyedPlan", "rowBytes")

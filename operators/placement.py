@@ -1,9 +1,9 @@
-"""Which partition a key lives in, and the column that gets it there.
+"""The partition that a key lives in, and the column that routes its rows there.
 
-A key's group is ``hash * max_parallelism >> 32`` of Spark's own hash of its columns; partition p of n owns the
-contiguous groups of ``p = group * n // max_parallelism``, as in Flink (KeyGroupRangeAssignment). Spark places groups by
-the hash of the grouping column. So rows are grouped by a *route*: for each partition p one small integer whose hash,
-modulo n, is p. Spark then makes exactly one group for each partition.
+A key's group is ``hash * max_parallelism >> 32``, where ``hash`` is Spark's own hash of the key columns. Partition p of
+n owns the contiguous groups for which ``p = group * n // max_parallelism``, as in Flink (KeyGroupRangeAssignment).
+Spark places a group by the hash of its grouping column. Rows are therefore grouped by a *route*: for each partition p,
+one small integer whose hash modulo n is p. Spark then makes exactly one group per partition.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _U32 = 0xFFFFFFFF
 
 
 def route_column(hash_name: str, partitions: int, max_parallelism: int) -> Column:
-    """The route of a row, from the column that has its hash."""
+    """Return the route of a row, computed from the column ``hash_name``, which has the hash of its key."""
     from pyspark.sql import functions as f
 
     unsigned = f.col(hash_name).cast("long").bitwiseAND(f.lit(_U32).cast("long"))

@@ -195,11 +195,11 @@ def test_a_state_of_another_type_than_the_checkpoint_has_is_refused_before_the_f
         ({"order_by": "nothing"}, r"no columns \['nothing'\] to order by"),
         ({"uid": ""}, "give a uid"),
         ({"uid": "a/b"}, "give a uid"),
-        ({"max_parallelism": 0}, "max_parallelism is 0"),
-        ({"max_parallelism": 32769}, "max_parallelism is 32769"),
-        ({"max_parallelism": 2.5}, "max_parallelism is 2.5, not an integer"),
-        ({"max_parallelism": "8"}, "max_parallelism is '8', not an integer"),
-        ({"max_parallelism": True}, "max_parallelism is True, not an integer"),
+        ({"max_parallelism": 0}, "max_parallelism must be an integer, 1 to 32768, got 0"),
+        ({"max_parallelism": 32769}, "max_parallelism must be an integer, 1 to 32768, got 32769"),
+        ({"max_parallelism": 2.5}, "max_parallelism must be an integer, 1 to 32768, got 2.5"),
+        ({"max_parallelism": "8"}, "max_parallelism must be an integer, 1 to 32768, got '8'"),
+        ({"max_parallelism": True}, "max_parallelism must be an integer, 1 to 32768, got True"),
     ],
 )
 def test_bad_arguments_are_refused_by_name(
@@ -233,7 +233,7 @@ def test_a_name_is_looked_up_as_spark_does(spark: SparkSession, tmp_path: Path) 
         ("bigint", "update", "give columns"),
         ("", "update", "the output has no columns: give some"),
         ("user int, user int", "update", "the output has several columns 'user'"),
-        (TOTALS, "complete", "mode is 'complete'"),
+        (TOTALS, "complete", "mode must be 'update' or 'append', got 'complete'"),
     ],
 )
 def test_bad_outputs_are_refused_by_name(
@@ -293,7 +293,7 @@ def test_a_column_of_a_reserved_name_is_refused(spark: SparkSession, tmp_path: P
 
 
 def test_a_frame_that_is_no_stream_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(InvalidInputError, match="no stream"):
+    with pytest.raises(InvalidInputError, match="not a stream"):
         ckpt.keyed(spark.range(1), "id", uid="it")
     with pytest.raises(InvalidInputError, match=r"keyed\(uid='it'\): list is not a DataFrame of Spark"):
         ckpt.keyed([1], "id", uid="it")  # type: ignore[arg-type]

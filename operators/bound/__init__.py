@@ -1,1 +1,1 @@
-"""States as a processor's code calls them, bound to the rows of one task."""
+"""States that a processor's code calls, bound to the rows of one task."""

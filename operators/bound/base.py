@@ -1,4 +1,4 @@
-"""States as a running task has them: the declared ones, bound to the task's rows and to its current key."""
+"""Declared states in a running task, bound to the task's rows and to its current key."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Binding:
-    """A state whose declared types are ``kinds``, the numbers of its rows' state and its expiry index, and the task."""
+    """A state with its declared types (``kinds``), the numbers of its rows and of its expiry index, and the session."""
 
     state: Declared
     kinds: Mapping[str, pa.DataType]
@@ -44,16 +44,16 @@ class Binding:
 
     @property
     def whose(self) -> str:
-        """The words of messages."""
+        """The state's name in messages."""
         return f"state {self.state.name!r}"
 
     def schemas(self, what: str) -> Schemas | None:
-        """What the descriptor says of the types that ``what`` was ever written by. Raises FormatError."""
+        """Return all types with which ``what`` was ever written, from the descriptor. Raises FormatError."""
         return schemas_of(self.session.descriptors[self.number], what, self.whose)
 
     @property
     def aliases(self) -> Mapping[str, str]:
-        """The former names of fields, those of earlier programs as well."""
+        """The former names of fields, including those that earlier programs declared."""
         stored = self.session.descriptors[self.number].aliases
         return {} if stored is UNSET else stored
 
@@ -64,29 +64,29 @@ class Staged(Protocol):
     number: int
 
     def flush(self, end: bytes | None) -> Written:
-        """What was written for keys below ``end`` (None: all of it), in stored order; it is forgotten."""
+        """Return and forget what was written for keys below ``end`` (None: all keys), in stored order."""
 
     def spill(self) -> Written:
-        """All that was written and that the session finds again if it is staged, though no key's turn is over."""
+        """Return and forget what can be staged before the turn of a key is over, because the session finds it again."""
 
 
 class Kept(Staged, Protocol):
-    """What binds something that a processor declares."""
+    """A bound declaration that keeps rows in the store."""
 
     @property
     def change(self) -> int:
-        """How many rows more there are than in the base version."""
+        """The change of the row count since the base version."""
 
     @property
     def index(self) -> Staged | None:
-        """The index of its rows by their expiry, if they have a time to live."""
+        """The expiry index of its rows, if they have a time to live."""
 
     def sweep(self, most: int) -> int:
-        """Free up to ``most`` expired rows; returns how many."""
+        """Free up to ``most`` expired rows. Return how many."""
 
 
 class Bound(ABC):
-    """What binds a state: where its rows are, and how its values are written."""
+    """A bound state: where its rows are, and how its values are written."""
 
     def __init__(self, binding: Binding) -> None:
         """Raises InvalidInputError if stored values cannot be read as the declared type."""
@@ -140,7 +140,7 @@ class Bound(ABC):
         return timed(self.number, self._session, self._life, self.index)
 
     def _codec_of_values(self, binding: Binding) -> ValueCodec:
-        """The codec that reads all schemas that values were ever written by."""
+        """Return the codec that reads all schemas with which values were ever written."""
         known = binding.schemas(self._what)
         if known is None:
             return value_codec(self._kinds[self._what], whose=binding.whose)
@@ -166,7 +166,7 @@ class Bound(ABC):
         )
 
     def _column(self, what: str, values: pa.Array, count: int, kind: pa.DataType | None = None) -> pa.Array:
-        """``values`` as one array, which must have ``count`` values of the declared type, or of ``kind``."""
+        """Return ``values`` as one array. It must have ``count`` values of the declared type, or of ``kind``."""
         kind = kind or self._kinds[what]
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
@@ -183,7 +183,7 @@ class Bound(ABC):
 
 
 def _life_of(binding: Binding) -> Life | None:
-    """The time to live of a state: an ended one if earlier programs gave it one, for which there is still an index."""
+    """Return the time to live of a state: an EndedLife if it has none now, but an index from earlier programs."""
     ttl = binding.state.ttl
     if ttl is None:
         return None if binding.index is None else EndedLife()

@@ -1,4 +1,4 @@
-"""Which bound state stands for which declared one."""
+"""The bound class for each kind of declaration."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _BOUND: Mapping[type[Declared], type[Any]] = {
 
 
 def kind_of(declared: Declared) -> type[Declared]:
-    """The kind of state, or Timers, that is declared, perhaps by a class of the user's own below it."""
+    """Return the kind of state that is declared, or Timers. The user may have declared it by a subclass."""
     return next(each for each in type(declared).__mro__ if each in _BOUND)
 
 
 def bind(binding: Binding) -> Any:
-    """The state or the timers, bound to their rows in the session; also a Kept."""
+    """Bind a state or timers to their rows in the session. The result is also a Kept."""
     return _BOUND[kind_of(binding.state)](binding)

@@ -1,4 +1,4 @@
-"""Bound states that keep any number of rows for each key: lists and maps."""
+"""Bound states with any number of rows per key: lists and maps."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class BoundList(Bound, ListState):
         self._rows.append_many(keys.suffixes.at(places), counts[places], stored)
 
     def _elements(self, column: pa.Array) -> pa.Array:
-        """A column of elements, of which none is null."""
+        """Return a column of elements. Raises InvalidInputError if one is null."""
         if column.null_count:
             raise self._no_element()
         return column
@@ -120,7 +120,7 @@ class BoundList(Bound, ListState):
         except TypeError as problem:
             raise InvalidInputError(
                 f"State {self.name!r} of operator {self._uid!r}: {repr(values)[:200]} of type {type(values).__name__} "
-                "is given in place of several elements.",
+                "is given, but several elements are expected.",
                 hint="Give a list, or call add() for one element.",
             ) from problem
         return list(map(self._encode_element, elements))
@@ -132,13 +132,13 @@ class BoundList(Bound, ListState):
 
     def _no_element(self) -> InvalidInputError:
         return InvalidInputError(
-            f"State {self.name!r} of operator {self._uid!r}: a list has no element that is None.",
+            f"State {self.name!r} of operator {self._uid!r}: a list element must not be None.",
             hint="Leave it out, or make the elements structs with a field that may be None.",
         )
 
 
 class BoundMap(Bound, MapState):
-    """See MapState. Each entry is a row, whose key ends with the entry's."""
+    """See MapState. Each entry is a row. The row's key ends with the key of the entry."""
 
     def __init__(self, binding: Binding) -> None:
         """See Bound."""
@@ -173,11 +173,11 @@ class BoundMap(Bound, MapState):
         self._entries.put(self._at.suffix, *self._row(key, value))
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
-        """See MapState. All of them, or none if one is refused."""
+        """See MapState."""
         if not isinstance(entries, Mapping):
             raise InvalidInputError(
                 f"State {self.name!r} of operator {self._uid!r}: {repr(entries)[:200]} of type "
-                f"{type(entries).__name__} is given in place of several entries.",
+                f"{type(entries).__name__} is given, but several entries are expected.",
                 hint="Give a dict, or call put() for one entry.",
             )
         rows = [self._row(key, value) for key, value in entries.items()]
@@ -246,14 +246,14 @@ class BoundMap(Bound, MapState):
         self._entries.put_cells(self._places(keys, index, map_keys), self._codec.encode_cells(column))
 
     def _places(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> Entries:
-        """Where the rows of some entries are."""
+        """Return where the rows of some entries are. Raises InvalidInputError for a key that is null."""
         column = self._column("key", map_keys, len(index))
         if column.null_count:
             raise self._no_entry()
         return Entries.of(keys.suffixes.each(index), self._keys.encode_packed([column]))
 
     def _encode_bounds(self, bound: Any, count: int) -> Sequence[bytes | None]:
-        """A bound of a range, or those of all keys, as entries."""
+        """Encode a bound of a range as an entry for each of ``count`` keys: one for all, or one per key."""
         if not isinstance(bound, (pa.Array, pa.ChunkedArray)):
             return [None if bound is None else self._entry(bound)] * count
         column = self._column("key", bound, count)
@@ -261,7 +261,7 @@ class BoundMap(Bound, MapState):
         return [entry if there else None for entry, there in zip(entries, validity(column).tolist(), strict=True)]
 
     def _row(self, key: Any, value: Any) -> tuple[bytes, bytes | None]:
-        """An entry and its value, None to remove it. Raises InvalidInputError."""
+        """Return an entry and its stored value, None to remove it. Raises InvalidInputError."""
         return self._entry(key), None if value is None else self._encode(value)
 
     def _entry(self, key: Any) -> bytes:
@@ -273,7 +273,7 @@ class BoundMap(Bound, MapState):
             raise self._mismatch("key", key, problem) from problem
 
     def _no_entry(self) -> InvalidInputError:
-        return InvalidInputError(f"State {self.name!r}: a map has no entry under None.")
+        return InvalidInputError(f"State {self.name!r}: a map key must not be None.")
 
     def _scan(self, begin: Any, end: Any) -> Iterator[tuple[bytes, bytes]]:
         return self._entries.scan(self._at.suffix, *self._bounds(begin, end))

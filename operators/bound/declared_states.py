@@ -1,4 +1,4 @@
-"""The states that an operator declares: with their types, as its stores describe them, and bound to a task."""
+"""The states that an operator declares: their types, their descriptors in the store, and how a task binds them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Holder = TypeVar("Holder")
 
 
 def with_types(declared: Mapping[str, Declared], who: str) -> tuple[ProcessorState, ...]:
-    """What is declared, by attribute, with its types; on the driver. Raises InvalidInputError about ``who``."""
+    """Return what is declared, with its types; runs on the driver. Raises InvalidInputError about ``who``."""
     states = []
     for attribute, state in declared.items():
         types = {
@@ -57,7 +57,7 @@ def with_types(declared: Mapping[str, Declared], who: str) -> tuple[ProcessorSta
 
 
 def require_no_event_time(states: Iterable[ProcessorState], whose: Callable[[ProcessorState], str]) -> None:
-    """Raise InvalidInputError if one of the states, which ``whose`` names, lives by event time, for lack of it."""
+    """Raise InvalidInputError if a state has a time to live in event time. ``whose`` names the state."""
     for each in states:
         if each.state.ttl is not None and each.state.ttl.clock == "event":
             raise InvalidInputError(
@@ -67,7 +67,7 @@ def require_no_event_time(states: Iterable[ProcessorState], whose: Callable[[Pro
 
 
 def _require_codec(kind: ValueType, what: str, whose: str) -> None:
-    """Raise InvalidInputError about ``whose`` if values of its type cannot be kept."""
+    """Raise InvalidInputError about ``whose`` if values of its type cannot be stored."""
     try:
         if what == "key":
             KeyCodec([kind.arrow])
@@ -79,7 +79,7 @@ def _require_codec(kind: ValueType, what: str, whose: str) -> None:
 
 
 def _require_clear_aliases(kind: ValueType, aliases: Mapping[str, str], whose: str) -> None:
-    """Raise InvalidInputError about ``whose`` for aliases that do not say which field is which."""
+    """Raise InvalidInputError about ``whose`` for ambiguous aliases."""
     try:
         require_clear_aliases(kind.arrow, aliases)
     except InvalidInputError as problem:
@@ -87,7 +87,7 @@ def _require_clear_aliases(kind: ValueType, aliases: Mapping[str, str], whose: s
 
 
 def _require_sum(state: ReducingState, kind: ValueType, who: str) -> None:
-    """Raise InvalidInputError about ``who`` for a sum of values that have none."""
+    """Raise InvalidInputError about ``who`` for a sum of values that cannot be added."""
     if not _can_be_added(kind.arrow):
         raise InvalidInputError(
             f"{who}: state {state.name!r} keeps the sum of values of type {str(kind.schema)[:200]}, which cannot be "
@@ -97,13 +97,13 @@ def _require_sum(state: ReducingState, kind: ValueType, who: str) -> None:
 
 
 def _can_be_added(kind: pa.DataType) -> bool:
-    """Whether two values have a sum of the same type: numbers, intervals, and text, bytes and arrays end to end."""
+    """Return whether two values have a sum: numbers and intervals; text, bytes and arrays are joined end to end."""
     is_time = pa.types.is_temporal(kind) and not pa.types.is_duration(kind)
     return not (is_time or any(matches(kind) for matches in (pa.types.is_boolean, pa.types.is_struct, pa.types.is_map)))
 
 
 def _require_default(state: ValueState, kind: ValueType, who: str) -> None:
-    """Raise InvalidInputError about ``who`` for a default that the state's type does not take."""
+    """Raise InvalidInputError about ``who`` if the default is not a value of the state's type."""
     if state.default is None:
         return
     try:
@@ -118,7 +118,7 @@ def _require_default(state: ValueState, kind: ValueType, who: str) -> None:
 
 @dataclass(frozen=True)
 class DeclaredStates:
-    """The states of the operator ``uid``, whose names in the store begin with it."""
+    """The states of the operator ``uid``. Their names in the store begin with the uid."""
 
     uid: str
     states: tuple[ProcessorState, ...]
@@ -127,9 +127,9 @@ class DeclaredStates:
     def descriptors(
         self, ticket: Ticket, key_schema: Mapping[str, str], placement: Mapping[str, Any]
     ) -> list[tuple[str, Descriptor]]:
-        """How the store is to describe them. ``placement``: what places keys.
+        """Return the names and descriptors of the states for the store. ``placement``: what places keys.
 
-        Raises InvalidInputError if any partition of the operator has state that this program cannot go on with.
+        Raises InvalidInputError if any partition of the operator has state that this program cannot continue with.
         """
         partitions = (ticket.meta.states, *ticket.operator_states)
         for states in partitions:
@@ -168,7 +168,7 @@ class DeclaredStates:
                 aliases=former_names(known, each.state.aliases) or UNSET,
             )
             declared.append((name, descriptor))
-            if each.state.ttl is not None or index_name(name) in own:  # which rows have stamps of earlier programs
+            if each.state.ttl is not None or index_name(name) in own:  # it finds rows with stamps of earlier programs
                 index = Descriptor(
                     ordered=True, internal=True, key_schema=key_schema, key_encoder={**encoder, "kind": "expiry"}
                 )
@@ -176,11 +176,11 @@ class DeclaredStates:
         return declared
 
     def require_no_event_time(self) -> None:
-        """Raise InvalidInputError if a state lives by event time, of a frame that has no watermark."""
+        """Raise InvalidInputError if a state has a time to live in event time. The frame has no watermark."""
         require_no_event_time(self.states, lambda each: f"State {self._name(each)!r}")
 
     def bind(self, holder: Holder, session: WorkerSession) -> tuple[Holder, list[Kept]]:
-        """A copy of ``holder`` whose states are those of the session's task; and these."""
+        """Return a copy of ``holder`` whose states are bound to the session's task, and the bound states."""
         holder = copy.copy(holder)
         bound = []
         for each in self.states:
@@ -196,27 +196,27 @@ class DeclaredStates:
                 refuse_one_key_calls(state, self.uid)
             elif isinstance(holder, KeyedProcessor):
                 refuse_many_key_calls(state, self.uid)
-            vars(holder)[each.attribute] = state  # assignment is refused, of what is frozen as well
+            vars(holder)[each.attribute] = state  # declarations and frozen classes refuse assignment
             bound.append(state)
         return holder, bound
 
     def _require_all(self, states: Iterable[State], ticket: Ticket) -> None:
         """Raise InvalidInputError if a partition has state of keyed operators that this one does not declare.
 
-        So nothing is left behind by accident when the program has changed: a new name begins with no state.
+        A changed program therefore does not lose state by accident: a new name begins without state.
         """
         names = {self._name(each) for each in self._list_kept_states()}
         known = names | {index_name(name) for name in names}
         left = [state.name for state in states if is_keyed(state) and state.name not in known]
         if left and not (self.allow_non_restored_state or ticket.allow_non_restored_state):
             raise InvalidInputError(
-                f"Keyed operator {self.uid!r} declares {sorted(names)}, and the checkpoint has state {sorted(left)}.",
+                f"Keyed operator {self.uid!r} declares {sorted(names)}, but the checkpoint has state {sorted(left)}.",
                 hint="Declare them, restore a savepoint with uid_map if the uid has changed, or set "
                 f"{PREFIX}allowNonRestoredState to true to leave that state alone.",
             )
 
     def _list_kept_states(self) -> list[ProcessorState]:
-        """What has rows in the store: all but counters."""
+        """Return the declarations that have rows in the store: all except counters."""
         return [each for each in self.states if not isinstance(each.state, Counter)]
 
     def _name(self, declared: ProcessorState) -> str:
@@ -224,9 +224,10 @@ class DeclaredStates:
 
 
 def _ttl_of(declared: Declared, stored: Iterable[State]) -> TimeToLive | msgspec.UnsetType:
-    """What the descriptor says of the life of a state's rows: also that it had one, if no program gives it one now.
+    """Return the time to live for a descriptor. One that is no longer declared is kept and marked as ended.
 
-    ``stored``: the state in all partitions, this one first. One without rows may not know of another clock since.
+    ``stored``: the state in all partitions, this one first. Partitions with rows take precedence: one without rows may
+    not have seen a later change of the clock.
     """
     if declared.ttl is not None:
         return declared.ttl.describe()

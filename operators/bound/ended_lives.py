@@ -1,8 +1,8 @@
 """Rows of a state that had a time to live and has none now: their values stay, their stamps are dropped.
 
-A stamp is not looked at any more, and is gone when its row is written. The index of the rows by their expiry says
-which rows have one: so every batch of a partition takes a bounded number of rows from it, oldest first, writes them
-without their stamps, and removes them from the index until that is empty.
+Stamps are ignored, and a row loses its stamp when it is written. The expiry index tells which rows have stamps. Every
+batch of a partition takes a bounded number of rows from the index, oldest first, writes them without their stamps, and
+removes them from the index, until it is empty.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ if TYPE_CHECKING:
     from pyspark_ckpt.operators.rows.life import Bools
 
 _ALL = b"\xff" * (INSTANT.size + 1)
-"""Behind every row of an index."""
+"""A bound after every row of an index."""
 
 
 class EndedLife(Life):
-    """Of rows that live for ever, though some have a stamp of earlier programs."""
+    """The life of rows that never expire, although some have a stamp of earlier programs."""
 
     def __init__(self) -> None:
-        """Nothing expires, whatever the time."""
+        """Let nothing expire, whatever the time."""
         super().__init__(Ttl(timedelta(milliseconds=1), show_expired=True), 0)
 
     def stamp(self, value: bytes) -> bytes:
-        """The value: rows are written without a stamp."""
+        """Return the value: rows are written without a stamp."""
         return value
 
     def stamp_cells(self, cells: Cells) -> Cells:
-        """``stamped`` of many values."""
+        """``stamp`` many values."""
         return cells
 
     def all_stamped(self, values: Packed) -> Packed:
-        """``stamped`` of many values."""
+        """``stamp`` many values."""
         return values
 
 
@@ -112,7 +112,7 @@ class EndedListRows(TimedListRows):
 
 
 def _portions(index: ExpiryIndex, most: int) -> Iterator[Packed]:
-    """Up to ``most`` rows of an index, oldest first, in portions that are not empty."""
+    """Yield up to ``most`` rows of an index, oldest first, in portions that are not empty."""
     for rows in index.portions(_ALL):
         yield Packed.of([key for key, _ in rows[:most]])
         most -= len(rows)
@@ -121,11 +121,11 @@ def _portions(index: ExpiryIndex, most: int) -> Iterator[Packed]:
 
 
 def _without_stamps(life: Life, stored: Cells) -> tuple[Bools, Cells]:
-    """Which rows have a stamp, and what these are without it."""
+    """Return which rows have a stamp, and these rows without it."""
     are_stamped = Stamps.of(stored).there
     return are_stamped, life.filter_seen(stored).take(are_stamped)
 
 
 def _are_many(values: Cells) -> bool:
-    """Whether these take much memory: a sweep ends with them."""
+    """Return whether these take so much memory that the sweep must end."""
     return int(values.values.size.sum()) >= MAX_BEGUN_BYTES

@@ -1,4 +1,7 @@
-"""Calls for the current key where there is none, and calls for many keys where there is one: each names the other."""
+"""Refused calls: for the current key in a VectorProcessor, and for many keys in a KeyedProcessor.
+
+Each error names the call to use instead.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ ONE_KEY_CALLS: Mapping[type[Declared], Mapping[str, str]] = {
     AggregatingState: {**_ANY, "get": "get_results(keys)", "add": "add_rows(keys, index, values)"},
     Timers: {"register": "register_rows(keys, index, at)", "delete": "delete_rows(keys, index, at)"},
 }
-"""Of each kind of state, and of timers: what does the same for many keys."""
+"""For each kind of state, and for timers: the call that does the same for many keys."""
 
 _ANY_KEYS = {"exists_keys": "exists()", "clear_keys": "clear()"}
 MANY_KEY_CALLS: Mapping[type[Declared], Mapping[str, str]] = {
@@ -68,13 +71,13 @@ MANY_KEY_CALLS: Mapping[type[Declared], Mapping[str, str]] = {
     AggregatingState: {**_ANY_KEYS, "exists_keys": "get()", "get_results": "get()", "add_rows": "add(value)"},
     Timers: {"register_rows": "register(at)", "delete_rows": "delete(at)"},
 }
-"""Of each kind of state, and of timers: what does the same for the current key."""
+"""For each kind of state, and for timers: the call that does the same for the current key."""
 
 
 def refuse_one_key_calls(bound: Any, uid: str) -> None:
-    """Have every call for the current key raise InvalidInputError, which names the form for many keys.
+    """Make every call for the current key raise InvalidInputError, which names the call for many keys.
 
-    In place of the methods, so that these need not ask whether there is a key.
+    The methods are replaced, so that they do not have to check whether there is a key.
     """
     kind = kind_of(bound)
     what = f"{kind.__name__} {bound.name!r} of keyed operator {uid!r}"
@@ -83,7 +86,7 @@ def refuse_one_key_calls(bound: Any, uid: str) -> None:
 
 
 def refuse_many_key_calls(bound: Any, uid: str) -> None:
-    """Have every call for many keys raise InvalidInputError, which names the form for the current key."""
+    """Make every call for many keys raise InvalidInputError, which names the call for the current key."""
     kind = kind_of(bound)
     what = f"{kind.__name__} {bound.name!r} of keyed operator {uid!r}"
     for call, instead in MANY_KEY_CALLS[kind].items():
@@ -92,13 +95,13 @@ def refuse_many_key_calls(bound: Any, uid: str) -> None:
 
 def _refuse(what: str, call: str, instead: str, *_: object, **__: object) -> NoReturn:
     raise InvalidInputError(
-        f"{what}: {call}() is of the current key, and a VectorProcessor is called for many keys at once.",
+        f"{what}: {call}() is of the current key, but a VectorProcessor is called for many keys at once.",
         hint=f"Call {instead}.",
     )
 
 
 def _refuse_many(what: str, call: str, instead: str, *_: object, **__: object) -> NoReturn:
     raise InvalidInputError(
-        f"{what}: {call}() is for many keys, and a KeyedProcessor is called for one key at a time.",
+        f"{what}: {call}() is for many keys, but a KeyedProcessor is called for one key at a time.",
         hint=f"Call {instead}.",
     )

@@ -1,7 +1,7 @@
-"""What a program may change of the states that a checkpoint has. All else is refused by name, in whichever partition.
+"""What a program may change in the states of a checkpoint. Any other change, in any partition, is refused by name.
 
-Of what the partitions say of one state, each may have seen some of the programs that there were, for Spark calls a
-program only for partitions that have rows.
+The descriptors of one state may differ between partitions. Spark calls a program only for partitions that have rows, so
+each partition may have seen only some of the earlier programs.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pyspark_ckpt.state_store.errors import InternalError, InvalidInputError
 from pyspark_ckpt.state_store.format.meta import Descriptor, State, TimeToLive, has_keys_of, longer_history
 
 KEY = "key"
-"""Of a map: its values may change their type, its keys may not."""
+"""The keys of a map. They may not change their type; the values may."""
 
 
 def merge_knowledge(own: Descriptor | None, others: Iterable[Descriptor]) -> Descriptor | None:
-    """What is known of a state in all partitions together: every type that it had, and all former names of fields.
+    """Merge what all partitions know of a state: every type that it had, and all former names of fields.
 
-    So types get the same numbers in all of them. What has parted from ``own`` is not taken up.
+    Types therefore get the same numbers in all partitions. A history that diverges from ``own`` is left out.
     """
     found = own
     for other in others:
@@ -46,7 +46,7 @@ def merge_knowledge(own: Descriptor | None, others: Iterable[Descriptor]) -> Des
 def check_change(stored: State, declared: Descriptor, state: ProcessorState | None) -> None:
     """Raise InvalidInputError unless the rows of a ``stored`` state can be read as what is ``declared`` now.
 
-    ``state``: the declaration; None for an index of expiry. Everything that a descriptor says is compared.
+    ``state``: the declaration; None for an expiry index. Every field of a descriptor is compared.
     """
     for check in _CHECKS.values():
         check(stored, declared, state)
@@ -69,7 +69,7 @@ def _columns(descriptor: Descriptor) -> str:
 
 
 _ENCODER_WORDS: Mapping[str, str] = {"kind": "as {}", "clock": "with clock={!r}"}
-"""How messages name what an encoder says; anything else by its name."""
+"""How messages name the fields of an encoder. Other fields go by their own name."""
 
 
 def _check_encoder(stored: State, declared: Descriptor, _state: ProcessorState | None) -> None:
@@ -78,7 +78,7 @@ def _check_encoder(stored: State, declared: Descriptor, _state: ProcessorState |
     if groups != declared_groups:
         raise InvalidInputError(
             f"State {stored.name!r} is stored with max_parallelism {groups}, and the program has {declared_groups}.",
-            hint=f"Say max_parallelism={groups} again: it is fixed with the first batch of a checkpoint.",
+            hint=f"Set max_parallelism={groups} again: it is fixed by the first batch of a checkpoint.",
         )
     for what in sorted({*before, *now}, key=lambda each: (each != "kind", each)):
         words = _ENCODER_WORDS.get(what, f"with {what} {{!r}}")
@@ -103,7 +103,7 @@ def _check_values(stored: State, declared: Descriptor, state: ProcessorState | N
 
 
 def _check_life(stored: State, declared: Descriptor, _state: ProcessorState | None) -> None:
-    """Rows say when they were written by a clock. A state without rows may get another one."""
+    """Raise InvalidInputError if the clock changes while there are rows, whose stamps have times of the old clock."""
     before, now = stored.descriptor.ttl, declared.ttl
     if before is UNSET or now is UNSET or not stored.rows:
         return
@@ -112,7 +112,7 @@ def _check_life(stored: State, declared: Descriptor, _state: ProcessorState | No
         if old != new and not may_change:
             raise InvalidInputError(
                 f"State {stored.name!r} has rows with a time to live by {what}={old!r}, and the program declares "
-                f"{what}={new!r}: by that they would have expired, or live too long.",
+                f"{what}={new!r}, with which rows would expire too early or too late.",
                 hint=f"Declare its ttl with {what}={old!r} again. {ANOTHER_NAME}",
             )
 
@@ -127,11 +127,11 @@ def _check_layout(what: str, stored: State, declared: Descriptor, _state: Proces
 
 
 def _may_change(_stored: State, _declared: Descriptor, _state: ProcessorState | None) -> None:
-    """Rows are read by what the program says now."""
+    """Allow every change: rows are read with what the program declares now."""
 
 
 def _check_types(stored: State, what: str, kind: ValueType, declared: Descriptor) -> None:
-    """Every type that values were ever written by must be readable."""
+    """Raise InvalidInputError unless every type with which values were ever written can be read."""
     aliases: Mapping[str, str] = declared.aliases or {}
     known = schemas_of(stored.descriptor, what, f"state {stored.name!r}")
     for schema in [] if known is None else known.schemas:
@@ -163,15 +163,15 @@ _CHECKS: Mapping[str, Check] = {
     "internal": partial(_check_layout, "internal"),
     "aliases": _may_change,
 }
-"""What is compared of each field of a descriptor."""
+"""The check of each field of a descriptor."""
 _LIFE_MAY_CHANGE: Mapping[str, bool] = {"duration_ms": True, "refresh": True, "clock": False}
-"""Of each field of a time to live whether it may change while rows have stamps, which stay as they are."""
+"""Whether each field of a time to live may change while rows have stamps, which are not rewritten."""
 
 
 def require_all(checked: Iterable[str], kind: type[msgspec.Struct]) -> None:
     """Raise InternalError unless every field of a stored ``kind`` is among those that are compared."""
     if left := set(kind.__struct_fields__) ^ set(checked):
-        raise InternalError(f"Nothing says whether a program may change {sorted(left)} of a {kind.__name__}.")
+        raise InternalError(f"No rule says whether a program may change {sorted(left)} of a {kind.__name__}.")
 
 
 require_all(_CHECKS, Descriptor)

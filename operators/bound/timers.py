@@ -1,4 +1,4 @@
-"""Timers as a running task has them: rows under the instant at which they fire."""
+"""Timers in a running task: rows under the instant at which they fire."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 
 class BoundTimers(Timers):
-    """See Timers; for rows see ``timer_rows``."""
+    """See Timers; for the rows, see ``timer_rows``."""
 
     index = None
 
     def __init__(self, binding: Binding) -> None:
-        """The rows of one state. All timers up to the clock of the task's last batch have fired."""
+        """Bind timers to the rows of one state. All timers up to the session's ``fired_ms`` have fired."""
         super().__init__(binding.state.name, clock=binding.state.clock)  # type: ignore[attr-defined]  # Timers
         self.number = binding.number
         self._rows = CountedRows(binding.number, binding.session, EXACT)
@@ -56,7 +56,7 @@ class BoundTimers(Timers):
         self._due: list[bytes] = []
         self._earliest: bytes | None = None
         self._replaced: set[bytes] = set()
-        """Rows that a release before this one may have for instants that were registered or deleted since."""
+        """Keys under which an earlier release may have stored instants that were registered or deleted since."""
 
     def register(self, at: InstantLike, namespace: str = "") -> None:
         """See Timers."""
@@ -77,20 +77,20 @@ class BoundTimers(Timers):
             self._put(at_us, row, there=False)
 
     def scan_due(self) -> Iterator[bytes]:
-        """Rows of the base version whose time has come, in the order of time."""
+        """Return the keys of the base version whose timers are due, in time order."""
         begin = b"" if self._fired_ms is None else end_of_ms(self._fired_ms)
         return self._rows.scan(begin, end_of_ms(self._now_ms))
 
     def next_registered(self) -> bytes | None:
-        """The first row that this task has registered too late to wait: its time has come."""
+        """Return the first key that this task has registered and that is already due, None if there is none."""
         return self._due[0] if self._due else None
 
     def pop_registered(self) -> bytes:
-        """Take the row that ``next_registered`` gave."""
+        """Remove and return the key that ``next_registered`` returned."""
         return heappop(self._due)
 
     def take(self, key: bytes) -> bool:
-        """Whether the timer of this row is still there; it is not from now on."""
+        """Remove the timer under this key. Return whether it still existed."""
         if self._rows.is_deleted(key):
             return False
         may_be_replaced = key in self._replaced and not self._rows.is_written(key)
@@ -99,9 +99,9 @@ class BoundTimers(Timers):
         return not is_replaced
 
     def earliest_ms(self) -> int | None:
-        """When the first timer that is left is to fire, after all was flushed; None if there is none.
+        """Return when the first remaining timer is due, None if there is none. To be called after the last flush.
 
-        May be too early if there were several flushes: a timer that was deleted for a key of a later one counts.
+        May be too early after several flushes: timers count that were deleted for keys of a later flush.
         """
         return None if self._earliest is None else round_up_ms(read_timer_key(self._earliest).at_us)
 
@@ -114,7 +114,7 @@ class BoundTimers(Timers):
         return self._rows.flush(end)
 
     def spill(self) -> Written:
-        """See Staged: nothing, for what has fired or was deleted is looked for among what was written."""
+        """See Staged. Nothing: fired and deleted timers are looked up among the written rows."""
         return iter(())
 
     @property
@@ -123,7 +123,7 @@ class BoundTimers(Timers):
         return self._rows.change
 
     def sweep(self, _most: int) -> int:
-        """Nothing expires."""
+        """Do nothing: no timer expires."""
         return 0
 
     def _put(self, at_us: int, row: bytes, *, there: bool) -> None:
@@ -135,11 +135,11 @@ class BoundTimers(Timers):
             heappush(self._due, key)
 
     def _are_rounded(self, keys: list[bytes]) -> list[bool]:
-        """Whether rows of the base version, if they are there, are such as a release before this one wrote."""
+        """Return, for each key, whether the base version has a row that an earlier release wrote under it."""
         return [value == ROUNDED for value in self._rows.read_base(keys)]
 
     def _remove_replaced(self) -> None:
-        """Have instants that were registered or deleted replace what they were rounded to."""
+        """Delete the rounded rows of instants that were registered or deleted since."""
         keys = sorted(key for key in self._replaced if not self._rows.is_written(key))
         self._replaced = set()
         for key, is_rounded in zip(keys, self._are_rounded(keys), strict=True):
@@ -168,7 +168,7 @@ class BoundTimers(Timers):
 
 
 def find_left_ms(session: WorkerSession, uid: str) -> dict[Clock, int]:
-    """By clock, when the first timers of the operator ``uid`` are due that its program does not declare."""
+    """Return, by clock, when the first timers of operator ``uid`` are due that its program does not declare."""
     found: dict[Clock, int] = {}
     for state in session.left_alone:
         clock = state.descriptor.encoder.get("clock")

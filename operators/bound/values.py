@@ -1,4 +1,4 @@
-"""Bound states that keep one row for each key: values, and what values are reduced or aggregated to."""
+"""Bound states with one row per key: values, reduced values and aggregates."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _INTEGERS_END = 1 << 63
 
 
 def _may_overflow(column: pa.Array) -> bool:
-    """Whether Arrow's sum of some of these may wrap, which it does not say. Its sum of decimals has no room to add."""
+    """Return whether Arrow's sum may overflow: integers wrap silently, decimals have no room for a larger sum."""
     if pa.types.is_decimal(column.type):
         return True
     if not pa.types.is_integer(column.type):
@@ -59,7 +59,7 @@ def _may_overflow(column: pa.Array) -> bool:
 
 
 def _type_of_columns(kind: pa.DataType, how: str) -> pa.DataType | None:
-    """The type as which Arrow reduces whole columns, dates and instants as numbers; None if it has no way to."""
+    """Return the type as which Arrow reduces whole columns (numbers for dates and instants), None if it cannot."""
     if pa.types.is_temporal(kind):
         numbers = pa.int32() if kind.bit_width == pa.int32().bit_width else pa.int64()
         return numbers if how != "sum" or pa.types.is_duration(kind) else None
@@ -69,7 +69,7 @@ def _type_of_columns(kind: pa.DataType, how: str) -> pa.DataType | None:
 
 
 class OneRow(Bound):
-    """A state that keeps one row for each key."""
+    """A state with one row per key."""
 
     def __init__(self, binding: Binding) -> None:
         """See Bound."""
@@ -94,7 +94,7 @@ class OneRow(Bound):
         self._rows.put(self._at.suffix, None)
 
     def exists(self) -> bool:
-        """Whether the current key has a row."""
+        """Return whether the current key has a row."""
         return self._rows.get(self._at.suffix) is not None
 
     def clear_keys(self, keys: Keys) -> None:
@@ -107,13 +107,13 @@ class OneRow(Bound):
 
     @contextmanager
     def _for_a_function(self) -> Iterator[None]:
-        """Say of values that Python does not have why they must be some."""
+        """Explain why values must be Python values, if Python cannot represent one that is read within."""
         try:
             yield
         except InvalidInputError as problem:
             raise InvalidInputError(
                 f"State {self.name!r} calls a function for each value. {problem.message}",
-                hint="Give the state a type that Python has all values of, such as a number.",
+                hint="Give the state a type whose values Python can all represent, such as a number.",
             ) from problem
 
     def _load(self) -> Any:
@@ -124,7 +124,7 @@ class OneRow(Bound):
         self._rows.put(self._at.suffix, None if value is None else self._encode(value))
 
     def _add_each(self, keys: Keys, index: NDArray[Any], values: Sequence[Any], add: Callable[[Any, Any], Any]) -> None:
-        """Add values one after the other to what their keys keep; each key is read and written once."""
+        """Add values one after another to what their keys keep. Each key is read and written once."""
         if len(values) != len(index):
             raise InvalidInputError(f"State {self.name!r}: {len(values)} values are given for {len(index)} rows.")
         positions, places = np.unique(index, return_inverse=True)
@@ -135,7 +135,7 @@ class OneRow(Bound):
         is_nested = pa.types.is_nested(self._kinds[self._what])
         for place, value in zip(places.tolist(), values, strict=True):
             new = add(kept[place], value)
-            # What is kept has the form that is read, whatever the user's function gave.
+            # What is kept has the form that a read returns, whatever the user's function returned.
             kept[place] = self._codec.decode(self._encode(new)) if is_nested and new is not None else new
         self._rows.put_cells(suffixes, Cells.of([None if each is None else self._encode(each) for each in kept]))
 
@@ -229,13 +229,13 @@ class BoundReducing(OneRow, ReducingState):
             return by_stored_order(kind, how)
         except InvalidInputError as problem:
             raise InvalidInputError(
-                f"State {self.name!r} of operator {self._uid!r}: values of type {kind} have no order, and it keeps "
+                f"State {self.name!r} of operator {self._uid!r}: values of type {kind} have no order, but it keeps "
                 f"their {how}.",
-                hint="Reduce them by a function of your own.",
+                hint="Reduce them with a function of your own.",
             ) from problem
 
     def _as_kept(self, value: Any) -> Any:
-        """A value as it comes back when it is kept. Raises InvalidInputError for what the type does not take."""
+        """Return a value in the form in which it is read back. Raises InvalidInputError if it is not of the type."""
         if self._taken is None:
             return value
         try:

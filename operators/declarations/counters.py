@@ -1,4 +1,4 @@
-"""Counters as a processor declares them: numbers of its own in the progress of its query."""
+"""Counters that a processor declares: its own metrics in the progress of its query."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pyspark_ckpt.state_store.json_objects import MAX_LONG
 
 
 class Counter(Declared):
-    """A metric ``<uid>/<name>`` among the operator's ``customMetrics``: what a batch has added, over all partitions.
+    """A metric ``<uid>/<name>`` in the operator's ``customMetrics``: the sum of what a batch added in all partitions.
 
-    Exact: what a task adds counts with its commit, so once however often the task is tried.
+    Exact: a task's additions count when the task commits, so retries are not counted twice.
     """
 
     change_calls = ("add({})", "add({})")
 
     def add(self, count: int = 1) -> None:  # noqa: ARG002 - a declaration: the bound counter does the work
-        """Count on: an integer, of Python or NumPy. Raises InvalidInputError."""
+        """Add ``count``, a Python or NumPy integer. Raises InvalidInputError."""
         self._unbound()
 
 
@@ -39,10 +39,10 @@ class BoundCounter(Counter):
         except TypeError as problem:
             raise InvalidInputError(f"Counter {self.name!r} counts integers: {problem}.", hint=CONVERT) from problem
         if abs(counted) > MAX_LONG:
-            raise InvalidInputError(f"Counter {self.name!r} would be {counted}, and holds up to {MAX_LONG}.")
+            raise InvalidInputError(f"Counter {self.name!r} would be {counted}; its limit is {MAX_LONG}.")
         self._counts[self._metric] = counted
 
 
 def metric_name(uid: str, counter: Counter) -> str:
-    """What the counter of an operator is called in the query's progress."""
+    """Return the name of an operator's counter in the query's progress."""
     return f"{uid}/{counter.name}"

@@ -24,7 +24,7 @@ _PART = re.compile(r"\s*(\d+)\s*([a-zA-Z]+)\s*")
 
 
 def milliseconds(duration: object) -> int:
-    """A duration like ``"7 days"`` or ``"1 hour 30 minutes"`` in milliseconds. Raises InvalidInputError."""
+    """Return a duration like ``"7 days"`` or ``"1 hour 30 minutes"`` in milliseconds. Raises InvalidInputError."""
     if isinstance(duration, timedelta):
         return duration // timedelta(milliseconds=1)
     parts = list(_PART.finditer(duration)) if isinstance(duration, str) else []
@@ -32,5 +32,7 @@ def milliseconds(duration: object) -> int:
         _UNITS_MS.get(word) or _UNITS_MS.get(word.removesuffix("s")) for _, word in (part.groups() for part in parts)
     ]
     if not parts or None in units or "".join(part.group() for part in parts) != duration:
-        raise InvalidInputError(f"{duration!r} is no duration.", hint="Write it like '7 days' or '1 hour 30 minutes'.")
+        raise InvalidInputError(
+            f"{duration!r} is not a duration.", hint="Write it like '7 days' or '1 hour 30 minutes'."
+        )
     return sum(int(part.group(1)) * (unit or 0) for part, unit in zip(parts, units, strict=True))

@@ -1,4 +1,4 @@
-"""A keyed operator as its query was planned: what goes from the driver to the workers."""
+"""A keyed operator as its query was planned. The driver sends it to the workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCH = "batch"
 
 @dataclass(frozen=True)
 class ProcessorState:
-    """What a processor declares: in which attribute, and what its types are."""
+    """One state that a processor declares, with its attribute and its types."""
 
     attribute: str
     state: Declared
@@ -56,12 +56,12 @@ class Operator:
 
     @property
     def time_out_clock(self) -> Clock | None:
-        """The clock of Spark's time-outs, of which an operator has one: processing time lets timers of both fire."""
+        """The clock of Spark's time-outs, one per operator. With processing time, timers of both clocks can fire."""
         return "processing" if "processing" in self.clocks else next(iter(self.clocks), None)
 
     @property
     def rows(self) -> pa.Schema:
-        """What a row has behind the shuffle: the columns of the input, and its hash."""
+        """The columns of a row after the shuffle: those of the input, and the hash of the key."""
         return self.input.append(pa.field(HASH, pa.int32()))
 
     @property

@@ -1,7 +1,7 @@
-"""Keyed state as a processor declares it: as attributes of its class.
+"""Keyed state, declared as attributes of a processor's class.
 
-Each is found again by its name and the operator's uid, so neither may change while the state lives. Within
-``process`` a state is that of the current key; the forms that take ``keys`` work on many keys at once.
+A state is found again by its name and the operator's uid: neither may change while the state lives. In ``process``, a
+state is that of the current key. Methods that take ``keys`` work on many keys at once.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ TtlLike: TypeAlias = "str | timedelta | Ttl | None"
 Reduction: TypeAlias = Literal["sum", "min", "max"]
 
 INDEX_SUFFIX = "#expiry"
-"""What the index by expiry of a state is called, behind the state's name."""
+"""The name of a state's expiry index is the name of the state with this suffix."""
 REDUCTIONS: tuple[Reduction, ...] = ("sum", "min", "max")
 
 
 class Declared:
-    """Something that a processor's class declares under a name. ``types``: by the word that errors use for each."""
+    """Something that a processor's class declares under a name. ``types``: each type, by the word for it in errors."""
 
     change_calls = ("", "")
-    """What changes it, for errors: of the current key, and of many keys."""
+    """The calls that change it, for error messages: for the current key, and for many keys."""
 
     def __init__(
         self,
@@ -41,12 +41,15 @@ class Declared:
         ttl: TtlLike = None,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        """``aliases``: for a field that has another name than in stored values its old one, and for that its older one.
+        """``aliases``: the former name of each renamed field. A former name may have a former name itself.
 
-        Raises InvalidInputError for an empty name, one of an index, or a time to live that is none.
+        Raises InvalidInputError for an empty name, the name of an expiry index, or an invalid time to live.
         """
         if not name or not isinstance(name, str):
-            raise InvalidInputError(f"A {type(self).__name__} has the name {name!r}: give it one that stays the same.")
+            raise InvalidInputError(
+                f"A {type(self).__name__} has the name {name!r}, which is not a non-empty string.",
+                hint="Give it a name that stays the same while the state lives.",
+            )
         if name.endswith(INDEX_SUFFIX):
             raise InvalidInputError(
                 f"{type(self).__name__} {name!r}: a name that ends in {INDEX_SUFFIX!r} is that of the index of a state "
@@ -59,10 +62,10 @@ class Declared:
         self.ttl = ttl if ttl is None or isinstance(ttl, Ttl) else Ttl(ttl)
 
     def __set__(self, holder: object, value: object) -> None:
-        """Raise InvalidInputError: ``self.n = 5`` would put 5 in place of the state, and keep nothing.
+        """Raise InvalidInputError: ``self.n = 5`` would replace the state with 5 and store nothing.
 
-        A dataclass may set a field to its default, the declaration itself. There is no ``__get__``: what is bound is
-        in the object's own attributes, where Python looks before it takes the declaration.
+        A dataclass may set a field to its default, the declaration itself. There is no ``__get__``: the bound state is
+        in the instance's own attributes, which Python reads before the declaration.
         """
         if value is not self:
             shown = repr(value)[:200]
@@ -78,11 +81,11 @@ class Declared:
         call = self.change_calls[hasattr(holder, "process_batch")].format(value)
         return InvalidInputError(
             f"{type(self).__name__} {self.name!r} of {type(holder).__name__} {what}.",
-            hint=f"Call {own}.{call}. A state is declared once, as an attribute of the class.",
+            hint=f"Call {own}.{call}. Declare a state once, as an attribute of the class.",
         )
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Raises InvalidInputError for ``self.n.value = 5``, which would put 5 in place of the method."""
+        """Raise InvalidInputError for ``self.n.value = 5``, which would replace the method with 5."""
         if callable(getattr(type(self), name, None)):
             raise InvalidInputError(
                 f"State {self.name!r}: its method {name}() is given the value {repr(value)[:200]} by an assignment.",
@@ -93,7 +96,7 @@ class Declared:
     def __bool__(self) -> bool:
         """Raise InvalidInputError: ``if self.n:`` would be true for every key, whatever the state holds."""
         raise InvalidInputError(
-            f"State {self.name!r} is used as a truth value, which says nothing of what it holds.",
+            f"State {self.name!r} is used as a truth value, which would be true whatever it holds.",
             hint="Call one of its methods, such as exists() or value() of a ValueState, exists() of a ListState, "
             "is_empty() of a MapState.",
         )
@@ -103,7 +106,7 @@ class Declared:
         if isinstance(other, Declared):
             return self is other
         raise InvalidInputError(
-            f"State {self.name!r} is compared with {repr(other)[:200]}, which says nothing of what it holds.",
+            f"State {self.name!r} is compared with {repr(other)[:200]}, which would not compare what it holds.",
             hint="Call one of its methods, such as value() or get(), and compare what it returns.",
         )
 
@@ -120,20 +123,20 @@ class State(Declared):
     """A named state."""
 
     def clear(self) -> None:
-        """Remove all that the current key has."""
+        """Remove everything that the current key has."""
         self._unbound()
 
     def clear_keys(self, keys: Keys) -> None:
-        """Remove all that ``keys`` have; lists and maps of any size take no memory for it."""
+        """Remove everything that ``keys`` have. This takes no memory, however large their lists and maps are."""
         self._unbound()
 
     def exists_keys(self, keys: Keys) -> pa.BooleanArray:
-        """Whether each of ``keys`` has a value, an element or an entry, in their order."""
+        """Return, in the order of ``keys``, whether each has a value, an element or an entry."""
         self._unbound()
 
 
 class ValueState(State):
-    """One value for each key; absent at first, and again when it is cleared or set to None."""
+    """One value per key. It is absent until it is set, and again after it is cleared or set to None."""
 
     change_calls = ("update({})", "put(keys, values)")
 
@@ -146,24 +149,24 @@ class ValueState(State):
         ttl: TtlLike = None,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        """``type``: Spark DDL or a Python type. ``default`` is what ``value`` returns while there is none."""
+        """``type``: Spark DDL or a Python type. ``default`` is what ``value`` returns while there is no value."""
         super().__init__(name, {"value": type}, ttl, aliases)
         self.default = default
 
     def value(self) -> Any:
-        """The value of the current key, or the default."""
+        """Return the value of the current key, or the default."""
         self._unbound()
 
     def exists(self) -> bool:
-        """Whether the current key has a value."""
+        """Return whether the current key has a value."""
         self._unbound()
 
     def update(self, value: Any) -> None:
-        """Set the value of the current key; None clears. Raises InvalidInputError for a value of another type."""
+        """Set the value of the current key; None clears it. Raises InvalidInputError for a value of another type."""
         self._unbound()
 
     def get(self, keys: Keys) -> pa.Array:
-        """The values of ``keys``, in their order, null where absent."""
+        """Return the values of ``keys``, in their order, null where absent."""
         self._unbound()
 
     def put(self, keys: Keys, values: pa.Array) -> None:
@@ -172,7 +175,7 @@ class ValueState(State):
 
 
 class ListState(State):
-    """Any number of elements for each key, in the order in which they were added; larger than memory if need be."""
+    """Any number of elements per key, in the order in which they were added. A list may be larger than memory."""
 
     change_calls = ("update({})", "put_lists(keys, lists)")
 
@@ -184,19 +187,19 @@ class ListState(State):
         ttl: TtlLike = None,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        """``type``: of an element, Spark DDL or a Python type. Each element has a life of its own."""
+        """``type``: that of an element, as Spark DDL or a Python type. ``ttl``: each element expires on its own."""
         super().__init__(name, {"element": type}, ttl, aliases)
 
     def get(self) -> Iterator[Any]:
-        """The elements of the current key, lazily: those that are there now, whatever is written meanwhile."""
+        """Return the elements of the current key, lazily: as they are now, whatever is written meanwhile."""
         self._unbound()
 
     def exists(self) -> bool:
-        """Whether the current key has an element."""
+        """Return whether the current key has an element."""
         self._unbound()
 
     def add(self, value: Any) -> None:
-        """Append an element for the current key; reads no other. Raises InvalidInputError."""
+        """Append an element for the current key, without reading the others. Raises InvalidInputError."""
         self._unbound()
 
     def add_all(self, values: Iterable[Any]) -> None:
@@ -212,16 +215,16 @@ class ListState(State):
         self._unbound()
 
     def get_lists(self, keys: Keys) -> pa.ListArray:
-        """All elements of ``keys``, a list for each, empty where there are none."""
+        """Return all elements of ``keys``, one list per key, empty where there are none."""
         self._unbound()
 
     def put_lists(self, keys: Keys, lists: pa.ListArray) -> None:
-        """Replace all elements of ``keys``, a list for each; null is as empty. Raises InvalidInputError."""
+        """Replace all elements of ``keys`` with one list per key; null is an empty list. Raises InvalidInputError."""
         self._unbound()
 
 
 class MapState(State):
-    """A map for each key, kept in the order of its own keys; larger than memory if need be."""
+    """A map per key, sorted by the map's own keys. A map may be larger than memory."""
 
     change_calls = ("put(key, value)", "put_entries(keys, index, map_keys, values)")
 
@@ -234,23 +237,23 @@ class MapState(State):
         ttl: TtlLike = None,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        """Types of the map's keys and values: Spark DDL or Python types. Each entry has a life of its own."""
+        """Types of the map's keys and values: Spark DDL or Python types. ``ttl``: each entry expires on its own."""
         super().__init__(name, {"key": key_type, "value": value_type}, ttl, aliases)
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value of a key of the map, or the default."""
+        """Return the value of a key of the map, or the default."""
         self._unbound()
 
     def contains(self, key: Any) -> bool:
-        """Whether the map has the key."""
+        """Return whether the map has the key."""
         self._unbound()
 
     def put(self, key: Any, value: Any) -> None:
-        """Set one entry. Raises InvalidInputError for None and for values of another type."""
+        """Set one entry; the value None removes it. Raises InvalidInputError for the key None and for another type."""
         self._unbound()
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
-        """Set entries: all of them, or none if one is refused. Raises InvalidInputError."""
+        """Set several entries as ``put`` does: all of them, or none if one is invalid. Raises InvalidInputError."""
         self._unbound()
 
     def remove(self, key: Any) -> None:
@@ -258,36 +261,36 @@ class MapState(State):
         self._unbound()
 
     def items(self, begin: Any = None, end: Any = None) -> Iterator[tuple[Any, Any]]:
-        """Entries in key order, from key ``begin`` up to ``end`` (exclusive), if given.
+        """Return the entries in key order, from key ``begin`` up to ``end`` (exclusive), if given.
 
-        Lazily: those that are there now, whatever is written meanwhile.
+        Lazily: as they are now, whatever is written meanwhile.
         """
         self._unbound()
 
     def keys(self) -> Iterator[Any]:
-        """The map's keys, in order; lazily, as ``items``."""
+        """Return the map's keys, in order; lazily, as ``items`` does."""
         self._unbound()
 
     def values(self) -> Iterator[Any]:
-        """The map's values, in the order of their keys; lazily, as ``items``."""
+        """Return the map's values, in the order of their keys; lazily, as ``items`` does."""
         self._unbound()
 
     def is_empty(self) -> bool:
-        """Whether the map has no entry."""
+        """Return whether the map has no entry."""
         self._unbound()
 
     def get_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> pa.Array:
-        """For each i the value under ``map_keys[i]`` in the map of ``keys[index[i]]``, null where absent."""
+        """Return, for each i, the value under ``map_keys[i]`` in the map of ``keys[index[i]]``, null where absent."""
         self._unbound()
 
     def contains_entries(self, keys: Keys, index: NDArray[Any], map_keys: pa.Array) -> pa.BooleanArray:
-        """For each i whether the map of ``keys[index[i]]`` has ``map_keys[i]``."""
+        """Return, for each i, whether the map of ``keys[index[i]]`` has ``map_keys[i]``."""
         self._unbound()
 
     def get_range(self, keys: Keys, begin: Any = None, end: Any = None) -> pa.MapArray:
-        """The entries of ``keys``, a map for each, in key order; from key ``begin`` up to ``end`` (exclusive).
+        """Return the entries of ``keys``, one map per key, in key order, from ``begin`` up to ``end`` (exclusive).
 
-        A bound is one key of the maps for all ``keys``, or an Arrow array with one for each, null for none.
+        A bound is one map key for all ``keys``, or an Arrow array with one per key, where null is no bound.
         """
         self._unbound()
 
@@ -300,7 +303,7 @@ class MapState(State):
 
 
 class ReducingState(State):
-    """One value for each key, which every added value is reduced into. None adds nothing."""
+    """One value per key, into which every added value is reduced. Adding None changes nothing."""
 
     change_calls = ("add({})", "add_rows(keys, index, values)")
 
@@ -313,19 +316,19 @@ class ReducingState(State):
         ttl: TtlLike = None,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        """``reduce(kept, added)`` gives what is kept from then on; "sum", "min" and "max" reduce whole columns at once.
+        """``reduce(kept, added)`` returns the value to keep; "sum", "min" and "max" reduce whole columns at once.
 
         Raises InvalidInputError.
         """
         super().__init__(name, {"value": type}, ttl, aliases)
         if not callable(reduce) and reduce not in REDUCTIONS:
             raise InvalidInputError(
-                f"ReducingState {name!r}: it reduces by {reduce!r}, neither a function nor one of {REDUCTIONS}."
+                f"ReducingState {name!r}: reduce must be a function or one of {REDUCTIONS}, got {reduce!r}."
             )
         self.reduce = reduce
 
     def get(self) -> Any:
-        """The reduced value of the current key, or None."""
+        """Return the reduced value of the current key, or None."""
         self._unbound()
 
     def add(self, value: Any) -> None:
@@ -333,7 +336,7 @@ class ReducingState(State):
         self._unbound()
 
     def get_values(self, keys: Keys) -> pa.Array:
-        """The reduced values of ``keys``, in their order, null where nothing was added."""
+        """Return the reduced values of ``keys``, in their order, null where nothing was added."""
         self._unbound()
 
     def add_rows(self, keys: Keys, index: NDArray[Any], values: pa.Array) -> None:
@@ -342,7 +345,7 @@ class ReducingState(State):
 
 
 class AggregatingState(State):
-    """An accumulator for each key, to which values of another type are added, and which gives a result."""
+    """An accumulator per key. Values of another type are added to it, and a result is computed from it."""
 
     change_calls = ("add({})", "add_rows(keys, index, values)")
 
@@ -357,14 +360,14 @@ class AggregatingState(State):
         ttl: TtlLike = None,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        """``create()`` makes an accumulator, ``add(kept, value)`` the next one, ``result(kept)`` what is got."""
+        """``create()`` makes an accumulator, ``add(kept, value)`` the next one, ``result(kept)`` what reads return."""
         super().__init__(name, {"accumulator": accumulator_type}, ttl, aliases)
         self.create = create
         self.accumulate = add
         self.result = result
 
     def get(self) -> Any:
-        """The result for the current key, or None if nothing was added."""
+        """Return the result for the current key, or None if nothing was added."""
         self._unbound()
 
     def add(self, value: Any) -> None:
@@ -372,7 +375,7 @@ class AggregatingState(State):
         self._unbound()
 
     def get_results(self, keys: Keys) -> list[Any]:
-        """The results for ``keys``, in their order, None where nothing was added."""
+        """Return the results for ``keys``, in their order, None where nothing was added."""
         self._unbound()
 
     def add_rows(self, keys: Keys, index: NDArray[Any], values: Sequence[Any] | pa.Array) -> None:

@@ -1,4 +1,4 @@
-"""Timers as a processor declares them: calls at an instant of its own choice, for each key."""
+"""Timers that a processor declares: calls for a key at an instant that the processor chooses."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ InstantLike: TypeAlias = "datetime | np.datetime64 | int"
 
 CLOCKS: tuple[Clock, ...] = ("event", "processing")
 MICROSECONDS = 1000
-"""Of a millisecond."""
+"""In a millisecond."""
 _MAX_MS = 1 << 62
 
 
 class Timer(NamedTuple):
-    """A timer whose time has come, at the very instant that was registered.
+    """A timer that fires, with the exact instant that was registered.
 
-    ``name``: that of the declared Timers. ``at_ms``: the instant in ms since 1970, rounded up; ``early_us``: by how
-    many microseconds it is before that.
+    ``name``: the name of the declared Timers. ``at_ms``: the instant in ms since 1970, rounded up. ``early_us``: how
+    many microseconds the instant is before ``at_ms``.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Timer(NamedTuple):
 
 
 def timer_at(name: str, namespace: str, at_us: int) -> Timer:
-    """The timer of an instant in microseconds since 1970."""
+    """Return the timer of an instant in microseconds since 1970."""
     at_ms = round_up_ms(at_us)
     return Timer(name, namespace, at_ms, at_ms * MICROSECONDS - at_us)
 
@@ -59,10 +59,9 @@ def timer_at(name: str, namespace: str, at_us: int) -> Timer:
 class Timers(Declared):
     """Timers of one clock: "event", the watermark, or "processing", the time at which a batch begins.
 
-    A timer fires once, in the first batch whose clock has reached it, after the batch's rows; for a key, timers of one
-    clock fire in the order of time. It fires without new rows, too. Registered twice for the same instant and
-    namespace it is one timer. ``at``: a datetime, to the microsecond (a naive one is UTC), or ms since 1970. Clocks go
-    by milliseconds.
+    A timer fires once, in the first batch whose clock has reached it, after the batch's rows. It needs no new rows to
+    fire. For a key, timers of one clock fire in time order. Registering the same instant and namespace again adds no
+    second timer. ``at``: a datetime with microseconds (a naive one is UTC), or ms since 1970. Clocks have milliseconds.
     """
 
     change_calls = ("register({})", "register_rows(keys, index, at)")
@@ -75,36 +74,36 @@ class Timers(Declared):
         self.clock: Clock = clock
 
     def register(self, at: InstantLike, namespace: str = "") -> None:
-        """Have the current key called at an instant; if it has passed, in this batch. Raises InvalidInputError."""
+        """Register a timer for the current key; it fires in this batch if it is due. Raises InvalidInputError."""
         self._unbound()
 
     def delete(self, at: InstantLike, namespace: str = "") -> None:
-        """Take a timer of the current key back; no error if there is none. Raises InvalidInputError."""
+        """Delete a timer of the current key; no error if there is none. Raises InvalidInputError."""
         self._unbound()
 
     def register_rows(self, keys: Keys, index: NDArray[Any], at: pa.Array, namespace: str = "") -> None:
-        """Have the key at ``keys[index[i]]`` called at the timestamp ``at[i]``, for all i; null registers none."""
+        """Register a timer at the timestamp ``at[i]`` for the key ``keys[index[i]]``, for all i; null adds no timer."""
         self._unbound()
 
     def delete_rows(self, keys: Keys, index: NDArray[Any], at: pa.Array, namespace: str = "") -> None:
-        """The inverse of ``register_rows``; no error for timers that are not there."""
+        """Delete the timers that ``register_rows`` would register; no error for those that do not exist."""
         self._unbound()
 
 
 def round_up_ms(micros: int) -> int:
-    """Microseconds as the milliseconds that do not come before them."""
+    """Round microseconds up to milliseconds."""
     return -(-micros // MICROSECONDS)
 
 
 def microseconds_of(at: object) -> int:
-    """An instant that a timer is set to, in microseconds since 1970. Raises InvalidInputError for what is none."""
+    """Return the instant of a timer in microseconds since 1970. Raises InvalidInputError for anything else."""
     if type(at) is int and abs(at) < _MAX_MS:
         return at * MICROSECONDS
     if isinstance(at, (datetime, np.datetime64)):
         if getattr(at, "nanosecond", 0) and at == at:  # noqa: PLR0124 - of pandas, NaT is a datetime
             raise InvalidInputError(
-                f"A timer is set to {at!r}, and timers have microseconds.",
-                hint="Round it, by floor('us') or ceil('us').",
+                f"A timer is set to {at!r}, which has nanoseconds; timers have microseconds.",
+                hint="Round it with floor('us') or ceil('us').",
             )
         try:
             return microseconds_at(at)
@@ -114,7 +113,7 @@ def microseconds_of(at: object) -> int:
         raise _no_instant(at)
     try:
         at_ms = operator.index(at)
-    except TypeError as problem:  # an array that is no number
+    except TypeError as problem:  # an array that is not a single number
         raise _no_instant(at) from problem
     if abs(at_ms) >= _MAX_MS:
         raise _no_instant(at)
@@ -122,19 +121,20 @@ def microseconds_of(at: object) -> int:
 
 
 def namespace_bytes(namespace: object) -> bytes:
-    """The bytes of a timer's namespace. Raises InvalidInputError for what is no Unicode text."""
+    """Return the bytes of a timer's namespace. Raises InvalidInputError unless it is Unicode text."""
     try:
         if isinstance(namespace, str):
             return namespace.encode()
     except UnicodeEncodeError:
         pass
     raise InvalidInputError(
-        f"A timer has the namespace {namespace!r} of type {type(namespace).__name__}.", hint="Give Unicode text."
+        f"A timer has the namespace {namespace!r} of type {type(namespace).__name__}, which is not Unicode text.",
+        hint="Give Unicode text.",
     )
 
 
 def _no_instant(at: object) -> InvalidInputError:
     return InvalidInputError(
-        f"A timer is set to {at!r} of type {type(at).__name__}.",
+        f"A timer is set to {at!r} of type {type(at).__name__}, which is not a valid instant.",
         hint="Give a datetime of whole microseconds, or milliseconds since 1970.",
     )

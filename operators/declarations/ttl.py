@@ -1,4 +1,4 @@
-"""Time to live: rows that are not seen any more a while after they were written or read."""
+"""Time to live: rows expire some time after they were last written or read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.format.meta import TimeToLive
 
 _MAX_DURATION_MS = 1 << 62
-"""A stamp has 64 bits, and the instant at which a row ends is counted in them."""
+"""The instant at which a row expires must fit into the 64 bits of a stamp."""
 
 Refresh: TypeAlias = Literal["on_create_and_write", "on_read_and_write"]
 Clock: TypeAlias = Literal["processing", "event"]
@@ -19,10 +19,10 @@ Clock: TypeAlias = Literal["processing", "event"]
 
 @dataclass(frozen=True)
 class Ttl:
-    """How long rows live. Each list element and each map entry has a life of its own.
+    """How long rows live. Each list element and each map entry expires on its own.
 
-    ``refresh``: what begins a life anew. ``clock``: the batch's processing time, or the watermark.
-    ``show_expired``: whether rows are seen between their expiry and the batch that frees them.
+    ``refresh``: what restarts the time to live of a row. ``clock``: the batch's processing time, or the watermark.
+    ``show_expired``: whether reads return expired rows until a batch frees them.
     """
 
     duration: str | timedelta
@@ -37,7 +37,7 @@ class Ttl:
         if self.duration_ms > _MAX_DURATION_MS:
             raise InvalidInputError(
                 f"A time to live of {self.duration!r} is too long: give at most {_MAX_DURATION_MS} ms.",
-                hint="Leave the time to live out for rows that live for ever.",
+                hint="Leave out the time to live for rows that never expire.",
             )
         for field, known in (
             ("refresh", ("on_create_and_write", "on_read_and_write")),
@@ -54,5 +54,5 @@ class Ttl:
         return milliseconds(self.duration)
 
     def describe(self) -> TimeToLive:
-        """What a state's descriptor says of it."""
+        """Return the time to live as a state's descriptor stores it."""
         return TimeToLive(self.duration_ms, self.refresh, self.clock)

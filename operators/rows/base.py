@@ -10,7 +10,7 @@ from pyspark_ckpt.state_store.columns.packed import Packed
 from pyspark_ckpt.state_store.errors import InvalidInputError
 
 Row: TypeAlias = "tuple[bytes, bytes | None]"
-"""A key and its value, None for one that is deleted."""
+"""A key and its value; the value is None if the row is deleted."""
 UNREAD: Any = object()
 """Stands for a row that has not been read."""
 
@@ -18,7 +18,7 @@ UNREAD: Any = object()
 def merge_rows(
     base: Iterator[tuple[bytes, bytes]], written: Iterable[tuple[bytes, bytes | None]]
 ) -> Iterator[tuple[bytes, bytes]]:
-    """The rows of ``base`` under what was ``written``."""
+    """Yield the rows of ``base``, with those ``written`` in place of older ones. Both are sorted by key."""
     row = next(base, None)
     for entry, value in written:
         while row is not None and row[0] < entry:
@@ -34,19 +34,19 @@ def merge_rows(
 
 
 class Position:
-    """Which key is being processed, and which ones follow, so that a state can be read for all of them at once."""
+    """The key that is being processed, and those that follow: a state is read for all of them at once."""
 
     suffix: bytes
-    """Of the key; there is none before the first one's turn, nor where many keys are processed at once."""
+    """The suffix of the key. It is unset before the turn of the first key, and when many keys are processed at once."""
     key: object
-    """The same key, as the user's code is given it."""
+    """The same key, as the user's code sees it."""
 
     def __init__(self) -> None:
-        """None yet."""
+        """Begin before the turn of the first key."""
         self.upcoming: Sequence[bytes] = ()
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Raise InvalidInputError for the key that is not there. Whatever is there is not asked for here."""
+        """Raise InvalidInputError: there is no current key. Python calls this only for attributes that are not set."""
         if name != "suffix":
             raise AttributeError(name)
         raise InvalidInputError(
@@ -56,14 +56,14 @@ class Position:
 
 
 class Moment(NamedTuple):
-    """When rows were looked at: how often turns of keys had ended by then, and how often rows had been spilled."""
+    """When rows were read: how many turns of keys had ended by then, and how often rows had been spilled."""
 
     turns: int
     spills: int
 
 
 class BaseRows(Protocol):
-    """The rows of the base version and what was spilled on top of them, as a session reads them.
+    """The rows that a session reads: those of the base version, and spilled rows in place of older ones.
 
     Keys and prefixes are those of the store: they begin with the number of the state.
     """
@@ -71,19 +71,19 @@ class BaseRows(Protocol):
     position: Position
     moment: Moment
     new_life: int
-    """Names the lives of lists that begin in this session, and none that began in another."""
+    """The life of lists that begin in this session. Lists of other sessions have other lives."""
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """Values, None where there is none; fastest for sorted keys."""
+        """Return the values of ``keys``, None where absent. Sorted keys are fastest."""
 
     def get_cells(self, keys: Packed) -> Cells:
-        """``get_many`` of keys that rise."""
+        """``get_many`` for keys in ascending order."""
 
     def scan(self, prefix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Rows whose keys begin with ``prefix``, what follows it from ``begin`` up to ``end``."""
+        """Return the rows whose keys are ``prefix`` and an entry from ``begin`` up to ``end`` (exclusive)."""
 
     def portions(self, prefix: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
-        """Rows of the base version alone, from the first one on, many at once."""
+        """Yield rows of the base version alone, up to entry ``end``, in portions."""
 
     def hold(self, size_bytes: int) -> None:
-        """Say that so many bytes more are held of what was written."""
+        """Note that ``size_bytes`` more of written rows are held in memory."""

@@ -1,4 +1,4 @@
-"""States with any number of rows for each key: lists and maps."""
+"""States with any number of rows per key: lists and maps."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from pyspark_ckpt.operators.rows.key_rows import KeyRows
 
 MAX_RUNS = 4
-"""So many that are written at once are put together: each is looked through by a read of many rows."""
+"""More runs than this are merged, because a read of many rows looks through each of them."""
 _NOTHING: Mapping[bytes, bytes | None] = {}
 
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """Places of rows: ``keys``, each a suffix and an entry, and how many of its bytes are the suffix."""
+    """The places of rows: ``keys``, each a suffix and an entry, and the lengths of their suffixes."""
 
     keys: Packed
     suffix_bytes: NDArray[np.int64]
 
     @classmethod
     def of(cls, suffixes: Packed, entries: Packed) -> Entries:
-        """Those of some suffixes, each with an entry."""
+        """Join each suffix with an entry."""
         return cls(side_by_side(suffixes, entries), suffixes.size)
 
     def __len__(self) -> int:
@@ -46,7 +46,7 @@ class Entries:
         return len(self.keys)
 
     def take(self, which: slice | NDArray[Any]) -> Entries:
-        """Those at some positions, or where a mask is true."""
+        """Return those at some positions, or where a mask is true."""
         return Entries(self.keys.take(which), self.suffix_bytes[which])
 
     @property
@@ -56,7 +56,7 @@ class Entries:
 
     @property
     def has_twins(self) -> bool:
-        """Whether one of them is there again."""
+        """Whether a place occurs twice."""
         return bool(self._in_order[1].any())
 
     @cached_property
@@ -64,25 +64,25 @@ class Entries:
         return in_order(self.keys)
 
     def with_values(self, cells: Cells) -> Iterator[tuple[bytes, bytes, bytes | None]]:
-        """Suffix, entry and value of each."""
+        """Yield the suffix, entry and value of each."""
         for key, size, value in zip(self.keys.strings(), self.suffix_bytes.tolist(), cells.strings(), strict=True):
             yield key[:size], key[size:], value
 
     def are(self, others: Entries) -> bool:
-        """Whether these are the same ones, in the same order, and lie so in memory."""
+        """Return whether these are the same places, in the same order and with the same layout in memory."""
         mine, theirs = self.keys, others.keys
         pairs = ((mine.size, theirs.size), (mine.at, theirs.at), (mine.data, theirs.data))
         return all(np.array_equal(one, other) for one, other in pairs)
 
 
 class Run(NamedTuple):
-    """Rows that are written at once, no two at one place."""
+    """Rows that are written in one call, no two at one place."""
 
     at: Entries
     cells: Cells
 
     def apart(self, end: bytes | None) -> tuple[Run, Run]:
-        """The rows of keys below ``end`` (None: all of them), and the others."""
+        """Return the rows of keys below ``end`` (None: all of them), and the others."""
         if end is None:
             return self, self.take(slice(0))
         order = self.at.order
@@ -90,19 +90,19 @@ class Run(NamedTuple):
         return self.take(order[:cut]), self.take(order[cut:])
 
     def take(self, which: slice | NDArray[Any]) -> Run:
-        """Those at some positions."""
+        """Return those at some positions."""
         return Run(self.at.take(which), self.cells.take(which))
 
 
 class Cleared(NamedTuple):
-    """That all rows of a key from entry ``begin`` on are deleted, and what was written first ``since`` then."""
+    """A mark that all rows of a key from entry ``begin`` on are deleted. ``since``: entries first written after it."""
 
     begin: bytes
     since: set[bytes]
 
 
 class EntryRows:
-    """A state with any number of rows for each key, told apart and ordered by what follows the key's suffix."""
+    """A state with any number of rows per key. Their *entries*, which follow the key's suffix, order them."""
 
     def __init__(self, number: int, session: BaseRows) -> None:
         """Read and write state ``number``."""
@@ -110,14 +110,14 @@ class EntryRows:
         self._session = session
         self._written: dict[bytes, dict[bytes, bytes | None]] = {}
         self._runs: list[Run] = []
-        """Written later than the others; of one row, the last counts. A call for one key has them written by keys."""
+        """Rows that were written later than those by key; the last run wins. A call for one key converts them."""
         self._cleared: dict[bytes, Cleared] = {}
         self._last_read: tuple[bytes, bytes, bytes | None] = (b"", b"", None)
         self._read: tuple[Entries, Cells] | None = None
         self._count = RowCount(session)
 
     def get(self, suffix: bytes, entry: bytes) -> bytes | None:
-        """One row of a key."""
+        """Return one row of a key, None if absent."""
         value = self.peek(suffix, entry)
         if value is UNREAD:
             value = self._session.get_many([self._head + suffix + entry])[0]
@@ -125,7 +125,7 @@ class EntryRows:
         return value
 
     def get_cells(self, at: Entries) -> Cells:
-        """Many rows, which may come again."""
+        """Return many rows. A place may occur more than once."""
         at = self._reuse_order(at)
         self._fold(len(at))
         if self._written or self._cleared:
@@ -138,7 +138,7 @@ class EntryRows:
         return cells
 
     def _get_each(self, at: Entries) -> Cells:
-        """``get_cells`` by keys."""
+        """``get_cells`` from rows that are kept by key."""
         self._unfold()
         rows: list[bytes | None] = []
         unread = np.zeros(len(at), np.bool_)
@@ -152,7 +152,7 @@ class EntryRows:
         return Cells.of(rows)
 
     def put(self, suffix: bytes, entry: bytes, value: bytes | None, *, there: bool | None = None) -> None:
-        """Write one row of a key, None deletes it. ``there``: whether it was there, if that is known."""
+        """Write one row of a key; None deletes it. ``there``: whether the row existed before, if that is known."""
         before = self.peek(suffix, entry)
         if before is not UNREAD:
             there = before is not None
@@ -163,7 +163,7 @@ class EntryRows:
         self._session.hold(ROW_BYTES + len(value or b""))
 
     def put_cells(self, at: Entries, cells: Cells) -> None:
-        """``put`` of many rows, one after the other."""
+        """``put`` many rows, one after another."""
         at = self._reuse_order(at)
         if at.has_twins:
             for suffix, entry, value in at.with_values(cells):
@@ -173,13 +173,13 @@ class EntryRows:
             self.put_run(at, cells, int(cells.there.sum()) - int(before.there.sum()))
 
     def put_run(self, at: Entries, cells: Cells, change: int) -> None:
-        """``put`` of different rows of any keys. ``change``: how many rows more there are then."""
+        """``put`` different rows of any keys. ``change``: how many more rows there are afterwards."""
         self._count.add(change)
         self._runs.append(Run(at, cells))
         self._session.hold(len(at.keys.data) + int(cells.values.size.sum()))
 
     def add(self, suffix: bytes, entries: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """``put`` of different rows of one key that are new."""
+        """``put`` different rows of one key that are new."""
         self._unfold()
         self._count.add(len(entries))
         written = self._written.get(suffix)
@@ -191,7 +191,7 @@ class EntryRows:
         self._session.hold(sum(map(len, values)) + ROW_BYTES * len(values))
 
     def remove(self, suffix: bytes, entries: Collection[bytes]) -> None:
-        """Delete different rows of one key that are there."""
+        """Delete different rows of one key that exist."""
         self._unfold()
         if suffix in self._written or suffix in self._cleared:
             for entry in entries:
@@ -201,7 +201,7 @@ class EntryRows:
             self._count.add(-len(entries))
 
     def peek(self, suffix: bytes, entry: bytes) -> bytes | None:
-        """What is there, as far as it takes no look-up: else UNREAD."""
+        """Return the row if no look-up is needed for it, else UNREAD."""
         self._unfold()
         value: bytes | None = self._written.get(suffix, _NOTHING).get(entry, UNREAD)
         if value is not UNREAD:
@@ -213,11 +213,11 @@ class EntryRows:
 
     @property
     def moment(self) -> Moment:
-        """When a scan that is begun now looks at rows."""
+        """The moment of a scan that begins now."""
         return self._session.moment
 
     def is_still(self, suffix: bytes, entry: bytes, value: bytes, moment: Moment) -> bool:
-        """Whether a row that a scan of ``moment`` has found is there as it was; False when its key's turn is over."""
+        """Return whether a row that a scan of ``moment`` found is unchanged; False once the turn of its key is over."""
         now = self._session.moment
         if now.turns != moment.turns:
             return False
@@ -229,7 +229,7 @@ class EntryRows:
         return current == value
 
     def scan(self, suffix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Rows of a key from entry ``begin`` up to ``end`` (exclusive), in order.
+        """Return the rows of a key from entry ``begin`` up to ``end`` (exclusive), in order.
 
         Lazily, as they were when this was called, whatever is written meanwhile.
         """
@@ -242,11 +242,11 @@ class EntryRows:
         return merge_rows(base, [(entry, written[entry]) for entry in inside])
 
     def has_rows(self, suffix: bytes, begin: bytes = b"") -> bool:
-        """Whether a key has rows from entry ``begin`` on."""
+        """Return whether a key has rows from entry ``begin`` on."""
         return next(self.scan(suffix, begin), None) is not None
 
     def remove_all(self, suffix: bytes, begin: bytes = b"") -> None:
-        """Delete all rows of a key, which are from entry ``begin`` on; however many, they take no memory."""
+        """Delete all rows of a key, which are from entry ``begin`` on. However many they are, this takes no memory."""
         self._unfold()
         for entry, value in self._written.get(suffix, _NOTHING).items():
             if value is not None:
@@ -255,18 +255,18 @@ class EntryRows:
             self._cleared[suffix] = Cleared(begin, set())
 
     def sweep(self, _most: int, _ends_of_keys: Callable[[Packed], NDArray[np.int64]]) -> int:
-        """Nothing expires."""
+        """Do nothing: no row expires."""
         return 0
 
     @property
     def change(self) -> int:
-        """How many rows more there are than in the base version, behind the flush of all that was cleared."""
+        """The change of the row count since the base version. It is right once all cleared keys have been flushed."""
         return self._count.resolve()
 
     def flush(self, end: bytes | None, heads: KeyRows | None = None) -> Written:
-        """What was written for keys below ``end``, or all of it, in stored order; it is forgotten.
+        """Return and forget what was written for keys below ``end`` (None: all keys), in stored order.
 
-        ``heads``: rows of the same state that stand before all entries of their keys, flushed with them.
+        ``heads``: rows of the same state that precede all entries of their keys. They are flushed with them.
         """
         self._count.resolve()
         self._last_read, self._read = (b"", b"", None), None
@@ -276,7 +276,7 @@ class EntryRows:
         return self._flush_rows(end, {} if heads is None else heads.take(end))
 
     def _take_runs(self, end: bytes | None) -> Iterator[Writes]:
-        """What was written for keys below ``end``, run by run."""
+        """Yield and forget what was written for keys below ``end``, run by run."""
         self._fold(None)
         runs, self._runs = self._runs, []
         for run in runs:
@@ -308,7 +308,7 @@ class EntryRows:
         written[entry] = value
 
     def _fold(self, most: int | None) -> None:
-        """Have all that is written in runs, if no more than so many rows are not (None: however many), or cleared."""
+        """Convert rows by key to a run, if nothing is cleared and they are no more than ``most`` (None: any number)."""
         count = sum(map(len, self._written.values()))
         if count and not self._cleared and (most is None or count <= most):
             written = [(suffix, *row) for suffix, rows in self._written.items() for row in rows.items()]
@@ -318,13 +318,13 @@ class EntryRows:
             self._written = {}
 
     def _unfold(self) -> None:
-        """Have all that is written by keys."""
+        """Convert all runs to rows by key."""
         while self._runs:
             for row in self._runs[0].at.with_values(self._runs.pop(0).cells):
                 self._write(*row)
 
     def _reuse_order(self, at: Entries) -> Entries:
-        """The same rows as those that were read last, if they are: their order is known."""
+        """Return the places of the last read if ``at`` is the same ones: their order is known."""
         return self._read[0] if self._read is not None and self._read[0].are(at) else at
 
     def _read_base(self, at: Entries) -> Cells:
@@ -337,7 +337,7 @@ class EntryRows:
         return self._read[1]
 
     def _scan_cleared(self, suffix: bytes, entries: Mapping[bytes, bytes | None]) -> Iterator[bytes]:
-        """Entries of the base version that are cleared, and not written."""
+        """Yield entries of the base version that are cleared and not written."""
         cleared = self._cleared.pop(suffix)
         for entry, _ in self._session.scan(self._head + suffix, cleared.begin):
             is_written = entry in entries
@@ -348,7 +348,7 @@ class EntryRows:
 
 
 def _join_runs(runs: Sequence[Run]) -> Run:
-    """What is left of some runs, one after the other."""
+    """Merge runs. If runs share a place, the last one wins."""
     keys = concatenate([run.at.keys for run in runs])
     last, suffix_bytes = last_of_each(keys), np.concatenate([run.at.suffix_bytes for run in runs])
     cells = join_cells([run.cells for run in runs])

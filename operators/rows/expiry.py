@@ -1,10 +1,10 @@
-"""Rows with a time to live, and the index by which those that have expired are found and freed.
+"""Rows with a time to live, and the index that finds expired rows so that they can be freed.
 
-The index of a state is a state in key order. It has a row for each row of the other under the instant of its last
-write, rounded down to a step: so a row that is written often moves in the index a few times in its life only. Every
-batch frees what has expired, oldest first and a bounded number of rows. The index may hold too much, never too
-little: a row in it counts only if the row it names has that instant. So nobody counts its rows: to know whether one
-is there before it is written would take a look-up for each of them.
+The index of a state is a state of its own, in key order. It has one row per row of the indexed state, under the instant
+of that row's last write, rounded down to a step. A row that is written often therefore moves in the index only a few
+times in its life. Every batch frees a bounded number of expired rows, oldest first. The index may have too many rows,
+never too few: an index row counts only if the row that it names has that instant. Index rows are not counted: a count
+would need a look-up before every write.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ Rows = TypeVar("Rows", KeyRows, EntryRows)
 
 MIN_SWEPT = 10_000
 MAX_BEGUN_BYTES = 16 << 20
-"""A sweep ends with that: rows whose lives begin are held in memory, unlike those that are freed."""
+"""A sweep ends after so much: rows whose lives begin are held in memory, unlike those that are freed."""
 
 
 def index_name(state: str) -> str:
-    """The name of the state that is the index of ``state``."""
+    """Return the name of the state that is the index of ``state``."""
     return f"{state}{INDEX_SUFFIX}"
 
 
@@ -57,12 +57,12 @@ class ExpiryIndex(OrderedRows):
     """The index of one state."""
 
     def move(self, row: bytes, before: bytes | None, after: bytes | None) -> None:
-        """A row (suffix and entry) was ``before`` and is ``after`` now; UNREAD: what it was is not known."""
+        """Index a row (suffix and entry) that was ``before`` and is now ``after``. ``before`` is UNREAD if unknown."""
         old = None if before is UNREAD else index_instant(before)
         self._move(row, old, index_instant(after))
 
     def move_all(self, rows: Packed, before: Cells, after: Cells) -> None:
-        """``move`` of many rows."""
+        """``move`` many rows."""
         old, new = Stamps.of(before).instants, Stamps.of(after).instants
         has_left, has_entered = (old != new) & (old >= 0), (old != new) & (new >= 0)
         self.remove_all(encode_ordered_keys(old[has_left], rows.take(has_left)))
@@ -70,12 +70,12 @@ class ExpiryIndex(OrderedRows):
         self.write_all(entered, Packed.of([THERE]).take(np.zeros(len(entered), np.int64)))
 
     def write(self, key: bytes, value: bytes) -> None:
-        """Write a row that says more than that it is there."""
+        """Write an index row with a value of its own."""
         self._unfold()
         self._written[key] = value
 
     def write_all(self, keys: Packed, values: Packed) -> None:
-        """``write`` of many rows."""
+        """``write`` many rows."""
         self.put_run(Writes(keys, Cells.present(values)))
 
     def remove_all(self, keys: Packed) -> None:
@@ -90,17 +90,17 @@ class ExpiryIndex(OrderedRows):
                 self.put(encode_ordered_key(new, row), there=True)
 
     def scan_expired(self, life: Life) -> Iterator[list[tuple[bytes, bytes]]]:
-        """Index rows of the base version whose step has passed, oldest first: their keys, and what they say.
+        """Yield index rows of the base version whose step has passed, oldest first: their keys and values.
 
-        In portions that are not empty. Rows whose lives have not begun, and may begin, are among them.
+        They come in portions that are not empty. Rows whose lives have not begun but can begin now are included.
         """
         end = life.dead_ms >> life.step_bits << life.step_bits
         return self.portions(INSTANT.pack(max(end, int(life.begins_now))))
 
     def settle(self, keys: Packed, stored: Cells, life: Life) -> tuple[Bools, Cells]:
-        """Remove those of the index rows ``keys`` whose rows, ``stored``, do not live, and move those that begin to.
+        """Remove index rows ``keys`` whose rows ``stored`` are dead or elsewhere, and move those whose lives begin.
 
-        Returns which rows change, and what is to become of these: the dead are absent.
+        Return which rows change, and their new values: absent for dead rows.
         """
         stamps = Stamps.of(stored)
         are_there = stamps.instants == numbers_at(keys, 0).astype(np.int64)
@@ -117,21 +117,21 @@ class _TimedRows(Generic[Rows]):
     """Rows of a state with a time to live."""
 
     def __init__(self, rows: Rows, life: Life, index: ExpiryIndex) -> None:
-        """Keep ``index`` as ``rows`` are written."""
+        """Update ``index`` as ``rows`` are written."""
         self._rows: Rows = rows
         self._life, self._index = life, index
 
     def flush(self, end: bytes | None) -> Written:
-        """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
+        """Return and forget what was written for keys below ``end`` (None: all keys), in stored order."""
         return self._rows.flush(end)
 
     @property
     def change(self) -> int:
-        """How many rows more there are than in the base version."""
+        """The change of the row count since the base version."""
         return self._rows.change
 
     def _sweep(self, most: int, settle: Callable[[Packed], Cells]) -> int:
-        """Free up to ``most`` expired rows, or let their lives begin; returns how many were freed."""
+        """Free up to ``most`` expired rows, or begin lives that have not begun. Return how many were freed."""
         freed = begun_bytes = 0
         for rows in self._index.scan_expired(self._life):
             keys = Packed.of([key for key, _ in rows[:most]])
@@ -148,7 +148,7 @@ class TimedKeyRows(_TimedRows[KeyRows]):
     """KeyRows whose rows have a time to live."""
 
     def get(self, suffix: bytes) -> bytes | None:
-        """See KeyRows; None for an expired row."""
+        """See KeyRows. None for an expired row."""
         value = self._life.value(self._rows.get(suffix))
         if value is not None and self._life.refreshed_by_reads:
             self.put(suffix, value)
@@ -161,7 +161,7 @@ class TimedKeyRows(_TimedRows[KeyRows]):
         self._rows.put(suffix, after)
 
     def get_cells(self, suffixes: Suffixes) -> Cells:
-        """See KeyRows; absent where a row has expired."""
+        """See KeyRows. Absent where a row has expired."""
         seen = self._life.filter_seen(self._rows.get_cells(suffixes))
         if self._life.refreshed_by_reads:
             alive = np.flatnonzero(seen.there)
@@ -175,7 +175,7 @@ class TimedKeyRows(_TimedRows[KeyRows]):
         self._rows.put_cells(suffixes, after)
 
     def sweep(self, most: int) -> int:
-        """Free up to ``most`` expired rows; returns how many."""
+        """Free up to ``most`` expired rows. Return how many."""
         return self._sweep(most, self._settle)
 
     def _settle(self, keys: Packed) -> Cells:
@@ -190,7 +190,7 @@ class TimedEntryRows(_TimedRows[EntryRows]):
     """EntryRows whose rows have a time to live."""
 
     def get(self, suffix: bytes, entry: bytes) -> bytes | None:
-        """See EntryRows; None for an expired row."""
+        """See EntryRows. None for an expired row."""
         stored = self._rows.get(suffix, entry)
         value = self._life.value(stored)
         if value is not None and self._life.refreshed_by_reads:
@@ -198,7 +198,7 @@ class TimedEntryRows(_TimedRows[EntryRows]):
         return value
 
     def get_cells(self, at: Entries) -> Cells:
-        """See EntryRows; absent where a row has expired."""
+        """See EntryRows. Absent where a row has expired."""
         seen = self._life.filter_seen(self._rows.get_cells(at))
         if self._life.refreshed_by_reads:
             alive = np.flatnonzero(seen.there)
@@ -211,7 +211,7 @@ class TimedEntryRows(_TimedRows[EntryRows]):
 
     def put_cells(self, at: Entries, cells: Cells) -> None:
         """See EntryRows."""
-        if at.has_twins:  # what is before a row is what its last turn has made of it
+        if at.has_twins:  # the old value of a repeated row is what its previous write left
             for suffix, entry, value in at.with_values(cells):
                 self.put(suffix, entry, value)
             return
@@ -220,7 +220,7 @@ class TimedEntryRows(_TimedRows[EntryRows]):
         self._rows.put_cells(at, after)
 
     def scan(self, suffix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """See EntryRows; without expired rows. A read refreshes a row unless it has been written or removed since."""
+        """See EntryRows. Expired rows are left out. A read refreshes a row unless it has changed since the call."""
         return self._living(suffix, self._rows.scan(suffix, begin, end), self._rows.moment)
 
     def _living(
@@ -234,11 +234,11 @@ class TimedEntryRows(_TimedRows[EntryRows]):
                 yield entry, value
 
     def remove_all(self, suffix: bytes, begin: bytes = b"") -> None:
-        """See EntryRows; expired rows as well. Their rows in the index stay until their time is over."""
+        """See EntryRows. Expired rows are removed as well. Index rows stay until they expire."""
         self._rows.remove_all(suffix, begin)
 
     def sweep(self, most: int, ends_of_keys: Callable[[Packed], NDArray[np.int64]]) -> int:
-        """Free up to ``most`` expired rows; returns how many. ``ends_of_keys``: where suffixes end in rows."""
+        """Free up to ``most`` expired rows. Return how many. ``ends_of_keys``: where suffixes end in rows."""
         return self._sweep(most, partial(self._settle, ends_of_keys))
 
     def _settle(self, ends_of_keys: Callable[[Packed], NDArray[np.int64]], keys: Packed) -> Cells:

@@ -15,14 +15,14 @@ from pyspark_ckpt.state_store.columns.writes import Writes, newest
 from pyspark_ckpt.state_store.format.keys import state_head
 
 MAX_COLUMNS = 4
-"""What is written by so many calls is put together: each is looked through by a read of many keys."""
+"""Columns of more calls than this are merged, because a read of many keys looks through those of each call."""
 
 
 class KeyRows:
     """A state with one row for each key.
 
-    What was written is kept by keys, or in columns if it was written for many keys at once: in the form of the last
-    call, for which the other form is turned into it.
+    Written rows are kept by key, or in columns if they were written for many keys at once. The form is that of the last
+    call: it converts rows that are in the other form.
     """
 
     def __init__(self, number: int, session: BaseRows) -> None:
@@ -36,15 +36,15 @@ class KeyRows:
         self._last_written = b""
         self._in_order = True
         self._columns: list[tuple[Suffixes, Cells]] = []
-        """What was written, later than anything by keys; of one key, the last counts."""
+        """Rows that were written later than those by key. If a key is there twice, the last one wins."""
         self._columns_read: tuple[Suffixes | None, Cells] = (None, Cells.absent(0))
         self._ahead: tuple[Suffixes, Cells] | None = None
-        """Rows of the base version that are held until the flush, and the same by keys, once these are asked for."""
+        """Rows of the base version that are held until the flush. ``_ahead_of``: the same by key, once needed."""
         self._ahead_of: dict[bytes, bytes | None] = {}
         self._count = RowCount(session)
 
     def get(self, suffix: bytes) -> bytes | None:
-        """The row of a key."""
+        """Return the row of a key."""
         self._unfold()
         value = self._written.get(suffix, UNREAD)
         if value is UNREAD:
@@ -71,7 +71,7 @@ class KeyRows:
         self._session.hold(ROW_BYTES + len(value or b""))
 
     def get_cells(self, suffixes: Suffixes) -> Cells:
-        """The rows of many different keys, which are in stored order."""
+        """Return the rows of many different keys, which are in stored order."""
         self._fold(len(suffixes))
         if self._written:
             self._unfold()
@@ -85,7 +85,7 @@ class KeyRows:
         return cells
 
     def get_ahead(self, suffixes: Suffixes) -> Cells:
-        """``get_cells`` of keys whose rows may be asked for again, among others: they are held until the flush."""
+        """``get_cells`` for keys whose rows may be needed again: they are held until the flush."""
         self._ahead, self._ahead_of = (suffixes, self._read_base(suffixes)), {}
         return self.get_cells(suffixes)
 
@@ -106,16 +106,16 @@ class KeyRows:
         self._session.hold(int(suffixes.packed.size.sum()) + int(cells.values.size.sum()))
 
     def sweep(self, _most: int) -> int:
-        """Nothing expires."""
+        """Do nothing: no row expires."""
         return 0
 
     @property
     def change(self) -> int:
-        """How many rows more there are than in the base version."""
+        """The change of the row count since the base version."""
         return self._count.resolve()
 
     def flush(self, end: bytes | None) -> Written:
-        """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
+        """Return and forget what was written for keys below ``end`` (None: all keys), in stored order."""
         if self._columns:
             return self.take_columns(end).prefix(self._head)
         is_ordered, taken = self._in_order, self._take(end)
@@ -124,12 +124,12 @@ class KeyRows:
         return sort_rows(self._head, taken)
 
     def take(self, end: bytes | None) -> dict[bytes, bytes | None]:
-        """What was written for keys below ``end``, or all of it, in any order; it is forgotten."""
+        """Return and forget what was written for keys below ``end`` (None: all keys), in any order."""
         self._unfold()
         return self._take(end)
 
     def take_columns(self, end: bytes | None) -> Writes:
-        """``taken`` in columns, and in stored order."""
+        """``take`` in columns and in stored order."""
         self._fold(None)
         taken, left = self._newest().apart(end)
         self._columns = [_columns_of(left)] if len(left) else []
@@ -147,25 +147,25 @@ class KeyRows:
         return taken
 
     def _forget(self) -> None:
-        """Let go of what was read."""
+        """Discard what was read."""
         self._count.resolve()
         self._base, self._base_of, self._ahead, self._ahead_of = {}, (), None, {}
         self._columns_read = (None, Cells.absent(0))
 
     def _newest(self) -> Writes:
-        """What is written in columns, of each key once and in stored order."""
+        """Return what was written in columns, each key once and in stored order."""
         parts = [Writes(suffixes.packed, cells) for suffixes, cells in self._columns]
         return parts[0] if len(parts) == 1 else newest(parts)
 
     def _fold(self, most: int | None) -> None:
-        """Have what was written in columns, if no more than so many rows are by keys (None: however many)."""
+        """Convert rows that are kept by key to columns, if they are no more than ``most`` (None: any number)."""
         if self._written and (most is None or len(self._written) <= most):
             written = Writes.of(sort_rows(b"", self._written))
             self._columns.insert(0, _columns_of(written))
             self._written, self._in_order, self._last_written = {}, True, b""
 
     def _unfold(self) -> None:
-        """Have what was written by keys."""
+        """Convert rows that are in columns to rows by key."""
         if self._columns:
             columns, self._columns = self._columns, []
             for suffixes, cells in columns:

@@ -1,8 +1,8 @@
-"""How long a row lives, and the stamp that says so.
+"""The life of a row, and the stamp that records it.
 
-A row of a state with a time to live begins with ``80``, the logarithm of its index step, and when it was last
-written (or read), in milliseconds, little-endian; then comes its value. What is written before there is a
-watermark, in event time, has no instant, which is stored as 0: it lives until a later batch lets its life begin.
+A row of a state with a time to live begins with a stamp: the byte ``80``, the binary logarithm of its index step, and
+when it was last written (or read), in milliseconds, little-endian. Its value follows. In event time, a row that is
+written before there is a watermark gets the time 0: it does not expire until a later batch has begun its life.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Life:
     """The time to live of one state in one batch."""
 
     def __init__(self, ttl: Ttl, now_ms: int) -> None:
-        """``now_ms``: what the batch's clock says, 0 if it is a watermark that is not there yet."""
+        """``now_ms``: the time of the batch's clock, 0 for a watermark that does not exist yet."""
         self.now_ms = now_ms
         self.dead_ms = now_ms - ttl.duration_ms
         self.begins_late = ttl.clock == "event"
-        """Whether there may be rows that were written before the clock ran."""
+        """Whether there may be rows that were written before there was a watermark."""
         self.begins_now = self.begins_late and now_ms > 0
         """Whether the lives of such rows begin in this batch."""
         self._unbegun_ms = 0 if self.begins_late else -1
@@ -46,29 +46,29 @@ class Life:
         self.step_bits = max(0, (ttl.duration_ms // STEPS_IN_A_LIFE).bit_length() - 1)
         self._stamp = _STAMP.pack(_MARK, self.step_bits, now_ms)
         self.index_instant = max(0, now_ms) >> self.step_bits << self.step_bits
-        """Where rows that live from now on are in the index."""
+        """The instant under which rows that are written now are in the index."""
 
     def stamp(self, value: bytes) -> bytes:
-        """A row that lives from now on."""
+        """Return a row whose life begins now."""
         return self._stamp + value
 
     def stamp_cells(self, cells: Cells) -> Cells:
-        """``stamped`` of many values; what is absent stays absent."""
+        """``stamp`` many values; what is absent stays absent."""
         stamped = self.all_stamped(cells.values.take(cells.there))
         return Cells.present(stamped).among(len(cells), cells.there)
 
     def all_stamped(self, values: Packed) -> Packed:
-        """``stamped`` of many values."""
+        """``stamp`` many values."""
         return values.prefix(self._stamp)
 
     def value(self, stored: bytes | None) -> bytes | None:
-        """What is seen of a row."""
+        """Return the value that reads see of a row, None if it is absent or hidden as expired."""
         if stored is None or not _is_stamped(stored):  # written before the state had a time to live
             return stored
         return stored[_STAMP.size :] if self._shows_expired or not self.is_dead(stored) else None
 
     def filter_seen(self, stored: Cells) -> Cells:
-        """What is seen of many rows."""
+        """``value`` of many rows."""
         stamps = Stamps.of(stored)
         values, there = stored.values, stored.there
         if not self._shows_expired:
@@ -77,26 +77,26 @@ class Life:
         return Cells(Packed(values.data, values.at + stamp_bytes, (values.size - stamp_bytes) * there), there)
 
     def are_dead(self, stamps: Stamps) -> Bools:
-        """Which rows have expired."""
+        """Return which rows have expired."""
         return stamps.there & (self._unbegun_ms < stamps.written_ms) & (stamps.written_ms <= self.dead_ms)
 
     def are_unbegun(self, stamps: Stamps) -> Bools:
-        """Which rows were written before there was a watermark."""
+        """Return which rows were written before there was a watermark."""
         return stamps.there & (stamps.written_ms <= self._unbegun_ms)
 
     def is_dead(self, stored: bytes) -> bool:
-        """Whether a row has expired."""
+        """Return whether a row has expired."""
         return _is_stamped(stored) and self._unbegun_ms < int(_STAMP.unpack_from(stored)[2]) <= self.dead_ms
 
     def begin(self, stored: bytes) -> bytes | None:
-        """A row that lives from now on, of one that was written before there was a watermark; None for others."""
+        """Begin the life of a row that was written before there was a watermark. Return it, or None for other rows."""
         if not _is_stamped(stored) or int(_STAMP.unpack_from(stored)[2]) > self._unbegun_ms:
             return None
         return self._stamp + stored[_STAMP.size :]
 
 
 def split_stamp(stored: bytes) -> tuple[int | None, bytes]:
-    """When a row's life began, None for one whose life has not, and its value. Raises FormatError."""
+    """Return when a row's life began and its value. The time is None if it has not begun. Raises FormatError."""
     if not _is_stamped(stored):
         return None, stored
     written_ms = int(_STAMP.unpack_from(stored)[2])
@@ -104,7 +104,7 @@ def split_stamp(stored: bytes) -> tuple[int | None, bytes]:
 
 
 def index_instant(stored: bytes | None) -> int | None:
-    """Where a row is in the index."""
+    """Return the instant under which a row is in the index, None if it has no stamp. Raises FormatError."""
     if stored is None or not _is_stamped(stored):
         return None
     _, bits, written_ms = _STAMP.unpack_from(stored)
@@ -114,7 +114,7 @@ def index_instant(stored: bytes | None) -> int | None:
 
 @dataclass(frozen=True, eq=False)
 class Stamps:
-    """What many rows begin with: whether a stamp is there, and if so what it says."""
+    """The stamps of many rows: whether each row has one, and if so its contents."""
 
     there: Bools
     bits: NDArray[np.int64]
@@ -122,7 +122,7 @@ class Stamps:
 
     @classmethod
     def of(cls, stored: Cells) -> Stamps:
-        """Those of rows. Raises FormatError for a row that is none."""
+        """Read the stamps of rows. Raises FormatError for an invalid row."""
         count, values = len(stored), stored.values
         bits, written_ms = np.zeros(count, np.int64), np.zeros(count, np.int64)
         there = stored.there.copy()
@@ -141,12 +141,12 @@ class Stamps:
 
     @property
     def instants(self) -> NDArray[np.int64]:
-        """``index_instant`` of each, -1 for none."""
+        """``index_instant`` of each, -1 without a stamp."""
         return np.where(self.there, np.maximum(self.written_ms, 0) >> self.bits << self.bits, -1)
 
 
 def _is_stamped(stored: bytes) -> bool:
-    """Whether a row has a time to live. Raises FormatError for a row that is none."""
+    """Return whether a row has a stamp. Raises FormatError for an invalid row."""
     if stored and stored[0] != _MARK:
         return False
     if len(stored) <= _STAMP.size or stored[1] > MAX_STEP_BITS:

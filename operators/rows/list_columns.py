@@ -1,9 +1,9 @@
-"""What rows of lists say, for many lists at once: their heads, and what the expiry index has of their elements.
+"""The contents of list rows, for many lists at once: heads, and the rows of elements in the expiry index.
 
-A head is a row before the elements of its list and says how many there have been. With a time to live, what was
-appended to a list in one batch is one *span* in the expiry index. A span and the head of its list name the *life* that
-the list had then, which is the version that wrote its first span; with the number of the session in its upper 16 bits,
-if that is not the first one of its task.
+A head is a row that precedes the elements of its list and counts all elements that were ever appended. With a time to
+live, the elements that one batch appends to a list are one *span* in the expiry index. A span and the head of its list
+name the *life* of the list at that time: the version that wrote its first span. The upper 16 bits of a life have the
+number of the session if it is not the first one of its task.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SEQUENCE = struct.Struct(">Q")
 _SPAN = struct.Struct("<BBQQ")
 SPAN_ELEMENTS = 4096
-"""No span has more: it is freed as a whole."""
+"""The most elements of a span: it is freed as a whole."""
 SPAN_BIT = 1 << 63
 _SPAN_MARK = 2
 _HEAD = struct.Struct("<BQ")
@@ -52,7 +52,7 @@ Elements: TypeAlias = "tuple[Places, Numbers]"
 
 
 class Head(NamedTuple):
-    """The number of the next element; ``life``: 0 if it has no spans; whether reads have refreshed any of theirs."""
+    """``end``: the number of the next element. ``life``: 0 without spans. ``is_refreshed``: by reads, in its spans."""
 
     end: int = 0
     life: int = 0
@@ -60,7 +60,7 @@ class Head(NamedTuple):
 
     @classmethod
     def decode(cls, stored: bytes | None) -> Head:
-        """The head in a row. Raises FormatError for what is none."""
+        """Read the head in a row. Raises FormatError for an invalid one."""
         if stored is None:
             return _NONE
         if len(stored) == _HEAD.size and stored[0] == _PLAIN:
@@ -76,7 +76,7 @@ class Head(NamedTuple):
         return cls(end, life, stored[0] == _REFRESHED)
 
     def encode(self) -> bytes:
-        """The row of a head."""
+        """Return the row of a head."""
         end, life, is_refreshed = self
         return (
             _LIVING_HEAD.pack(_REFRESHED if is_refreshed else _IN_SPANS, end, life) if life else _HEAD.pack(_PLAIN, end)
@@ -96,13 +96,13 @@ class Heads:
 
     @classmethod
     def of(cls, heads: Sequence[Head]) -> Heads:
-        """The same as ``heads``."""
+        """Convert ``heads`` to columns."""
         end, life, is_refreshed = zip(*heads, strict=True) if heads else ((), (), ())
         return cls(np.array(end, np.uint64), np.array(life, np.uint64), np.array(is_refreshed, np.bool_))
 
     @classmethod
     def decode(cls, stored: Cells) -> Heads:
-        """``Head.decode`` of many; without a Python loop where those that are there have one form."""
+        """``Head.decode`` for many; without a Python loop if all heads that exist have a life."""
         values, places = stored.values.take(stored.there), stored.there
         is_living = len(values) > 0 and bool((values.size == _LIVING_HEAD.size).all())
         rows = values.matrix(_LIVING_HEAD.size).reshape(-1).view(_LIVING_HEADS) if is_living else None
@@ -115,7 +115,7 @@ class Heads:
         return heads
 
     def encode(self) -> Packed:
-        """``Head.encode`` of each."""
+        """``Head.encode`` for each."""
         if self.life.all():
             living = np.empty(len(self.end), _LIVING_HEADS)
             living["mark"] = np.where(self.is_refreshed, _REFRESHED, _IN_SPANS)
@@ -138,10 +138,10 @@ class Heads:
 
 @dataclass(frozen=True, eq=False)
 class IndexRows:
-    """Rows of the expiry index of a list: each is of one element, or of a span.
+    """Rows of the expiry index of a list state. Each is for one element or for a span.
 
-    ``columns`` has what each says: its ``instant``, the number of its ``first`` element, its ``size`` in elements, its
-    ``life`` and ``step_bits`` (0 for a single element), and whether it ``is_span``.
+    ``columns`` has the contents of each: its ``instant``, the number of its ``first`` element, its ``size`` in
+    elements, its ``life`` and ``step_bits`` (0 for a single element), and whether it ``is_span``.
     """
 
     keys: Packed
@@ -150,9 +150,9 @@ class IndexRows:
 
     @classmethod
     def of(cls, rows: Sequence[tuple[bytes, bytes]]) -> IndexRows:
-        """What the rows say. Raises FormatError for those that say nothing of elements."""
+        """Read index rows. Raises FormatError for one that is neither of an element nor of a span."""
         keys, values = Packed.of([key for key, _ in rows]), Packed.of([value for _, value in rows])
-        # A row that only says that it is there has the size of that, and is looked at beside the others.
+        # The row of a single element has the value THERE. Its size tells it from a span.
         are_spans = values.size == _SPAN.size
         are_single = values.size == len(THERE)
         are_single[are_single] = values.data[values.at[are_single]] == THERE[0]
@@ -169,7 +169,7 @@ class IndexRows:
         columns["first"] = numbers_at(keys, keys.size - HASH_BYTES - SEQUENCE.size)
         has_bit = columns["first"] >= _BIT
         columns["first"][are_spans] -= _BIT
-        # Nothing of its size is made before that is known to be one: a span is bounded.
+        # The size of a span is checked before anything of that size is allocated.
         is_right = has_bit & (columns["first"] < _BIT - columns["size"])
         is_right &= (columns["size"] > 0) & (columns["size"] <= SPAN_ELEMENTS) & (columns["step_bits"] <= MAX_STEP_BITS)
         is_right[are_spans] &= said["mark"] == _SPAN_MARK
@@ -181,7 +181,7 @@ class IndexRows:
 
     @classmethod
     def join(cls, parts: Sequence[IndexRows]) -> IndexRows:
-        """All rows of the parts."""
+        """Join the rows of all parts."""
         keys, suffixes = (concatenate([getattr(part, name) for part in parts]) for name in ("keys", "suffixes"))
         return cls(keys, suffixes, np.concatenate([np.zeros(0, _COLUMNS), *(part.columns for part in parts)]))
 
@@ -190,32 +190,32 @@ class IndexRows:
         return len(self.keys)
 
     def take(self, which: Bools) -> IndexRows:
-        """Those where a mask is true."""
+        """Return those where a mask is true."""
         if which.all():
             return self
         return IndexRows(self.keys.take(which), self.suffixes.take(which), self.columns[which])
 
     @property
     def last_ms(self) -> Numbers:
-        """The last instant that each stands for: what was appended until then may live as long as if it was then."""
+        """The last instant that each row stands for: its elements may have been appended as late as that."""
         last: Numbers = self.columns["instant"] + (_ONE << self.columns["step_bits"]) - _ONE
         return last
 
 
 def span(step_bits: int, size: int, life: int) -> bytes:
-    """What the index says of a span."""
+    """Return the index row of a span."""
     return _SPAN.pack(_SPAN_MARK, step_bits, size, life)
 
 
 def spans(step_bits: int, sizes: NDArray[np.integer[Any]], lives: Numbers) -> Packed:
-    """``span`` of many."""
+    """``span`` for many."""
     rows = np.empty(len(sizes), _SPANS)
     rows["mark"], rows["step_bits"], rows["size"], rows["life"] = _SPAN_MARK, step_bits, sizes, lives
     return _pack(rows)
 
 
 def different_elements(places: Sequence[Places], numbers: Sequence[Numbers]) -> Elements:
-    """Elements of several findings, each once, in stored order."""
+    """Merge several groups of elements: each element once, in stored order."""
     at, number = np.concatenate(places), np.concatenate(numbers)
     order = np.lexsort((number, at))
     at, number = at[order], number[order]
@@ -225,12 +225,12 @@ def different_elements(places: Sequence[Places], numbers: Sequence[Numbers]) -> 
 
 
 def entries_of(numbers: Numbers) -> Packed:
-    """What follows the suffix of a list in the keys of its elements, by their numbers."""
+    """Return what follows the suffix of a list in the keys of its elements, from their numbers."""
     return _pack(numbers.astype(">u8"))
 
 
 def count_on(firsts: Numbers, counts: NDArray[np.integer[Any]]) -> Numbers:
-    """From each of some numbers on so many, one after the other."""
+    """Return, for each of ``firsts``, as many consecutive numbers from it on as ``counts`` has for it."""
     counts = counts.astype(np.int64)
     begins = (np.cumsum(counts) - counts).astype(np.uint64)
     return np.repeat(firsts - begins, counts) + np.arange(counts.sum(), dtype=np.uint64)
@@ -244,7 +244,7 @@ def _are_living(rows: NDArray[np.void]) -> bool:
 def _damage(key: bytes, value: bytes) -> FormatError:
     return FormatError(
         f"The expiry index of a list has {value[:SHOWN_BYTES].hex()!r} under {key[:SHOWN_BYTES].hex()!r}, "
-        "which is no element and no span."
+        "which is neither an element nor a span."
     )
 
 

@@ -1,8 +1,8 @@
-"""The rows of a list: one for each element, and a head before them that says how many there have been.
+"""The rows of a list: one per element, and a head before them that counts all elements that were ever appended.
 
-With a time to live, what was appended to a list in one batch is one *span* in the expiry index, and is freed without
-being read: see ``list_columns``. Reads that refresh elements break spans: so elements of such lists have index rows of
-their own, and a list that has been read so says it in its head.
+With a time to live, the elements that one batch appends to a list are one *span* in the expiry index, and are freed
+without being read: see ``list_columns``. Reads that refresh elements break spans. If reads refresh elements, each
+element therefore has its own index row, and a list with spans records in its head that such reads have occurred.
 """
 
 from __future__ import annotations
@@ -58,54 +58,54 @@ class ListRows:
         self._elements = EntryRows(number, session)
 
     def get(self, suffix: bytes) -> Iterator[bytes]:
-        """The elements of a key, lazily, as they are now."""
+        """Return the elements of a key, lazily, as they are now."""
         return self._behind(suffix, self._head(suffix))
 
     def get_many(self, suffixes: Suffixes) -> Iterator[Iterator[bytes]]:
-        """``get`` of many keys, which are in stored order."""
+        """``get`` for many keys, which are in stored order."""
         for suffix, stored in zip(suffixes, self._heads.get_cells(suffixes).strings(), strict=True):
             yield self._behind(suffix, Head.decode(stored))
 
     def append(self, suffix: bytes, elements: Sequence[bytes]) -> None:
-        """Add elements to the list of a key."""
+        """Append elements to the list of a key."""
         if elements:
             head = self._head(suffix)
             self._heads.put(suffix, self._append(suffix, head, elements).encode())
 
     def append_many(self, suffixes: Suffixes, counts: NDArray[np.int64], elements: Packed) -> None:
-        """Add elements to many lists, whose keys are in stored order: to each so many, one after the other."""
+        """Append elements to many lists, whose keys are in stored order: to each as many as ``counts`` has for it."""
         heads = Heads.decode(self._heads.get_cells(suffixes))
         appended = self._all_added(suffixes, heads, counts, elements)
         self._heads.put_cells(suffixes, Cells.present(appended.encode()))
 
     def clear(self, suffix: bytes) -> None:
-        """Remove all elements of a key; however many, they take no memory."""
+        """Remove all elements of a key. However many they are, this takes no memory."""
         if self._head(suffix).end:
             self._elements.remove_all(suffix, FIRST)
             self._heads.put(suffix, None)
 
     def clear_many(self, suffixes: Suffixes) -> None:
-        """``clear`` of many keys, which are in stored order."""
+        """``clear`` many keys, which are in stored order."""
         filled = suffixes.at(np.flatnonzero(self._ends(suffixes)))
         for suffix in filled:
             self._elements.remove_all(suffix, FIRST)
         self._heads.put_cells(filled, Cells.absent(len(filled)))
 
     def exist_many(self, suffixes: Suffixes) -> Bools:
-        """Whether each of many keys, which are in stored order, has an element."""
+        """Return whether each of many keys, which are in stored order, has an element."""
         return self._ends(suffixes) > 0
 
     def sweep(self, _most: int) -> int:
-        """Nothing expires."""
+        """Do nothing: no element expires."""
         return 0
 
     @property
     def change(self) -> int:
-        """How many rows more there are than in the base version, behind the flush of all that was cleared."""
+        """The change of the row count since the base version. It is right once all cleared keys have been flushed."""
         return self._heads.change + self._elements.change
 
     def flush(self, end: bytes | None) -> Written:
-        """What was written for keys below ``end``, or all of it, in stored order; it is forgotten."""
+        """Return and forget what was written for keys below ``end`` (None: all keys), in stored order."""
         return self._elements.flush(end, self._heads)
 
     def spill(self) -> Written:
@@ -119,20 +119,20 @@ class ListRows:
         return Head.decode(self._heads.get(suffix))
 
     def _behind(self, suffix: bytes, head: Head) -> Iterator[bytes]:
-        """The elements behind a head."""
+        """Return the elements of the list that has this head."""
         if head.end == 0:
             return iter(())
         return (element for _, element in self._elements.scan(suffix, FIRST))
 
     def _append(self, suffix: bytes, head: Head, elements: Sequence[bytes]) -> Head:
-        """Write elements behind those of ``head``; returns the head with them."""
+        """Write elements after those that ``head`` counts. Return the new head."""
         begin, life, is_refreshed = head
         end = begin + len(elements)
         self._elements.add(suffix, list(map(SEQUENCE.pack, range(begin, end))), elements)
         return Head(end, life, is_refreshed)
 
     def _all_added(self, suffixes: Suffixes, heads: Heads, counts: NDArray[np.int64], elements: Packed) -> Heads:
-        """``_added`` for many keys, to each so many elements."""
+        """``_append`` for many keys, to each as many elements as ``counts`` has for it."""
         places = np.repeat(np.arange(len(suffixes)), counts)
         at = Entries.of(suffixes.packed.take(places), entries_of(count_on(heads.end, counts)))
         self._elements.put_run(at, Cells.present(elements), len(elements))
@@ -140,22 +140,22 @@ class ListRows:
 
 
 class TimedListRows(ListRows):
-    """Lists whose elements have a time to live, each its own."""
+    """Lists whose elements each have a time to live of their own."""
 
     def __init__(self, number: int, session: BaseRows, life: Life, index: ExpiryIndex) -> None:
-        """Keep ``index`` as elements are written."""
+        """Update ``index`` as elements are written."""
         super().__init__(number, session)
         self._timed = TimedEntryRows(self._elements, life, index)
         self._life, self._index = life, index
         self._new_life = session.new_life
-        """Of lists whose first span this task writes. One that is cleared then takes its spans with it."""
+        """The life of lists whose first span this task writes. To clear such a list removes its spans, too."""
         self._spans: dict[bytes, list[int]] = {}
-        """Where the spans begin that this task has written, by list."""
+        """The first elements of the spans that this task has written, by list."""
         self._new_spans: tuple[Suffixes, Numbers] | None = None
-        """The same of lists that have one each and are not in the others."""
+        """The same for lists that have one span each and are not in ``_spans`` yet."""
 
     def clear(self, suffix: bytes) -> None:
-        """See ListRows; what the index has of earlier batches' elements stays until their time is over."""
+        """See ListRows. Index rows of elements of earlier batches stay until they expire."""
         self._remove_spans(suffix)
         super().clear(suffix)
 
@@ -167,7 +167,7 @@ class TimedListRows(ListRows):
         super().clear_many(suffixes)
 
     def exist_many(self, suffixes: Suffixes) -> Bools:
-        """See ListRows; without expired elements, and as a read of the first one that lives."""
+        """See ListRows. Expired elements do not count. The first one that lives counts as read."""
         found = super().exist_many(suffixes)
         for place in np.flatnonzero(found).tolist():
             found[place] = next(self.get(suffixes[place]), None) is not None
@@ -182,7 +182,7 @@ class TimedListRows(ListRows):
         return super().flush(end)
 
     def sweep(self, most: int) -> int:
-        """Free up to ``most`` expired elements, or one span; returns how many."""
+        """Free up to ``most`` expired elements, or one span. Return how many."""
         found = IndexRows.join(list(self._scan_expired(most)))
         if not len(found):
             return 0
@@ -199,11 +199,11 @@ class TimedListRows(ListRows):
         return self._free(suffixes, heads, *different_elements(*zip(*dead, strict=True)))
 
     def _scan_expired(self, most: int) -> Iterator[IndexRows]:
-        """Index rows of up to ``most`` elements, or of one span. Lives that have not begun do, and are none of them."""
+        """Yield index rows of up to ``most`` elements, or of one span. Begin the lives of spans that have not begun."""
         begun_bytes = 0
         for portion in self._index.scan_expired(self._life):
             rows = IndexRows.of(portion)
-            # A time to live that was longer had longer steps.
+            # Rows that were written with a longer time to live have longer steps.
             are_over = rows.last_ms <= self._life.dead_ms
             are_asked = are_over | (self._life.begins_now & (rows.columns["instant"] == 0))
             rows, are_over = rows.take(are_asked), are_over[are_asked]
@@ -224,7 +224,7 @@ class TimedListRows(ListRows):
                 break
 
     def _begin(self, rows: IndexRows, position: int) -> int:
-        """Let the lives of a span's elements begin that have not; returns how many bytes were written."""
+        """Begin the lives of a span's elements that have not begun. Return how many bytes were written."""
         suffix = rows.suffixes[position]
         first, size, life = (int(rows.columns[name][position]) for name in ("first", "size", "life"))
         if self._head(suffix).life != life:
@@ -243,7 +243,7 @@ class TimedListRows(ListRows):
         return begun_bytes
 
     def _dead_alone(self, found: IndexRows, at: Places, which: Bools) -> Elements:
-        """Elements of index rows, which are removed, but for those that live."""
+        """Return the expired elements of single index rows. Index rows that are out of date are removed or moved."""
         found, at = found.take(which), at[which]
         elements = Entries.of(found.suffixes, entries_of(found.columns["first"]))
         change, changes = self._index.settle(found.keys, self._elements.get_cells(elements), self._life)
@@ -253,12 +253,12 @@ class TimedListRows(ListRows):
         return at[dead], found.columns["first"][dead]
 
     def _dead_in_spans(self, found: IndexRows, at: Places, which: Bools) -> Elements:
-        """All elements of spans."""
+        """Return all elements of spans."""
         sizes = found.columns["size"][which].astype(np.int64)
         return np.repeat(at[which], sizes), count_on(found.columns["first"][which], sizes)
 
     def _dead_of_read(self, found: IndexRows, at: Places, which: Bools) -> Elements:
-        """Elements of spans but for those that reads have refreshed, or that are gone."""
+        """Return the elements of spans except those that reads have refreshed and those that are gone."""
         places, numbers = self._dead_in_spans(found, at, which)
         suffixes = found.suffixes.take(np.repeat(np.flatnonzero(which), found.columns["size"][which].astype(np.int64)))
         stored = self._elements.get_cells(Entries.of(suffixes, entries_of(numbers)))
@@ -266,7 +266,7 @@ class TimedListRows(ListRows):
         return places[are_dead], numbers[are_dead]
 
     def _free(self, suffixes: Suffixes, heads: Heads, places: Places, numbers: Numbers) -> int:
-        """Remove elements that are there, and return how many. A list that has lost its last one begins anew.
+        """Remove elements that exist, and return how many. A list that loses its last element loses its head, too.
 
         They are the elements ``numbers`` of the lists at ``places``, in stored order.
         """
@@ -275,8 +275,8 @@ class TimedListRows(ListRows):
         has_lost = counts > 0
         behind = np.zeros(len(suffixes), np.uint64)
         behind[has_lost] = numbers[ends[has_lost] - 1] + np.uint64(1)
-        # The newest element is the last to expire, but for older ones that have been read since. (A clock that
-        # goes back, or another kind of refresh, may leave a head alone: it waits for the next elements.)
+        # The newest element expires last, unless reads have refreshed older ones. (If the clock went back or the
+        # kind of refresh changed, a head may be left without elements. It stays for the next elements.)
         has_newest = behind < heads.end
         may_be_empty = has_lost & (heads.end > 0) & (~has_newest | heads.is_refreshed | self._life.refreshed_by_reads)
         are_all = ~has_newest & (counts.astype(np.uint64) == heads.end)
@@ -294,7 +294,7 @@ class TimedListRows(ListRows):
         return len(numbers)
 
     def _behind(self, suffix: bytes, head: Head) -> Iterator[bytes]:
-        """Without expired elements."""
+        """See ListRows. Expired elements are left out."""
         if head.end == 0:
             return iter(())
         if self._life.refreshed_by_reads and head.life and not head.is_refreshed:
@@ -332,12 +332,12 @@ class TimedListRows(ListRows):
         return replace(super()._all_added(suffixes, heads, counts, self._life.all_stamped(elements)), life=life)
 
     def _have_spans(self, suffixes: Suffixes) -> bool:
-        """Whether this task has written spans of some of the lists."""
+        """Return whether this task has written spans of any of the lists."""
         has_any = bool(self._spans) or self._new_spans is not None
         return has_any and not self._spans_of_keys().keys().isdisjoint(suffixes)
 
     def _spans_of_keys(self) -> dict[bytes, list[int]]:
-        """Where the spans begin that this task has written, of all lists."""
+        """Return the first elements of the spans that this task has written, for all lists."""
         if self._new_spans is not None:
             suffixes, firsts = self._new_spans
             self._spans.update(zip(suffixes, ([first] for first in firsts.tolist()), strict=True))
@@ -345,7 +345,7 @@ class TimedListRows(ListRows):
         return self._spans
 
     def _remove_spans(self, suffix: bytes) -> None:
-        """Forget the spans of a list that this task has written."""
+        """Remove the spans of a list that this task has written."""
         for first in self._spans_of_keys().pop(suffix, ()):
             self._index.put(self._span_key(suffix, first), there=False)
 

@@ -1,4 +1,4 @@
-"""The rows of a state that is kept in the order of time: under an instant the key and what else tells them apart."""
+"""The rows of a state in time order. The key of a row is an instant, then the key and entry that the row is for."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _MIN_BYTES = INSTANT.size + HASH_BYTES
 
 
 def encode_ordered_key(instant: int, row: bytes) -> bytes:
-    """The key ``instant · key and entry · hash`` for a row that begins with its hash."""
+    """Return the key ``instant · key and entry · hash`` for a row that begins with its hash."""
     return INSTANT.pack(instant) + row[HASH_BYTES:] + row[:HASH_BYTES]
 
 
 def encode_ordered_keys(instants: NDArray[np.integer[Any]], rows: Packed) -> Packed:
-    """``ordered_key`` of many rows, each with its instant."""
+    """``encode_ordered_key`` for many rows, each with its instant."""
     widths = rows.widths()
     if len(widths) != 1:
         return Packed.of(list(map(encode_ordered_key, instants.tolist(), rows.strings())))
@@ -43,24 +43,24 @@ def encode_ordered_keys(instants: NDArray[np.integer[Any]], rows: Packed) -> Pac
 
 
 def row_of(key: bytes) -> bytes:
-    """The row for which ``ordered_key`` was made."""
+    """Return the row for which ``encode_ordered_key`` made the key."""
     return key[-HASH_BYTES:] + key[INSTANT.size : -HASH_BYTES]
 
 
 def numbers_at(keys: Packed, behind: int | NDArray[np.int64]) -> NDArray[np.uint64]:
-    """The number in eight bytes of each key, so many bytes behind its begin."""
+    """Return the number in eight bytes of each key, ``behind`` bytes after its beginning."""
     words = Packed(keys.data, keys.at + behind, keys.size).matrix(INSTANT.size)
     return words.reshape(-1).view(">u8").astype(np.uint64)
 
 
 def rows_of(keys: Packed) -> Packed:
-    """``row_of`` of many keys."""
+    """``row_of`` for many keys."""
     hashes = Packed(keys.data, keys.at + keys.size - HASH_BYTES, keys.size).matrix(HASH_BYTES)
     return keys.behind(INSTANT.size).before(HASH_BYTES).behind_heads(hashes)
 
 
 class OrderedRows:
-    """What the base version has of one state, and apart from it what the task has written."""
+    """The rows of one state: those of the base version, and separately those that the task has written."""
 
     def __init__(self, number: int, session: BaseRows, there: bytes = THERE) -> None:
         """Read and write state ``number``, which is in key order. ``there``: the value of a row that is put."""
@@ -70,10 +70,10 @@ class OrderedRows:
         self._session = session
         self._written: dict[bytes, bytes | None] = {}
         self._runs: list[Writes] = []
-        """What was written in columns, later than the others; of one key, the last counts."""
+        """Rows that were written in columns, later than those by key. For one key, the last one wins."""
 
     def scan(self, begin: bytes = b"", end: bytes | None = None) -> Iterator[bytes]:
-        """Keys of the base version from ``begin`` up to ``end`` that this task has not written, in order."""
+        """Return the keys of the base version from ``begin`` up to ``end`` that this task has not written, in order."""
         return (key for key, _ in self.items(begin, end))
 
     def items(self, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
@@ -85,7 +85,7 @@ class OrderedRows:
                 yield row
 
     def portions(self, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
-        """``items`` up to ``end``, many at once and at least one; fewer calls where all are wanted."""
+        """``items`` up to ``end``, in portions that are not empty: fewer calls if all rows are needed."""
         self._unfold()
         for rows in self._session.portions(self._head, end):
             self._check(min(rows, key=_size_of_key)[0])
@@ -95,7 +95,9 @@ class OrderedRows:
 
     def _check(self, key: bytes) -> None:
         if len(key) < _MIN_BYTES:
-            raise FormatError(f"State {self.number}, in the order of time, has a row under {key.hex()!r}.")
+            raise FormatError(
+                f"State {self.number}, in time order, has a row under {key.hex()!r}, which has no instant and hash."
+            )
 
     def put(self, key: bytes, *, there: bool) -> None:
         """Write a row or delete it."""
@@ -109,7 +111,7 @@ class OrderedRows:
         self._session.hold(len(written.keys.data) + int(written.cells.values.size.sum()))
 
     def flush(self, _end: bytes | None) -> Written:
-        """Everything written, in stored order; it is forgotten."""
+        """Return and forget everything written, in stored order."""
         written, self._written = self._written, {}
         runs, self._runs = self._runs, []
         if runs:
@@ -117,11 +119,11 @@ class OrderedRows:
         return sort_rows(self._head, written)
 
     def spill(self) -> Written:
-        """``flush`` of all that nobody looks for before the commit."""
+        """``flush`` everything: no row is read before the commit."""
         return self.flush(None)
 
     def _unfold(self) -> None:
-        """Have all that is written by keys."""
+        """Convert all runs to rows by key."""
         for run in self._runs:
             self._written.update(run.rows())
         self._runs.clear()
@@ -132,7 +134,7 @@ def _size_of_key(row: tuple[bytes, bytes]) -> int:
 
 
 class CountedRows(OrderedRows):
-    """Ordered rows that know how many they are."""
+    """Ordered rows that count themselves."""
 
     def __init__(self, number: int, session: BaseRows, there: bytes = THERE) -> None:
         """See OrderedRows."""
@@ -149,24 +151,24 @@ class CountedRows(OrderedRows):
         super().put(key, there=there)
 
     def is_deleted(self, key: bytes) -> bool:
-        """Whether this task has deleted the row."""
+        """Return whether this task has deleted the row."""
         return self._written.get(key, UNREAD) is None
 
     def is_written(self, key: bytes) -> bool:
-        """Whether this task has written or deleted the row."""
+        """Return whether this task has written or deleted the row."""
         return key in self._written
 
     def read_base(self, keys: list[bytes]) -> list[bytes | None]:
-        """What the base version has under ``keys``, which are sorted; None where there is nothing."""
+        """Return what the base version has under ``keys``, which are sorted; None where absent."""
         return self._session.get_many([self._head + key for key in keys])
 
     def first_written(self) -> bytes | None:
-        """The first key that this task has written and not deleted."""
+        """Return the first key that this task has written and not deleted, None if there is none."""
         return min((key for key, value in self._written.items() if value is not None), default=None)
 
     @property
     def change(self) -> int:
-        """How many rows more there are than in the base version."""
+        """The change of the row count since the base version."""
         return self._count.resolve()
 
     def flush(self, end: bytes | None) -> Written:

@@ -1,7 +1,7 @@
-"""The rows of one state in one task: what the base version has, under what the task has written.
+"""The rows of one state in one task: what the task has written, on top of what the base version has.
 
-Rows are read for many keys at once. What is written stays in memory until the session stages it, sorted. A key
-is given as its *suffix*, hash and bytes, which is what its row has behind the number of the state.
+Rows are read for many keys at once. Written rows stay in memory until the session stages them, sorted. A key is given
+as its *suffix*, its hash and bytes: the part of a row's key after the number of the state.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from pyspark_ckpt.operators.rows.base import BaseRows
 from pyspark_ckpt.state_store.columns.writes import Writes
 
 ROW_BYTES = 256
-"""About what a row takes in memory that is written by itself, beside its value."""
+"""Approximate memory of a row that is written on its own, without its value."""
 
 
 Written: TypeAlias = "Iterator[tuple[bytes, bytes | None]] | Writes"
-"""Rows in stored order, None for one that is deleted."""
+"""Rows in stored order; the value is None if the row is deleted."""
 
 
 def sort_rows(head: bytes, rows: Mapping[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes | None]]:
-    """Rows of a state, by what their keys have behind its ``head``, in stored order."""
+    """Return ``rows`` in stored order, with ``head`` before each key."""
     keys = sorted(rows)
     return zip(map(head.__add__, keys), map(rows.__getitem__, keys), strict=True)
 
 
 class RowCount:
-    """How many rows more a state has than in the base version, exactly and with no read per write."""
+    """The exact change of a state's row count since the base version, without a read per write."""
 
     def __init__(self, session: BaseRows) -> None:
-        """None yet."""
+        """Begin with no change."""
         self._session = session
         self._change = 0
         self._unread: list[bytes] = []
 
     def add(self, change: int) -> None:
-        """So many rows were added, those that nobody has read counted as not there."""
+        """Count added rows. A row that has not been read counts as absent before."""
         self._change += change
 
     def unread(self, key: bytes) -> None:
-        """A row was written whose presence in the base version nobody knows: look it up later, with others."""
+        """Note a written row that may or may not be in the base version: it is looked up later, with others."""
         self._unread.append(key)
 
     def resolve(self) -> int:
-        """The count, after all look-ups that it needs."""
+        """Return the change, after all look-ups that it needs."""
         if self._unread:
             self._unread.sort()
             self._change -= len(self._unread) - self._session.get_many(self._unread).count(None)

@@ -1,9 +1,9 @@
-"""A session of one task that groups use one after the other, as Spark calls a function for them, with no last call.
+"""A task's session that groups use one after another, as Spark calls the function for each. No call is marked as last.
 
-What a group has written is staged, in a log, before its call ends. A task may have two such sessions, perhaps in two
-processes: Spark hands groups that have timed out over behind the others, and does not say whether there are any.
-The first of them frees expired rows, and lets lives begin; both find what that has left. A group that had rows may be
-among those that have timed out: it is called again then, and finds what it has staged.
+What a group writes is staged in a log before its call ends. A task may have two such sessions, perhaps in two
+processes: Spark calls groups that have timed out after all others, and does not say whether there are any. The first
+session frees expired rows and starts times to live; both sessions see the result. A group that had rows may also have
+timed out: it is then called again, and finds what it staged.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from pyspark_ckpt.state_store.transactions.staged_log import LOG, Frame, StagedG
 from pyspark_ckpt.state_store.transactions.ticket import Ticket
 
 LOG_BYTES = 8 << 20
-"""Rows that are together larger than this become a table file."""
+"""Rows of the log that are larger than this in total become a table file."""
 _LIVES_BITS = 48
-"""No version is as large as to need more."""
+"""No version needs more bits."""
 PORTION = 1024
-"""Rows of a frame that is kept apart."""
+"""Rows in a frame that is kept apart."""
 _CHECKSUM_BYTES = 8
 
 
@@ -56,7 +56,7 @@ class GroupSession(WorkerSession):
         self._staging = staging = Path(ticket.staging)
         earlier = len(list(staging.glob(f"groups-*{SUFFIX}")))
         self.is_first = earlier == 0
-        self.new_life += earlier << _LIVES_BITS  # a group may clear and fill a list that it began in an earlier one
+        self.new_life += earlier << _LIVES_BITS  # a group may clear and fill a list that it began in an earlier session
         self.name = f"groups-{earlier:04d}-{uuid.uuid4().hex[:12]}"
         self._swept_path = staging / "groups-swept"
         self._swept: Mapping[bytes, bytes | None] = {} if self.is_first else dict(_read_swept(self._swept_path))
@@ -72,7 +72,7 @@ class GroupSession(WorkerSession):
         write_part(staging, self.name, Part(self._declared, (), {}, 0, {}, ticket.new_id, log))
 
     def at(self, suffix: bytes, *, is_again: bool) -> None:
-        """Begin the call of a group; ``is_again``: it may have been called before in this task."""
+        """Begin the call of a group. ``is_again``: it may have been called before in this task."""
         self.position.suffix = self._group = suffix
         self._overlay = {}
         if is_again:
@@ -81,7 +81,7 @@ class GroupSession(WorkerSession):
             self._find_again(self._staged.of(suffix))
 
     def _find_again(self, staged: StagedRows) -> None:
-        """Have the group find what it has staged: in memory, unless that is much."""
+        """Load what the group has staged: into memory, or if it is large, into a database of spilled rows."""
         if staged.size_bytes <= self._log_bytes:
             self._overlay = {key: value for rows in staged for key, value in rows}
             return
@@ -89,7 +89,7 @@ class GroupSession(WorkerSession):
             deque(self._make_spilled_rows().keep(rows), maxlen=0)
 
     def _base_of(self, keys: list[bytes]) -> list[bytes | None]:
-        """See WorkerSession; as the task has left them."""
+        """See WorkerSession. What this task has swept and the group has staged is included."""
         values = super()._base_of(keys)
         if self._swept:
             values = [self._swept.get(key, value) for key, value in zip(keys, values, strict=True)]
@@ -98,11 +98,11 @@ class GroupSession(WorkerSession):
         return values
 
     def get_cells(self, keys: Packed) -> Cells:
-        """See WorkerSession; as the task has left them."""
+        """See WorkerSession. What this task has swept and the group has staged is included."""
         return Cells.of(self.get_many(keys.strings()))
 
     def _base_rows(self, prefix: bytes, begin: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """See WorkerSession; as the task has left them."""
+        """See WorkerSession. What this task has swept and the group has staged is included."""
         rows = super()._base_rows(prefix, begin, end)
         if self._swept:
             rows = _not_none((entry, self._swept.get(prefix + entry, value)) for entry, value in rows)
@@ -113,7 +113,7 @@ class GroupSession(WorkerSession):
         return rows
 
     def stage_swept(self, rows: Iterable[Row], changes: Mapping[int, int]) -> None:
-        """Stage what a sweep has done to rows, before any group's. To be called once by the first session."""
+        """Stage the rows that a sweep changed, before those of any group. The first session calls this once."""
         swept = list(rows)
         self.stage(swept)
         self._swept = dict(swept)
@@ -123,9 +123,9 @@ class GroupSession(WorkerSession):
         self._log.append(self._frame([], changes))
 
     def stage_group(self, rows: Iterable[Row], changes: Callable[[], Mapping[int, int]]) -> None:
-        """Stage what one group has written, sorted by key: in the log, or in a table file if it is much.
+        """Stage what one group has written, sorted by key: in the log, or in a table file if the log is full.
 
-        ``changes``: those of row counts, which are known when all rows have been taken.
+        ``changes`` returns the changes of row counts. It is called after all rows have been taken.
         """
         remaining = iter(rows)
         self.end_turn()
@@ -144,29 +144,29 @@ class GroupSession(WorkerSession):
         self._log.append(self._frame(taken, self._changes))
 
     def spill(self, rows: Iterable[Row]) -> None:
-        """See WorkerSession; another call of the group finds the rows, too."""
+        """See WorkerSession. A later call of the group finds the rows, too."""
         if self._recent:
             self.stage(sorted(self._recent.items()))
             self._begin_log_anew()
         super().spill(self._set_apart(iter(rows)))
 
     def close(self) -> None:
-        """Let go of the log, which the commit reads, and of what was spilled."""
+        """Close the log, which the commit reads, and discard what was spilled."""
         super().close()
         self._log.close()
 
     def _end_group(self, changes: Mapping[int, int]) -> None:
-        """Let go of what the group alone has looked for."""
+        """Keep the changes of row counts, and discard what the group has spilled."""
         self._changes = changes
         self._forget_spilled()
 
     def _begin_log_anew(self) -> None:
-        """All rows of the log are in table files now."""
+        """Restart the log: all of its rows are in table files now."""
         self._recent, self._recent_bytes, self._staged = {}, 0, None
         self._log.begin_anew(self._frame([], self._changes))
 
     def _set_apart(self, rows: Iterator[Row]) -> Iterator[Row]:
-        """The rows, for another call of the group to find."""
+        """Yield the rows, and log them so that a later call of the group finds them."""
         while portion := list(islice(rows, PORTION)):
             self._log.keep_apart([self._frame(portion, {})])
             yield from portion
@@ -183,7 +183,7 @@ def _not_none(rows: Iterable[Row]) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _read_swept(path: Path) -> list[Row]:
-    """What the task's first session has swept, behind its checksum."""
+    """Read the rows that the task's first session has swept. Raises FormatError if their checksum is wrong."""
     try:
         content = path.read_bytes()
         checksum, rows = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
@@ -191,4 +191,4 @@ def _read_swept(path: Path) -> list[Row]:
             raise FormatError(f"{path} is damaged: its checksum is wrong.")
         return msgspec.msgpack.decode(rows, type=list[tuple[bytes, bytes | None]])
     except (FileNotFoundError, *DAMAGE) as problem:
-        raise FormatError(f"{path} does not say what the task's first session has swept: {problem}.") from problem
+        raise FormatError(f"{path} has no readable rows of the task's first session: {problem}.") from problem

@@ -1,7 +1,7 @@
-"""Rows that a task has staged before the turn of their keys is over, for it to find them again.
+"""Rows that a task stages before the turn of their keys is over, and still has to read.
 
-The table files of a commit are closed to reads until it is made. So what is staged early is kept in a database of the
-task's own as well, in which a deleted row is one that says so.
+The table files of a commit cannot be read before the commit. Rows that are staged early are therefore also kept in a
+database of the task's own, in which a deleted row has a value that marks it as deleted.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _DELETED, _THERE = b"\x00", b"\x01"
 
 
 class SpilledRows:
-    """Rows, read as they were written last."""
+    """Spilled rows. Reads return what was written last."""
 
     def __init__(self, folder: Path, tuning: Tuning) -> None:
-        """Keep them below the new ``folder``. Raises StorageError."""
+        """Create ``folder`` and keep the rows in it. Raises StorageError."""
         folder.mkdir(mode=0o700)
         self._folder, self._tuning = folder, tuning
         self._files = 0
@@ -30,7 +30,7 @@ class SpilledRows:
         self._reader = Reader(folder / "rows", tuning, folder / "reader")
 
     def keep(self, rows: Iterable[tuple[bytes, bytes | None]]) -> Iterator[tuple[bytes, bytes | None]]:
-        """The same rows, sorted by key, which are found here when all have been taken. Raises StorageError."""
+        """Yield ``rows``, which are sorted by key. Reads find them once all were taken. Raises StorageError."""
         path = self._folder / f"{self._files}.sst"
         self._files += 1
         remaining = iter(rows)
@@ -46,12 +46,12 @@ class SpilledRows:
             self._reader.catch_up()
 
     def over(self, keys: list[bytes], values: list[bytes | None]) -> list[bytes | None]:
-        """What keys have of which nothing else is known than ``values``."""
+        """Return the newest values of ``keys``: the spilled ones, and ``values`` for keys that were not spilled."""
         found = (UNREAD if row is None else _value(row) for row in self._reader.get_many(keys))
         return [value if row is UNREAD else row for row, value in zip(found, values, strict=True)]
 
     def scan(self, prefix: bytes, begin: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
-        """Rows whose keys begin with ``prefix``, what follows it from ``begin`` up to ``end``; None: deleted.
+        """Return the rows whose keys are ``prefix`` and an entry from ``begin`` up to ``end``. None: a deleted row.
 
         Lazily, as they were when this was called.
         """
@@ -60,7 +60,7 @@ class SpilledRows:
         return _rows_from(cursor, prefix, end)
 
     def close(self) -> None:
-        """Remove them."""
+        """Close the database and delete its folder."""
         self._reader.close()
         self._database.close()
         shutil.rmtree(self._folder, ignore_errors=True)

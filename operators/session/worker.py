@@ -1,8 +1,8 @@
-"""One task's way to its store from the Python worker: the base version to read, and a place to stage writes.
+"""A Python worker's access to the store of its task: it reads the base version and stages writes.
 
-The state server has put a ticket where the worker finds it by the task attempt's number. Rows are read from the same
-files that the server writes, and staged as a sorted table file that the commit of the task applies with the
-shim's own, or not at all.
+The state server leaves a ticket that the worker finds by the number of the task attempt. The worker reads the files
+that the server writes, and stages rows as sorted table files. The task's commit applies these together with those of
+the shim, or not at all.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class WorkerSession:
     ) -> None:
         """Find or create ``states``.
 
-        ``fired_ms``: the instants up to which there are no timers any more.
+        ``fired_ms``: for each clock, the instant up to which all timers have fired.
 
-        Raises InvalidInputError, LifecycleError (the base has gone: a retry finds it).
+        Raises InvalidInputError, LifecycleError (when the base version has gone: a retry finds it).
         """
         self._ticket = ticket
         _, declared = declare(ticket.meta, states)
@@ -88,9 +88,9 @@ class WorkerSession:
         self._columns = None if view is None else view.columns
         self._cursors: dict[bytes, list[Cursor]] = {}
         self.version = ticket.version + 1
-        """What the task's commit makes."""
+        """The version that the task's commit makes."""
         self.new_life = self.version
-        """Names the lives of lists that begin in this session, and none that began in another."""
+        """The life of lists that begin in this session. Lists of other sessions have other lives."""
         self.position = Position()
         self.keys = keys
         self.now_ms = now_ms
@@ -113,12 +113,12 @@ class WorkerSession:
         return (each for each in self._ticket.meta.states if is_keyed(each) and each.name not in self.numbers)
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """Values of the base version, None where there is none; fastest for sorted keys. What was spilled counts."""
+        """Return the values of the base version and of spilled rows, None where absent. Sorted keys are fastest."""
         values = self._base_of(keys)
         return values if self._spilled is None else self._spilled.over(keys, values)
 
     def get_cells(self, keys: Packed) -> Cells:
-        """``get_many`` of keys that rise."""
+        """``get_many`` for keys in ascending order."""
         if self._spilled is not None:
             return Cells.of(self.get_many(keys.strings()))
         if self._reader is None or not len(keys):
@@ -127,9 +127,9 @@ class WorkerSession:
             return look_up(self._reader, keys, self._columns)
 
     def scan(self, prefix: bytes, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Rows of the base version whose keys begin with ``prefix``, what follows it from ``begin`` up to ``end``.
+        """Return the rows whose keys are ``prefix`` and an entry from ``begin`` up to ``end`` (exclusive).
 
-        What was spilled counts.
+        They are those of the base version and spilled ones.
         """
         rows = self._base_rows(prefix, begin, end)
         return rows if self._spilled is None else merge_rows(rows, self._spilled.scan(prefix, begin, end))
@@ -154,7 +154,7 @@ class WorkerSession:
         first, size = prefix + begin, len(prefix)
         with _noting_damage(self._ticket):
             cursor = idle.pop() if idle else self._reader.cursor()
-            # Keys are processed in stored order: behind the rows of one stand those of the next.
+            # Keys are processed in stored order: the rows of one are followed by those of the next.
             if cursor.key is None or not cursor.left < first <= cursor.key:
                 cursor.seek(first)
             try:
@@ -168,20 +168,20 @@ class WorkerSession:
                 idle.append(cursor)
 
     def portions(self, prefix: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
-        """Rows of the base version from the first one on, many at once and at least one; as they were then."""
+        """Yield rows of the base version under ``prefix``, up to entry ``end``, in portions that are not empty."""
         if self._reader is not None:
             with _noting_damage(self._ticket):
                 for rows in self._reader.portions(prefix, prefix + end):
                     yield [(key[len(prefix) :], value) for key, value in rows]
 
     def ends_of_keys(self, rows: Packed) -> NDArray[np.int64]:
-        """Where the suffix ends in each row, of a suffix and an entry. Raises FormatError for what is no such row."""
+        """Return where the suffix ends in each row, a suffix and an entry. Raises FormatError for any other row."""
         if self.keys.width is None or (rows.size < HASH_BYTES + self.keys.width).any():
             return np.array([self.keys.read(row, HASH_BYTES)[1] for row in rows.strings()], np.int64)
         return np.full(len(rows), HASH_BYTES + self.keys.width)
 
     def stage(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Write sorted rows (None deletes) as one more file; of rows with one key the last file's counts."""
+        """Write sorted rows (None deletes) as one more file. If files share a key, the last file wins."""
         remaining = iter(rows)
         first = next(remaining, None)
         if first is not None:
@@ -191,33 +191,33 @@ class WorkerSession:
             self._seals[path.name] = seal_file(path)
 
     def stage_columns(self, parts: Sequence[Writes]) -> None:
-        """``stage`` of rows of which a table file can be built, part after part."""
+        """``stage`` rows that are in columns: a table file is built from them part by part."""
         path = self._new_file()
         write_columns(path, parts, _get_tuning(self._ticket.compression))
         self._seals[path.name] = seal_file(path)
         self._written += sum(map(len, parts))
 
     def spill_beyond(self, most_held_bytes: int, spill: Callable[[], None]) -> None:
-        """Have ``spill`` called when more than so many bytes are held of what was written."""
+        """Call ``spill`` when more than ``most_held_bytes`` of written rows are held in memory."""
         self._most_held_bytes, self._when_full = most_held_bytes, spill
 
     def hold(self, size_bytes: int) -> None:
-        """Say that so many bytes more are held of what was written."""
+        """Note that ``size_bytes`` more of written rows are held in memory."""
         self._held_bytes += size_bytes
         if self._held_bytes > self._most_held_bytes:
             self._when_full()
 
     def let_go(self) -> None:
-        """Say that nothing is held of what was written."""
+        """Note that no written rows are held in memory any more."""
         self._held_bytes = 0
 
     def end_turn(self) -> None:
-        """Say that the turn of some keys is over, and nothing is held of what was written for them."""
+        """Note that the turn of some keys is over, and that none of their written rows are held in memory any more."""
         self.let_go()
         self.moment = self.moment._replace(turns=self.moment.turns + 1)
 
     def spill(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """``stage`` of rows that are still to be found by this session, before those of the base version."""
+        """``stage`` rows that this session still has to find, in place of those of the base version."""
         self.moment = self.moment._replace(spills=self.moment.spills + 1)
         self.stage(self._make_spilled_rows().keep(rows))
 
@@ -228,7 +228,7 @@ class WorkerSession:
         return self._spilled
 
     def close(self) -> None:
-        """Let go of what was spilled: the batch is over."""
+        """Discard what was spilled: the batch is over."""
         self._is_over = True
         self._forget_spilled()
 
@@ -238,7 +238,7 @@ class WorkerSession:
             self._spilled = None
 
     def _new_file(self) -> Path:
-        """One that the commit applies."""
+        """Return the path of a new file, which the commit applies."""
         name = f"{self.name}-{len(self._files)}.sst"
         self._files.append(name)
         return Path(self._ticket.staging) / name
@@ -258,13 +258,13 @@ class WorkerSession:
 
 
 def _do_nothing() -> None:
-    """What is held is never too much."""
+    """Stand for ``spill`` while there is no limit."""
 
 
 def find_ticket(attempt: int, local_dir: str) -> Ticket:
-    """The ticket of a task attempt of the executor whose Python worker this is: that of the partition it is at.
+    """Return the ticket of a task attempt in this worker's executor: that of the partition it is processing.
 
-    Raises NotFoundError if the operator does not run on this state store, LifecycleError if it is at several.
+    Raises NotFoundError if the operator does not run on this state store, LifecycleError if there are several tickets.
     """
     blocks = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
     roots = [local_dir] if local_dir else blocks
@@ -273,8 +273,8 @@ def find_ticket(attempt: int, local_dir: str) -> Ticket:
     if len(paths) > 1:
         raise LifecycleError(
             f"Task attempt {attempt} has {len(paths)} tickets of the ckpt state store below {roots}: it is not certain "
-            f"for which partition a function is called.",
-            hint="Call repartition on the rows of one of the operators that Spark runs in one task.",
+            f"for which partition the function is called.",
+            hint="Spark runs several stateful operators in this task. Call repartition on the rows of one of them.",
         )
     if not paths:
         raise NotFoundError(
@@ -286,37 +286,37 @@ def find_ticket(attempt: int, local_dir: str) -> Ticket:
 
 @contextmanager
 def naming(ticket: Ticket, uid: str) -> Iterator[None]:
-    """Say of a FormatError within whose rows are damaged."""
+    """Name the operator, the partition and the version in a FormatError that is raised within."""
     try:
         yield
     except FormatError as problem:
         raise FormatError(
             f"Keyed operator {uid!r}, partition {ticket.partition}, version {ticket.version}: {problem.message}",
-            hint=problem.hint or "Look at it with pyspark-ckpt checkpoint verify, or go back to an earlier version.",
+            hint=problem.hint or "Check it with pyspark-ckpt checkpoint verify, or go back to an earlier version.",
         ) from problem
 
 
 @cache
 def _get_tuning(compression: str) -> Tuning:
-    """The settings of all databases and table files of this process."""
+    """Return the settings of all databases and table files of this process."""
     return Tuning(CACHE_BYTES, compression)
 
 
 def _view(ticket: Ticket) -> View | None:
-    """A view of exactly the ticket's base; None for version 0. Views of live databases are kept for the next task."""
+    """Return a view of exactly the ticket's base, None for version 0. Views are kept for the next task."""
     base = Marker(ticket.version, ticket.id)
     if base == EMPTY:
         return None
     with _noting_damage(ticket):
         view, held = _caught_up(ticket)
         if held != base and (not ticket.live or held is None or held.version < base.version):
-            view.reader.close()  # a live database goes forward: what shows less has lost its newest records
+            view.reader.close()  # a live database only moves forward: this one has lost its newest records
             raise FormatError(f"The database in {ticket.db} is damaged: it shows {held}, not {base}.")
     if held != base:
         view.reader.close()
         raise LifecycleError(
             f"The database in {ticket.db} has moved on from {base} to {held}.",
-            hint="The task is tried again on a copy of the version.",
+            hint="No action is needed: the task is tried again on a copy of the version.",
             retryable=True,
         )
     view.columns.check_again()
@@ -327,7 +327,7 @@ def _view(ticket: Ticket) -> View | None:
 
 
 def _caught_up(ticket: Ticket) -> tuple[View, Marker | None]:
-    """A view of what the database is now, and which commit that is."""
+    """Return a view of the newest version of the database, and its commit."""
     view = _views.pop(ticket.db, None) or View(_open_reader(ticket), OpenColumnFiles(columns_folder(Path(ticket.db))))
     try:
         view.reader.catch_up()
@@ -339,7 +339,7 @@ def _caught_up(ticket: Ticket) -> tuple[View, Marker | None]:
 
 
 class _noting_damage:  # noqa: N801 - used as a function
-    """Leave a note to the state server of a failure within to read the database, which discards that copy then."""
+    """Leave a note for the state server if the database cannot be read within: the server then discards that copy."""
 
     def __init__(self, ticket: Ticket) -> None:
         self._ticket = ticket
@@ -364,7 +364,7 @@ def _open_reader(ticket: Ticket) -> Reader:
 
 
 def _new_scratch(folder: Path) -> Path:
-    """Where a reader may write its log. What workers have left that Spark has ended, at any time, is removed."""
+    """Return a new folder for the log of a reader. Folders of workers that do not run any more are removed."""
     for left in folder.glob("*-*"):
         if not _is_running(int(left.name.partition("-")[0])):
             shutil.rmtree(left, ignore_errors=True)

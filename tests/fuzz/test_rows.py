@@ -196,7 +196,7 @@ def test_a_row_of_an_expiry_index_is_read_or_refused(data: st.DataObject) -> Non
 @pytest.mark.parametrize("size", [0, SPAN_ELEMENTS + 1, 2**63, 2**64 - 1])
 def test_a_span_that_is_larger_than_any_is_refused_before_it_is_made(size: int) -> None:
     key = encode_ordered_key(HOUR, suffix_of("a") + (1 << 63).to_bytes(8, "big"))
-    with pytest.raises(FormatError, match="no element and no span"):
+    with pytest.raises(FormatError, match="neither an element nor a span"):
         IndexRows.of([(key, b"\x02\x05" + size.to_bytes(8, "little") + bytes(8))])
 
 

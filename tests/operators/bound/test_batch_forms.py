@@ -77,9 +77,9 @@ def test_a_map_has_no_entry_under_null_for_many_keys_either(lab: SessionLab) -> 
     map_keys = pa.array(["a", None])
 
     def work(_batch: Batch, states: dict[str, Any]) -> None:
-        with pytest.raises(InvalidInputError, match="State 'map': a map has no entry under None"):
+        with pytest.raises(InvalidInputError, match="State 'map': a map key must not be None"):
             states["map"].put_entries(keys, index, map_keys, pa.array([1, 2], LONG))
-        with pytest.raises(InvalidInputError, match="State 'map': a map has no entry under None"):
+        with pytest.raises(InvalidInputError, match="State 'map': a map key must not be None"):
             states["map"].get_entries(keys, index, map_keys)
         with pytest.raises(InvalidInputError, match="State 'map': 2 values are given for 6 keys"):
             states["map"].get_range(keys, begin=map_keys)

@@ -27,7 +27,7 @@ def test_durations_are_read(duration: str | timedelta, expected: int) -> None:
 
 @pytest.mark.parametrize("duration", ["", "7", "days", "7 dayz", "-1 day", "1 day and 2 hours", 7])
 def test_what_is_no_duration_is_refused_by_its_value(duration: object) -> None:
-    with pytest.raises(InvalidInputError, match="no duration"):
+    with pytest.raises(InvalidInputError, match="not a duration"):
         milliseconds(duration)
 
 

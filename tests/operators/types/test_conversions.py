@@ -322,7 +322,7 @@ def test_none_is_no_element_of_a_list_and_removes_the_entry_of_a_map_for_every_t
     def one_by_one(bound: Any) -> None:  # noqa: ANN401
         bound.at("a")
         for call, given in (("add", None), ("add_all", [value, None]), ("update", [None])):
-            with pytest.raises(InvalidInputError, match="State 'list' of operator 'it': a list has no element"):
+            with pytest.raises(InvalidInputError, match="State 'list' of operator 'it': a list element must not"):
                 getattr(bound["list"], call)(given)
         assert not bound["list"].exists()
         bound["map"].put_all({"a": value, "b": value, "c": None})
@@ -333,9 +333,9 @@ def test_none_is_no_element_of_a_list_and_removes_the_entry_of_a_map_for_every_t
     def at_once(bound: Any) -> None:  # noqa: ANN401
         keys, index = keys_of(["x"]), np.array([0, 0])
         nulls = pa.nulls(2, arrow)
-        with pytest.raises(InvalidInputError, match="State 'list' of operator 'it': a list has no element"):
+        with pytest.raises(InvalidInputError, match="State 'list' of operator 'it': a list element must not"):
             bound["list"].add_rows(keys, index, nulls)
-        with pytest.raises(InvalidInputError, match="State 'list' of operator 'it': a list has no element"):
+        with pytest.raises(InvalidInputError, match="State 'list' of operator 'it': a list element must not"):
             bound["list"].put_lists(keys, pa.ListArray.from_arrays(pa.array([0, 2], pa.int32()), nulls))
         bound["map"].put_entries(keys, index, pa.array(["a", "b"]), nulls)
         assert bound["map"].get_range(keys).to_pylist() == [[]]
