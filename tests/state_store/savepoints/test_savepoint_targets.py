@@ -35,7 +35,7 @@ def test_a_claimed_savepoint_goes_when_the_checkpoint_stands_and_not_before(
             savepoints.restore(str(saved), str(quick_path / "restored"), claim="claim")
     with pytest.raises(InvalidInputError, match="inside of"):
         savepoints.restore(str(saved), str(saved / "restored"), claim="claim")
-    with pytest.raises(InvalidInputError, match="claim is 'steal'"):
+    with pytest.raises(InvalidInputError, match=r"claim must be .*, got 'steal'"):
         savepoints.restore(str(saved), str(quick_path / "restored"), claim="steal")  # type: ignore[arg-type]
     assert files(saved) == before
     savepoints.restore(str(saved), str(quick_path / "restored"), claim="claim")
