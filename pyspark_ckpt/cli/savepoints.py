@@ -196,7 +196,7 @@ def _print_info(info: SavepointInfo, where: str, *, as_json: bool) -> int:
     }
     _print_states(info, recorded)
     if not recorded and info.operators:
-        print("no digests are recorded: savepoint verify reads all rows to compute them, as savepoint create --digests")
+        print("no digests are recorded: savepoint verify reads all rows for them, and so does create --digests")
     return 0
 
 
@@ -250,7 +250,7 @@ def _row(info: SavepointInfo) -> tuple[str, str, int, int, str]:
 
 def _no_row(problem: FormatError | None) -> tuple[str, ...]:
     """Return the row of a savepoint that cannot be used."""
-    return "did not finish" if problem is None else f"DAMAGED: {problem.message}", "", "", "", ""
+    return "unfinished" if problem is None else f"DAMAGED: {problem.message}", "", "", "", ""
 
 
 def _as_json(info: SavepointInfo | FormatError | None) -> dict[str, Any]:

@@ -140,10 +140,13 @@ UNTYPED_READER: Any = open_state
         (lambda: UNTYPED.stop_with_savepoint("/from", "/to"), "query is '/from', of type str, not a running"),
         (lambda: UNTYPED.restore(b"/from", "/to"), "savepoint_or_checkpoint is b'/from', of type bytes"),
         (lambda: UNTYPED.restore("/from", None), "checkpoint_location is None"),
-        (lambda: UNTYPED.restore("/from", "/to", uid_map=["a"]), r"uid_map is \['a'\], of type list"),
+        (
+            lambda: UNTYPED.restore("/from", "/to", uid_map=["a"]),
+            r"uid_map must be a mapping, got \['a'\] of type list",
+        ),
         (lambda: UNTYPED.rescale("/from", None, 3), "new_checkpoint is None"),
-        (lambda: UNTYPED_READER("/from", version="3"), "version is '3', of type str"),
-        (lambda: UNTYPED_READER("/from", options=["x"]), r"options are \['x'\], of type list"),
+        (lambda: UNTYPED_READER("/from", version="3"), "version must be an integer, got '3' of type str"),
+        (lambda: UNTYPED_READER("/from", options=["x"]), r"options must be a mapping, got \['x'\] of type list"),
         (lambda: UNTYPED_READER(None), "path is None, of type NoneType. Give a path or a URL."),
     ],
 )
