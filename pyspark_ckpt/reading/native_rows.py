@@ -214,7 +214,7 @@ def _without_metadata(schema: Any) -> Any:  # noqa: ANN401 - JSON
 def _unsafe_columns(fields: Sequence[pa.Field], rows: Sequence[bytes]) -> Columns:
     least = _WORD * (len(fields) + (len(fields) + 63) // 64)
     if any(len(row) % _WORD or len(row) < least for row in rows):
-        raise ValueError(f"an UnsafeRow of {len(fields)} fields must have at least {least} bytes, in words of {_WORD}")
+        raise ValueError(f"an UnsafeRow of {len(fields)} fields must have at least {least} bytes, in words of 8")
     columns = list(read_rows(rows, pa.schema(fields)).columns)
     for column in columns:
         column.validate(full=True)
@@ -254,7 +254,7 @@ def _parts(key: bytes) -> tuple[bytes, bytes]:
 
 def _strip_version(stored: bytes) -> bytes:
     if not stored.startswith(_VERSION):
-        raise ValueError(f"the version of a row must be {_VERSION.hex()!r}, got {stored[:1].hex()!r}")
+        raise ValueError(f"the version of a row must be '00', got {stored[:1].hex()!r}")
     return stored[1:]
 
 
