@@ -291,7 +291,7 @@ def test_positions_that_are_none_are_refused(lab: SessionLab, positions: list[An
 def test_some_keys_are_in_stored_order(lab: SessionLab) -> None:
     keys = keys_of(USERS)
     for positions in ([5, 4, 3, 2, 1, 0], [0] * 6, [1, 0]):
-        with pytest.raises(InvalidInputError, match="do not rise"):
+        with pytest.raises(InvalidInputError, match="must be strictly ascending"):
             keys.at(positions)
     assert len(keys.at([])) == 0
 
