@@ -60,8 +60,8 @@ def processor_of(
 class GroupFunctionProcessor(VectorProcessor):
     """Calls a function for each key, with its rows as pandas frames and its state as a GroupState.
 
-    As in Spark, a call that sets the state or the time-out replaces both: a time-out that it does not set is removed. A
-    call that touches neither leaves both as they are.
+    As in Spark, a call that sets the state or a time-out removes the old time-out. A call that touches neither leaves
+    both as they are.
     """
 
     state: ValueState

@@ -142,7 +142,7 @@ class _GroupsTask:
             self._session.stage_swept(take_written(self._bound), row_changes(self._bound))
 
     def at(self, state: GroupState) -> object:
-        """Return the states of a group. If Spark's ``state`` has timed out, its rows may have been processed before."""
+        """Return the states of a group. One whose ``state`` has timed out may have been called for its rows before."""
         key = self._read(state._keyAsUnsafe)  # noqa: SLF001 - the key, unharmed by pandas
         key_hash = self._hash(key)
         check_place(self.ticket, self.uid, key_hash)
@@ -169,7 +169,9 @@ def _task(called: GroupFunctionWithStates, state: GroupState) -> _GroupsTask:
 
     context = TaskContext.get()
     if context is None:
-        raise LifecycleError(f"The function of {called.__name__} was called outside of a Spark task.")
+        raise LifecycleError(
+            f"The function of with_states(uid={called.declared.uid!r}) was called outside of a Spark task."
+        )
     if _current is None or _current.context is not context or _current.uid != called.declared.uid:
         if _current is not None:
             _current.close()
