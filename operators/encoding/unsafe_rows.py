@@ -142,7 +142,7 @@ class _Memory:
         if pa.types.is_list(kind):
             offsets, elements = self._elements(kind.value_type, starts, valid)
             return _array(kind, valid, [offsets.astype(np.int32)], [elements])
-        raise InvalidInputError(f"Values of type {kind} cannot be handed to Python.")
+        raise InvalidInputError(f"Values of type {kind} cannot be passed to Python.")
 
     def _check(self, starts: Words, sizes: Words) -> None:
         """Raise ValueError if a value is outside of this memory, or if all together are larger than it."""

@@ -180,11 +180,11 @@ class _Calls:
             self._refuse(f"returned {type(results).__name__}, not an iterable of pandas.DataFrame.")
         for frame in results:
             if not isinstance(frame, pd.DataFrame):
-                self._refuse(f"gave {type(frame).__name__}, not a pandas.DataFrame.")
+                self._refuse(f"yielded {type(frame).__name__}, not a pandas.DataFrame.")
             width, rows = len(frame.columns), len(frame)
             if width not in {0, self._width}:
                 names = self._processor.output.names
-                self._refuse(f"gave a frame of {width} columns, and the output has {self._width}: {names}.")
+                self._refuse(f"yielded a frame of {width} columns, but the output has {self._width}: {names}.")
             if rows:
                 self._returned.add(frame)
         if len(self._returned) >= FRAMES_AT_ONCE:

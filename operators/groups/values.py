@@ -70,8 +70,8 @@ class GroupValues:
         if set(map(len, rows)) - {len(nothing)}:
             wrong = next(row for row in rows if len(row) != len(nothing))
             raise InvalidInputError(
-                f"State {self._name!r}: it has the fields {[field.name for field in self._kind]}, "
-                f"and {_brief(wrong)} has {len(wrong)} values."
+                f"State {self._name!r} has the fields {[field.name for field in self._kind]}, "
+                f"but {_brief(wrong)} has {len(wrong)} values."
             )
         fields = [self._field(field, values) for field, values in zip(self._kind, zip(*rows, strict=True), strict=True)]
         absent = pa.array([state is None for state in states], pa.bool_())
@@ -90,8 +90,8 @@ class GroupValues:
             arrow_values([value], field.type, _convert)
         except _WRONG as problem:
             raise InvalidInputError(
-                f"State {self._name!r}: its field {field.name!r} is of type {field.type}, "
-                f"and {_brief(value)} of type {type(value).__name__} is not.",
+                f"State {self._name!r}: its field {field.name!r} of type {field.type} "
+                f"cannot hold {_brief(value)} of type {type(value).__name__}.",
                 hint="Convert it before update(). Spark would fail, or silently keep null or another value.",
             ) from problem
 

@@ -42,7 +42,7 @@ StatesFunction: TypeAlias = (
 )
 
 PLACEMENT = {"partition": "spark hash"}
-"""What decides where a group lives: ``pmod(hash(key), partitions)``, as Spark shuffles."""
+"""The placement of groups: ``pmod(hash(key), partitions)``, as Spark shuffles."""
 
 
 def with_states(function: StatesFunction, states: object, *, uid: str) -> GroupFunctionWithStates:

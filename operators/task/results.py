@@ -42,7 +42,7 @@ class Results:
         """Raise InvalidInputError if a plain value was yielded in place of a row."""
         if isinstance(row, (*_PLAIN, date, time)):
             one = f"({self._names[0]},)" if len(self._names) == 1 else "a tuple of its fields"
-            raise self._make_error(f"gave {_show(row)} in place of a row", f"{_YIELD} {self._names}: {one}.")
+            raise self._make_error(f"yielded {_show(row)} in place of a row", f"{_YIELD} {self._names}: {one}.")
 
     def _of_other(self, result: Any) -> Iterator[Any]:
         hint = f"{_YIELD} {self._names}."
@@ -52,13 +52,13 @@ class Results:
         if isinstance(result, (str, bytes, bytearray, Mapping)) or not hasattr(type(result), "__iter__"):
             raise self._make_error(f"returned {_show(result)} in place of rows", hint)
         if isinstance(result, (tuple, list)) and len(result) and isinstance(result[0], _PLAIN):
-            raise self._make_error(f"returned {_show(result)}, which is no list of rows but the values of one", hint)
+            raise self._make_error(f"returned {_show(result)}, which looks like one row, not a list of rows", hint)
         return iter(result)
 
     def _without_return(self, rows: Generator[Any, None, Any]) -> Iterator[Any]:
         given = yield from rows
         if given is not None:
-            raise self._make_error(f"yields rows, and returned {_show(given)}, which nobody takes", f"{_YIELD}.")
+            raise self._make_error(f"yields rows, but also returned {_show(given)}, which would be lost", f"{_YIELD}.")
 
     def _make_error(self, what: str, hint: str) -> InvalidInputError:
         return InvalidInputError(f"{self._who()} {what}.", hint=hint)

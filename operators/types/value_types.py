@@ -87,7 +87,7 @@ def check_handed(kind: DataType, what: str) -> None:
     unshown = _unshown(kind)
     if unshown is not None:
         raise InvalidInputError(
-            f"{what} has values of type {unshown.simpleString()}, which cannot be handed to Python: "
+            f"{what} has values of type {unshown.simpleString()}, which cannot be passed to Python: "
             "PySpark has no Arrow type for them, or one that does not match Spark's rows.",
             hint="Cast them to another type, such as string, or leave them out.",
         )

@@ -196,7 +196,9 @@ def _print_info(info: SavepointInfo, where: str, *, as_json: bool) -> int:
     }
     _print_states(info, recorded)
     if not recorded and info.operators:
-        print("no digests are recorded: savepoint verify reads all rows for them, and so does create --digests")
+        print(
+            "no digests are recorded: savepoint verify reads all rows for them, and so does savepoint create --digests"
+        )
     return 0
 
 

@@ -124,7 +124,7 @@ def _json(text: str) -> Any:  # noqa: ANN401 - JSON
         return json.loads(text, parse_float=Decimal)  # a float would lose digits of a decimal
     except ValueError as problem:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no JSON ({problem}); text needs quotes: '\"like this\"'"
+            f"{text!r} is not JSON ({problem}); text needs quotes: '\"like this\"'"
         ) from problem
 
 

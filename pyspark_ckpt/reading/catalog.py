@@ -77,7 +77,7 @@ class Catalog:
 
     def _not_one(self, wanted: Selection, found: Sequence[StoredState]) -> InvalidInputError:
         there = found or self.all(Selection())
-        names = "; ".join(each.whose for each in there) or "none at all"
+        names = "; ".join(each.whose for each in there) or "none"
         if found:
             return InvalidInputError(
                 f"{self._where} has {len(found)} states for {wanted}: {names}.",

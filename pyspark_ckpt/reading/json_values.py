@@ -53,7 +53,7 @@ def from_json(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401 - any value
     try:
         return _from_json(value, kind)
     except (TypeError, ValueError, AttributeError, InvalidOperation, binascii.Error, OverflowError) as problem:
-        raise InvalidInputError(f"{value!r} is no JSON of a {kind}: {problem}.") from problem
+        raise InvalidInputError(f"{value!r} is not the JSON of a value of type {kind}: {problem}.") from problem
 
 
 def _from_json(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401 - any value

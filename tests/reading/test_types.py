@@ -126,5 +126,5 @@ def test_an_array_is_a_tuple_in_the_keys_of_a_dict() -> None:
     ],
 )
 def test_json_of_another_type_is_refused(value: Any, kind: pa.DataType) -> None:  # noqa: ANN401
-    with pytest.raises(InvalidInputError, match="no JSON of"):
+    with pytest.raises(InvalidInputError, match="is not the JSON of"):
         from_json(value, kind)
