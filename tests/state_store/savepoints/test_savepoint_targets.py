@@ -137,7 +137,10 @@ UNTYPED_READER: Any = open_state
         (lambda: UNTYPED.savepoint(None, "/to"), "query_or_checkpoint is None, of type NoneType"),
         (lambda: UNTYPED.savepoint("", "/to"), "query_or_checkpoint is '', of type str"),
         (lambda: UNTYPED.savepoint("/from", 5), "target is 5, of type int"),
-        (lambda: UNTYPED.stop_with_savepoint("/from", "/to"), "query is '/from', of type str, not a running"),
+        (
+            lambda: UNTYPED.stop_with_savepoint("/from", "/to"),
+            "query must be a running StreamingQuery, got '/from' of type str",
+        ),
         (lambda: UNTYPED.restore(b"/from", "/to"), "savepoint_or_checkpoint is b'/from', of type bytes"),
         (lambda: UNTYPED.restore("/from", None), "checkpoint_location is None"),
         (
