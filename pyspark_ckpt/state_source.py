@@ -35,9 +35,11 @@ def register_state_source(spark: SparkSession) -> None:
 
 
 class StateDataSource(DataSource):
-    """Options: ``path`` (or the argument of ``load``), ``uid``, ``operator``, ``state``, ``store``, ``version``,
+    """The ``ckpt_state`` data source.
+
+    Options: ``path`` (or the argument of ``load``), ``uid``, ``operator``, ``state``, ``store``, ``version``,
     ``includeExpired``, and those of the store, such as ``s3Endpoint``. See ``open_state``.
-    """  # noqa: D205
+    """
 
     @classmethod
     def name(cls) -> str:

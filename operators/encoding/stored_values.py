@@ -190,7 +190,7 @@ class PackedCodec(ValueCodec):
 
 
 class MessageCodec(ValueCodec):
-    """Any other type, as msgpack."""
+    """Values of any other type, as msgpack."""
 
     def __init__(self, kind: pa.DataType, schema: int = 1, whose: str = "a state") -> None:
         """See ValueCodec."""

@@ -131,7 +131,7 @@ class _GroupsTask:
         self._codec, self._hash = KeyCodec(kinds, "a key of the group"), SparkHash(kinds)
         key_schema = {field.name: str(field.type) for field in schema}
         declared = called.declared.descriptors(ticket, key_schema, PLACEMENT)
-        if not state._watermark_present:  # noqa: SLF001 - or it raises
+        if not state._watermark_present:  # noqa: SLF001 - the public getter raises without a watermark
             called.declared.require_no_event_time()
         watermark_ms = state.getCurrentWatermarkMs() if state._watermark_present else NO_WATERMARK  # noqa: SLF001 - or it raises
         now_ms: Mapping[Clock, int] = {"processing": state.getCurrentProcessingTimeMs(), "event": watermark_ms}

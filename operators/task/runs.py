@@ -177,7 +177,7 @@ class Work:
             yield from batches
 
     def _call(self, method: Callable[..., pa.Table | None], *told: object) -> pa.Table | None:
-        """Call a VectorProcessor."""
+        """Call a method of a VectorProcessor."""
         with locate_errors(self._who(method.__name__), self.context):
             return method(*told)
 

@@ -92,8 +92,8 @@ def _open(given: argparse.Namespace) -> StateReader:
     return StateReader(found, wanted, given.version, include_expired=not given.without_expired)
 
 
-def _rows(batch: Any) -> Iterator[list[Any]]:  # noqa: ANN401 - a RecordBatch, see _opened
-    from pyspark_ckpt.reading.json_values import json_values  # noqa: PLC0415 - as above
+def _rows(batch: Any) -> Iterator[list[Any]]:  # noqa: ANN401 - a RecordBatch, imported late
+    from pyspark_ckpt.reading.json_values import json_values  # noqa: PLC0415
 
     return map(list, zip(*map(json_values, batch.columns), strict=True))
 

@@ -158,7 +158,7 @@ class StateReader:
         """
         state = self.state
         if partition is not None and not 0 <= partition < self.partitions:
-            raise InvalidInputError(f"{state.whose} has the partitions 0 to {self.partitions - 1}, not {partition}.")
+            raise InvalidInputError(f"{state.whose} has partitions 0 to {self.partitions - 1}, not {partition}.")
         for each in range(self.partitions) if partition is None else [partition]:
             own = self._own(state, each)
             if own is not None and own.rows:
