@@ -1,4 +1,4 @@
-"""A state store for PySpark Structured Streaming, and the call that gives it to a session.
+"""A state store for PySpark Structured Streaming, and the call that installs it in a session.
 
 ::
 
@@ -7,8 +7,8 @@
 
     spark = pyspark_ckpt.configure(SparkSession.builder).getOrCreate()
 
-Importing this package does not import PySpark: the state server, a process of its own, must start quickly. What needs
-it, and the rest of what users call (keyed operators, savepoints), is imported when it is first asked for.
+Importing this package does not import PySpark, so that the state server, a process of its own, starts quickly. The
+rest of the public names (keyed operators, savepoints, the state reader) are imported on first use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# In a checkout, also one that is installed with `pip install -e`, the sub-packages stand beside this folder.
+# In a checkout, also one installed with `pip install -e`, the sub-packages are siblings of this folder.
 _HERE = Path(__file__).resolve().parent
 if not (_HERE / "state_store").is_dir():
     __path__[:] = [str(_HERE), str(_HERE.parent)]
@@ -107,9 +107,9 @@ __all__ = [
 ]
 
 _LATER = {
-    **{name: "pyspark_ckpt.operators" for name in __all__ if name not in globals()},  # but for what follows
+    **{name: "pyspark_ckpt.operators" for name in __all__ if name not in globals()},  # except those below
     **dict.fromkeys(("StateReader", "StoredState", "open_state"), "pyspark_ckpt.reading"),
-    # Spark looks for data sources in packages whose names begin with pyspark_, under the second name.
+    # Spark looks for DefaultSource in every package whose name begins with pyspark_.
     **dict.fromkeys(("register_state_source", "DefaultSource"), "pyspark_ckpt.state_source"),
     **dict.fromkeys(("SavepointInfo",), "pyspark_ckpt.state_store.savepoints.savepoint"),
     **dict.fromkeys(("savepoint", "stop_with_savepoint", "restore", "rescale"), "pyspark_ckpt.savepoints"),
@@ -117,7 +117,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - each name is what its module has
-    """What is imported when it is first asked for."""
+    """Import a public name on first use."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_LATER[name]), name)

@@ -1,12 +1,12 @@
-"""Spark's daemon for Python workers, which forks them with most of what they import already there.
+"""Spark's daemon for Python workers, with most of what they import loaded before it forks them.
 
-A new worker takes over half a second to begin, and Spark ends one that has been idle for a minute. What is imported
-here is shared by all workers. Spark's own daemon imports nothing before it forks, because threads of a process are not
-in its forks: so only modules that start none are imported here, and if one has, Spark's own daemon takes over.
-NumPy starts none where ``OMP_NUM_THREADS`` is 1, as Spark sets it for workers of one core, and Arrow none where its
-allocator is told so.
+A new worker takes over half a second to import its modules, and Spark ends a worker that was idle for a minute. All
+workers share what is imported here. Spark's own daemon imports nothing before it forks, because a fork does not inherit
+threads. This daemon therefore preloads only modules that start no threads; if one has started a thread, Spark's own
+daemon takes over. NumPy starts no threads if ``OMP_NUM_THREADS`` is 1, which Spark sets for workers of one core. Arrow
+starts none if its allocator is configured so.
 
-Started by Spark as ``python -m pyspark_ckpt.daemon <module of the worker>``: ``configure`` sets
+Spark starts it as ``python -m pyspark_ckpt.daemon <module of the worker>``: ``configure`` sets
 ``spark.python.daemon.module``.
 """
 
@@ -33,13 +33,13 @@ NUMERIC = (
     "pyspark_ckpt.operators",
     "pyspark_ckpt.state_store.savepoints.movement",
 )
-"""Imported as well where NumPy has one thread."""
+"""Imported as well if NumPy has one thread."""
 _ALLOCATOR = "JE_ARROW_MALLOC_CONF"
 _TASKS = Path("/proc/self/task")
 
 
 def main() -> None:
-    """Import, and fork workers until Spark has gone."""
+    """Preload modules, then fork workers until Spark has gone."""
     if _TASKS.exists():
         try:
             with _stdout_to_stderr():
@@ -47,18 +47,20 @@ def main() -> None:
                     import_module(name)
                 if os.environ.get("OMP_NUM_THREADS") == "1":
                     _import_numeric()
-        except Exception as problem:  # noqa: BLE001 - a package that is broken is the affair of workers that use it
-            sys.stderr.write(f"pyspark_ckpt.daemon: workers import what they need themselves: {problem!r}\n")
+        except Exception as problem:  # noqa: BLE001 - only workers that use a broken package must fail
+            sys.stderr.write(
+                f"pyspark_ckpt.daemon: preloading failed, so each worker imports its modules itself: {problem!r}\n"
+            )
             _hand_over()
         if len(list(_TASKS.iterdir())) > 1:
             _hand_over()
-    gc.freeze()  # or a worker that looks for garbage copies every page of what it shares
+    gc.freeze()  # otherwise a garbage collection in a worker copies every shared page
     import_module(SPARKS).manager()
 
 
 @contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
-    """Spark reads numbers from stdout: what a module prints while it is imported is not to be among them."""
+    """Send stdout to stderr: Spark reads numbers from stdout, and a module may print while it is imported."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -71,7 +73,7 @@ def _stdout_to_stderr() -> Iterator[None]:
 
 
 def _hand_over() -> NoReturn:
-    """Go on as Spark's own daemon."""
+    """Replace this process by Spark's own daemon."""
     os.execv(sys.executable, [sys.executable, "-m", SPARKS, *sys.argv[1:]])  # noqa: S606 - no shell is wanted
 
 
@@ -82,7 +84,7 @@ def _import_numeric() -> None:
     seed, daemon = import_module("numpy.random").seed, os.getpid()
 
     def draw_other_numbers() -> None:
-        """In workers, as if each had imported NumPy itself; what these fork is their own affair."""
+        """Reseed NumPy in each worker, as if it had imported NumPy itself. Forks of workers are left alone."""
         if os.getppid() == daemon:
             seed()
 

@@ -1,8 +1,7 @@
-"""Savepoints and rescaling: take one of a query, and make a checkpoint of it for any number of partitions.
+"""Savepoints and rescaling: take a savepoint of a query, and restore it with any number of partitions.
 
-With an active Spark session the state is moved by tasks of a Spark job, else by processes of this machine. Nothing of
-it goes through the driver. The functions of Spark that are used are those of ``pyspark`` alone: a laptop without a JVM
-does as well.
+With an active Spark session, tasks of a Spark job move the state; otherwise processes of this machine do. State never
+goes through the driver. Without a session no JVM is needed: the ``pyspark`` package is enough.
 """
 
 from __future__ import annotations
@@ -70,16 +69,16 @@ def savepoint(
 ) -> SavepointInfo:
     """Take a savepoint of the last committed batch of a query, running or stopped, in the empty folder ``target``.
 
-    After return it is complete, durable and self-contained: the folder may be moved, and neither the query nor its
-    clean-up touches it. The query goes on meanwhile. After an error there is no savepoint. ``kind``: "native" copies
-    files as they are; "canonical" writes the rows, sorted by hash, into Parquet files.
+    When it returns, the savepoint is complete, durable and self-contained: its folder may be moved, and neither the
+    query nor its clean-up touches it. The query keeps running meanwhile. After an error there is no savepoint.
+    ``kind``: "native" copies files as they are; "canonical" writes the rows, sorted by hash, into Parquet files.
     ``digests``: record a digest of each state of a native savepoint as well; all rows are read before and after.
-    ``options``: those of docs/options.md without their prefix, beside those of the active session.
+    ``options``: options of docs/options.md without their prefix, in addition to those of the active session.
 
     Raises InvalidInputError (no checkpoint, no committed batch, a target that is not empty), StorageError, FormatError.
     """
     if kind not in ("native", "canonical"):
-        raise InvalidInputError(f"kind is {kind!r}, not 'native' or 'canonical'.")
+        raise InvalidInputError(f"kind must be 'native' or 'canonical', got {kind!r}.")
     location, target = _checkpoint_of(query_or_checkpoint), location_text(target, "target")
     given = _options(options, location, target)
     with _job(f"savepoint to {target}", only_copies=kind == "native" and not digests) as (runner, progress):
@@ -95,21 +94,22 @@ def stop_with_savepoint(
     timeout_s: float = STOP_TIMEOUT_S,
     options: Mapping[str, str] | None = None,
 ) -> SavepointInfo:
-    """Let the batch that runs be committed, plan no other, stop the query, and take a savepoint.
+    """Let the running batch commit, stop the query before the next one, and take a savepoint.
 
-    So the sink has exactly what the savepoint stands for. A batch that takes longer than ``timeout_s`` is
-    interrupted; it runs again, with the same rows, wherever a query goes on from the savepoint. Raises as
-    ``savepoint``; LifecycleError if the query is not running. A target that is not empty, state of another
+    The sink then matches the savepoint exactly. A batch that takes longer than ``timeout_s`` is interrupted; a query
+    that continues from the savepoint runs it again, with the same rows. A target that is not empty, state of another
     provider and a session without our jar are refused while the query still runs.
+
+    Raises as ``savepoint``, and LifecycleError if the query is not running.
     """
     if not hasattr(query, "isActive"):
         raise InvalidInputError(
-            f"query is {repr(query)[:200]}, of type {type(query).__name__}, not a running StreamingQuery.",
-            hint="Take a savepoint of a stopped query by savepoint(checkpointLocation, target).",
+            f"query must be a running StreamingQuery, got {repr(query)[:200]} of type {type(query).__name__}.",
+            hint="For a stopped query, call savepoint(checkpointLocation, target).",
         )
     if not query.isActive:
         raise LifecycleError(
-            f"Query {query.id} does not run any more.", hint="Take a savepoint of its checkpointLocation."
+            f"Query {query.id} does not run any more.", hint="Call savepoint() with its checkpointLocation."
         )
     location, target = _checkpoint_of(query), location_text(target, "target")
     given = _options(options, location, target)
@@ -133,24 +133,23 @@ def restore(
     query_id: QueryId = "keep",
     options: Mapping[str, str] | None = None,
 ) -> Restored:
-    """Make the empty ``checkpoint_location`` a checkpoint from which a query goes on after the savepoint.
+    """Write a checkpoint into the empty ``checkpoint_location``, from which a query continues after the savepoint.
 
-    ``parallelism``: the number of partitions of stateful operators from then on, None for the same; start the query
-    with spark.sql.shuffle.partitions set to it. ``claim``: "claim" deletes the savepoint once the checkpoint stands;
-    anything else in its folder is refused before.
-    ``uid_map``: new uids of keyed operators, by their old ones. ``query_id``: "keep" for sinks that know batches by
-    the query's id and must not see them twice, "new" for a query that writes beside the old one.
-    ``allow_non_restored_state``: state that no operator of the program declares is left alone, and not an error.
+    ``parallelism``: the new number of partitions of stateful operators, None for the same; start the query with
+    spark.sql.shuffle.partitions set to it. ``claim``: "claim" deletes the savepoint once the checkpoint is complete; if
+    its folder holds anything else, the restore is refused before it starts. ``uid_map``: maps old uids of keyed
+    operators to new ones. ``query_id``: "keep" if a sink recognises batches by the query's id and must not see them
+    twice, "new" if the old query writes, too. ``allow_non_restored_state``: state that no operator of the program
+    declares is left alone instead of being an error.
 
-    Digests of all states are compared, before and after. A restore that was interrupted is finished by the same call,
-    and until then no query can start there. Raises InvalidInputError, FormatError (damage; digests that differ),
-    StorageError.
+    Digests of all states are compared, before and after. To finish an interrupted restore, repeat the call; until then
+    no query can start there. Raises InvalidInputError, FormatError (damage, or digests that differ), StorageError.
     """
     if claim not in ("no_claim", "claim"):
-        raise InvalidInputError(f"claim is {claim!r}, not 'no_claim' or 'claim'.")
+        raise InvalidInputError(f"claim must be 'no_claim' or 'claim', got {claim!r}.")
     if uid_map is not None and not isinstance(uid_map, Mapping):
         raise InvalidInputError(
-            f"uid_map is {repr(uid_map)[:200]}, of type {type(uid_map).__name__}.",
+            f"uid_map must be a mapping, got {repr(uid_map)[:200]} of type {type(uid_map).__name__}.",
             hint="Give new uids by their old ones: {'old': 'new'}.",
         )
     savepoint_or_checkpoint = location_text(savepoint_or_checkpoint, "savepoint_or_checkpoint")
@@ -184,10 +183,11 @@ def rescale(
     query_id: QueryId = "keep",
     options: Mapping[str, str] | None = None,
 ) -> Restored:
-    """Copy the ``checkpoint`` of a stopped query into the empty ``new_checkpoint``, with so many partitions.
+    """Copy the ``checkpoint`` of a stopped query into the empty ``new_checkpoint``, for ``parallelism`` partitions.
 
-    As ``restore``, without a savepoint; the old checkpoint stays as it is. State that is apart from its checkpoint
-    (option ``remote``) is in a folder of the query's id: give another ``remote``, or a new id. Raises as ``restore``.
+    Works as ``restore``, without a savepoint; the old checkpoint is not changed. State outside of its checkpoint
+    (option ``remote``) lies in a folder named by the query's id: give another ``remote``, or a new id. Raises as
+    ``restore``.
     """
     checkpoint = location_text(checkpoint, "checkpoint")
     new_checkpoint = location_text(new_checkpoint, "new_checkpoint")
@@ -202,7 +202,7 @@ def rescale(
 
 
 def explain(restoration: Restoration, *, counts: bool) -> Plan:
-    """What a restore would do. ``counts``: read the state, to tell how many rows each new partition will have.
+    """Return what a restore would do. ``counts``: read the state to count the rows of each new partition.
 
     Raises FormatError, NotFoundError, StorageError.
     """
@@ -221,7 +221,7 @@ def _run(restoration: Restoration, target: str, at_end: Callable[[], object] | N
 
 @contextmanager
 def _job(what: str, size_bytes: int = QUICK_BYTES, *, only_copies: bool = False) -> Iterator[tuple[Runner, Progress]]:
-    """How the tasks of an operation run, and who is told how far they are."""
+    """Choose the runner of an operation's tasks, and show their progress."""
     session = _active_session()
     runner: Runner = RunHere() if size_bytes < SMALL_BYTES else LocalProcesses()
     if only_copies and (session is None or master_here(session.sparkContext)):
@@ -233,7 +233,7 @@ def _job(what: str, size_bytes: int = QUICK_BYTES, *, only_copies: bool = False)
 
 
 def _active_session() -> SparkSession | None:
-    """The session of this process, if it has one: nothing is imported or started for that."""
+    """Return the session of this process, if there is one. Imports and starts nothing."""
     if "pyspark.sql" not in sys.modules:
         return None
     from pyspark.sql import SparkSession  # noqa: PLC0415 - see the docstring of the package
@@ -242,9 +242,10 @@ def _active_session() -> SparkSession | None:
 
 
 def _options(given: Mapping[str, str] | None, *locations: str) -> Options:
-    """Those of the session and the ``given`` ones; in a session, places of ``s3a:`` are reached as S3A reaches them.
+    """Combine the options of the session with the ``given`` ones, which win.
 
-    Its keys go with the options, so they are looked up only if such a place is named.
+    In a session, ``s3a:`` locations use the settings of Hadoop's S3A. These contain secret keys and are part of the
+    options, so they are looked up only if such a location is named.
     """
     session = _active_session()
     found = {} if session is None else settings_of(partial(session.conf.get, default=None))
@@ -267,13 +268,13 @@ def _execution(query: StreamingQuery) -> Any:  # noqa: ANN401 - an object of the
     if handle is None:
         raise InvalidInputError(
             "A savepoint of a running query needs a session in this process, not Spark Connect.",
-            hint="Name the query's checkpointLocation.",
+            hint="Pass the query's checkpointLocation instead.",
         )
     return handle.streamingQuery()
 
 
 def _finish(query: StreamingQuery, timeout_s: float) -> None:
-    """Have the query end after the batch that runs."""
+    """Stop the query after the running batch, or after ``timeout_s``."""
     from pyspark import SparkContext  # noqa: PLC0415 - see the docstring of the package
 
     execution = _execution(query)
@@ -287,7 +288,7 @@ def _finish(query: StreamingQuery, timeout_s: float) -> None:
 
 
 def _waits_for_trigger(thread: Any) -> bool:  # noqa: ANN401 - an object of the JVM
-    """Whether a query's thread is between two batches, where it may wait for long; else it ends after its batch."""
+    """Whether a query's thread waits for its trigger, perhaps for long. A thread in a batch ends after that batch."""
     calls = [(frame.getClassName().rpartition(".")[2], frame.getMethodName()) for frame in thread.getStackTrace()]
     return (("SystemClock", "waitTillTime"), ("ProcessingTimeExecutor", "execute")) in pairwise(calls)
 

@@ -1,4 +1,4 @@
-"""Give a Spark session the state store: the jar, the provider class and the options."""
+"""Install the state store in a Spark session: the jar, the provider class and the options."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 
 def jar_path() -> str:
-    """Absolute path of the shim's jar. Raises NotFoundError where it was never built."""
+    """Return the absolute path of the shim's jar. Raises NotFoundError (never built)."""
     jar = Path(__file__).resolve().parent / "jars" / "pyspark-ckpt.jar"
     if not jar.is_file():
-        raise NotFoundError(f"{jar} is missing: run `make jar` in the checkout, then install the package again.")
+        raise NotFoundError(f"{jar} is missing. Run `make jar` in the checkout, then install the package again.")
     return str(jar)
 
 
 def spark_conf(**options: str | float) -> dict[str, str]:
-    """Every Spark conf that a new session needs, for a place where ``configure`` cannot be called.
+    """Return every Spark conf that a new session needs, for places where ``configure`` cannot be called.
 
-    ``options`` are those of docs/options.md in snake case: ``memory_limit="1g"`` stands for
-    ``spark.sql.streaming.stateStore.ckpt.memoryLimit``. Raises InvalidInputError for an unknown option or
-    a bad value, NotFoundError where the jar was never built.
+    ``options`` are those of docs/options.md in snake case: ``memory_limit="1g"`` sets
+    ``spark.sql.streaming.stateStore.ckpt.memoryLimit``. Raises InvalidInputError (an unknown option, a bad value),
+    NotFoundError (the jar was never built).
     """
     keys = {_camel_case(name): _text(value) for name, value in options.items()}
     parse(keys)
@@ -48,23 +48,25 @@ def spark_conf(**options: str | float) -> dict[str, str]:
 
 
 def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSession.Builder:
-    """Let every stateful operator of the session that ``builder`` makes keep its state in this store.
+    """Keep the state of every stateful operator in this store, in the session that ``builder`` makes.
 
-    Returns ``builder``. Jars and a checkpoint format version that are already set stay as they are; so do
-    jars given to spark-submit. Call it before the session exists: what runs already cannot be given a jar.
-    With a local master, and where nobody names an interpreter, the state server runs on this one; and Python workers,
-    if they do, too, are forked with what they import already there (``spark.python.daemon.module``).
-    An interpreter that the builder, ``PYSPARK_SUBMIT_ARGS`` or spark-defaults.conf names (``spark.pyspark.python``) is
-    that of Python workers, too: PySpark itself asks only the variable ``PYSPARK_PYTHON``, which is set to it.
+    Returns ``builder``. Call it before the session exists: a running session cannot be given a jar. Jars and a
+    checkpoint format version that are already set stay as they are, and so do jars given to spark-submit.
+
+    With a local master, and if no interpreter is configured, the state server runs on this interpreter. If Python
+    workers run on it as well, they are forked with their modules preloaded (``spark.python.daemon.module``). An
+    interpreter that the builder, ``PYSPARK_SUBMIT_ARGS`` or spark-defaults.conf names (``spark.pyspark.python``) is
+    used for Python workers, too: PySpark itself reads only the variable ``PYSPARK_PYTHON``, which is set to it.
     ``options`` as for ``spark_conf``.
+
     Raises InvalidInputError (an unknown option, a bad value, Spark Connect), LifecycleError (a session
     without the jar runs already), NotFoundError (the jar was never built).
     """
     already: dict[str, Any] = builder._options  # noqa: SLF001 - PySpark has no public way to ask a builder
     if "spark.remote" in already or "SPARK_REMOTE" in os.environ:
         raise InvalidInputError(
-            "configure() needs a session in this process, and this one is a Spark Connect client: "
-            "start the Connect server with the settings of pyspark_ckpt.spark_conf()."
+            "configure() needs a session in this process, and this one is a Spark Connect client. "
+            "Start the Connect server with the settings of pyspark_ckpt.spark_conf()."
         )
     conf = spark_conf(**options)
     parse({key: _text(value) for key, value in already.items() if key.startswith(PREFIX)})
@@ -85,7 +87,7 @@ def configure(builder: SparkSession.Builder, **options: str | float) -> SparkSes
 
 
 def _text(value: str | float) -> str:
-    """A value as Spark's confs have it: Python's True is its true, and 90.0 is 90."""
+    """Return a value as Spark writes it in its confs: True becomes true, and 90.0 becomes 90."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -101,27 +103,27 @@ def _split(jars: str) -> list[str]:
 
 
 def _jars_set_elsewhere(jar: str) -> list[str]:
-    """Return the jars that the session would have without the builder's word, which hides them."""
+    """Return the jars that the session would have if the builder set none. A builder's setting hides them."""
     arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
     by_flag = [_split(value) for flag, value in pairwise(arguments) if flag == "--jars"]
     if by_flag and jar not in by_flag[-1] and not _jvm_is_running():
         raise InvalidInputError(
-            f"PYSPARK_SUBMIT_ARGS has --jars, which hides every other jar from the driver: add {jar} there."
+            f"PYSPARK_SUBMIT_ARGS has --jars, which hides every other jar from the driver. Add {jar} there."
         )
     return _split(_set_elsewhere(_JARS, "--jars"))
 
 
 def _is_local(already: dict[str, Any]) -> bool:
-    """Whether driver and executors are on this machine, so that this interpreter is theirs, too."""
+    """Whether driver and executors run on this machine, so that they can use this interpreter."""
     master = already.get(_MASTER) or os.environ.get("MASTER") or _set_elsewhere(_MASTER, "--master")
     return str(master or "local").startswith("local")
 
 
 def _name_python_of_workers(already: dict[str, Any]) -> None:
-    """Let ``spark.pyspark.python`` reach Python workers, also in a script that spark-submit has not started.
+    """Apply ``spark.pyspark.python`` to Python workers, also in a script that spark-submit did not start.
 
-    spark-submit sets the variable for the scripts that it starts; PySpark reads it when the context is made, and
-    nothing else.
+    spark-submit sets PYSPARK_PYTHON for the scripts that it starts. PySpark reads only this variable, when the context
+    is made.
     """
     from pyspark import SparkContext  # noqa: PLC0415 - see the docstring of the package
 
@@ -131,7 +133,7 @@ def _name_python_of_workers(already: dict[str, Any]) -> None:
 
 
 def _workers_run_on_this() -> bool:
-    """Whether this interpreter, with the package in it, is that of Python workers on the same machine."""
+    """Whether Python workers on this machine use this interpreter, which has the package."""
     found = shutil.which(os.environ.get("PYSPARK_PYTHON", "python3"))
     return found is not None and Path(found).absolute() == Path(sys.executable).absolute()
 
@@ -139,7 +141,7 @@ def _workers_run_on_this() -> bool:
 def _set_elsewhere(key: str, flag: str | None = None) -> str:
     """Return what the session would have for ``key`` if the builder did not set it; empty if nothing.
 
-    ``flag``: the one of spark-submit that sets it, too, if there is one.
+    ``flag``: the flag of spark-submit that sets it, too, if there is one.
     """
     if _jvm_is_running():
         from pyspark import SparkConf  # noqa: PLC0415 - see the docstring of the package
@@ -155,7 +157,7 @@ def _set_elsewhere(key: str, flag: str | None = None) -> str:
 
 
 def _set_in_defaults(key: str) -> str:
-    """Return what spark-defaults.conf has for ``key``, where Spark reads it; empty if nothing."""
+    """Return what spark-defaults.conf has for ``key``; empty if nothing. Looks where Spark looks for the file."""
     from pyspark.find_spark_home import _find_spark_home  # noqa: PLC0415 - see the docstring of the package
 
     folder = os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home()) / "conf"
@@ -177,8 +179,8 @@ def _jvm_is_running() -> bool:
 def _give_to_running_jvm(jar: str) -> None:
     """Put ``jar`` on the class path of a JVM that spark-submit or an earlier session has started.
 
-    ``spark.jars`` alone reaches the executors of the new session, but not the driver's class loader, which is
-    filled when the JVM starts.
+    ``spark.jars`` alone reaches the executors of the new session, but not the driver's class loader: Spark fills that
+    when the JVM starts.
     """
     if not _jvm_is_running():
         return
@@ -193,7 +195,7 @@ def _give_to_running_jvm(jar: str) -> None:
     except Py4JJavaError:
         if SparkContext._active_spark_context is not None:  # noqa: SLF001
             raise LifecycleError(
-                "A Spark session without the jar of pyspark-ckpt runs already: stop it first, or start it "
+                "A Spark session without the jar of pyspark-ckpt runs already. Stop it first, or start it "
                 f"with --jars {jar}."
             ) from None
         loader.addURL(jvm.java.io.File(jar).toURI().toURL())

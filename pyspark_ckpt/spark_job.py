@@ -1,7 +1,7 @@
-"""Tasks of offline work as a Spark job.
+"""Run the tasks of offline work as a Spark job.
 
-Python workers import this module to run them, and little else of the package than what their tasks need: that is most
-of what a short task takes.
+Python workers import this module. It imports little else of the package, because imports take most of the time of a
+short task.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SLICES_A_CORE = 2
-"""Tasks of a Spark job for each core: one that ends late keeps cores idle."""
+"""Tasks of a Spark job per core. With more of them, a slow task leaves fewer cores idle."""
 QUICK_BYTES = 1 << 30
-"""A job that moves less has one task for each core: in Python each takes Spark up to 80 ms."""
+"""A job that moves less has one task per core: Spark needs up to 80 ms for each Python task."""
 _LOOK_S = 0.05
 
 
 @dataclass(frozen=True)
 class SparkJob:
-    """A runner: the tasks of a Spark job take some of the tasks each, one after the other, to move ``size_bytes``."""
+    """A runner that moves ``size_bytes``: each task of a Spark job runs some of the tasks, one after the other."""
 
     session: SparkSession
     description: str
@@ -40,11 +40,11 @@ class SparkJob:
 
     @property
     def width(self) -> int:
-        """As many as there are cores."""
+        """The number of cores."""
         return self.session.sparkContext.defaultParallelism
 
     def __call__(self, tasks: Sequence[Task], progress: Progress) -> list[Any]:
-        """See Runner. What fails is raised as it was; Spark tries again first what may pass."""
+        """See Runner. Spark retries retryable errors first; the last error is then raised unchanged."""
         if not tasks:
             return []
         context = self.session.sparkContext
@@ -77,7 +77,7 @@ class SparkJob:
 
 
 def _outcome(task: Task, attempts: int) -> tuple[Any, CkptError | None]:
-    """What came of a task; an error that may pass is given to Spark, but for the last of its attempts."""
+    """Return the result or the error of a task. A retryable error is raised for Spark, except in the last attempt."""
     from pyspark import TaskContext  # noqa: PLC0415 - see the docstring of the package
 
     _settle()
@@ -92,13 +92,13 @@ def _outcome(task: Task, attempts: int) -> tuple[Any, CkptError | None]:
 
 @cache
 def _settle() -> None:
-    """Spark has Python look for garbage after each task: not among all that was imported, which takes 30 ms."""
-    if os.environ.get("SPARK_REUSE_WORKER"):  # Spark's own word: else there is no other task
+    """Exclude imported modules from garbage collection: Spark collects after each task, which would take 30 ms."""
+    if os.environ.get("SPARK_REUSE_WORKER"):  # set by Spark; without it this worker runs no other task
         gc.freeze()
 
 
 def _attempts(context: SparkContext) -> int:
-    """How often Spark tries a task: in ``local[2, 4]`` four times, and once where the master does not say."""
+    """Return how often Spark tries a task: four times with ``local[2, 4]``, once if a local master does not say."""
     local = master_here(context)
     return int(local[3] or 1) if local else int(context.getConf().get("spark.task.maxFailures", "4") or 4)
 
@@ -111,5 +111,5 @@ def _count_finished_tasks(context: Any, group: str) -> int:  # noqa: ANN401 - a 
 
 
 def master_here(context: SparkContext) -> re.Match[str] | None:
-    """The master of a session whose executor is its driver, which is all that there is of the cluster, or None."""
+    """Match the master of a session that runs in its driver alone; None for a cluster."""
     return re.fullmatch(r"local(\[[^,]*(,\s*(\d+))?\s*\])?", context.master or "")

@@ -1,7 +1,7 @@
-"""``spark.read.format("ckpt_state")``: the state of a checkpoint as a frame, a task for each partition of its store.
+"""``spark.read.format("ckpt_state")``: the state of a checkpoint as a frame, with one task per partition of its store.
 
-Spark finds it by itself in the Python path of the driver, as ``DefaultSource`` of a package whose name begins with
-``pyspark_``; ``register_state_source`` names it to a session that has looked already.
+Spark finds it in the Python path of the driver, as ``DefaultSource`` of a package whose name begins with ``pyspark_``.
+Spark looks only once: ``register_state_source`` adds it to a session that has looked already.
 """
 
 from __future__ import annotations
@@ -30,27 +30,29 @@ _OWN = ("path", "uid", "operator", "state", "store", "version", "includeExpired"
 
 
 def register_state_source(spark: SparkSession) -> None:
-    """Make ``spark.read.format("ckpt_state")`` known to a session that was started before this package was there."""
+    """Register ``spark.read.format("ckpt_state")`` in a session that started before this package was installed."""
     spark.dataSource.register(StateDataSource)
 
 
 class StateDataSource(DataSource):
-    """Options: ``path`` (or the argument of ``load``), ``uid``, ``operator``, ``state``, ``store``, ``version``,
+    """The ``ckpt_state`` data source.
+
+    Options: ``path`` (or the argument of ``load``), ``uid``, ``operator``, ``state``, ``store``, ``version``,
     ``includeExpired``, and those of the store, such as ``s3Endpoint``. See ``open_state``.
-    """  # noqa: D205
+    """
 
     @classmethod
     def name(cls) -> str:
-        """What ``format`` takes."""
+        """Return the name that ``format`` takes."""
         return NAME
 
     def schema(self) -> StructType:
-        """The columns of the state that is meant. Raises as ``open_state`` does."""
+        """Return the columns of the selected state. Raises as ``open_state`` does."""
         with open_state_of(self.options) as state:
             return from_arrow_schema(state.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read with ``schema``."""
+        """Return a reader of rows with ``schema``."""
         return _Reader(dict(self.options), schema)
 
 
@@ -65,11 +67,11 @@ class StorePartition(InputPartition):
 
 
 class _Reader(DataSourceReader):
-    """The same version for all tasks, whatever is committed meanwhile."""
+    """Reads the same version in all tasks, even if a query commits meanwhile."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         with open_state_of(options) as state:
-            self._state = state.state  # so that no task looks into the stores of all others
+            self._state = state.state  # found once, so that a task need not read the metadata of all stores
             self._partitions = state.partitions
             self._options = {**_lower_keys(options), "version": str(state.version)}
         self._schema = schema
@@ -86,21 +88,21 @@ class _Reader(DataSourceReader):
 
 
 def open_state_of(options: Mapping[str, str], known: StoredState | None = None) -> StateReader:
-    """The state that options mean; ``known``: see StateReader. Raises InvalidInputError as ``open_state`` does."""
+    """Open the state that the options select; ``known``: see StateReader. Raises as ``open_state`` does."""
     given = _lower_keys(options)
     own = {name: given.pop(name.lower(), None) for name in _OWN}
     if not own["path"]:
-        raise InvalidInputError(f"{NAME} needs a path.", hint="Name the checkpointLocation, or a savepoint, in load().")
+        raise InvalidInputError(f"{NAME} needs a path.", hint="Pass a checkpointLocation or a savepoint to load().")
     include_expired = str(own["includeExpired"] or "true").lower()
     if include_expired not in _TRUTH:
-        raise InvalidInputError(f"Option includeExpired of {NAME} is {include_expired!r}, not true or false.")
+        raise InvalidInputError(f"Option includeExpired of {NAME} must be true or false, got {include_expired!r}.")
     wanted = Selection(own["uid"], _number("operator", own["operator"]), own["store"], own["state"])
     version = _number("version", own["version"])
     of_store = _store_options(given)
     if unknown := [name for name in of_store if name not in table()]:
         raise InvalidInputError(
             f"There is no option {unknown[0]} of {NAME}.",
-            hint=f"Its own options are {', '.join(_OWN)}; options of the store, such as s3Endpoint, are in "
+            hint=f"Its own options are {', '.join(_OWN)}. Options of the store, such as s3Endpoint, are listed in "
             "docs/options.md.",
         )
     checkpoint = state_at(own["path"], parse(of_store))
@@ -108,7 +110,7 @@ def open_state_of(options: Mapping[str, str], known: StoredState | None = None) 
 
 
 def _lower_keys(options: Mapping[str, str]) -> dict[str, str]:
-    """Spark's options have no case."""
+    """Return the options with lower-case names: Spark's options ignore case."""
     return {name.lower(): value for name, value in options.items()}
 
 
@@ -121,5 +123,5 @@ def _number(name: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not text.isdigit():
-        raise InvalidInputError(f"Option {name} of {NAME} is {text!r}, which is no number.")
+        raise InvalidInputError(f"Option {name} of {NAME} must be a whole number, got {text!r}.")
     return int(text)

@@ -1,4 +1,4 @@
-"""What the command line prints: tables and JSON on stdout, how far it is on stderr."""
+"""Output of the command line: tables and JSON on stdout, progress on stderr."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _STEP = 1024
 
 
 def print_json(value: object, default: Callable[[Any], object] = str) -> int:
-    """Print ``value`` for programs; returns the exit code."""
+    """Print ``value`` as JSON; return the exit code."""
     print(json.dumps(value, indent=2, default=default))
     return 0
 
 
 def print_outcome(what: str, problems: Sequence[str]) -> int:
-    """Print what is wrong with ``what`` was verified, or that nothing is; returns the exit code."""
+    """Print the problems found in ``what``, or that there are none; return the exit code."""
     for problem in problems:
         print(f"WRONG: {problem}")
     print(f"{what}: {f'{len(problems)} problems' if problems else 'all right'}")
@@ -31,7 +31,7 @@ def print_outcome(what: str, problems: Sequence[str]) -> int:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows under a header, in columns."""
+    """Print rows in columns, under a header."""
     lines = [header, *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(line[n]) for line in lines) for n in range(len(header))]
     for line in lines:
@@ -39,7 +39,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None
 
 
 def print_bars(counts: Mapping[str, int]) -> None:
-    """Print counts as a picture, and how uneven they are."""
+    """Print counts as a bar chart, and how uneven they are."""
     most, width = max(counts.values(), default=0), max(map(len, counts), default=0)
     for name, number in counts.items():
         bar = "█" * round(BAR_WIDTH * number / most) if most else ""
@@ -50,7 +50,7 @@ def print_bars(counts: Mapping[str, int]) -> None:
 
 
 def with_progress(items: Sequence[T], name: Callable[[T], str]) -> Iterator[T]:
-    """Tell a person on stderr how far it is."""
+    """Yield ``items``; show progress on stderr if it is a terminal."""
     for number, item in enumerate(items, 1):
         if sys.stderr.isatty():
             print(f"\r\x1b[K[{number}/{len(items)}] {name(item)}", end="", file=sys.stderr, flush=True)
@@ -61,7 +61,7 @@ def with_progress(items: Sequence[T], name: Callable[[T], str]) -> Iterator[T]:
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Tell a person on stderr how many of how many parts of ``what`` are done; a terminal shows it as a bar."""
+    """Give a function that shows how many parts of ``what`` are done, as a bar on stderr if that is a terminal."""
     is_terminal = sys.stderr.isatty()
 
     def show(done: int, total: int) -> None:
@@ -77,7 +77,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def wait(seconds: float, why: str) -> None:
-    """Sleep, and tell a person on stderr how long it will be."""
+    """Sleep; show the remaining seconds on stderr if it is a terminal."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         if sys.stderr.isatty():
@@ -88,7 +88,7 @@ def wait(seconds: float, why: str) -> None:
 
 
 def size_text(number: float) -> str:
-    """Bytes for people."""
+    """Return a number of bytes in a readable unit."""
     for unit in _UNITS:
         if number < _STEP or unit == _UNITS[-1]:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"

@@ -97,7 +97,7 @@ def test_configure_refuses_submit_args_when_they_hide_the_jar(
     builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--jars a.jar pyspark-shell")
-    with pytest.raises(pyspark_ckpt.InvalidInputError, match=f"add {JAR} there"):
+    with pytest.raises(pyspark_ckpt.InvalidInputError, match=f"Add {JAR} there"):
         pyspark_ckpt.configure(builder)
 
 

@@ -78,4 +78,4 @@ def test_what_is_not_there_is_refused_by_what_is(checkpoint: Path, capsys: pytes
     assert (code, "keys of" in text) == (2, True), text
     with pytest.raises(SystemExit):
         main(["state", "get", str(checkpoint), "--key", "no json"])
-    assert "is no JSON" in capsys.readouterr().err
+    assert "is not JSON" in capsys.readouterr().err

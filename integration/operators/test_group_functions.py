@@ -239,8 +239,8 @@ def _bad(what: Any) -> Any:  # noqa: ANN401
     [
         (lambda: pd.DataFrame({"seen": ["x"]}), "returned DataFrame, not an iterable of pandas.DataFrame"),
         (lambda: 5, "returned int, not an iterable of pandas.DataFrame"),
-        (lambda: iter([5]), "gave int, not a pandas.DataFrame"),
-        (lambda: iter([pd.DataFrame({"a": [1], "b": [2]})]), "gave a frame of 2 columns, and the output has 1"),
+        (lambda: iter([5]), "yielded int, not a pandas.DataFrame"),
+        (lambda: iter([pd.DataFrame({"a": [1], "b": [2]})]), "yielded a frame of 2 columns, but the output has 1"),
     ],
 )
 def test_what_a_function_may_not_give_fails_the_query_with_what_is_wrong(
@@ -268,7 +268,7 @@ def test_a_value_that_the_state_cannot_hold_fails_the_query_with_the_state_its_t
         stream = ckpt.keyed(frames[0], "user", uid="it")
         return stream.apply_in_pandas_with_state(overflow, "seen string", "n int", "update", "NoTimeout")
 
-    named = "State 'state': its field 'n' is of type int32, and 1099511627776 of type int is not"
+    named = "State 'state': its field 'n' of type int32 cannot hold 1099511627776 of type int"
     with pytest.raises(StreamingQueryException, match=named):
         play(spark, keyed, _EVENTS, tmp_path)
 

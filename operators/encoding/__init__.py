@@ -1,1 +1,1 @@
-"""Keys and values as the bytes that are stored, and read again after a program has changed its types."""
+"""Keys and values as stored bytes, which can still be read after a program has changed its types."""

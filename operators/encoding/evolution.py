@@ -1,9 +1,9 @@
-"""How a state goes on when the type of its values changes: which changes can be read, and how.
+"""How a state continues after the type of its values has changed: which changes can be read, and how.
 
-Every schema that values were ever written by stays in the state's descriptor, and every value says by which it was
-written. So nothing is rewritten: an old value is adapted when it is read, and gets the newest schema when it is
-written. Can be read: a field that is added (null in old values), dropped or renamed (its old name is declared as an
-alias, and the old name of that, and so on), and a number that is widened without loss.
+The state's descriptor keeps every schema that values were ever written by, and every value names its schema. Nothing is
+rewritten: an old value is adapted when it is read, and gets the newest schema when it is written. Fields may be added
+(null in old values), dropped or renamed (with the former name declared as an alias, which may have an alias itself),
+and numbers may be widened without loss.
 """
 
 from __future__ import annotations
@@ -30,67 +30,65 @@ from pyspark_ckpt.state_store.json_objects import DAMAGE
 
 Adapt: TypeAlias = Callable[[Any], Any]
 
-READABLE = f"Fields may be added, dropped, renamed by an alias, and widened. {ANOTHER_NAME}"
+READABLE = f"Fields may be added, dropped, renamed with an alias, and widened. {ANOTHER_NAME}"
 
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 _EXACT_IN_DOUBLE = 32
 
 
 class Schemas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the descriptor of a state says of its values: the types they were ever written by, and today's, from 1."""
+    """The types in a state's descriptor: all that values were ever written by, and the current one's number, from 1."""
 
     schemas: list[Any]
     current: int
 
 
 def schemas_of(descriptor: Descriptor | None, what: str, whose: str) -> Schemas | None:
-    """What a stored descriptor says of ``what``; None if it says nothing. Raises FormatError that names ``whose``."""
+    """Return the types of ``what`` in a stored descriptor; None if it has none. Raises FormatError naming ``whose``."""
     stored = None if descriptor is None else descriptor.value_schema
     try:
         found = msgspec.convert(stored or {}, dict[str, Schemas]).get(what)
     except DAMAGE as problem:
         shown = repr(stored)
-        raise FormatError(
-            f"The types of {whose} are stored as {shown[:200]}, which cannot be read: {problem}."
-        ) from problem
+        raise FormatError(f"The stored types of {whose}, {shown[:200]}, cannot be read: {problem}.") from problem
     if found is not None and not 0 < found.current <= len(found.schemas) <= MAX_SCHEMAS:
         raise FormatError(
-            f"{whose} has {len(found.schemas)} stored types, and number {found.current} is not among them."
+            f"{whose} has {len(found.schemas)} stored types, and number {found.current} is not one of them."
         )
     return found
 
 
 def evolve(stored: Schemas | None, declared: Any) -> Schemas:
-    """What the descriptor says of values that are ``declared`` now and were ``stored`` by other schemas before.
+    """Return the types of values that were ``stored`` by former schemas and are now ``declared`` with this one.
 
-    Raises InvalidInputError when there were too many.
+    Raises InvalidInputError (too many types).
     """
     schemas = [] if stored is None else list(stored.schemas)
     if declared not in schemas:
         if len(schemas) == MAX_SCHEMAS:
             raise InvalidInputError(
-                f"A state has had {MAX_SCHEMAS} types of values, which is the limit.", hint=ANOTHER_NAME
+                f"A state has had {MAX_SCHEMAS} types of values, which is the maximum.", hint=ANOTHER_NAME
             )
         schemas.append(declared)
     return Schemas(schemas, schemas.index(declared) + 1)
 
 
 def former_names(descriptor: Descriptor | None, declared: Mapping[str, str]) -> dict[str, str]:
-    """The aliases of a state: those that are ``declared``, and those of earlier programs.
+    """Return the aliases of a state: those ``declared`` now, and those of other programs.
 
-    So a program need not know all names that a field had, before it or since.
+    A program therefore need not know every name that a field had before or has had since.
     """
     known = {} if descriptor is None or descriptor.aliases is UNSET else descriptor.aliases
     return {**known, **declared}
 
 
 class EvolvedCodec(ValueCodec):
-    """Writes by the current schema, and reads all that there were."""
+    """Writes by the current schema, and reads values of all former schemas."""
 
     def __init__(
         self, kinds: Sequence[pa.DataType], current: int, aliases: Mapping[str, str], whose: str = "a state"
     ) -> None:
-        """``kinds``: the types of schemas 1, 2, ... Raises InvalidInputError if one cannot be read as the current."""
+        """``kinds``: the types of schemas 1, 2, ... Raises InvalidInputError (not readable as the current type)."""
         super().__init__(kinds[current - 1], current, whose)
         self._codec = value_codec(self.kind, current, whose)
         self._former: dict[int, tuple[ValueCodec, Adapt]] = {
@@ -132,7 +130,7 @@ class EvolvedCodec(ValueCodec):
         return self._decode_each(stored)
 
     def _decode_each(self, stored: Sequence[bytes | None]) -> pa.Array:
-        """Dates and instants, which no adaptation looks at, go from one type to the other as numbers."""
+        """Decode values one by one, with dates and instants as numbers, since no adaptation changes them."""
         return arrow_of_plain([None if value is None else self._decode_plain(value) for value in stored], self.kind)
 
     def _decode_plain(self, stored: bytes) -> Any:
@@ -140,19 +138,19 @@ class EvolvedCodec(ValueCodec):
         return adapt(codec.plain.decode(stored))
 
     def _way_of(self, stored: bytes) -> tuple[ValueCodec, Adapt]:
-        """What reads a value, and makes it one of today's type. Raises FormatError."""
+        """Return the codec that reads a value, and its adaptation to the current type. Raises FormatError."""
         schema = stored[0] if stored else 0
         if schema == self._schema:
             return self._codec, _as_it_is
         if schema not in self._former:
-            raise self._damage(stored, f"it is written by schema {schema}, which the state does not have")
+            raise self._damage(stored, f"it was written by schema {schema}, which the state does not have")
         return self._former[schema]
 
 
 def adaptation(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str], path: str = "") -> Adapt:
-    """A function from Python values of type ``old`` to such of type ``new``.
+    """Return a function from Python values of type ``old`` to Python values of type ``new``.
 
-    Raises InvalidInputError that says which field, behind ``path``, cannot be read.
+    Raises InvalidInputError that names the field that cannot be read, with ``path`` before it.
     """
     adapt = _adaptation(old, new, aliases, path)
     return lambda value: None if value is None else adapt(value)
@@ -179,7 +177,7 @@ def _adaptation(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str], 
 
 
 def _widening(old: pa.DataType, new: pa.DataType) -> Adapt | None:
-    """How a number is read as one of a type that holds it without loss; None if there is no such way."""
+    """Return how a number is read as a type that holds it without loss; None if the type does not."""
     if pa.types.is_signed_integer(old):
         if pa.types.is_signed_integer(new) and new.bit_width >= old.bit_width:
             return _as_it_is
@@ -195,13 +193,13 @@ def _widening(old: pa.DataType, new: pa.DataType) -> Adapt | None:
 
 
 def _of_scale(kind: pa.DataType) -> Adapt:
-    """A number as a decimal with as many digits behind the point as its type has."""
+    """Return a function that makes a decimal with the scale of ``kind`` from a number."""
     step = Decimal(1).scaleb(-kind.scale)
     return lambda value: Decimal(value).quantize(step, context=EXACT)
 
 
 def _holds(new: pa.DataType, old: pa.DataType) -> bool:
-    """Whether a decimal type has no fewer digits than another, before the point and behind it."""
+    """Whether ``new`` has at least as many digits as ``old``, both before and after the decimal point."""
     return bool(new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale)
 
 
@@ -223,15 +221,15 @@ def _struct(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str], 
 def _require_known_origin(
     field: pa.Field, old: pa.StructType, unread: Sequence[pa.Field], aliases: Mapping[str, str]
 ) -> None:
-    """Refuse a renamed field that is not in ``old`` if it may be there by a name that ``aliases`` do not tell."""
+    """Raise InvalidInputError if a renamed field may be in ``old`` under a name that is not in ``aliases``."""
     *_, first = names = names_of(field.name, aliases)
     lost = [each.name for each in unread if _is_readable(each.type, field.type, aliases)]
     if lost and len(names) > 1 and first not in aliases:
         raise InvalidInputError(
             f"field {field.name!r}, formerly {first!r}, is not in {spark_name(old)}, "
             f"and nothing reads its fields {lost}.",
-            hint=f"Say by which name values of that type have it: add {{{first!r}: {lost[0]!r}}} to the aliases, "
-            f"or {{{first!r}: {first!r}}} if they do not have it.",
+            hint=f"If one of them is this field, add {{{first!r}: {lost[0]!r}}} to the aliases; "
+            f"if not, add {{{first!r}: {first!r}}}.",
         )
 
 

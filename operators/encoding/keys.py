@@ -1,4 +1,4 @@
-"""The distinct keys of a partition's rows, in the order in which they are stored."""
+"""The distinct keys of a partition's rows, in stored order."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Keys:
     """Distinct keys, sorted as they are stored: by hash, then by value."""
 
     def __init__(self, columns: pa.Table, suffixes: Suffixes) -> None:
-        """Keep the key columns, and hash and bytes of every key."""
+        """Keep the key columns, and the suffix (hash and bytes) of every key."""
         self._columns = columns
         self.suffixes = suffixes
 
     def __len__(self) -> int:
-        """How many keys."""
+        """Return how many keys there are."""
         return len(self.suffixes)
 
     @property
@@ -37,21 +37,21 @@ class Keys:
         return names
 
     def at(self, positions: Sequence[int]) -> Keys:
-        """Some of the keys, whose positions rise."""
+        """Return the keys at ascending positions."""
         places = np.asarray(positions) if len(positions) else np.zeros(0, np.int64)
         suffixes = self.suffixes.at(places)
         return Keys(self._columns.take(pa.array(places)), suffixes)
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """A key column, one value for each key."""
+        """Return a key column, with one value for each key."""
         return self._columns.column(name)
 
     def to_table(self) -> pa.Table:
-        """All key columns."""
+        """Return all key columns."""
         return self._columns
 
     def to_python(self, begin: int, end: int) -> list[Any]:
-        """Keys ``begin`` up to ``end`` as named tuples."""
+        """Return the keys from ``begin`` up to ``end``, exclusive, as named tuples."""
         made = struct_class(pa.struct(list(self._columns.schema)))
         columns = self._columns.slice(begin, end - begin).columns
         return list(map(made._make, zip(*(python_values(each.combine_chunks()) for each in columns), strict=True)))
@@ -60,7 +60,7 @@ class Keys:
 def group_by_key(
     rows: pa.Table, by: Sequence[str], codec: KeyCodec, hashes: NDArray[np.int32]
 ) -> tuple[Keys, NDArray[np.int64]]:
-    """The distinct keys of ``rows``, and for every row the position of its key."""
+    """Return the distinct keys of ``rows``, and for every row the position of its key."""
     columns = [normalise(rows.column(name).combine_chunks()) for name in by]
     codes, first = _distinct(columns, codec)
     picked = pa.array(first)
@@ -74,7 +74,7 @@ def group_by_key(
 
 
 def _distinct(columns: Sequence[pa.Array], codec: KeyCodec) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For every row the number of its key, and for every key the position of one of its rows."""
+    """Return for every row the number of its key, and for every key the position of its first row."""
     plain = all(is_fixed_width(each.type) or pa.types.is_string(each.type) for each in columns)
     if not plain:
         columns = [pa.array(codec.encode_columns(columns), pa.binary())]

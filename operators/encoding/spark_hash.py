@@ -1,7 +1,7 @@
 """Spark's hash of a key (``hash(...)``, Murmur3 x86 32 with seed 42), computed in Python for one key at a time.
 
-As in Spark's HashExpression and Murmur3_x86_32: columns are chained, null leaves the hash as it is, -0.0 counts as 0.0,
-and the bytes behind the last whole word are mixed one by one.
+As in Spark's HashExpression and Murmur3_x86_32, columns are chained, null does not change the hash, -0.0 counts as 0.0,
+and the bytes after the last whole word are mixed one by one.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Hash: TypeAlias = Callable[[Any, int], int]
 
 
 class SparkHash:
-    """The hash of keys whose values have the given types, unsigned."""
+    """Computes the unsigned hash of keys whose values have the given types."""
 
     def __init__(self, kinds: Sequence[pa.DataType]) -> None:
-        """Of these columns, in this order."""
+        """Hash columns of these types, in this order."""
         self._columns = [_hash_of(kind) for kind in kinds]
 
     def __call__(self, key: Sequence[Any]) -> int:
-        """The hash of one key."""
+        """Return the hash of one key."""
         state = SEED
         for column, value in zip(self._columns, key, strict=True):
             state = column(value, state)
@@ -95,6 +95,6 @@ def _of_decimal(value: Decimal, kind: pa.Decimal128Type, seed: int) -> int:
     unscaled = int(EXACT.scaleb(value, kind.scale))
     if kind.precision <= _LONG_DECIMAL_DIGITS:
         return of_long(unscaled, seed)
-    # As java.math.BigInteger.toByteArray: the fewest bytes that hold the number and its sign.
+    # As in java.math.BigInteger.toByteArray: the fewest bytes that hold the number and its sign.
     size = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
     return of_bytes(unscaled.to_bytes(size, "big", signed=True), seed)

@@ -1,7 +1,7 @@
-"""The order of values in Spark, for the least and the greatest of some: NaN is the greatest float, null the least part.
+"""Spark's order of values, for minimum and maximum: NaN is the greatest float, null the least part of a value.
 
-Of -0.0 and 0.0, which are equal, -0.0 is the least and 0.0 the greatest: so the result does not depend on the order in
-which values come.
+-0.0 and 0.0 are equal, but -0.0 counts as the minimum and 0.0 as the maximum of them. The result therefore does not
+depend on the order in which values arrive.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from pyspark_ckpt.operators.types.columns import column_of, numbers_of, validity
 
 
 def least_float(kept: float, value: float) -> float:
-    """The least of two floats."""
+    """Return the least of two floats."""
     if value == kept:
         return value if math.copysign(1, value) < 0 else kept
     return value if value < kept or math.isnan(kept) else kept
 
 
 def greatest_float(kept: float, value: float) -> float:
-    """The greatest of two floats."""
+    """Return the greatest of two floats."""
     if value == kept:
         return kept if math.copysign(1, value) < 0 else value
     return value if value > kept or math.isnan(value) else kept
 
 
 def by_stored_order(kind: pa.DataType, how: str) -> Callable[[Any, Any], Any]:
-    """What takes the least or the greatest of two arrays or structs, as Spark compares them part by part.
+    """Return a function for the least (``how``: "min") or the greatest of two arrays or structs, in Spark's order.
 
-    Raises InvalidInputError for a type that has no order.
+    Raises InvalidInputError (a type that has no order).
     """
     codec, is_least = KeyCodec([kind]), how == "min"
 
@@ -45,14 +45,14 @@ def by_stored_order(kind: pa.DataType, how: str) -> Callable[[Any, Any], Any]:
 
 
 def in_order_as_numbers(column: pa.Array) -> pa.Array:
-    """Floats as integers in the same order, null as null."""
+    """Return floats as integers in the same order; null stays null."""
     numbers = numbers_of(column)
     bits = np.where(np.isnan(numbers), numbers.dtype.type(np.nan), numbers).view(f"<i{numbers.dtype.itemsize}")
     return column_of(_integers_of(column.type), _flip(bits), validity(column))
 
 
 def floats_of_numbers(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The inverse of ``in_order_as_numbers``."""
+    """Return the inverse of ``in_order_as_numbers``."""
     numbers = numbers_of(column)
     return column_of(kind, _flip(numbers).view(f"<f{numbers.dtype.itemsize}"), validity(column))
 
@@ -62,5 +62,5 @@ def _integers_of(kind: pa.DataType) -> pa.DataType:
 
 
 def _flip(bits: Any) -> Any:
-    """The bits of floats as numbers that compare as the floats, and back: negative ones run the other way."""
+    """Turn bits of floats into numbers that compare as the floats do, and back. Negative floats order in reverse."""
     return np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)

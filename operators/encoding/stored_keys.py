@@ -1,11 +1,14 @@
-"""Keys as bytes that sort as the keys do, and of which none is the beginning of another.
+"""Keys as bytes that sort as the keys do. No key's bytes are a prefix of another key's.
 
-A value is a byte that is 0 for null and 1 for anything else, and then: a number big-endian with its sign flipped
-(a negative float with all bits flipped; -0.0 as 0.0, every NaN as one, behind infinity), an instant in microseconds,
-a date in days, a time of day in nanoseconds; text and bytes with ``00`` as ``00 FF`` and ``00 00`` behind; a decimal
-as its digits before the point moved behind, a number of 16 bytes; a struct as its fields; an array as ``01`` before
-each element and ``00`` behind the last. So do Spark's own order-preserving encoders treat numbers
-(RangeKeyScanStateEncoder).
+A value begins with a byte: 0 for null, 1 otherwise. The rest depends on the type:
+
+- a number: big-endian with its sign bit flipped; all bits of a negative float are flipped; -0.0 is written as 0.0,
+  and every NaN as the same one, which sorts after infinity. Spark's RangeKeyScanStateEncoder orders numbers alike;
+- an instant in microseconds, a date in days, a time of day in nanoseconds: as numbers;
+- text and bytes: with ``00`` as ``00 FF``, then ``00 00``;
+- a decimal: its unscaled value, as a number of 16 bytes;
+- a struct: its fields;
+- an array: ``01`` before each element, and ``00`` after the last.
 """
 
 from __future__ import annotations
@@ -58,23 +61,23 @@ _ESCAPED = 0xFF
 
 
 class KeyCodec:
-    """Bytes of keys that consist of values of the given types."""
+    """Converts keys, tuples of values of the given types, to bytes and back."""
 
     def __init__(self, kinds: Sequence[pa.DataType], what: str = "a key") -> None:
-        """``what`` this is a key of, for errors. Raises InvalidInputError for a type that cannot be part of a key."""
+        """``what``: the name of the key in errors. Raises InvalidInputError (a type that cannot be part of a key)."""
         self._kinds = tuple(kinds)
         self._what = what
         self._told = self._kinds
         self._encoders = [_encoder(kind) for kind in kinds]
         self._decoders = [_decoder(kind) for kind in kinds]
         self.width: int | None = None
-        """How many bytes all keys have, if these are values of fixed widths."""
+        """The number of bytes of every key, if all types have a fixed width."""
         if all(map(is_fixed_width, kinds)):
             self.width = sum(1 + np.dtype(number_type(kind)).itemsize for kind in kinds)
 
     @cached_property
     def plain(self) -> KeyCodec:
-        """The codec of the same bytes for values with dates and instants as numbers. See ``plain_type``."""
+        """The codec of the same bytes with dates and instants as numbers. See ``plain_type``."""
         kinds = tuple(map(plain_type, self._kinds))
         if kinds == self._kinds:
             return self
@@ -83,13 +86,13 @@ class KeyCodec:
         return codec
 
     def encode(self, values: Sequence[Any]) -> bytes:
-        """The bytes of one key. Raises TypeError, ValueError, AttributeError, struct.error for other types."""
+        """Return the bytes of one key. Raises TypeError, ValueError, AttributeError, struct.error (a wrong type)."""
         return b"".join([encode(value) for encode, value in zip(self._encoders, values, strict=True)])
 
     def read(self, stored: bytes, at: int = 0) -> tuple[tuple[Any, ...], int]:
-        """The key whose bytes begin at ``at``, and where they end.
+        """Return the key whose bytes begin at ``at``, and where they end.
 
-        Raises FormatError for what is no such key, InvalidInputError for one that Python does not have.
+        Raises FormatError (not a key of these types), InvalidInputError (a value that Python cannot hold).
         """
         values = []
         end = at
@@ -107,31 +110,31 @@ class KeyCodec:
         return tuple(values), end
 
     def decode(self, stored: bytes) -> tuple[Any, ...]:
-        """The key of these bytes. Raises as ``read`` does."""
+        """Return the key of these bytes. Raises as ``read`` does."""
         values, end = self.read(stored)
         if end != len(stored):
-            raise self._damage(stored, 0, f"it ends behind {end} bytes")
+            raise self._damage(stored, 0, f"it ends after {end} bytes")
         return values
 
     def _damage(self, stored: bytes, at: int, problem: object) -> FormatError:
         shown = stored[at : at + SHOWN_BYTES].hex() + ("..." if len(stored) > at + SHOWN_BYTES else "")
         kinds = ", ".join(map(str, self._told))
-        return FormatError(f"{self._what} is stored as {shown!r}, which is none of type {kinds}: {problem}.")
+        return FormatError(f"{self._what} is stored as {shown!r}, which is not of type {kinds}: {problem}.")
 
     def encode_columns(self, columns: Sequence[pa.Array]) -> list[bytes]:
-        """The bytes of all keys of some columns; no Python loop where all have a fixed width."""
+        """Return the bytes of all keys in some columns, without a Python loop if all types have a fixed width."""
         return self.encode_packed(columns).strings()
 
     def decode_columns(self, stored: Sequence[bytes]) -> list[pa.Array]:
-        """The inverse of ``encode_columns``, also of values that Python does not have. Raises FormatError."""
+        """Return the inverse of ``encode_columns``, also for values that Python cannot hold. Raises FormatError."""
         return self.columns_of(list(map(self.plain.decode, stored)))
 
     def columns_of(self, keys: Sequence[tuple[Any, ...]]) -> list[pa.Array]:
-        """Keys that ``plain`` has read, as columns."""
+        """Return keys that ``plain`` has read as columns."""
         return [arrow_of_plain([key[n] for key in keys], kind) for n, kind in enumerate(self._kinds)]
 
     def encode_packed(self, columns: Sequence[pa.Array]) -> Packed:
-        """``encode_columns`` as columns."""
+        """Return ``encode_columns`` as columns."""
         parts = [self._column(column, n) for n, column in enumerate(columns)]
         if all(isinstance(part, np.ndarray) for part in parts):
             return Packed.of_matrix(np.hstack(parts))
@@ -155,13 +158,13 @@ _IN_ARROWS_ORDER = (
     pa.types.is_timestamp,
     pa.types.is_string,
 )
-"""Types that Arrow sorts as Spark does, several times as fast as by encoded keys. Of numbers with NaN it does not."""
+"""Types that Arrow sorts as Spark does, several times as fast as by encoded keys. Floats are not: they may be NaN."""
 
 
 def order_of(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
-    """The positions of rows with these columns as Spark orders them, ascending; equal rows stay as they are.
+    """Return the positions of rows in Spark's ascending order of these columns; equal rows keep their order.
 
-    Null comes first, -0.0 is 0.0, NaN is the greatest. Raises InvalidInputError for a type that has no order.
+    Null comes first, -0.0 equals 0.0, NaN is the greatest. Raises InvalidInputError (a type that has no order).
     """
     if all(any(matches(column.type) for matches in _IN_ARROWS_ORDER) for column in columns):
         sorted_by: list[pa.Array] = []
@@ -175,7 +178,7 @@ def order_of(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
 
 
 def normalise(column: pa.Array) -> pa.Array:
-    """A column with one zero and one NaN of floats, also within its values, as Spark compares keys."""
+    """Return a column whose floats, also nested ones, have one zero and one NaN, as Spark compares keys."""
     if pa.types.is_floating(column.type):
         return column_of(column.type, _comparable(numbers_of(column)), validity(column))
     if not _has_floats(column.type):
@@ -185,8 +188,8 @@ def normalise(column: pa.Array) -> pa.Array:
 
 
 def _comparable(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Floats with one zero and one NaN."""
-    with np.errstate(invalid="ignore"):  # a NaN that signals is one as well
+    """Return floats with one zero and one NaN."""
+    with np.errstate(invalid="ignore"):  # a signalling NaN is valid as well
         comparable = numbers + 0.0
     comparable[np.isnan(comparable)] = np.nan
     return comparable
@@ -199,7 +202,7 @@ def _has_floats(kind: pa.DataType) -> bool:
 
 
 def _sortable(kind: pa.DataType, numbers: NDArray[Any]) -> NDArray[np.uint8]:
-    """The bytes of numbers, one row for each: in the order of the numbers."""
+    """Return the bytes of numbers, one row each, which sort as the numbers do."""
     width = numbers.dtype.itemsize
     if pa.types.is_boolean(kind):
         return numbers.astype(np.uint8)[:, None]
@@ -251,7 +254,7 @@ def _body_encoder(kind: pa.DataType) -> Encode:
         element = _encoder(kind.value_type)
         return lambda value: b"".join([_PRESENT + element(each) for each in elements_of(value)]) + _NULL
     raise InvalidInputError(
-        f"A value of type {kind} cannot be part of a key.", hint="Spark cannot group by it either: key by its parts."
+        f"A value of type {kind} cannot be part of a key.", hint="Spark cannot group by it either; key by its parts."
     )
 
 
@@ -277,10 +280,10 @@ def _decode_nothing(_stored: bytes, _at: int) -> tuple[Any, int]:
 
 
 def _is_marked(stored: bytes, at: int) -> bool:
-    """Whether a value is there, or one more element. Raises IndexError, ValueError."""
+    """Whether a value or one more element follows. Raises IndexError, ValueError."""
     mark = stored[at]
     if mark > 1:
-        raise ValueError(f"{mark:#04x} does not say whether there is a value")
+        raise ValueError(f"the mark before a value must be 0 or 1, got {mark:#04x}")
     return mark == 1
 
 
@@ -333,7 +336,7 @@ def _text_decoder(*, is_text: bool) -> Decode:
         end = stored.index(b"\x00", at)
         while mark := stored[end + 1]:
             if mark != _ESCAPED:
-                raise ValueError(f"{mark:#04x} follows a zero")
+                raise ValueError(f"{mark:#04x} follows a zero, where only 0x00 or 0xff may")
             end = stored.index(b"\x00", end + 2)
         value = stored[at:end].replace(b"\x00\xff", b"\x00")
         return value.decode() if is_text else value, end + 2

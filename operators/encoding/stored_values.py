@@ -1,9 +1,9 @@
-"""Values of keyed state as bytes: packed where every field has a fixed width, else msgpack. Never pickle.
+"""Values of keyed state as bytes: packed if every field has a fixed width, otherwise msgpack. Never pickle.
 
-A value begins with a byte that says by which of the state's schemas it is written, 1 to 127. A packed value then has a
-byte for each field, 1 where the field is not null, and the fields, little-endian: so whole columns are written and
-read at once. All others are one msgpack value: structs as arrays of their fields, maps as arrays of pairs, dates as
-days, instants as microseconds, times of day as nanoseconds, decimals as text.
+A value begins with a byte, 1 to 127: the number of the state's schema by which it was written. A packed value then has
+a byte for each field, 1 if the field is not null, and the fields, little-endian. Whole columns are written and read at
+once. All other values are one msgpack value: structs as arrays of their fields, maps as arrays of pairs, dates as days,
+instants as microseconds, times of day as nanoseconds, decimals as text.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _LETTERS = {"<i1": "b", "<i2": "h", "<i4": "i", "<i8": "q", "<f2": "e", "<f4": "
 
 
 class ValueCodec(ABC):
-    """Bytes of the values of one Arrow type, written as schema number ``schema``."""
+    """Converts values of one Arrow type to bytes and back, as schema number ``schema``."""
 
     def __init__(self, kind: pa.DataType, schema: int = 1, whose: str = "a state") -> None:
-        """Write by schema ``schema``, 1 to 127. ``whose`` values these are, for errors."""
+        """Write as schema number ``schema``, 1 to 127. ``whose``: the name of the state in errors."""
         self.kind = kind
         self._schema = schema
         self._whose = whose
@@ -52,7 +52,7 @@ class ValueCodec(ABC):
 
     @cached_property
     def plain(self) -> ValueCodec:
-        """The codec of the same bytes for values with dates and instants as numbers. See ``plain_type``."""
+        """The codec of the same bytes with dates and instants as numbers. See ``plain_type``."""
         kind = plain_type(self.kind)
         if kind == self.kind:
             return self
@@ -62,49 +62,49 @@ class ValueCodec(ABC):
 
     @abstractmethod
     def encode(self, value: Any) -> bytes:
-        """One Python value that is not None. Raises TypeError, ValueError, AttributeError, struct.error."""
+        """Return the bytes of a Python value, not None. Raises TypeError, ValueError, AttributeError, struct.error."""
 
     @abstractmethod
     def decode(self, stored: bytes) -> Any:
-        """The inverse of ``encode``.
+        """Return the value of stored bytes.
 
-        Raises FormatError for bytes that are no such value, InvalidInputError for a value that Python does not have.
+        Raises FormatError (not a value of this type), InvalidInputError (a value that Python cannot hold).
         """
 
     @abstractmethod
     def encode_packed(self, values: pa.Array) -> Packed:
-        """All values of a column, in their order; what stands for null is for the caller to replace."""
+        """Return the bytes of all values of a column, in order. The caller must replace the bytes of nulls."""
 
     def encode_cells(self, values: pa.Array) -> Cells:
-        """``encode_packed``; null is absent."""
+        """Return ``encode_packed`` as cells; null is absent."""
         there, stored = validity(values), self.encode_packed(values)
         return Cells(stored if there.all() else Packed(stored.data, stored.at, stored.size * there), there)
 
     def decode_cells(self, stored: Cells) -> pa.Array:
-        """``decode_column``; null where absent."""
+        """Return ``decode_column`` of cells; absent becomes null."""
         return self.decode_column(stored.strings())
 
     @abstractmethod
     def decode_column(self, stored: Sequence[bytes | None]) -> pa.Array:
-        """The inverse of ``encode_packed``; None becomes null. Raises FormatError as ``decode`` does."""
+        """Return the column of stored bytes; None becomes null. Raises FormatError as ``decode`` does."""
 
     def _damage(self, stored: bytes, problem: object) -> FormatError:
         shown = stored[:SHOWN_BYTES].hex() + ("..." if len(stored) > SHOWN_BYTES else "")
-        return FormatError(f"A stored value of {self._whose}, {shown!r}, is none of type {self._told}: {problem}.")
+        return FormatError(f"A stored value of {self._whose}, {shown!r}, is not of type {self._told}: {problem}.")
 
     def _unheld(self, problem: BeyondPythonError) -> InvalidInputError:
         return InvalidInputError(f"A value of {self._whose} has {problem}, which Python cannot hold.", hint=AS_ARROW)
 
 
 def value_codec(kind: pa.DataType, schema: int = 1, whose: str = "a state") -> ValueCodec:
-    """The codec of a type: packed if it has a fixed width."""
+    """Return the codec of a type: packed if all its fields have a fixed width."""
     fields = list(kind) if pa.types.is_struct(kind) else [pa.field("value", kind)]
     packed = fields and all(is_fixed_width(field.type) for field in fields)
     return PackedCodec(kind, schema, whose) if packed else MessageCodec(kind, schema, whose)
 
 
 class PackedCodec(ValueCodec):
-    """One number, or a struct of numbers; whole columns without a Python loop."""
+    """A number or a struct of numbers. Converts whole columns without a Python loop."""
 
     def __init__(self, kind: pa.DataType, schema: int = 1, whose: str = "a state") -> None:
         """See ValueCodec."""
@@ -181,7 +181,7 @@ class PackedCodec(ValueCodec):
         return pa.StructArray.from_arrays(columns, fields=self._fields, mask=pa.array(~there))
 
     def _require_times(self, column: pa.Array, stored: Cells) -> None:
-        """Raise FormatError for a time that is of no day, which Arrow would have as it is."""
+        """Raise FormatError for a time outside of a day, which Arrow would accept."""
         if pa.types.is_time(column.type):
             try:
                 column.validate(full=True)
@@ -190,7 +190,7 @@ class PackedCodec(ValueCodec):
 
 
 class MessageCodec(ValueCodec):
-    """Any other type, as msgpack."""
+    """Values of any other type, as msgpack."""
 
     def __init__(self, kind: pa.DataType, schema: int = 1, whose: str = "a state") -> None:
         """See ValueCodec."""
@@ -230,7 +230,7 @@ class MessageCodec(ValueCodec):
             raise
 
     def _require_column(self, value: Any, stored: bytes | None) -> None:
-        """Raise FormatError for a value that Python has, and a column has not: a map with a key that is None."""
+        """Raise FormatError for a value that Python can hold and a column cannot: a map with a null key."""
         try:
             arrow_of_plain([value], self.kind)
         except ValueError as problem:

@@ -1,10 +1,10 @@
-"""Rows as Spark lays them out in memory (UnsafeRow), read as Arrow columns, for all rows at once.
+"""Read Spark's in-memory rows (UnsafeRow) as Arrow columns, all rows at once.
 
 Source of the format: ``UnsafeRow``, ``UnsafeArrayData``, ``UnsafeMapData`` and ``VariantVal`` in Spark 4.3's catalyst.
 
-A row is a bitmap of its nulls in whole words, a word for each field, and what has no fixed width behind them; a
-field's word then says ``offset << 32 | bytes``, the offset counted from where the row begins. Everything begins at a
-multiple of 8 bytes.
+A row is a bitmap of its nulls in whole words, a word for each field, and then the values without a fixed width. The
+word of such a value is ``offset << 32 | bytes``, with the offset counted from the begin of the row. Everything begins
+at a multiple of 8 bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _INTEGERS = {1: "?", 8: "b", 16: "h", 32: "i", 64: "q"}
 
 
 def portions(rows: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Where to cut ``rows``, so that reading a part, which takes many times its size for a moment, takes little."""
+    """Return where to cut ``rows`` into small parts: reading a part briefly takes many times its size in memory."""
     ends = np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)))
     begin, done = 0, 0
     while begin < len(rows):
@@ -48,14 +48,16 @@ def portions(rows: Sequence[bytes]) -> Iterator[tuple[int, int]]:
 
 
 def read_rows(rows: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of ``rows``, whose fields have the types of ``schema``.
+    """Return the columns of ``rows``, whose fields have the types of ``schema``.
 
-    What damaged rows say of their sizes takes no memory beyond a multiple of theirs. Raises InvalidInputError for other
-    types, ValueError or IndexError for rows that are none of the schema.
+    Memory is limited to a multiple of the rows' size, also if damaged rows claim to be larger. Raises InvalidInputError
+    (a type that cannot be read, too many bytes), ValueError or IndexError (rows that do not fit the schema).
     """
     sizes = np.fromiter(map(len, rows), np.int64, len(rows))
     if int(sizes.sum()) > MAX_BYTES:
-        raise InvalidInputError(f"{len(rows)} rows of together {int(sizes.sum())} bytes are too many for one batch.")
+        raise InvalidInputError(
+            f"A batch can have at most 2147483647 bytes, got {int(sizes.sum())} in {len(rows)} rows."
+        )
     begins = np.cumsum(sizes) - sizes
     everywhere = np.ones(len(rows), np.bool_)
     columns = _Memory(b"".join(rows)).fields(list(schema), begins, everywhere)
@@ -63,7 +65,10 @@ def read_rows(rows: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def row_reader(schema: pa.Schema) -> Callable[[bytes], tuple[Any, ...]]:
-    """Reads single rows as Python values; in some microseconds if all types are numbers, instants, text and bytes."""
+    """Return a reader of single rows as Python values.
+
+    It takes a few microseconds per row if all types are numbers, instants, text and bytes.
+    """
     bitmap_bytes = (len(schema) + 63) // 64 * WORD
     fields = [_field_reader(field.type, bitmap_bytes + WORD * number) for number, field in enumerate(schema)]
 
@@ -79,7 +84,7 @@ def row_reader(schema: pa.Schema) -> Callable[[bytes], tuple[Any, ...]]:
 
 
 def _field_reader(kind: pa.DataType, at: int) -> Callable[[bytes], Any] | None:
-    """Reads the value whose word is at ``at``; None if that takes more."""
+    """Return a reader of the value whose word is at ``at``; None for a type that is not that simple."""
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         is_text = pa.types.is_string(kind)
 
@@ -98,14 +103,14 @@ def _field_reader(kind: pa.DataType, at: int) -> Callable[[bytes], Any] | None:
 
 
 class _Memory:
-    """Bytes that rows lie in, one after the other."""
+    """The bytes of rows, one after the other."""
 
     def __init__(self, content: bytes) -> None:
         self._bytes = np.frombuffer(content or bytes(WORD), np.uint8)
         self._words: Words = self._bytes.view("<i8")
 
     def fields(self, fields: Sequence[pa.Field], begins: Words, valid: Mask) -> list[pa.Array]:
-        """The fields of the rows that begin at ``begins``; all null where the row itself is, which has no words."""
+        """Return the fields of the rows that begin at ``begins``. A null row has no words; all its fields are null."""
         first = begins // WORD
         bitmap_words = (len(fields) + 63) // 64
         columns = []
@@ -116,7 +121,7 @@ class _Memory:
         return columns
 
     def _column(self, kind: pa.DataType, content: Words, valid: Mask, begins: Words) -> pa.Array:
-        """Values whose words are ``content`` (0 where null), in rows or arrays that begin at ``begins``."""
+        """Return values whose words are ``content`` (0 if null), in rows or arrays that begin at ``begins``."""
         if pa.types.is_null(kind):
             return pa.nulls(len(content))
         if _has_fixed_width(kind):
@@ -137,17 +142,17 @@ class _Memory:
         if pa.types.is_list(kind):
             offsets, elements = self._elements(kind.value_type, starts, valid)
             return _array(kind, valid, [offsets.astype(np.int32)], [elements])
-        raise InvalidInputError(f"Values of type {kind} cannot be handed to Python.")
+        raise InvalidInputError(f"Values of type {kind} cannot be passed to Python.")
 
     def _check(self, starts: Words, sizes: Words) -> None:
-        """Raise ValueError for values that are not in this memory, or are together more than it has."""
+        """Raise ValueError if a value is outside of this memory, or if all together are larger than it."""
         if len(starts) and (starts.min() < 0 or int((starts + sizes).max()) > len(self._bytes)):
             raise ValueError("a value begins or ends outside of its row")
         self._check_sum(sizes, len(self._bytes))
 
     def _check_sum(self, sizes: Words, most: int) -> None:
         if len(sizes) and (sizes.min() < 0 or sizes.max() > most or int(sizes.sum()) > most):
-            raise ValueError(f"values of {len(self._bytes)} bytes claim to be larger")
+            raise ValueError(f"values claim to be larger than the {len(self._bytes)} bytes that they are in")
 
     def _texts(self, kind: pa.DataType, starts: Words, sizes: Words, valid: Mask) -> pa.Array:
         offsets = _offsets(sizes)
@@ -155,9 +160,9 @@ class _Memory:
         return _array(kind, valid, [offsets.astype(np.int32), self._bytes[picked]])
 
     def _variants(self, kind: pa.StructType, starts: Words, sizes: Words, valid: Mask) -> pa.Array:
-        """Each is the number of bytes of its value, in four bytes, its value, and its metadata (VariantVal)."""
+        """Return variants: each has the size of its value in four bytes, its value, and its metadata (VariantVal)."""
         if np.any(sizes[valid] < _VARIANT_HEAD):
-            raise ValueError(f"a variant has less than {_VARIANT_HEAD} bytes")
+            raise ValueError(f"a variant must have at least {_VARIANT_HEAD} bytes")
         heads = np.ascontiguousarray(self._bytes[starts[:, None] + np.arange(_VARIANT_HEAD)])
         of_values = np.where(valid, heads.view("<i4")[:, 0].astype(np.int64), 0)
         of_metadata = np.where(valid, sizes - _VARIANT_HEAD - of_values, 0)
@@ -173,14 +178,14 @@ class _Memory:
         key_bytes = np.where(valid, self._words[starts // WORD], 0)
         self._check_sum(key_bytes, len(self._bytes))
         offsets, keys = self._elements(kind.key_type, np.where(valid, starts + WORD, 0), valid)
-        if keys.null_count:  # of such a map Arrow ends the process
+        if keys.null_count:  # Arrow would crash the process
             raise ValueError(NO_NULL_KEY)
         _, items = self._elements(kind.item_type, np.where(valid, starts + WORD + key_bytes, 0), valid)
         entries = pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])
         return _array(kind, valid, [offsets.astype(np.int32)], [entries])
 
     def _elements(self, kind: pa.DataType, starts: Words, valid: Mask) -> tuple[Words, pa.Array]:
-        """Where each array's elements begin and end, and all elements."""
+        """Return where the elements of each array begin and end, and all elements."""
         counts = np.where(valid, self._words[starts // WORD], 0)
         self._check_sum(counts, 8 * len(self._bytes) if pa.types.is_null(kind) else len(self._bytes))
         offsets = _offsets(counts)
@@ -195,7 +200,7 @@ class _Memory:
         return offsets, self._column(kind, np.where(here, content, 0), here, begins)
 
     def _long_decimals(self, kind: pa.DataType, starts: Words, sizes: Words, valid: Mask) -> pa.Array:
-        """Big-endian numbers of up to 16 bytes, as few as they need."""
+        """Return decimals stored as big-endian numbers of up to 16 bytes, as few as each one needs."""
         there = sizes > 0
         sign = np.where(there & (self._bytes[np.where(there, starts, 0)] >= _SIGN_BIT), 0xFF, 0).astype(np.uint8)
         little_endian = np.empty((len(starts), 16), np.uint8)

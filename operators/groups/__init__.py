@@ -1,1 +1,1 @@
-"""`with_states`: functions written for `applyInPandasWithState`, unchanged, on keyed state."""
+"""Functions written for `applyInPandasWithState`: run unchanged on keyed state, or given more states."""

@@ -1,4 +1,4 @@
-"""Rows as the pandas frames of applyInPandasWithState, and back, by PySpark's own code."""
+"""Convert rows to the pandas frames of applyInPandasWithState and back, with PySpark's own code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Conversion:
-    """Spark's settings for its way from Arrow to pandas and back."""
+    """Spark's settings for the conversion from Arrow to pandas and back."""
 
     time_zone: str
     checks_casts: bool
@@ -32,7 +32,7 @@ class Conversion:
 
     @classmethod
     def of(cls, session: SparkSession) -> Conversion:
-        """The settings of a session."""
+        """Return the settings of a session."""
 
         def is_on(name: str, default: str) -> bool:
             return session.conf.get(name, default) == "true"
@@ -50,7 +50,7 @@ class Conversion:
         )
 
     def to_frame(self, rows: pa.Table | pa.RecordBatch) -> pd.DataFrame:
-        """Rows as a function of applyInPandasWithState gets them."""
+        """Return rows as the frame that a function of applyInPandasWithState gets."""
         columns = ArrowBatchTransformer.to_pandas(
             rows,
             timezone=self.time_zone,
@@ -62,7 +62,7 @@ class Conversion:
         return pd.concat(columns, axis=1)
 
     def to_rows(self, frame: pd.DataFrame, output: StructType) -> pa.RecordBatch:
-        """What such a function returned as rows of the output."""
+        """Return a frame that such a function returned as rows of the output."""
         batch = PandasToArrowConversion.convert(
             [frame],
             StructType([StructField("_0", output)]),
@@ -76,11 +76,10 @@ class Conversion:
 
 
 class Returned:
-    """Frames that a function has returned, to be put together.
+    """Collects frames that a function has returned, and combines them.
 
-    Of those that follow each other with the same names and types, what is kept are the arrays that pandas has their
-    columns in: many frames of a row each take pandas long to put together, and Python long to look for what is garbage
-    among them.
+    Of consecutive frames with the same names and types only the arrays of their columns are kept: combining many frames
+    of one row each takes pandas long, and so does the garbage collection of so many objects.
     """
 
     def __init__(self) -> None:
@@ -91,13 +90,13 @@ class Returned:
         self._count = 0
 
     def __len__(self) -> int:
-        """How many frames there are."""
+        """Return how many frames there are."""
         return self._count
 
     def add(self, frame: pd.DataFrame) -> None:
-        """One more."""
-        blocks: Any = frame._mgr.blocks  # noqa: SLF001 - public ways are slow
-        arrays = [block.values for block in blocks]  # noqa: PD011 - a block has but this
+        """Add a frame."""
+        blocks: Any = frame._mgr.blocks  # noqa: SLF001 - the public ways are slow
+        arrays = [block.values for block in blocks]  # noqa: PD011 - a block has nothing else
         said = frame.columns.tolist(), [(a.dtype, *block.mgr_locs) for a, block in zip(arrays, blocks, strict=True)]
         if said != self._said:
             self._end_run()
@@ -106,7 +105,7 @@ class Returned:
         self._count += 1
 
     def take(self) -> pd.DataFrame:
-        """All of them in one; they are forgotten. There must be one."""
+        """Return all frames as one, and forget them. There must be at least one."""
         self._end_run()
         frames, self._frames, self._count = self._frames, [], 0
         return pd.concat(frames, ignore_index=True)
@@ -134,10 +133,10 @@ def _one_behind_the_other(arrays: Sequence[Any]) -> Any:
 
 
 class Groups:
-    """Rows as pandas frames, each of a range of rows with the types that it would have if it had been converted alone.
+    """Rows as pandas frames, each with the types that it would have if its range of rows were converted alone.
 
-    All are converted at once, for that takes as long as one; but numbers among which there is a null become floats, so
-    what lies beside a null is converted again by itself.
+    All rows are converted at once, which takes as long as one row. But a column of integers with a null in it becomes
+    floats, so ranges with a null are converted again on their own.
     """
 
     def __init__(self, rows: pa.Table, key_names: Sequence[str], how: Conversion) -> None:
@@ -160,14 +159,14 @@ class Groups:
         self._keys = [each.to_numpy() if each.dtype.kind in "biuf" else list(each) for each in found]
 
     def key(self, at: int) -> tuple[Any, ...]:
-        """The key of a row."""
+        """Return the key of a row."""
         if self._has_uneven and self._is_uneven[at]:
             alone = self._how.to_frame(self._rows.slice(at, 1))
             return tuple(alone.iloc[:, n][0] for n in self._key_columns)
         return tuple([each[at] for each in self._keys])
 
     def frames(self, begin: int, end: int) -> Iterator[pd.DataFrame]:
-        """Rows ``begin`` up to ``end`` as frames with indexes of their own."""
+        """Yield the rows from ``begin`` up to ``end``, exclusive, as frames with their own indexes."""
         for first in range(begin, end, self._how.rows_at_once):
             last = min(first + self._how.rows_at_once, end)
             if self._has_uneven and self._is_uneven[first:last].any():

@@ -1,7 +1,7 @@
-"""Functions written for Spark's applyInPandasWithState, called with the same arguments, on state of our own.
+"""Call functions written for Spark's applyInPandasWithState with the same arguments, on keyed state.
 
-Frames, keys and outputs are converted by PySpark's own code, so that a function sees what it is used to. What is saved
-is everything around the call: Spark sends and takes a pandas frame, a pickled state and a JSON text for each key.
+PySpark's own code converts frames, keys and outputs, so a function sees what it is used to. The time that is saved is
+spent around the calls: Spark exchanges a pandas frame, a pickled state and a JSON text for each key.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ GroupFunction: TypeAlias = Callable[[tuple[Any, ...], Iterator[pd.DataFrame], Gr
 _CLOCKS: Mapping[str, Clock | None] = {name: clock for clock, name in TIME_OUTS.items()}
 FRAMES_AT_ONCE = 8192
 _PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
-"""Types of which Spark keeps what it is given."""
+"""Types whose values Spark keeps unchanged."""
 _NEVER_MS = ((1 << 63) - 1) // 1000 - 1
-"""The last time-out whose timer is a timestamp, 292,000 years from now; programs set later ones to mean never."""
+"""The last time-out that a timer's timestamp can hold, in 292,000 years; a later one is set to mean never."""
 
 
 def processor_of(
@@ -46,7 +46,7 @@ def processor_of(
     how: Conversion,
     input_names: Sequence[str],
 ) -> GroupFunctionProcessor:
-    """The processor that calls ``function``. ``time_out``: Spark's name for the kind of time-outs."""
+    """Return the processor that calls ``function``. ``time_out``: Spark's name for the kind of time-outs."""
     declared: dict[str, Any] = {"state": state}
     clock = _CLOCKS[time_out]
     if clock is not None:
@@ -60,8 +60,8 @@ def processor_of(
 class GroupFunctionProcessor(VectorProcessor):
     """Calls a function for each key, with its rows as pandas frames and its state as a GroupState.
 
-    As in Spark, each call ends with the state and the time-out that it has set, and a time-out that it has not set is
-    none; a call that touches neither leaves both.
+    As in Spark, a call that sets the state or a time-out removes the old time-out. A call that touches neither leaves
+    both as they are.
     """
 
     state: ValueState
@@ -89,7 +89,7 @@ class GroupFunctionProcessor(VectorProcessor):
         return calls.finish()
 
     def process_timers(self, ctx: VectorContext, _timers: pa.Table) -> pa.Table | None:
-        """Call the function for every key whose time is out, with an empty frame; a key has one time-out."""
+        """Call the function with an empty frame for every key that has timed out. A key has one time-out."""
         groups = Groups(ctx.keys.to_table().combine_chunks(), ctx.keys.names, self.how)
         calls = _Calls(self, ctx)
         for position in ctx.key_index.tolist():
@@ -99,7 +99,7 @@ class GroupFunctionProcessor(VectorProcessor):
 
 
 class _State(GroupState):
-    """A GroupState that says what was done to it."""
+    """A GroupState that records what was done to it."""
 
     def update(self, newValue: tuple[Any, ...]) -> None:  # noqa: N803 - Spark's name
         if type(newValue) is tuple and _PLAIN.issuperset(map(type, newValue)):
@@ -120,7 +120,7 @@ class _State(GroupState):
 
 
 class _Calls:
-    """The calls for some keys, and what they leave."""
+    """Calls for some keys, with the states, time-outs and rows that they leave."""
 
     def __init__(self, processor: GroupFunctionProcessor, ctx: VectorContext) -> None:
         self._processor = processor
@@ -152,11 +152,11 @@ class _Calls:
             self._states[position] = state.getOption
             self._times[position] = state.time_out_ms
             self._written.add(position)
-        elif timed_out:  # it stays timed out
+        elif timed_out:  # the key stays timed out
             self._times[position] = self._now_ms()
 
     def finish(self) -> pa.Table | None:
-        """Write the states and the time-outs. Returns the rows."""
+        """Write the states and the time-outs; return the rows."""
         keys, processor = self._ctx.keys, self._processor
         written = sorted(self._written)
         if written:
@@ -180,11 +180,11 @@ class _Calls:
             self._refuse(f"returned {type(results).__name__}, not an iterable of pandas.DataFrame.")
         for frame in results:
             if not isinstance(frame, pd.DataFrame):
-                self._refuse(f"gave {type(frame).__name__}, not a pandas.DataFrame.")
+                self._refuse(f"yielded {type(frame).__name__}, not a pandas.DataFrame.")
             width, rows = len(frame.columns), len(frame)
             if width not in {0, self._width}:
                 names = self._processor.output.names
-                self._refuse(f"gave a frame of {width} columns, and the output has {self._width}: {names}.")
+                self._refuse(f"yielded a frame of {width} columns, but the output has {self._width}: {names}.")
             if rows:
                 self._returned.add(frame)
         if len(self._returned) >= FRAMES_AT_ONCE:
@@ -200,7 +200,7 @@ class _Calls:
 
 
 def _kind_of_state(time_out: str, ctx: VectorContext, *, timed_out: bool) -> type[_State]:
-    """The class of the states that are given to these calls: it holds what all of them begin with."""
+    """Return the class of the states passed to these calls, with the attributes that all of them begin with."""
     unset = _State(
         optionalValue=Row(),
         batchProcessingTimeMs=ctx.processing_time_ms,
@@ -219,6 +219,6 @@ def _kind_of_state(time_out: str, ctx: VectorContext, *, timed_out: bool) -> typ
 
 
 def _instants(times_ms: Sequence[int | None]) -> pa.Array:
-    """When the timers of time-outs fire: Spark has a key time out when its clock is beyond what was set."""
+    """Return when the timers of time-outs fire. In Spark a key times out once its clock is past the set time."""
     micros = [None if each is None else (each + 1) * 1000 for each in times_ms]
     return pa.array(micros, pa.int64()).cast(pa.timestamp("us"))

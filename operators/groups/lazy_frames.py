@@ -1,8 +1,8 @@
-"""pandas frames of a few rows each that are made only if they are asked for what takes a frame.
+"""pandas frames of a few rows each, which are created only if a function needs a real frame.
 
-Most functions that are called for each key ask a frame for its length and for a column's sum, largest value or values.
-That is answered from the column's array. Whatever else is asked, the frame becomes what it would have been: an
-ordinary ``DataFrame``, by class and content, and so do the columns that were taken from it.
+Most functions that are called for each key ask a frame only for its length and for the sum, maximum or values of a
+column. These are answered from the column's array. For anything else the frame becomes an ordinary ``DataFrame``, by
+class and content, and so do the columns that were taken from it.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ import numpy.typing as npt
 import pandas as pd
 
 _KINDS = "iufbO"
-"""Kinds of numpy's types whose arrays are what a Series holds."""
+"""Kinds of numpy types whose arrays a Series holds unchanged."""
 _NUMBERS = "iu"
 _FLOATS = "f"
 
 
 class Slices:
-    """Ranges of the rows of one frame, each as a frame with an index of its own."""
+    """Ranges of rows of one frame, each as a frame with its own index."""
 
     def __init__(self, frame: pd.DataFrame) -> None:
-        """Of ``frame``, which nobody else may change."""
+        """Slice ``frame``, which nobody else may change."""
         self.frame = frame
         self.arrays: dict[str, npt.NDArray[Any]] = {}
-        """Of the columns that can be answered for without a frame."""
-        is_shared = not pd.get_option("mode.copy_on_write")  # else each column that a frame gives is one of its own
+        """The arrays of columns that can be used without a frame."""
+        is_shared = not pd.get_option("mode.copy_on_write")  # otherwise a frame returns a new column each time
         if is_shared and frame.columns.is_unique:
             for name, column in frame.items():
                 if isinstance(name, str) and isinstance(column.dtype, np.dtype) and column.dtype.kind in _KINDS:
                     self.arrays[name] = column.to_numpy()
 
     def rows(self, first: int, behind: int) -> pd.DataFrame:
-        """Rows from ``first`` up to ``behind``; there must be one."""
+        """Return the rows from ``first`` up to ``behind``, exclusive, as a lazy frame; there must be at least one."""
         frame = _LazyFrame.__new__(_LazyFrame)
         frame.__dict__["_lazy"] = self, first, behind, {}
         return frame
 
     def make(self, first: int, behind: int) -> pd.DataFrame:
-        """The same, made at once."""
+        """Return the same rows as an ordinary frame."""
         frame = self.frame.iloc[first:behind].copy(deep=False)
         frame.index = pd.RangeIndex(behind - first)
         return frame
 
 
 class _LazyFrame(pd.DataFrame):
-    """Has nothing of what pandas keeps in a frame: as soon as pandas looks for it, ``__getattr__`` makes it."""
+    """A frame without pandas' attributes. As soon as pandas looks for one, ``__getattr__`` creates the frame."""
 
     def __getattr__(self, name: str) -> Any:  # type: ignore[misc]
         if name in self.__dict__["_lazy"][0].arrays:
@@ -84,7 +84,7 @@ class _LazyFrame(pd.DataFrame):
 
 
 class _LazyColumn(pd.Series):
-    """A column of such a frame, which is made with it."""
+    """A column of a lazy frame, created together with it."""
 
     def __getattr__(self, name: str) -> Any:  # type: ignore[misc]
         return getattr(_fill_in(self), name)
@@ -117,7 +117,7 @@ class _LazyColumn(pd.Series):
             if array.dtype.kind in _FLOATS:
                 with np.errstate(invalid="ignore"):
                     total = array.sum()
-                if total == total:  # noqa: PLR0124 - else pandas passes over what is no number
+                if total == total:  # noqa: PLR0124 - otherwise pandas skips NaN
                     return total
         return _fill_in(self).sum(*args, **kwargs)
 
@@ -131,7 +131,7 @@ class _LazyColumn(pd.Series):
         array = self.__dict__["_lazy"][1]
         if not args and not kwargs and array.dtype.kind in _NUMBERS + _FLOATS:
             value = getattr(array, which)()
-            if value == value:  # noqa: PLR0124 - else pandas passes over what is no number
+            if value == value:  # noqa: PLR0124 - otherwise pandas skips NaN
                 return value
         return getattr(_fill_in(self), which)(*args, **kwargs)
 
@@ -140,7 +140,7 @@ class _LazyColumn(pd.Series):
 
 
 def _fill_in(lazy: Any) -> Any:
-    """It, made."""
+    """Turn a lazy frame or column into an ordinary one; return it."""
     _make(lazy if isinstance(lazy, pd.DataFrame) else lazy.__dict__["_lazy"][0])
     return lazy
 
@@ -152,7 +152,7 @@ def _make(frame: pd.DataFrame) -> None:
         column = reference()
         if column is not None:
             _turn_into(column, frame[name])
-            frame._item_cache[name] = column  # noqa: SLF001 - or a frame forgets whom it gave it to
+            frame._item_cache[name] = column  # noqa: SLF001 - so that the frame returns this column again
 
 
 def _turn_into(lazy: Any, made: Any) -> None:

@@ -1,7 +1,7 @@
-"""Values of a GroupState: as a function of applyInPandasWithState gets and gives them, and as columns.
+"""Convert values of a GroupState between columns and what a function of applyInPandasWithState gets and sets.
 
-A value is converted as Spark converts it, times by PySpark's own code. Where Spark has no conversion it keeps null, or
-what is left of a number, without a word; here a number stays one where nothing is lost, and all else is refused.
+A value is converted as Spark converts it, times with PySpark's own code. Where Spark has no conversion, it silently
+keeps null or a truncated number. Here a number is converted if nothing is lost, and anything else is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 _WRONG = (TypeError, ValueError, AttributeError, ArithmeticError, pa.ArrowException)
 _NUMBERS = (int, float, Decimal)
 _PLAIN_TEXT = (1e-3, 1e7)
-"""Java writes floats from the first up to the second without an exponent."""
+"""Java writes floats from the first number up to the second, exclusive, without an exponent."""
 _NOTHING: frozenset[type] = frozenset()
 _NULL = frozenset({type(None)})
 _TIMES: tuple[tuple[Callable[[pa.DataType], bool], frozenset[type], DataType], ...] = (
@@ -43,16 +43,16 @@ _TIMES: tuple[tuple[Callable[[pa.DataType], bool], frozenset[type], DataType], .
 
 
 class GroupValues:
-    """The values of one state, which are tuples, or None where there is none."""
+    """Converts the values of one state: tuples, or None if a key has no state."""
 
     def __init__(self, name: str, kind: pa.StructType) -> None:
-        """Of the state ``name``."""
+        """``name``: the name of the state, for errors."""
         self._name = name
         self._kind = kind
         self._shown = [_make_shower(field.type) for field in kind]
 
     def of(self, column: pa.StructArray) -> list[Any]:
-        """The values of a column as Spark gives them: times without zone are local, structs are Rows."""
+        """Return the values of a column as Spark passes them: instants are naive local times, structs are Rows."""
         fields = []
         for n, shown in enumerate(self._shown):
             values = python_values(column.field(n))
@@ -64,14 +64,14 @@ class GroupValues:
         return states
 
     def column(self, states: Sequence[tuple[Any, ...] | None]) -> pa.StructArray:
-        """The column of values that a function has given. Raises InvalidInputError."""
+        """Return the column of values that a function has set. Raises InvalidInputError."""
         nothing = (None,) * len(self._kind)
         rows = [nothing if state is None else state for state in states]
         if set(map(len, rows)) - {len(nothing)}:
             wrong = next(row for row in rows if len(row) != len(nothing))
             raise InvalidInputError(
-                f"State {self._name!r}: it has the fields {[field.name for field in self._kind]}, "
-                f"and {_brief(wrong)} has {len(wrong)} values."
+                f"State {self._name!r} has the fields {[field.name for field in self._kind]}, "
+                f"but {_brief(wrong)} has {len(wrong)} values."
             )
         fields = [self._field(field, values) for field, values in zip(self._kind, zip(*rows, strict=True), strict=True)]
         absent = pa.array([state is None for state in states], pa.bool_())
@@ -90,9 +90,9 @@ class GroupValues:
             arrow_values([value], field.type, _convert)
         except _WRONG as problem:
             raise InvalidInputError(
-                f"State {self._name!r}: its field {field.name!r} is of type {field.type}, "
-                f"and {_brief(value)} of type {type(value).__name__} is not.",
-                hint="Convert it before update(): Spark would fail, or keep null or another value without a word.",
+                f"State {self._name!r}: its field {field.name!r} of type {field.type} "
+                f"cannot hold {_brief(value)} of type {type(value).__name__}.",
+                hint="Convert it before update(). Spark would fail, or silently keep null or another value.",
             ) from problem
 
 
@@ -101,9 +101,9 @@ def _brief(value: Any) -> str:
 
 
 def _make_shower(kind: pa.DataType) -> Convert | None:
-    """What makes the value that Spark gives of one that ``python_values`` has made; None: they are the same."""
+    """Return a function from the values of ``python_values`` to those that Spark passes; None if they are the same."""
     if is_variant(kind):
-        made: Any = VariantVal  # whose parts Spark makes mutable
+        made: Any = VariantVal  # Spark makes its parts mutable
         return lambda variant: made(*map(bytearray, variant))
     if pa.types.is_timestamp(kind) and kind.tz:
         local = TimestampType().fromInternal
@@ -128,7 +128,7 @@ def _maybe(convert: Convert | None) -> Convert:
 
 
 def _convert(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Values that are not nested as a column. Raises what a conversion raises."""
+    """Return values that are not nested as a column. Raises what a conversion raises."""
     same, convert = _choose_types(kind)
     if set(map(type, values)) - same - _NULL:
         plain = (value.item() if isinstance(value, np.generic) else value for value in values)
@@ -137,7 +137,7 @@ def _convert(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _choose_types(kind: pa.DataType) -> tuple[frozenset[type], Convert]:
-    """The Python types that pyarrow takes as Spark does, and what makes such values of others."""
+    """Return the Python types that pyarrow converts as Spark does, and the conversion of other values to them."""
     for matches, same, spark in _TIMES:
         if matches(kind):
             return same, spark.toInternal
@@ -151,7 +151,7 @@ def _choose_types(kind: pa.DataType) -> tuple[frozenset[type], Convert]:
 
 
 def _refuse(value: Any) -> Any:
-    raise TypeError(f"{value!r} is not converted")
+    raise TypeError(f"{value!r} cannot be converted without loss")
 
 
 def _integer(value: Any) -> int:
@@ -167,14 +167,14 @@ def _float(value: Any, kind: pa.DataType) -> float:
 
 
 def _decimal(value: Any, kind: pa.Decimal128Type) -> Decimal:
-    """Rounded half up, as Spark rounds a decimal with more digits; other numbers must be the same behind it."""
+    """Return a decimal rounded half up, as Spark rounds one with more digits. Other numbers must not change."""
     number = Decimal(value) if isinstance(value, _NUMBERS) else _refuse(value)
     rounded = number.quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP, EXACT)
     return rounded if isinstance(value, Decimal) or rounded == number else _refuse(value)
 
 
 def _text(value: Any) -> str:
-    """As Java writes a value."""
+    """Return a value as Java writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):

@@ -42,16 +42,16 @@ StatesFunction: TypeAlias = (
 )
 
 PLACEMENT = {"partition": "spark hash"}
-"""What decides where a group lives: ``pmod(hash(key), partitions)``, as Spark shuffles."""
+"""The placement of groups: ``pmod(hash(key), partitions)``, as Spark shuffles."""
 
 
 def with_states(function: StatesFunction, states: object, *, uid: str) -> GroupFunctionWithStates:
-    """What ``applyInPandasWithState`` takes for ``function(key, frames, state, states)``.
+    """Return the function to pass to ``applyInPandasWithState`` for ``function(key, frames, state, states)``.
 
-    ``states``: an object whose class declares states as attributes. The function is given it with the
-    states of its group. What it writes there is committed together with Spark's own state of the group, or not at
-    all. Removing Spark's state leaves these: clear them. Timers and counters are for keyed operators. ``uid`` names the
-    operator in the checkpoint; the query must run on this package's state store provider.
+    ``states``: an object whose class declares states as attributes; the function gets it with the states of its group.
+    Writes to them commit together with Spark's own state of the group, or not at all. Removing Spark's state does not
+    remove them: clear them as well. Timers and counters work only in keyed operators. ``uid`` names the operator in the
+    checkpoint. The query must use this package's state store provider.
 
     Call it on the driver, where there is a session. Raises InvalidInputError.
     """
@@ -64,7 +64,7 @@ def with_states(function: StatesFunction, states: object, *, uid: str) -> GroupF
         if isinstance(each, (Timers, Counter)):
             raise InvalidInputError(
                 f"{who}: {type(each).__name__} {each.name!r} cannot be used in a call of applyInPandasWithState.",
-                hint="Use Spark's time-outs, or ckpt.keyed(...).process(...).",
+                hint="Use Spark's time-outs, or a keyed operator: keyed(...).process(...).",
             )
     return GroupFunctionWithStates(function, states, DeclaredStates(uid, with_types(declared, who)))
 
@@ -79,13 +79,13 @@ class GroupFunctionWithStates:
 
     @property
     def __name__(self) -> str:
-        """What Spark calls it in plans, where the shim's OneKeyedOperator looks for it."""
+        """The name in Spark's plans, where the shim's OneKeyedOperator looks for it."""
         return f"with_states(uid={self.declared.uid!r})"
 
     def __call__(
         self, key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
-        """Process the group's rows. What is written is staged when the last output row has been taken."""
+        """Process the group's rows. Writes are staged after the last output row has been taken."""
         task = _task(self, state)
         with naming(task.ticket, self.declared.uid):
             states = task.at(state)
@@ -105,11 +105,11 @@ class GroupFunctionWithStates:
 
 
 class _GroupsTask:
-    """The states of one operator while this process is given groups of one partition.
+    """The states of one operator while Spark passes groups of one partition to this process.
 
-    Spark makes a new TaskContext whenever it begins to hand groups to the process: those of a partition that have rows,
-    those of it that have timed out, and behind ``coalesce`` those of the task's next partition. All of them are handed
-    over between the begin and the commit of the partition's transaction, so the ticket is that of the partition.
+    Spark makes a new TaskContext for each series of groups: those of a partition that have rows, those that have timed
+    out, and after ``coalesce`` those of the task's next partition. Each series falls between the begin and the commit
+    of the partition's transaction, so the ticket found is that of the partition.
     """
 
     def __init__(
@@ -125,13 +125,13 @@ class _GroupsTask:
             self._session.spill_beyond(options.worker_memory_bytes, partial(spill, self._session, self._bound))
 
     def _begin(self, called: GroupFunctionWithStates, ticket: Ticket, state: GroupState) -> None:
-        # Spark has refused keys by then whose equality is not that of their bytes: collated strings, maps.
+        # Spark has already refused keys that may be equal with different bytes: collated strings, maps.
         schema = _arrow_schema(ticket.key_schema)
         self._read, kinds = row_reader(schema), list(schema.types)
         self._codec, self._hash = KeyCodec(kinds, "a key of the group"), SparkHash(kinds)
         key_schema = {field.name: str(field.type) for field in schema}
         declared = called.declared.descriptors(ticket, key_schema, PLACEMENT)
-        if not state._watermark_present:  # noqa: SLF001 - or it raises
+        if not state._watermark_present:  # noqa: SLF001 - the public getter raises without a watermark
             called.declared.require_no_event_time()
         watermark_ms = state.getCurrentWatermarkMs() if state._watermark_present else NO_WATERMARK  # noqa: SLF001 - or it raises
         now_ms: Mapping[Clock, int] = {"processing": state.getCurrentProcessingTimeMs(), "event": watermark_ms}
@@ -142,7 +142,7 @@ class _GroupsTask:
             self._session.stage_swept(take_written(self._bound), row_changes(self._bound))
 
     def at(self, state: GroupState) -> object:
-        """The states of a group, which may have had its rows before if Spark's ``state`` has timed out."""
+        """Return the states of a group. One whose ``state`` has timed out may have been called for its rows before."""
         key = self._read(state._keyAsUnsafe)  # noqa: SLF001 - the key, unharmed by pandas
         key_hash = self._hash(key)
         check_place(self.ticket, self.uid, key_hash)
@@ -151,16 +151,16 @@ class _GroupsTask:
         return self._states
 
     def stage(self) -> None:
-        """Stage what the group has written."""
+        """Stage the group's writes."""
         self._session.stage_group(take_written(self._bound), partial(row_changes, self._bound))
 
     def close(self) -> None:
-        """Let go of the session, whose groups have all been called."""
+        """Close the session after the calls for all of its groups."""
         self._session.close()
 
 
 _current: _GroupsTask | None = None
-"""Of the partition whose groups this worker process is given; the next one's takes its place."""
+"""The task of the partition whose groups this worker process is processing; that of the next one replaces it."""
 
 
 def _task(called: GroupFunctionWithStates, state: GroupState) -> _GroupsTask:
@@ -169,7 +169,9 @@ def _task(called: GroupFunctionWithStates, state: GroupState) -> _GroupsTask:
 
     context = TaskContext.get()
     if context is None:
-        raise LifecycleError(f"A function with states of {called.declared.uid!r} is called outside of a Spark task.")
+        raise LifecycleError(
+            f"The function of with_states(uid={called.declared.uid!r}) was called outside of a Spark task."
+        )
     if _current is None or _current.context is not context or _current.uid != called.declared.uid:
         if _current is not None:
             _current.close()

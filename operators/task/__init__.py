@@ -1,1 +1,1 @@
-"""One task of a keyed operator: rows in, timers, rows out, what is staged for the commit."""
+"""One task of a keyed operator: it takes rows, fires timers, yields output rows and stages writes for the commit."""

@@ -1,7 +1,7 @@
-"""Timers whose time has come, in the order in which they fire.
+"""Due timers, in the order in which they fire.
 
-Those of the base version are listed before the rows are processed, apart by ranges of their hash if they are many;
-those that are registered too late to wait are met on the way.
+Due timers of the base version are listed before the rows are processed, by ranges of their hash if there are many.
+Timers that are already due when a call registers them are added on the way.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 TIMERS, KEY = "timers", "key"
 _LISTED = pa.schema([(HASH, pa.int32()), (TIMERS, pa.int32()), (KEY, pa.binary())])
-"""A stored timer that is due: which declared timers it is of, and the key of its row."""
+"""A stored timer that is due: the number of its declared timers, and the key of its row."""
 AT_ONCE = 8192
 
 
 class Due(NamedTuple):
-    """A timer that fires now, for the key whose row suffix and values are given."""
+    """A timer that fires now, with the row suffix and the values of its key."""
 
     suffix: bytes
     key: tuple[Any, ...]
@@ -47,7 +47,7 @@ class Firing:
     """The due timers of one task."""
 
     def __init__(self, timers: Sequence[BoundTimers], session: WorkerSession, limit_bytes: int, folder: Path) -> None:
-        """All timers of the operator; ``limit_bytes`` of those that are due are in memory, others below ``folder``."""
+        """Fire all ``timers``. Up to ``limit_bytes`` of due ones are kept in memory, the others below ``folder``."""
         self._session = session
         self.listed = RowBuffer(_LISTED, limit_bytes, folder)
         """The due timers of the base version, for ``due``."""
@@ -63,9 +63,9 @@ class Firing:
             self.listed.add(pa.RecordBatch.from_arrays(columns, schema=_LISTED))
 
     def due(self, listed: pa.Table) -> Iterator[Due]:
-        """The timers that fire of some that were ``listed``, those of one clock in order; each is taken as it is given.
+        """Yield those of the ``listed`` timers that fire, in order for each clock; each one is removed when yielded.
 
-        To be called after the rows of these keys were processed. What is registered meanwhile, and due, fires as well.
+        Call it after the rows of these keys were processed. Timers registered meanwhile fire as well if they are due.
         """
         timers = [self._timers[number] for number in listed.column(TIMERS).to_pylist()]
         stored = list(zip(listed.column(KEY).to_pylist(), timers, strict=True))
@@ -77,11 +77,11 @@ class Firing:
 
     @property
     def has_registered(self) -> bool:
-        """Whether there are due timers that were registered since: by a call for the last ones that were taken."""
+        """Whether calls for the last timers have registered timers that are due."""
         return any(each.next_registered() is not None for each in self._timers)
 
     def close(self) -> None:
-        """Remove what is on disk."""
+        """Remove the files on disk."""
         self.listed.close()
 
     def _in_order(self) -> Iterator[tuple[list[int], list[bytes]]]:
@@ -106,7 +106,7 @@ class Firing:
         yield from self._take_registered(group, None)
 
     def _take_registered(self, group: Sequence[BoundTimers], before: bytes | None) -> Iterator[Due]:
-        """Timers that were registered too late to wait, up to the row key ``before``."""
+        """Yield timers that were due when they were registered, up to the row key ``before``."""
         while heads := [(key, each) for each in group if (key := each.next_registered()) is not None]:
             key, timers = min(heads, key=itemgetter(0))
             if before is not None and key >= before:
@@ -128,6 +128,6 @@ class Firing:
         except UnicodeDecodeError as problem:
             raise FormatError(
                 f"A timer of {timers.name!r} is stored as {key[:SHOWN_BYTES].hex()!r}, "
-                f"and its namespace is no text: {problem.reason}."
+                f"and its namespace is not UTF-8: {problem.reason}."
             ) from problem
         return Due(row[:end], values, timer_at(timers.name, namespace, at_us))

@@ -1,8 +1,9 @@
-"""What the one Spark group of a partition knows of time: which instants have passed, and when Spark calls it again.
+"""The clocks of a partition's only Spark group: which instants have passed, and when Spark calls the group again.
 
-Spark has one kind of time-out for an operator. In event time it drops late rows itself, and calls a group without
-rows once the watermark has passed the group's time-out. In processing time it drops none, and makes a batch at every
-trigger: late rows are told by the watermark of the batch before, which the group's own row in Spark's state remembers.
+Spark has one kind of time-out per operator. In event time it drops late rows itself, and calls a group without rows
+once the watermark has passed the group's time-out. In processing time it drops no rows, and makes a batch at every
+trigger. Late rows are then recognised by the watermark of the previous batch, which the group's row in Spark's state
+keeps.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark_ckpt.operators.declarations.ttl import Clock
 
 GROUP_ROW = "watermark_ms long, processing_ms long"
-"""The clocks at the group's last call, those that it has timers for; all timers up to them have fired."""
+"""The clocks at the group's last call, of those that it has timers for. All timers up to them have fired."""
 NO_WATERMARK = -1
 _NEVER = 1 << 62
 TIME_OUTS: Mapping[Clock | None, str] = {
@@ -33,12 +34,12 @@ TIME_OUTS: Mapping[Clock | None, str] = {
 class GroupTimes:
     """The clocks of one call, as its timers and the program see them.
 
-    A clock that has gone back since the last call, like that of another driver, stands still. So an instant ahead of
-    what the program is told is never one that has passed for its timers.
+    A clock that has gone back since the last call, such as that of another driver, stands still. An instant that is in
+    the future for the program is therefore never in the past for its timers.
     """
 
     def __init__(self, operator: Operator, state: GroupState) -> None:
-        """``state`` is as Spark has given it."""
+        """``state``: the state that Spark has passed, unchanged."""
         self._state = state
         self._clock = operator.time_out_clock
         self._drops_late_rows = self._clock == "processing" and operator.has_watermark and not operator.keeps_late_rows
@@ -56,14 +57,14 @@ class GroupTimes:
 
     @property
     def late_ms(self) -> int | None:
-        """Rows up to this event time are late, and nobody has dropped them; None if there are no such rows."""
+        """Rows up to this event time are late and must be dropped here; None if Spark drops them or they are kept."""
         return self.fired_ms.get("event", 0) if self._drops_late_rows else None
 
     def set_time_out(self, timers: Iterable[BoundTimers], left_ms: Mapping[Clock, int] = MappingProxyType({})) -> None:
-        """Have Spark call when the first of ``timers`` is due, and remember the clocks.
+        """Make Spark call the group when the first of ``timers`` is due, and remember the clocks.
 
-        ``left_ms``: when the first timers are due that this program leaves alone. None of them has fired, so the clocks
-        that are remembered stay before them: a program that declares them again finds them.
+        ``left_ms``: when the first timers are due that this program does not declare. They have not fired, so the
+        remembered clocks stay before them, and a program that declares them again finds them.
         """
         if self._clock is None:
             return
@@ -72,9 +73,9 @@ class GroupTimes:
         self._state.update((event_ms, processing_ms if self._clock == "processing" else 0))
         first = min((at for each in timers if (at := each.earliest_ms()) is not None), default=None)
         if self._clock == "event":
-            if first is not None:  # a group times out when the clock is beyond what is set
+            if first is not None:  # a group times out when the clock is past the set time
                 self._state.setTimeoutTimestamp(max(1, first - 1))
-        elif self._drops_late_rows:  # the next batch must find the watermark of this one
+        elif self._drops_late_rows:  # the next batch needs the watermark of this one
             self._state.setTimeoutDuration(1)
         elif first is not None:  # Spark adds it to its own clock
             self._state.setTimeoutDuration(max(1, first - 1 - self._batch_ms))

@@ -1,4 +1,4 @@
-"""What runs in the Python worker for one partition: rows in, states bound, writes staged, rows out."""
+"""The task of one partition in the Python worker: bind states, process rows, stage writes, yield output."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
 
 RECORDS_CONF = "spark.sql.execution.arrow.maxRecordsPerBatch"
 RECORDS = 10_000
-"""Its default."""
+"""The default of RECORDS_CONF."""
 HELD_BYTES = 16 << 20
-"""Output that is held back by Spark until it has more frames than its setting says is pushed out behind so much."""
+"""Spark holds output back until it has more rows than RECORDS_CONF. This much output is forced out earlier."""
 TIMERS_PART = 8
-"""The part of the memory for rows that due timers may take, too."""
+"""Due timers may take another eighth of the memory for rows."""
 
 
 def frames_of(batches: Iterator[pa.RecordBatch], records: int) -> Iterator[pd.DataFrame]:
-    """A frame of one row for each batch.
+    """Yield a frame of one row for each batch.
 
-    Spark's worker holds frames until their rows are more than ``records``, and hands them over as one: so there are
-    nulls behind HELD_BYTES of batches, which are no batches to the shim. They take 10 ms for 10,000 records, and are
-    as many as Spark asks for: of more records more bytes are held.
+    Spark's worker holds frames until they have more than ``records`` rows, then passes them on as one. After HELD_BYTES
+    of batches ``records`` nulls are therefore added, which the shim ignores. 10,000 nulls take 10 ms. A higher
+    ``records`` raises the limit of held bytes, because more nulls are needed.
     """
     import pandas as pd
 
@@ -66,12 +66,12 @@ def frames_of(batches: Iterator[pa.RecordBatch], records: int) -> Iterator[pd.Da
 
 @cache
 def _settle() -> None:
-    """Have the garbage collector pass over what is loaded: Spark has it look at everything after each task.
+    """Exclude loaded objects from garbage collection, which Spark runs after each task.
 
-    Of the modules of pandas and Arrow alone that takes 30 ms. Cycles in what the worker's first task has loaded, its
-    processor as well, stay as long as the worker.
+    The modules of pandas and Arrow alone would take 30 ms. Cycles in what the worker's first task has loaded, also in
+    its processor, are kept as long as the worker.
     """
-    if os.environ.get("SPARK_REUSE_WORKER"):  # Spark's own word: else there is no other task
+    if os.environ.get("SPARK_REUSE_WORKER"):  # set by Spark; without it this worker runs no other task
         gc.collect()
         gc.freeze()
 
@@ -85,16 +85,16 @@ class PartitionTask:
 
     @property
     def __name__(self) -> str:
-        """What Spark calls it in plans, where the shim's OneKeyedOperator looks for it."""
+        """The name in Spark's plans, where the shim's OneKeyedOperator looks for it."""
         return f"keyed(uid={self.operator.uid!r})"
 
     def __call__(self, key: tuple[int], chunks: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-        """Process all rows of the partition; what they write is staged before the last output row is taken."""
+        """Process all rows of the partition. Their writes are staged before the last output row is taken."""
         from pyspark import TaskContext
 
         task = TaskContext.get()
         if task is None:
-            raise LifecycleError(f"Keyed operator {self.operator.uid!r} is called outside of a Spark task.")
+            raise LifecycleError(f"Keyed operator {self.operator.uid!r} was called outside of a Spark task.")
         _settle()
         ticket = find_ticket(task.taskAttemptId(), self.operator.local_dir)
         check_planned(ticket, self.operator.uid, self.operator.partitions)
@@ -117,7 +117,7 @@ class PartitionTask:
         states = DeclaredStates(self.operator.uid, self.operator.states, self.operator.allow_non_restored_state)
         key_schema = {name: str(kind) for name, kind in zip(self.operator.by, self.operator.key_types, strict=True)}
         declared = states.descriptors(ticket, key_schema, {"max_parallelism": self.operator.max_parallelism})
-        # Where keys are columns they need not be values that Python has.
+        # In a VectorProcessor keys are columns, which can have values that Python cannot hold.
         read = codec.plain if isinstance(self.processor, VectorProcessor) else codec
         session = WorkerSession(ticket, declared, read, times.now_ms, times.fired_ms)
         processor, bound = states.bind(self.processor, session)
@@ -144,7 +144,7 @@ class PartitionTask:
             session.close()
 
     def _fill(self, buffer: RowBuffer, chunks: Iterator[pd.DataFrame], late_ms: int | None) -> int:
-        """Take all rows but late ones; returns how many of those there were."""
+        """Add all rows except late ones to the buffer; return the number of late rows."""
         schema, late = self.operator.rows, 0
         for chunk in chunks:
             if late_ms is not None:

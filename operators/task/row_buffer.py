@@ -1,6 +1,6 @@
-"""What one partition works through, by hash: in memory while it is little, else on local disk, apart by ranges of hash.
+"""Rows that one partition has to process: in memory if they are few, otherwise on local disk, by ranges of their hash.
 
-So however many keys a batch has, one range of them is processed at a time; all rows of a key are in one range.
+However many keys a batch has, one range of them is processed at a time. All rows of a key are in one range.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _RANGE_BITS = RANGES.bit_length() - 1
 
 
 class RowBuffer:
-    """Takes rows, and gives them back in the order in which they came, by range of their hash if they are many."""
+    """Takes rows, and returns them in the order of their arrival, by ranges of their hash if there are many."""
 
     def __init__(self, schema: pa.Schema, limit_bytes: int, folder: Path) -> None:
-        """Keep ``limit_bytes`` of rows in memory, and others in files below the new ``folder``.
+        """Keep up to ``limit_bytes`` of rows in memory, and others in files below the new ``folder``.
 
-        The column HASH of ``schema`` says which range a row is of. Raises InternalError if there is none.
+        The column HASH of ``schema`` decides the range of a row. Raises InternalError (no such column).
         """
         if HASH not in schema.names:
-            raise InternalError(f"Rows that are kept by ranges of their hash have no column {HASH!r}: {schema.names}.")
+            raise InternalError(f"Rows kept by ranges of their hash must have a column {HASH!r}, got {schema.names}.")
         self._schema = schema
         self._limit_bytes = limit_bytes
         self._folder = folder
@@ -41,7 +41,7 @@ class RowBuffer:
         self.count = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Take some rows."""
+        """Add some rows."""
         self.count += len(rows)
         self._batches.append(rows)
         self._bytes += rows.nbytes
@@ -54,16 +54,16 @@ class RowBuffer:
         return bool(self._files)
 
     def all(self) -> pa.Table:
-        """All rows, which are in memory. Takes no more."""
+        """Return all rows, which must be in memory. No rows may be added afterwards."""
         return pa.Table.from_batches(self._batches, self._schema)
 
     def seal(self) -> None:
-        """Have all rows on disk. Takes no more."""
+        """Move all rows to disk. No rows may be added afterwards."""
         self._spill()
         self._close_files()
 
     def take(self, number: int) -> pa.Table:
-        """The rows of one range, for the last time."""
+        """Return the rows of one range, and remove them."""
         if number not in self._files:
             return self._schema.empty_table()
         path = self._path(number)
@@ -71,11 +71,11 @@ class RowBuffer:
             with pa.memory_map(str(path)) as source:
                 content = source.read_buffer()
         except OSError as problem:
-            raise StorageError(f"Could not read {path}, where rows of this batch wait: {problem}.") from problem
+            raise StorageError(f"Could not read {path}, which holds rows of this batch: {problem}.") from problem
         if xxhash.xxh64_digest(content) != self._sealed[number].digest():
             raise StorageError(
-                f"{path}, where rows of this batch wait for their turn, is damaged.",
-                hint="The task is tried again. If that goes on, look at the disk of the executor's local folder.",
+                f"{path}, which holds rows of this batch, is damaged.",
+                hint="The task is tried again. If this happens again, check the disk of the executor's local folder.",
             )
         table = pa.ipc.open_stream(content).read_all()
         path.unlink()
@@ -122,7 +122,7 @@ class RowBuffer:
 
 
 class _SealedFile:
-    """A new file that knows the checksum of what was written to it."""
+    """A new file that computes the checksum of what is written to it."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("xb")
@@ -150,7 +150,7 @@ class _SealedFile:
 
 
 def ranges(buffers: Sequence[RowBuffer]) -> Iterator[tuple[list[pa.Table], bytes | None]]:
-    """What each buffer has of a range, for all ranges in order, and the first hash behind it; None behind the last."""
+    """Yield for each range in order the rows of each buffer, and the first hash after the range; None for the last."""
     if not any(buffer.is_spilled for buffer in buffers):
         yield [buffer.all() for buffer in buffers], None
         return

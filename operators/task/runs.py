@@ -1,4 +1,4 @@
-"""Calls of a processor for the keys of some rows, one after the other or all at once, and the rows that come out."""
+"""Call a processor for the keys of some rows, one by one or all at once, and collect its output rows."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ KEYS_AT_ONCE = 8192
 TIMERS_AT_ONCE = 65536
 OUTPUT_ROWS = 65536
 OUTPUT_BYTES = 8 << 20
-"""What a batch of output has at most, if its rows are small: it is one value on its way, of which there are several."""
+"""The maximum size of a batch of output, unless one row is larger. Several batches are in memory at once."""
 _MIN_AT_ONCE, _MAX_AT_ONCE = 64, 1024
-"""So many rows are taken before they are a batch: as many as the size of those before allows."""
+"""How many rows are collected before they become a batch: as many as the size of the former ones allows."""
 _MAX_COMBINED_BYTES = 1 << 30
 """A text column of 2 GiB cannot be one chunk."""
 TIMERS = pa.schema([("name", pa.string()), ("namespace", pa.string()), ("at", pa.timestamp("us", "UTC"))])
-"""What a VectorProcessor is told of timers."""
+"""The columns of the timers that a VectorProcessor gets."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What all calls of a task share. ``processor`` has its states bound; ``position`` tells them the current key."""
+    """What all calls of a task share. The states of ``processor`` are bound; ``position`` is their current key."""
 
     operator: Operator
     processor: KeyedProcessor | VectorProcessor
@@ -54,7 +54,7 @@ class Work:
     position: Position
 
     def process(self, keys: Keys, index: NDArray[np.int64], rows: pa.Table) -> Iterator[pa.RecordBatch]:
-        """The output for ``rows``, whose distinct keys are ``keys``; ``index``: the position of every row's key."""
+        """Yield the output for ``rows``. ``keys``: their distinct keys; ``index``: the position of every row's key."""
         if isinstance(self.processor, VectorProcessor):
             self.position.upcoming = keys.suffixes
             told = VectorContext(**vars(self.context), keys=keys, key_index=index)
@@ -62,9 +62,9 @@ class Work:
         return self._pack("process", self._process_keys(self.processor, keys, index, rows))
 
     def fire(self, firing: Firing, listed: pa.Table) -> Iterator[pa.RecordBatch]:
-        """The output for the due timers that were ``listed``, and for those that calls for them register."""
+        """Yield the output for the due ``listed`` timers, and for due timers that calls for them register."""
         yield from self._fire(firing.due(listed))
-        while firing.has_registered:  # by the last call for many timers, which were all taken by then
+        while firing.has_registered:  # by the last call for many timers, after all of them were taken
             yield from self._fire(firing.due(listed.slice(len(listed))))
 
     def _fire(self, due: Iterator[Due]) -> Iterator[pa.RecordBatch]:
@@ -100,7 +100,7 @@ class Work:
         except InvalidInputError as problem:
             raise InvalidInputError(
                 f"Column {name!r} of keyed operator {self.operator.uid!r}: {problem.message}",
-                hint="Process its rows in a VectorProcessor, or give the column another type, such as a number.",
+                hint="Process the rows in a VectorProcessor, or give the column another type, such as a number.",
             ) from problem
 
     def _call_on_timer(self, processor: KeyedProcessor, due: Iterator[Due]) -> Iterator[Result]:
@@ -129,12 +129,12 @@ class Work:
             yield from self._shape("process_timers", self._call(processor.process_timers, told, timers))
 
     def _shape(self, method: str, result: pa.Table | None) -> Iterator[pa.RecordBatch]:
-        """The result with exactly the output's columns."""
+        """Yield the result in batches with exactly the output's columns."""
         if result is None:
             return iter(())
         who, output = self._who(method), self.operator.output
         if not isinstance(result, pa.Table):
-            raise InvalidInputError(f"{who} returned {type(result).__name__}, not a pyarrow.Table.")
+            raise InvalidInputError(f"{who} must return a pyarrow.Table, but returned {type(result).__name__}.")
         if sorted(result.column_names) != sorted(output.names):
             raise InvalidInputError(f"{who} returned columns {result.column_names}, not {output.names}.")
         try:
@@ -142,24 +142,24 @@ class Work:
             table = pa.Table.from_arrays(columns, schema=output)
             table = table if table.nbytes > _MAX_COMBINED_BYTES else table.combine_chunks()
         except pa.ArrowException as problem:
-            raise InvalidInputError(f"{who} returned values that are not of the output's types: {problem}") from problem
+            raise InvalidInputError(f"{who} returned values that do not fit the output's types: {problem}") from problem
         return iter(table.to_batches(max_chunksize=_rows_of(table.nbytes, len(table))))
 
     def _exact(self, who: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-        """A column of the result as the output's."""
+        """Return a column of the result as a column of the output."""
         try:
             if column.null_count and not field.nullable:
                 raise ValueError(no_null(field))
             return pa.chunked_array([exact_column(chunk, field.type) for chunk in column.chunks], field.type)
         except WRONG_VALUE as problem:
             raise InvalidInputError(
-                f"{who} returned a column {field.name!r} of type {column.type}, and the output's is of type "
+                f"{who} returned a column {field.name!r} of type {column.type}, but the output's is of type "
                 f"{field.type}: {problem}.",
                 hint=CONVERT,
             ) from problem
 
     def _pack(self, method: str, results: Iterator[Result]) -> Iterator[pa.RecordBatch]:
-        """Rows in batches. Those of one result are taken before the next one is asked for."""
+        """Yield rows in batches. All rows of one result are taken before the next call."""
         waiting: list[pa.RecordBatch] = []
         rows = size_bytes = 0
         for batch in self._locate_errors(method, self._small_batches(method, results)):
@@ -172,12 +172,12 @@ class Work:
             yield _merge(waiting)
 
     def _locate_errors(self, method: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches; what the user's code raises meanwhile says of which key it was."""
+        """Yield the same batches; errors of the user's code meanwhile name their key."""
         with locate_errors(self._who(method), self.context, lambda: vars(self.position).get("key")):
             yield from batches
 
     def _call(self, method: Callable[..., pa.Table | None], *told: object) -> pa.Table | None:
-        """Call a VectorProcessor."""
+        """Call a method of a VectorProcessor."""
         with locate_errors(self._who(method.__name__), self.context):
             return method(*told)
 
@@ -206,10 +206,10 @@ class Work:
             for row in out:
                 self._check_row(method, row)
             raise InvalidInputError(f"{self._who(method)} yielded rows that are not {kind}: {problem}") from problem
-        raise self._no_row(method, None, "it is no row")
+        raise self._no_row(method, None, "it is not a row")
 
     def _check_row(self, method: str, row: Any) -> None:
-        """Raise InvalidInputError that names the column for a row that is none of the output."""
+        """Raise InvalidInputError, naming the column, for a row that does not fit the output."""
         output = self.operator.output
         Results(partial(self._who, method), output.names).check_row(row)
         try:
@@ -222,7 +222,7 @@ class Work:
             except WRONG_VALUE as problem:
                 raise InvalidInputError(
                     f"{self._who(method)} yielded rows that are not those of the output: column {field.name!r} is of "
-                    f"type {field.type}, and {repr(value)[:200]} is not ({type(value).__name__}): {problem}.",
+                    f"type {field.type}, but {repr(value)[:200]} is of type {type(value).__name__}: {problem}.",
                     hint=CONVERT,
                 ) from problem
 
@@ -237,7 +237,7 @@ class Work:
 
 
 def _rows_of(size_bytes: int, rows: int) -> int:
-    """How many rows a batch has, going by some that have this size."""
+    """Return how many rows a batch may have, if ``rows`` rows have this size."""
     return max(1, min(OUTPUT_ROWS, rows * OUTPUT_BYTES // max(1, size_bytes)))
 
 

@@ -1,4 +1,4 @@
-"""What a task does with all states of its operator: sweep them, stage what they have written, count their rows."""
+"""The work of a task on all states of its operator: free expired rows, stage writes, count rows."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pyspark_ckpt.state_store.sst.builder import are_built
 
 
 def sweep(session: WorkerSession, bound: Sequence[Kept], rows: int) -> None:
-    """Free expired rows: of each state no more than twice the batch's ``rows``, or MIN_SWEPT."""
+    """Free expired rows: in each state at most twice the batch's ``rows``, or MIN_SWEPT if that is more."""
     for each in bound:
         session.counts["expired_rows"] += each.sweep(max(MIN_SWEPT, 2 * rows))
 
 
 def flush(session: WorkerSession, bound: Sequence[Kept], end: bytes | None) -> None:
-    """Stage what was written for keys below ``end`` (all keys: None), and let go of it: their turn is over.
+    """Stage and forget the writes for keys below ``end``, or for all keys if None: their turn is over.
 
-    As columns, if it is in columns but for a few rows, else as rows.
+    Writes are staged as columns if a table file can be built from them and most are in columns, otherwise as rows.
     """
     session.end_turn()
     parts = [each.flush(end) for each in _tables(bound)]
@@ -35,13 +35,13 @@ def flush(session: WorkerSession, bound: Sequence[Kept], end: bytes | None) -> N
 
 
 def spill(session: WorkerSession, bound: Sequence[Kept]) -> None:
-    """Stage all that was written though no key's turn is over: the session finds it again, and it takes no memory."""
+    """Stage all writes before their keys' turn is over, to free memory. The session still finds them."""
     session.let_go()
     session.spill(_rows([each.spill() for each in _tables(bound)]))
 
 
 def _in_columns(parts: list[Written]) -> list[Writes] | None:
-    """The parts that have rows, as columns; None if they are not to be: then nothing of ``parts`` is lost."""
+    """Return the parts that have rows as columns; None if more writes are rows; ``parts`` stays complete."""
     count = sum(len(part) for part in parts if isinstance(part, Writes))
     columns = []
     for number, part in enumerate(parts):
@@ -57,27 +57,27 @@ def _in_columns(parts: list[Written]) -> list[Writes] | None:
 
 
 def finish(session: WorkerSession, bound: Sequence[Kept]) -> None:
-    """Publish what was staged, after the last key: the last act."""
+    """Stage the remaining writes and publish everything, after the last key."""
     flush(session, bound, None)
     session.publish(row_changes(bound))
 
 
 def take_written(bound: Sequence[Kept]) -> Iterator[Row]:
-    """All that was written, in stored order; it is forgotten."""
+    """Return all writes in stored order, and forget them."""
     return _rows(each.flush(None) for each in _tables(bound))
 
 
 def row_changes(bound: Sequence[Kept]) -> dict[int, int]:
-    """How many rows more than in the base version each state has, by its number; indexes are not counted."""
+    """Return the change in each state's number of rows since the base version, by its number; without indexes."""
     return {each.number: each.change for each in bound}
 
 
 def _rows(parts: Iterable[Written]) -> Iterator[Row]:
-    """Those of all parts, one after the other."""
+    """Yield the rows of all parts, one after the other."""
     return chain.from_iterable(part.rows() if isinstance(part, Writes) else part for part in parts)
 
 
 def _tables(bound: Sequence[Kept]) -> list[Staged]:
-    """All states of the operator in the order of their numbers."""
+    """Return all states of the operator and their indexes, in the order of their numbers."""
     indexes = [each.index for each in bound if each.index is not None]
     return sorted([*bound, *indexes], key=lambda each: each.number)

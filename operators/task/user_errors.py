@@ -1,4 +1,4 @@
-"""Errors of the user's own code say where they happened: operator, key, partition and batch, and what was raised."""
+"""Errors of the user's code, with where they happened: operator, key, partition and batch."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ if TYPE_CHECKING:
     from pyspark_ckpt.operators.declarations.processors import Context
 
 SHOWN_CHARACTERS = 200
-"""Of a key."""
+"""How much of a key is shown."""
 
 
 class ProcessorError(CkptError):
-    """The user's own code has raised ``__cause__``. What the batch has written is dropped, as it is for any error."""
+    """The user's code has raised ``__cause__``. The writes of the batch are dropped, as for any error."""
 
-    default_hint = "The traceback of that error is above this one. What this batch has written is dropped."
+    default_hint = "The traceback of that error is above this one. The writes of this batch are dropped."
 
 
 class CallError(Exception):
-    """A call for one of many keys has raised ``__cause__``; for who knows the rest."""
+    """A call for one of many keys has raised ``__cause__``. ``locate_errors`` adds the rest to the message."""
 
     def __init__(self, key: object) -> None:
-        """Keep the key: a named tuple, or a tuple of its values."""
+        """``key``: a named tuple, or a tuple of its values."""
         super().__init__(show(key))
         self.key = key
 
 
 def _no_key() -> None:
-    """Many keys are processed at once."""
+    """Return None: many keys are processed at once."""
 
 
 @contextmanager
 def locate_errors(who: str, where: Context, key_of: Callable[[], object] = _no_key) -> Iterator[None]:
-    """Raise ProcessorError for what the user's code raises within: ``who`` was called, for the key that is given.
+    """Raise ProcessorError for errors of the user's code in the block: ``who`` was called, for the key of ``key_of``.
 
-    An error of this package that the code has met, such as a value of a wrong type, stays what it is, with a note.
+    An error of this package, such as one for a value of a wrong type, is raised unchanged, with a note.
     """
     try:
         yield
@@ -52,19 +52,19 @@ def locate_errors(who: str, where: Context, key_of: Callable[[], object] = _no_k
     except CallError as problem:
         cause = problem.__cause__ or problem
         raise ProcessorError(_text(who, _place(where, problem.key), cause)) from cause
-    except GeneratorExit:  # whoever takes the output has ended: nobody has raised a thing
+    except GeneratorExit:  # the consumer of the output has stopped: this is not an error
         raise
-    except BaseException as problem:  # sys.exit() as well: it would end the worker without a word
+    except BaseException as problem:  # also sys.exit(), which would end the worker silently
         raise ProcessorError(_text(who, _place(where, key_of()), problem)) from problem
 
 
 def show(key: object) -> str:
-    """A key, shortened: with the names of its columns where it has any."""
+    """Return the shortened text of a key, with the names of its columns if it has any."""
     named = getattr(key, "_asdict", None)
     columns: Mapping[str, Any] | None = named() if named is not None else None
     try:
         text = repr(key) if columns is None else ", ".join(f"{name}={value!r}" for name, value in columns.items())
-    except BaseException:  # noqa: BLE001 - of the user's own: it must not hide the first error
+    except BaseException:  # noqa: BLE001 - an error in the user's __repr__ must not hide the first error
         text = f"a {type(key).__name__} that cannot be shown"
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 

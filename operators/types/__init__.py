@@ -1,1 +1,1 @@
-"""Types of keys, states and output: which values they take, and the bytes they are stored as."""
+"""Types of keys, states and output: which values they accept, and how values are converted."""

@@ -1,4 +1,4 @@
-"""Arrow columns as numpy numbers and as Python values, and back. Nothing is lost on the way, in nested types either."""
+"""Convert Arrow columns to numpy numbers or Python values, and back, without loss, also in nested types."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ if TYPE_CHECKING:
 MAX_ELEMENTS = 2**31 - 1
 """Arrow counts the elements of a column's arrays and maps in 32 bits."""
 _SMALL_MAP = 8
-"""Keys of maps with so many at most are compared at each distance, which is several times as fast as numbering them."""
-AS_ARROW = "Take it as Arrow: rows_of() or batches() of a reader, the calls for many keys of a VectorProcessor."
-"""What to do about a date or an instant that Python does not have."""
+"""Up to this many keys of a map are compared at each distance, which is several times as fast as numbering them."""
+AS_ARROW = (
+    "Read it as Arrow: with rows_of() or batches() of a reader, or in a VectorProcessor with calls for many keys."
+)
+"""The hint for a date or an instant that Python cannot hold."""
 
 
 def is_fixed_width(kind: pa.DataType) -> bool:
@@ -42,24 +44,24 @@ def is_fixed_width(kind: pa.DataType) -> bool:
 
 
 def is_variant(kind: pa.DataType) -> bool:
-    """Whether this is a VARIANT: a struct of its value and its metadata, of which PySpark has marked the latter."""
+    """Whether this is a VARIANT: a struct of value and metadata, whose metadata field PySpark has marked."""
     return pa.types.is_struct(kind) and any((field.metadata or {}).get(b"variant") == b"true" for field in kind)
 
 
 def has_variant(kind: pa.DataType) -> bool:
-    """Whether this is a VARIANT or has one in it."""
+    """Whether this is a VARIANT or contains one."""
     is_one = is_variant(kind)
     return is_one or (pa.types.is_nested(kind) and any(has_variant(kind.field(n).type) for n in range(kind.num_fields)))
 
 
 def number_type(kind: pa.DataType) -> str:
-    """The little-endian numpy type that holds the values of a type of fixed width."""
+    """Return the little-endian numpy type that holds the values of a fixed-width type."""
     letter = "f" if pa.types.is_floating(kind) else "i"
     return f"<{letter}{max(1, int(kind.bit_width) // 8)}"
 
 
 def numbers_of(column: pa.Array) -> NDArray[Any]:
-    """The values of a column of fixed width as numbers: dates as days, instants as microseconds, null as 0."""
+    """Return the values of a fixed-width column as numbers: dates as days, instants as microseconds, null as 0."""
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     dtype = np.dtype(number_type(column.type))
@@ -70,14 +72,14 @@ def numbers_of(column: pa.Array) -> NDArray[Any]:
 
 
 def column_of(kind: pa.DataType, numbers: NDArray[Any], valid: NDArray[np.bool_]) -> pa.Array:
-    """The inverse of ``numbers_of``; null where not ``valid``."""
+    """Return the inverse of ``numbers_of``; null where not ``valid``."""
     content = np.packbits(numbers.astype(np.bool_), bitorder="little") if pa.types.is_boolean(kind) else numbers
     present = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(kind, len(numbers), [present, pa.py_buffer(np.ascontiguousarray(content))])
 
 
 def validity(column: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
-    """For each value whether it is not null."""
+    """Return for each value whether it is not null."""
     if column.null_count == 0:
         return np.ones(len(column), np.bool_)
     valid: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
@@ -85,9 +87,9 @@ def validity(column: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """A column as the Python values that processors see: structs as named tuples, maps as dicts.
+    """Return a column as the Python values that processors see: structs as named tuples, maps as dicts.
 
-    Raises InvalidInputError for a date or an instant that Python does not have.
+    Raises InvalidInputError (a date or an instant that Python cannot hold).
     """
     return _values(column, _temporal_values)
 
@@ -117,20 +119,20 @@ def _values(column: pa.Array, of_times: Callable[[pa.Array], list[Any]]) -> list
 
 def _temporal_values(column: pa.Array) -> list[Any]:
     try:
-        if pa.types.is_time(column.type):  # of which Arrow drops nanoseconds
+        if pa.types.is_time(column.type):  # Arrow's own conversion drops nanoseconds
             read = value_reader(column.type)
             return [read(value) for value in column.cast(pa.int64()).to_pylist()]
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError) as problem:
         raise InvalidInputError(
-            f"There is a value of type {column.type} that Python has none for: {problem}.",
+            f"The column has a value of type {column.type} that Python cannot hold: {problem}.",
             hint=AS_ARROW,
         ) from problem
     return values
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """A type with dates and instants as the numbers that they are, days and microseconds: of these Python has all."""
+    """Return a type with dates as days and instants as microseconds: numbers that Python can always hold."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
     if pa.types.is_map(kind):
@@ -144,14 +146,14 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def plain_values(column: pa.Array) -> list[Any]:
-    """``python_values`` with dates and instants as numbers: whatever they are, there is a value."""
+    """Return ``python_values`` with dates and instants as numbers, so that Python can hold every value."""
     return _values(column, _plain_times)
 
 
 def arrow_of_plain(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """The inverse of ``plain_values``: of what is stored, also null that is NOT NULL by now.
+    """Return the inverse of ``plain_values``. Accepts stored nulls in fields that are NOT NULL by now.
 
-    Raises ValueError for a map with a key that is null: earlier releases stored some, and Arrow has none.
+    Raises ValueError (a map with a null key: earlier releases stored some, and Arrow has none).
     """
     return arrow_values(values, kind, _plain_column)
 
@@ -173,10 +175,10 @@ def _spans(column: pa.ListArray | pa.MapArray) -> list[tuple[int, int]]:
 def arrow_values(
     values: Sequence[Any], kind: pa.DataType, plain: Callable[[Sequence[Any], pa.DataType], pa.Array] = plain_column
 ) -> pa.Array:
-    """The inverse of ``python_values``; a struct may be any sequence, mapping or object with its fields.
+    """Return the inverse of ``python_values``; a struct may be any sequence, mapping or object with its fields.
 
     ``plain`` makes the columns whose type is not nested. Raises TypeError, ValueError, AttributeError, OverflowError
-    (pyarrow's own errors among them) for values that the type does not take, and what ``plain`` raises.
+    (also as pyarrow's own errors) for values that the type does not accept, and what ``plain`` raises.
     """
     if not pa.types.is_nested(kind):
         return plain(values, kind)
@@ -187,7 +189,7 @@ def arrow_values(
         there = [() if value is None else entries_of(value) for value in values]
         pairs = list(chain.from_iterable(there))
         keys = [key for key, _ in pairs]
-        if any(key is None for key in keys):  # of such a map Arrow ends the process
+        if any(key is None for key in keys):  # Arrow would crash the process
             raise ValueError(NO_NULL_KEY)
         stored_keys = arrow_values(keys, kind.key_type, plain)
         if plain is not _plain_column:
@@ -203,7 +205,7 @@ def arrow_values(
     counts = np.fromiter(map(len, there), np.int64, len(there))
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
     if ends[-1] > MAX_ELEMENTS:
-        raise ValueError(f"{ends[-1]} elements are too many for one column")
+        raise ValueError(f"a column can have at most 2147483647 elements, got {ends[-1]}")
     present = pa.py_buffer(np.packbits(~absent, bitorder="little"))
     offsets = pa.py_buffer(ends.astype(np.int32))
     return pa.Array.from_buffers(kind, len(values), [present, offsets], children=contents)
@@ -228,20 +230,20 @@ def _structs(
 
 
 def _require_values(field: pa.Field, column: Sequence[Any], absent: NDArray[np.bool_]) -> None:
-    """Raise ValueError if a value is None where it is NOT NULL, and what it is part of is there."""
+    """Raise ValueError if a NOT NULL field is None in a value that is present."""
     if any(value is None and not is_absent for value, is_absent in zip(column, absent.tolist(), strict=True)):
         raise ValueError(no_null(field))
 
 
 def _part(values: Sequence[Any], field: pa.Field, plain: Callable[[Sequence[Any], pa.DataType], pa.Array]) -> pa.Array:
-    """The elements of arrays, or the values of maps."""
+    """Return the column of the elements of arrays, or of the values of maps."""
     if not field.nullable and plain is not _plain_column:
         _require_values(field, values, np.zeros(len(values), np.bool_))
     return arrow_values(values, field.type, plain)
 
 
 def require_distinct_keys(keys: pa.Array, counts: NDArray[np.int64]) -> None:
-    """Raise ValueError if one of the maps with these keys, ``counts`` of them in each in turn, has one key twice."""
+    """Raise ValueError if a map has a key twice. ``keys``: of all maps in turn; ``counts``: how many each map has."""
     most = int(counts.max(initial=0))
     if most <= 1:
         return
@@ -255,7 +257,7 @@ def require_distinct_keys(keys: pa.Array, counts: NDArray[np.int64]) -> None:
 
 
 def _has_twice(keys: pa.Array, whose: NDArray[np.int64], most: int) -> bool:
-    """Whether a map has a key twice. Element n of ``keys`` is of map ``whose[n]``; no map has more than ``most``."""
+    """Whether a map has a key twice. Key n belongs to map ``whose[n]``; no map has more than ``most`` keys."""
     if most <= _SMALL_MAP:
         for distance in range(1, most):
             is_same = pc.equal(keys.slice(distance), keys.slice(0, len(keys) - distance))

@@ -1,12 +1,12 @@
-"""Which values a type takes: one table for states, keys and output, one value at a time or as columns.
+"""Which values a type accepts: one table for states, keys and output, one value at a time or as columns.
 
-| type | takes | as a column |
+| type | accepts | as a column |
 |---|---|---|
 | boolean | bool | boolean |
 | integers, intervals of months | int that fits | integers that fit |
 | float, double | float; int that it holds exactly. No finite number becomes infinite | floats; such integers |
-| decimal | Decimal and int that fit, with no more digits | decimals and integers that do |
-| string | str that is Unicode | text |
+| decimal | Decimal and int that fit, with no more digits | decimals and integers that fit |
+| string | str that is valid Unicode | text |
 | binary | bytes, bytearray, memoryview | binary |
 | date | date, not datetime | dates |
 | timestamp | datetime; without a zone it is UTC | timestamps |
@@ -14,8 +14,9 @@
 | time | time without a zone | times |
 | interval of days | timedelta | durations |
 
-NumPy's and pandas' scalars are what they are: ``np.int64(1)`` is an int, ``pd.Timestamp`` a datetime. Nothing is
-rounded (a float alone is, to what a ``float`` holds), cut off or parsed, and NaN, NaT and ``pd.NA`` are not null.
+Scalars of NumPy and pandas count as the Python type they correspond to: ``np.int64(1)`` is an int, ``pd.Timestamp`` a
+datetime. Nothing is cut off or parsed, and nothing is rounded, except a float to the precision of a ``float``. NaN, NaT
+and ``pd.NA`` are not null.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from pyspark_ckpt.state_store.errors import InvalidInputError
 Convert: TypeAlias = Callable[[Any], Any]
 
 CONVERT = (
-    "Convert it to what the type takes: nothing is rounded, cut off or parsed. "
+    "Convert it to a value that the type accepts: nothing is rounded, cut off or parsed. "
     "docs/keyed-state.md has the table of types."
 )
 EXACT = Context(prec=76)
-"""Holds what is done with decimals of 38 digits; Python's own context rounds to 28."""
+"""Computes exactly with decimals of 38 digits; Python's own context rounds to 28."""
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a timestamp_ntz has no zone
 EPOCH_DAY = date(1970, 1, 1).toordinal()
@@ -49,10 +50,11 @@ _NOTHING = type(None)
 
 
 def plain_writer(kind: pa.DataType) -> Convert:
-    """What makes the number, text or bytes that is stored of a value that is not None, of a type that is not nested.
+    """Return a function that converts a value of a type that is not nested to the stored number, text or bytes.
 
-    Dates are days, instants and intervals microseconds, times of day nanoseconds, decimals Decimals of the type's
-    scale. It raises TypeError, ValueError or OverflowError for a value that the type does not take.
+    Dates become days, instants and intervals microseconds, times of day nanoseconds, decimals Decimals of the type's
+    scale. The value must not be None. The function raises TypeError, ValueError or OverflowError for a value that the
+    type does not accept.
     """
     if pa.types.is_decimal(kind):
         return _decimal_writer(kind)
@@ -67,13 +69,13 @@ def plain_writer(kind: pa.DataType) -> Convert:
 
 
 def find_plain_type(kind: pa.DataType) -> type | None:
-    """The Python type whose values ``plain_writer`` leaves as they are, whatever they are."""
+    """Return the Python type whose values ``plain_writer`` never changes; None if there is no such type."""
     kept = ((pa.types.is_string, str), (pa.types.is_binary, bytes), (pa.types.is_float64, float))
     return next((same for matches, same in kept if matches(kind)), None)
 
 
 def plain_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Values as a column of a type that is not nested. Raises what ``plain_writer`` and pyarrow raise."""
+    """Return values as a column of a type that is not nested. Raises what ``plain_writer`` and pyarrow raise."""
     if set(map(type, values)) <= _same(kind) and not _has_zones(values, kind):
         column = pa.array(values, kind)
         if pa.types.is_float32(kind):
@@ -84,26 +86,26 @@ def plain_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def whole_number(value: Any) -> int:
-    """An integer, of Python or NumPy. Raises TypeError."""
+    """Return an integer of Python or NumPy as an int. Raises TypeError."""
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         return int(value)
-    raise TypeError(f"{_show(value)} is no integer")
+    raise TypeError(f"{_show(value)} is not an integer")
 
 
 def microseconds_at(value: Any) -> int:
-    """A datetime in microseconds since 1970; a naive one counts as UTC. Raises TypeError, ValueError."""
+    """Return a datetime in microseconds since 1970; a naive one counts as UTC. Raises TypeError, ValueError."""
     if type(value) is not datetime:
         if isinstance(value, np.datetime64) and not _is_day(value):
             return _exact(value, "datetime64[us]")
         if not isinstance(value, datetime) or _is_not_a_time(value):
-            raise TypeError(f"{_show(value)} is no instant")
+            raise TypeError(f"{_show(value)} is not an instant")
         _require_microseconds(value, "nanosecond")
     return int((value - (NAIVE_EPOCH if value.tzinfo is None else EPOCH)) // MICROSECOND)
 
 
 def _naive_microseconds(value: Any) -> int:
     if getattr(value, "tzinfo", None) is not None:
-        raise TypeError(f"{_show(value)} has a time zone, and timestamp_ntz takes none")
+        raise TypeError(f"{_show(value)} has a time zone, which timestamp_ntz does not accept")
     return microseconds_at(value)
 
 
@@ -113,12 +115,12 @@ def _day(value: Any) -> int:
         _require_bits(days, 32)
         return days
     if not isinstance(value, date) or isinstance(value, datetime):
-        raise TypeError(f"{_show(value)} is no date")
+        raise TypeError(f"{_show(value)} is not a date")
     return value.toordinal() - EPOCH_DAY
 
 
 def _is_day(value: np.datetime64) -> bool:
-    """Whether this is a date, and not an instant."""
+    """Whether this is a date rather than an instant."""
     return np.datetime_data(value.dtype)[0] in {"Y", "M", "W", "D"}
 
 
@@ -126,7 +128,7 @@ def _interval(value: Any) -> int:
     if isinstance(value, np.timedelta64):
         return _exact(value, "timedelta64[us]")
     if not isinstance(value, timedelta) or _is_not_a_time(value):
-        raise TypeError(f"{_show(value)} is no interval")
+        raise TypeError(f"{_show(value)} is not an interval")
     if type(value) is not timedelta:
         _require_microseconds(value, "nanoseconds")
     micros = value // MICROSECOND
@@ -136,23 +138,23 @@ def _interval(value: Any) -> int:
 
 def _nanoseconds(value: Any) -> int:
     if not isinstance(value, time) or value.tzinfo is not None:
-        raise TypeError(f"{_show(value)} is no time of day without a zone")
+        raise TypeError(f"{_show(value)} is not a time of day without a zone")
     at = datetime.combine(NAIVE_EPOCH, value)
     return ((at - NAIVE_EPOCH) // MICROSECOND) * MICROSECOND_NS
 
 
 def _is_not_a_time(value: Any) -> bool:
-    """Whether this is pandas' NaT, which is an instance of datetime, and not itself."""
+    """Whether this is pandas' NaT, an instance of datetime that does not equal itself."""
     return bool(value != value)  # noqa: PLR0124
 
 
 def _require_microseconds(value: Any, nanoseconds: str) -> None:
     if getattr(value, nanoseconds, 0):
-        raise ValueError(f"{_show(value)} has nanoseconds, and Spark keeps microseconds")
+        raise ValueError(f"{_show(value)} has nanoseconds, but Spark keeps microseconds")
 
 
 def _exact(value: Any, numpy_type: str) -> int:
-    """A time of NumPy's as a number of another unit. Raises ValueError if that is not the same."""
+    """Return a NumPy time as a number of another unit. Raises TypeError (no unit), ValueError (not exact)."""
     if np.datetime_data(value.dtype)[0] == "generic":
         raise TypeError(f"{_show(value)} has no unit")
     converted = value.astype(numpy_type)
@@ -183,7 +185,7 @@ def _double(value: Any) -> float:
         return value
     if isinstance(value, (float, np.floating)):
         number = float(value)
-        if number != value and number == number:  # noqa: PLR0124 - NaN alone is not itself
+        if number != value and number == number:  # noqa: PLR0124 - only NaN does not equal itself
             raise ValueError(f"{_show(value)} has more digits than a double")
         return number
     whole = whole_number(value)
@@ -224,24 +226,24 @@ def _text(value: Any) -> str:
     if type(value) is str:
         return value
     if not isinstance(value, str):
-        raise TypeError(f"{_show(value)} is no text")
+        raise TypeError(f"{_show(value)} is not text")
     return str.__str__(value)
 
 
 def _binary(value: Any) -> bytes:
     if not isinstance(value, (bytes, bytearray, memoryview)):
-        raise TypeError(f"{_show(value)} is no bytes")
+        raise TypeError(f"{_show(value)} is not bytes")
     return bytes(value)
 
 
 def _truth(value: Any) -> bool:
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{_show(value)} is no truth value")
+        raise TypeError(f"{_show(value)} is not a bool")
     return bool(value)
 
 
 def _nothing(value: Any) -> None:
-    raise TypeError(f"{_show(value)} is given, and type void has no values")
+    raise TypeError(f"{_show(value)} is not None, the only value of type void")
 
 
 _WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
@@ -264,7 +266,7 @@ _SAME: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
     (pa.types.is_timestamp, datetime),
     (pa.types.is_duration, timedelta),
 )
-"""The Python type whose values pyarrow takes exactly as they are taken here."""
+"""The Python type whose values pyarrow converts exactly as this module does."""
 
 
 def _same(kind: pa.DataType) -> set[type]:
@@ -272,7 +274,10 @@ def _same(kind: pa.DataType) -> set[type]:
 
 
 def _has_zones(values: Sequence[Any], kind: pa.DataType) -> bool:
-    """Whether instants have zones but UTC, of which pyarrow loses parts of minutes, or any if there are to be none."""
+    """Whether instants have zones that pyarrow cannot convert: any but UTC, or any at all for timestamp_ntz.
+
+    Of other zones pyarrow loses offsets of less than a minute.
+    """
     if not pa.types.is_timestamp(kind):
         return False
     zones = {None if value is None else value.tzinfo for value in values} - {None}
@@ -287,7 +292,7 @@ def _require_finite(values: Sequence[Any], column: pa.Array) -> None:
 
 
 def _make_stored_column(stored: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """The column of what ``plain_writer`` makes."""
+    """Return the column of values that ``plain_writer`` has made."""
     if pa.types.is_date(kind):
         return pa.array(stored, pa.int32()).view(kind)
     return pa.array(stored, pa.int64()).view(kind) if pa.types.is_temporal(kind) else pa.array(stored, kind)
@@ -298,4 +303,4 @@ def _show(value: Any) -> str:
 
 
 WRONG_VALUE = (TypeError, ValueError, AttributeError, struct.error, ArithmeticError, pa.ArrowException)
-"""What conversions, and codecs, raise for a value that a type does not take."""
+"""What conversions and codecs raise for a value that a type does not accept."""

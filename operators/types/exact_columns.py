@@ -1,4 +1,4 @@
-"""Columns as columns of another type in which no value is another: the table of ``conversions`` for Arrow's types."""
+"""Convert columns to another type without changing a value: the table of ``conversions`` for Arrow's types."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ _ALSO_TAKES: Mapping[str, frozenset[str]] = {"floats": frozenset({"integers"}), 
 
 
 def exact_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """``column`` as one of type ``kind``, itself if it is of that already.
+    """Return ``column`` as a column of type ``kind``; the same object if it has that type already.
 
-    Raises TypeError for a type that is not taken, ValueError (pyarrow's errors among them) for a value that is not.
+    Raises TypeError (a type that is not accepted), ValueError (a value that is not; also as pyarrow's errors).
     """
     column = _decode(column)
     if column.type == kind and not _is_limited(kind):
@@ -66,12 +66,12 @@ def exact_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if family == "nothing":
         return pa.nulls(len(column), kind)
     if family != wanted and family not in _ALSO_TAKES.get(wanted, ()):
-        raise TypeError(f"a column of type {column.type} is not taken as {kind}")
+        raise TypeError(f"a column of type {column.type} is not accepted as {kind}")
     return _NESTED.get(wanted, _plain)(column, kind)
 
 
 def _decode(column: pa.Array) -> pa.Array:
-    """A column whose type says how its values are kept as one of the values' type."""
+    """Return a dictionary or extension column as a column of the type of its values."""
     if isinstance(column.type, pa.BaseExtensionType):
         column = column.storage
     return column.dictionary_decode() if _types.is_dictionary(column.type) else column
@@ -83,7 +83,7 @@ def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if _types.is_integer(column.type) and _types.is_decimal(kind):
         return plain_column(column.to_pylist(), kind)
     if _types.is_timestamp(kind) and kind.tz is None and column.type.tz is not None:
-        raise TypeError(f"a column of type {column.type} has a time zone, and timestamp_ntz takes none")
+        raise TypeError(f"a column of type {column.type} has a time zone, which timestamp_ntz does not accept")
     converted = column.cast(kind)
     if _types.is_floating(kind):
         _require_finite(column, converted)
@@ -97,7 +97,7 @@ def _family(kind: pa.DataType) -> str:
 
 
 def _is_limited(kind: pa.DataType) -> bool:
-    """Whether Arrow has values of a type that Spark has not: parts that are NOT NULL, times of no day, equal keys."""
+    """Whether Arrow accepts values of a type that Spark does not: null for NOT NULL, times of no day, equal keys."""
     if _types.is_map(kind) or _types.is_time(kind):
         return True
     fields = [kind.field(n) for n in range(kind.num_fields)]
@@ -108,7 +108,7 @@ def _floats_of_integers(column: pa.Array, kind: pa.DataType) -> pa.Array:
     numbers = column.fill_null(0).to_numpy(zero_copy_only=False)
     with np.errstate(invalid="ignore"):
         floats = numbers.astype(kind.to_pandas_dtype())
-        # Some processors cast back what is beyond the greatest integer as that integer.
+        # Some processors cast a float above the greatest integer back to that integer.
         is_exact = (floats < float(np.iinfo(numbers.dtype).max + 1)) & (floats.astype(numbers.dtype) == numbers)
     if not is_exact.all():
         raise ValueError(f"{int(numbers[np.argmin(is_exact)])} has more digits than a {kind}")
@@ -124,21 +124,21 @@ def _require_finite(column: pa.Array, converted: pa.Array) -> None:
 
 
 def _require_times(column: pa.Array) -> None:
-    """Raise ValueError for a time that is of no day, or has nanoseconds."""
+    """Raise ValueError for a time outside of a day, or with nanoseconds."""
     nanoseconds = numbers_of(column)
     is_wrong = (nanoseconds < 0) | (nanoseconds >= DAY_NS) | (nanoseconds % MICROSECOND_NS != 0)
     if is_wrong.any():
         wrong = int(nanoseconds[np.argmax(is_wrong)])
-        raise ValueError(f"{wrong} ns is no time of day in whole microseconds")
+        raise ValueError(f"{wrong} ns is not a time of day in whole microseconds")
 
 
 def _structs(column: pa.StructArray, kind: pa.StructType) -> pa.Array:
     names = [field.name for field in kind]
     given = [field.name for field in column.type]
     if sorted(given) != sorted(names):
-        raise TypeError(f"there are the fields {given}, not {names}")
+        raise TypeError(f"the fields must be {names}, got {given}")
     if given != names and len(set(names)) < len(names):
-        raise TypeError(f"several of the fields {given} have one name, and are not in the order of {names}")
+        raise TypeError(f"several of the fields {given} share a name, so they must be in the order {names}")
     there = validity(column)
     places = range(len(names)) if given == names else map(given.index, names)
     fields = [_part(column.field(n), field, there) for n, field in zip(places, kind, strict=True)]
@@ -165,7 +165,7 @@ _NESTED: Mapping[str, Callable[[pa.Array, Any], pa.Array]] = {"structs": _struct
 
 
 def _part(column: pa.Array, field: pa.Field, there: NDArray[np.bool_] | None) -> pa.Array:
-    """A part of values, of which some may not be ``there``."""
+    """Convert a part of values, some of which may not be ``there``."""
     if not field.nullable and column.null_count and (there is None or not validity(column)[there].all()):
         raise ValueError(no_null(field))
     return exact_column(column, field.type)

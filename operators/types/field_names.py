@@ -1,4 +1,4 @@
-"""Which field of a stored struct each field of today's is, by the names that programs have given them."""
+"""Match fields of the current struct to fields of a stored one, by the names that programs have given them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pyspark_ckpt.state_store.options import PREFIX
 
 ANOTHER_NAME = (
     f"Give the changed state another name, or the operator another uid, and set {PREFIX}allowNonRestoredState to true, "
-    "or restore a savepoint with allow_non_restored_state: it begins empty, and the old state is left alone."
+    "or restore a savepoint with allow_non_restored_state. The state then begins empty, and the old one is left alone."
 )
 
 
 def positions_of(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, str]) -> list[int | None]:
-    """Where the fields of ``new`` are in ``old``.
+    """Return the positions in ``old`` of the fields of ``new``; None for a field that is not there.
 
-    By their names and former names; in another case if not in this one; else by a name that an alias of a later
-    program gave them, for a program may come back from before a field was renamed. Raises InvalidInputError if several
-    fields have a name but for its case.
+    A field is found by its name or a former name, then by these names in another case, then by a name that an alias of
+    a later program gave it: an older program may run again after a field was renamed. Raises InvalidInputError (several
+    fields whose names differ only by case).
     """
     positions = {field.name: position for position, field in enumerate(old)}
     all_names = [names_of(field.name, aliases) for field in new]
@@ -38,7 +38,7 @@ def positions_of(old: pa.StructType, new: pa.StructType, aliases: Mapping[str, s
 
 
 def _one_reader_each(found: Sequence[int | None], new: pa.StructType, aliases: Mapping[str, str]) -> list[int | None]:
-    """``found`` without what fields that are declared new have in common with one other."""
+    """Drop the position of a field that is declared new if exactly one other field has found the same position."""
     settled = list(found)
     for position in {each for each in found if each is not None}:
         readers = [n for n, each in enumerate(found) if each == position]
@@ -49,14 +49,14 @@ def _one_reader_each(found: Sequence[int | None], new: pa.StructType, aliases: M
 
 
 def _is_new(name: str, aliases: Mapping[str, str]) -> bool:
-    """Whether an alias says that a field had no other name before."""
+    """Whether an alias says that a field is new, with no former name."""
     return aliases.get(name) == name
 
 
 def _later_positions(
     old: pa.StructType, new: pa.StructType, name: str, aliases: Mapping[str, str], taken: Sequence[int | None]
 ) -> list[int]:
-    """Where a field may be that later programs have renamed."""
+    """Return where a field may be that later programs have renamed."""
     if _is_new(name, aliases):
         return []
     today = {field.name.lower() for field in new}
@@ -85,7 +85,7 @@ def _position_in_another_case(
             raise InvalidInputError(
                 f"field {names[0]!r} of {spark_name(new)} may be any of {[old[n].name for n in alike]} in "
                 f"{spark_name(old)}: they differ by case alone.",
-                hint=f"Say which one by an alias, such as {{{names[0]!r}: {old[alike[0]].name!r}}}.",
+                hint=f"Choose one with an alias, such as {{{names[0]!r}: {old[alike[0]].name!r}}}.",
             )
         if alike:
             return alike[0]
@@ -93,9 +93,10 @@ def _position_in_another_case(
 
 
 def require_exact(old: pa.DataType, new: pa.DataType, aliases: Mapping[str, str], path: str = "") -> None:
-    """Raise InvalidInputError unless it is clear which part of a value of type ``old`` each of type ``new`` is.
+    """Raise InvalidInputError if a part of type ``new`` may be several parts of type ``old``.
 
-    And if there may be none where ``new`` does not take null. ``path``: what a message names before the part.
+    Also if a part may be null or missing in ``old`` and is NOT NULL in ``new``. ``path`` precedes the part's name in
+    messages.
     """
     if pa.types.is_struct(old) and pa.types.is_struct(new):
         found = positions_of(old, new, aliases)
@@ -115,7 +116,7 @@ def _require_exact_part(old: pa.Field | None, new: pa.Field, aliases: Mapping[st
     if not new.nullable and (old is None or old.nullable):
         raise InvalidInputError(
             f"field {path[:-1]!r}: it may be null in stored values, and is declared NOT NULL.",
-            hint=f"Declare it so that it may be null. {ANOTHER_NAME}",
+            hint=f"Declare it without NOT NULL. {ANOTHER_NAME}",
         )
     if old is not None:
         require_exact(old.type, new.type, aliases, path)
@@ -126,9 +127,9 @@ def _require_one_reader_each(found: Sequence[int | None], old: pa.StructType, ne
         names = [each.name for each, at in zip(new, found, strict=True) if at == position]
         if len(names) > 1:
             raise InvalidInputError(
-                f"field {field.name!r} of {spark_name(old)} may be any of {names} in {spark_name(new)}, by the "
-                "aliases of this program and earlier ones.",
-                hint=f"Say which of them are new fields by aliases such as {{{names[-1]!r}: {names[-1]!r}}}.",
+                f"field {field.name!r} of {spark_name(old)} may be any of {names} in {spark_name(new)}, according to "
+                "the aliases of this program and earlier ones.",
+                hint=f"Mark the new fields with aliases such as {{{names[-1]!r}: {names[-1]!r}}}.",
             )
 
 
@@ -136,15 +137,15 @@ def _require_one_later(old: pa.StructType, new: pa.StructType, name: str, later:
     if len(later) > 1:
         raise InvalidInputError(
             f"field {name!r} of {spark_name(new)} may be any of {[old[n].name for n in later]} in {spark_name(old)}, "
-            "which were renamed by programs since.",
-            hint=f"Say which one by an alias, such as {{{name!r}: {old[later[0]].name!r}}}.",
+            "which later programs have renamed.",
+            hint=f"Choose one with an alias, such as {{{name!r}: {old[later[0]].name!r}}}.",
         )
 
 
 def require_clear_aliases(kind: pa.DataType, aliases: Mapping[str, str]) -> None:
     """Raise InvalidInputError if an alias gives a field the name of another field of the same struct.
 
-    Values of that struct have both: nothing tells those that were written before the names changed hands.
+    Stored values have both names, and nothing tells which of them were written before the names were exchanged.
     """
     if pa.types.is_struct(kind):
         for field in kind:
@@ -154,7 +155,7 @@ def require_clear_aliases(kind: pa.DataType, aliases: Mapping[str, str]) -> None
                     raise InvalidInputError(
                         f"field {field.name!r} has the former name {former!r}, and {others[0]!r} is a field, too.",
                         hint=f"If {others[0]!r} is a new field, add {{{others[0]!r}: {others[0]!r}}} to the aliases. "
-                        "Fields cannot swap names: give them names that none of them had.",
+                        "Fields cannot swap names: give them names that neither of them had.",
                     )
     for inner in _inner_types(kind):
         require_clear_aliases(inner, aliases)
@@ -167,7 +168,7 @@ def _inner_types(kind: pa.DataType) -> list[pa.DataType]:
 
 
 def names_of(name: str, aliases: Mapping[str, str]) -> list[str]:
-    """A field's name and its former ones, the newest first."""
+    """Return a field's name and its former names, the newest first."""
     names = [name]
     while (former := _former(names[-1], aliases)) is not None and former not in names:
         names.append(former)
@@ -175,6 +176,6 @@ def names_of(name: str, aliases: Mapping[str, str]) -> list[str]:
 
 
 def _former(name: str, aliases: Mapping[str, str]) -> str | None:
-    """What an alias says of a name, in any case if none has this one."""
+    """Return the former name that an alias gives for a name; in another case if no alias has this one."""
     alike = [old for new, old in aliases.items() if new.lower() == name.lower()]
     return aliases.get(name, alike[0] if len(alike) == 1 else None)

@@ -1,4 +1,4 @@
-"""Types by their names: those of a keyed operator's key columns are stored as Arrow writes them, users know Spark's."""
+"""Names of types: Arrow's, by which types of a keyed operator's key columns are stored, and Spark's, for users."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ _NOT_NULL = " not null"
 
 
 def arrow_type_named(name: str) -> pa.DataType:
-    """The type whose text is ``name``, of those that keys can have. Raises FormatError."""
+    """Return the type of a key whose Arrow name is ``name``. Raises FormatError."""
     try:
         kind, end = _type_at(name, 0)
     except (ValueError, LookupError, RecursionError, pa.ArrowException) as problem:
         raise _unknown(name, problem) from problem
     if end != len(name):
-        raise _unknown(name, f"it goes on with {name[end : end + 32]!r}")
+        raise _unknown(name, f"it ends with the unexpected text {name[end : end + 32]!r}")
     return kind
 
 
 def spark_name(kind: pa.DataType) -> str:
-    """What Spark's DDL calls a type."""
+    """Return the name of a type in Spark's DDL."""
     from pyspark.sql.pandas.types import from_arrow_type
 
     return str(from_arrow_type(kind, prefer_timestamp_ntz=True).simpleString())
 
 
 def _unknown(name: str, why: object) -> FormatError:
-    return FormatError(f"The stored type {name[:200]!r} is none of a key: {why}.")
+    return FormatError(f"The stored type {name[:200]!r} is not the type of a key: {why}.")
 
 
 def _type_at(text: str, at: int) -> tuple[pa.DataType, int]:
-    """The type whose name begins at ``at``, and where that ends. Raises ValueError, LookupError."""
+    """Return the type whose name begins at ``at``, and where the name ends. Raises ValueError, LookupError."""
     for head, read in _NESTED.items():
         if text.startswith(head, at):
             return read(text, at + len(head))

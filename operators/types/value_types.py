@@ -1,7 +1,7 @@
 """Types that a user gives to state and output, and how one Python value of each is written for msgpack or Arrow.
 
-In Python a struct is a named tuple (any sequence, mapping or object with its fields is taken), a timestamp an aware
-datetime in UTC, a timestamp_ntz a naive one, a map a dict, in whose keys an array is a tuple.
+In Python a struct is a named tuple (any sequence, mapping or object with its fields is accepted), a timestamp an aware
+datetime in UTC, a timestamp_ntz a naive one, and a map a dict. In keys of a dict an array is a tuple.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ PYTHON_TYPES: Mapping[type, str] = {
     Decimal: "decimal(38,18)",
 }
 _NO_TYPE = (LookupError, TypeError, ValueError, AttributeError, AssertionError, RecursionError)
-"""What PySpark raises, too, for JSON that is none of its types."""
+"""What PySpark raises, besides its own exceptions, for JSON that is not a type."""
 _DECIMAL = Annotated[str, msgspec.Meta(pattern=r"\A-?[0-9]{1,39}(\.[0-9]{1,38})?(E-[0-9]{1,2})?\Z", max_length=64)]
 
 
 class BeyondPythonError(ValueError):
-    """A date or an instant that Spark and Arrow have, and Python has not: before year 1 or behind 9999."""
+    """A date or an instant that Spark and Arrow can hold and Python cannot: before year 1 or after year 9999."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ValueType:
 
 
 def resolve_type(declared: TypeLike, what: str) -> ValueType:
-    """The type of ``what``, from Spark DDL, Spark's object for it or a Python type; on the driver.
+    """Return the type of ``what``, declared as Spark DDL, a Spark type or a Python type. Call it on the driver.
 
     Raises InvalidInputError.
     """
@@ -71,8 +71,8 @@ def resolve_type(declared: TypeLike, what: str) -> ValueType:
     ddl = PYTHON_TYPES.get(declared) if isinstance(declared, type) else declared
     if not isinstance(ddl, (str, DataType)):
         raise InvalidInputError(
-            f"{what} has the type {declared!r}.",
-            hint=f"Give a Spark type as text, like 'struct<n bigint>', or one of {_names(PYTHON_TYPES)}.",
+            f"{what} has the type {declared!r}, which is not a Spark type.",
+            hint=f"Give a Spark type as text, such as 'struct<n bigint>', or one of {_names(PYTHON_TYPES)}.",
         )
     try:
         kind = ddl if isinstance(ddl, DataType) else _parse_datatype_string(ddl)
@@ -83,30 +83,30 @@ def resolve_type(declared: TypeLike, what: str) -> ValueType:
 
 
 def check_handed(kind: DataType, what: str) -> None:
-    """Raise InvalidInputError if ``what`` has values of a type that Python is not handed."""
+    """Raise InvalidInputError if ``what`` has values of a type that cannot be passed to Python."""
     unshown = _unshown(kind)
     if unshown is not None:
         raise InvalidInputError(
-            f"{what} has values of type {unshown.simpleString()}, which cannot be handed to Python: "
-            "PySpark has no Arrow type for them, or one that is not what Spark's rows hold.",
+            f"{what} has values of type {unshown.simpleString()}, which cannot be passed to Python: "
+            "PySpark has no Arrow type for them, or one that does not match Spark's rows.",
             hint="Cast them to another type, such as string, or leave them out.",
         )
 
 
 def make_handed_type(kind: DataType) -> pa.DataType:
-    """The Arrow type in which Python is handed values of a Spark type."""
+    """Return the Arrow type in which values of a Spark type are passed to Python."""
     from pyspark.sql.pandas.types import to_arrow_type
 
     return to_arrow_type(_with_months_as_numbers(kind), timezone="UTC")
 
 
 def make_handed_schema(columns: StructType) -> pa.Schema:
-    """``handed_type`` of each column."""
+    """Return the schema with ``make_handed_type`` of each column."""
     return pa.schema(list(make_handed_type(columns)))
 
 
 def _with_months_as_numbers(kind: DataType) -> DataType:
-    """A type with integers for intervals of months, as which Spark holds them; PySpark has no type for them."""
+    """Return a type with integers for intervals of months: Spark holds them so, and PySpark has no Arrow type."""
     from pyspark.sql import types
 
     inner = _with_months_as_numbers
@@ -123,9 +123,9 @@ def _with_months_as_numbers(kind: DataType) -> DataType:
 
 
 def arrow_type(schema: Any) -> pa.DataType:
-    """The Arrow type of a stored type in Spark's JSON. Raises FormatError for what is none, or cannot be shown.
+    """Return the Arrow type of a stored type in Spark's JSON. Raises FormatError (not a type, or cannot be shown).
 
-    Imports nothing that the type names: a type of the user's own is what it is stored as.
+    Imports no class that the type names: a user-defined type becomes the type it is stored as.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql.types import _parse_datatype_json_value
@@ -139,12 +139,12 @@ def arrow_type(schema: Any) -> pa.DataType:
         raise FormatError(f"The stored type {repr(schema)[:200]} is not a type of Spark: {problem}") from problem
     raise FormatError(
         f"Values of type {unshown.simpleString()} cannot be shown, and the stored type {repr(schema)[:200]} has some.",
-        hint="Spark's own reader of state shows them: spark.read.format('statestore').",
+        hint="Use Spark's own reader of state, which shows them: spark.read.format('statestore').",
     )
 
 
 def _unshown(kind: DataType) -> DataType | None:
-    """A part of a type that Arrow has no type for, or has as a struct that is none in Spark's rows."""
+    """Return a part of a type that Arrow has no type for, or only a struct that does not match Spark's rows."""
     from pyspark.sql import types
 
     parts: Sequence[DataType] = ()
@@ -162,9 +162,9 @@ def _unshown(kind: DataType) -> DataType | None:
 
 
 def _without_classes(schema: Any) -> Any:
-    """Spark's JSON of a type with the stored type of each user-defined one in its place.
+    """Return Spark's JSON of a type with each user-defined type replaced by the type it is stored as.
 
-    PySpark imports the module of such a type's class, whatever that is, before it looks at anything else.
+    PySpark would first import the module of the user-defined type's class, whatever that is.
     """
     if isinstance(schema, list):
         return [_without_classes(each) for each in schema]
@@ -172,7 +172,7 @@ def _without_classes(schema: Any) -> Any:
         return schema
     if schema.get("type") == "udt":
         if "sqlType" not in schema:
-            raise ValueError("it is a type of the user's own that does not say what it is stored as")
+            raise ValueError("it is a user-defined type without the type it is stored as")
         return _without_classes(schema["sqlType"])
     return {what: _without_classes(each) for what, each in schema.items()}
 
@@ -182,9 +182,9 @@ def _names(kinds: Mapping[type, str]) -> str:
 
 
 def writer(kind: pa.DataType) -> Convert:
-    """A function that turns a Python value of Arrow type ``kind`` into what msgpack holds; None stays None.
+    """Return a function that turns a Python value of Arrow type ``kind`` into what msgpack holds; None stays None.
 
-    It raises TypeError, ValueError or AttributeError for a value of another type.
+    The function raises TypeError, ValueError or AttributeError for a value of another type.
     """
     convert, same = _writer(kind), find_plain_type(kind)
     if same is not None:
@@ -193,13 +193,13 @@ def writer(kind: pa.DataType) -> Convert:
 
 
 def normaliser(kind: pa.DataType) -> Convert:
-    """What makes of a value that the type takes the one that comes back when it is stored."""
+    """Return a function that turns an accepted value into the value that is read back after it is stored."""
     write, read = writer(kind), reader(kind)
     return lambda value: read(write(value))
 
 
 def reader(kind: pa.DataType) -> Convert:
-    """The inverse of ``writer``."""
+    """Return the inverse of ``writer``."""
     convert = _reader(kind)
     return lambda value: None if value is None else convert(value)
 
@@ -217,7 +217,7 @@ def _writer(kind: pa.DataType) -> Convert:
 
 
 def _map_writer(kind: pa.MapType) -> Convert:
-    """Raises ValueError if two keys, which Python tells apart, are one of the type."""
+    """Return a writer that raises ValueError if two keys, different in Python, are the same key of the type."""
     keys, items = _part_writer(kind.key_type, NO_NULL_KEY), _field_writer(kind.item_field)
     is_nested = pa.types.is_nested(kind.key_type)
 
@@ -231,7 +231,7 @@ def _map_writer(kind: pa.MapType) -> Convert:
 
 
 def _field_writer(field: pa.Field) -> Convert:
-    """``writer`` of a part of a value: None stays None where there may be null."""
+    """Return the writer of a part of a value; it keeps None only in nullable fields."""
     return writer(field.type) if field.nullable else _part_writer(field.type, no_null(field))
 
 
@@ -250,16 +250,16 @@ NO_NULL_KEY = "a map has a key that is None"
 
 
 def require_distinct(keys: Sequence[Any]) -> None:
-    """Raise ValueError if two of the keys of a map, as they are stored, are one."""
+    """Raise ValueError if two keys of a map are stored as the same key."""
     known = set()
     for key in map(hashable, keys):
         if key in known:
-            raise ValueError(f"a map has two keys that are {repr(key)[:200]}")
+            raise ValueError(f"a map has the key {repr(key)[:200]} twice")
         known.add(key)
 
 
 def no_null(field: pa.Field) -> str:
-    """What is said of None in a part of a value that must not be null."""
+    """Return the message for None in a field that is NOT NULL."""
     return f"{field.name!r} is None, and is declared NOT NULL"
 
 
@@ -285,7 +285,7 @@ def _reader(kind: pa.DataType) -> Convert:
 
 
 def message_type(kind: pa.DataType) -> Any:
-    """What msgpack must hold for a value of Arrow type ``kind``, which ``reader`` then takes, or for null."""
+    """Return the msgspec type of a stored value of Arrow type ``kind``, or null, which ``reader`` can read."""
     made: Any
     if pa.types.is_struct(kind):
         made = tuple[tuple(message_type(field.type) for field in kind)]  # type: ignore[misc]  # built at run time
@@ -304,12 +304,12 @@ def message_type(kind: pa.DataType) -> Any:
 
 
 def struct_class(kind: pa.StructType) -> type[Any]:
-    """The named tuple that stands for a struct, or for a row."""
+    """Return the named tuple class of a struct or a row."""
     return namedtuple("Row", [field.name for field in kind], rename=True)  # noqa: PYI024
 
 
 def hashable(value: Any) -> Any:
-    """A value that ``reader`` has made, as a dict can have it as a key: its arrays, which are lists, as tuples."""
+    """Return a value from ``reader`` in a form that can be a dict key: with lists as tuples."""
     if not isinstance(value, (list, tuple)):
         return value
     make = getattr(value, "_make", tuple)  # a struct stays a named tuple
@@ -317,15 +317,15 @@ def hashable(value: Any) -> Any:
 
 
 def fields_of(value: Any, names: Sequence[str]) -> Sequence[Any]:
-    """The fields of a struct as a user gives it: a sequence, a mapping or an object that has them.
+    """Return the fields of a struct that a user gives as a sequence, a mapping or an object with these attributes.
 
-    Raises ValueError, AttributeError.
+    Raises TypeError, ValueError, AttributeError.
     """
     if not isinstance(value, (tuple, list)):
-        if not names and not isinstance(value, Mapping):  # of no fields every object has all
-            raise TypeError(f"{repr(value)[:200]} of type {type(value).__name__} is no struct")
+        if not names and not isinstance(value, Mapping):  # every object has all of no fields
+            raise TypeError(f"{repr(value)[:200]} of type {type(value).__name__} is not a struct")
         if len(set(names)) < len(names):
-            raise ValueError(f"several of the fields {list(names)} have one name: give a tuple of all")
+            raise ValueError(f"several of the fields {list(names)} share a name, so give a tuple of all of them")
         if not isinstance(value, Mapping):
             return [getattr(value, name) for name in names]
         unknown = [name for name in value if name not in names]
@@ -338,19 +338,19 @@ def fields_of(value: Any, names: Sequence[str]) -> Sequence[Any]:
 
 
 def entries_of(value: Any) -> Any:
-    """The entries of a map as a user gives it, which is a mapping. Raises TypeError."""
+    """Return the entries of a map, which a user gives as a mapping. Raises TypeError."""
     if type(value) is not dict and not isinstance(value, Mapping):
-        raise TypeError(f"{repr(value)[:200]} is no map")
+        raise TypeError(f"{repr(value)[:200]} is not a map")
     return value.items()
 
 
 def elements_of(value: Any) -> Any:
-    """The elements of an array as a user gives it: anything that has some, but for text, bytes and mappings.
+    """Return the elements of an array, which a user gives as any iterable except text, bytes and mappings.
 
-    Those have some as well, and "ab" is not what is meant by ["a", "b"]. Raises TypeError.
+    These are iterable as well, but "ab" does not mean ["a", "b"]. Raises TypeError.
     """
     if isinstance(value, (str, bytes, bytearray, memoryview, Mapping)):
-        raise TypeError(f"{value!r} is no array")
+        raise TypeError(f"{value!r} is not an array")
     return value
 
 
@@ -373,7 +373,7 @@ def _decimal_reader(kind: pa.DataType) -> Convert:
     def read(value: Any) -> Decimal:
         number = Decimal(value)
         if number.copy_abs() >= most or not number.same_quantum(step):
-            raise ValueError(f"{value} is no decimal({kind.precision},{kind.scale})")
+            raise ValueError(f"{value} is not a decimal({kind.precision},{kind.scale})")
         return number
 
     return read
@@ -399,10 +399,10 @@ def _instant_reader(begin: datetime) -> Convert:
 def _time_of_day(nanoseconds: int) -> time:
     micros, rest = divmod(nanoseconds, MICROSECOND_NS)
     if rest:
-        raise ValueError(f"a time of {nanoseconds} ns is no whole number of microseconds")
+        raise ValueError(f"a time of {nanoseconds} ns is not a whole number of microseconds")
     at = NAIVE_EPOCH + timedelta(microseconds=micros)
     if at.date() != NAIVE_EPOCH.date():
-        raise ValueError(f"a time of {nanoseconds} ns is of no day")
+        raise ValueError(f"a time of {nanoseconds} ns is outside of a day")
     return at.time()
 
 

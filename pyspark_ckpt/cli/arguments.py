@@ -1,4 +1,4 @@
-"""Arguments that several commands of the command line take, and what they mean."""
+"""Arguments that several commands share, and how they are parsed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark_ckpt.state_store.options import Options, parse
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``-o KEY=VALUE``, which ``settings`` and ``options`` read."""
+    """Add ``-o KEY=VALUE``; read it with ``settings`` or ``options``."""
     parser.add_argument(
         "-o",
         "--option",
@@ -18,22 +18,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=VALUE",
         type=pair("KEY=VALUE"),
-        help="an option such as s3Endpoint=http://host:9000; may be repeated",
+        help="option of the store, such as s3Endpoint=http://host:9000; may be repeated",
     )
 
 
 def settings(given: argparse.Namespace) -> dict[str, str]:
-    """The options that are given, by their keys."""
+    """Return the given options by their keys."""
     return pairs(given.option)
 
 
 def options(given: argparse.Namespace) -> Options:
-    """The options that are given, the others with their defaults. Raises InvalidInputError."""
+    """Return the given options, and the others with their defaults. Raises InvalidInputError."""
     return parse(settings(given))
 
 
 def pair(form: str) -> Callable[[str], str]:
-    """The type of an argument of this form, which has an equals sign in it."""
+    """Return the argparse type of an argument of ``form``, which contains an equals sign."""
 
     def check(text: str) -> str:
         if "=" not in text:
@@ -44,9 +44,9 @@ def pair(form: str) -> Callable[[str], str]:
 
 
 def pairs(texts: Iterable[str]) -> dict[str, str]:
-    """What follows the first equals sign of each text, by what precedes it.
+    """Split each text at its first equals sign, and return the values by their names.
 
-    Raises InvalidInputError if one name is given two values.
+    Raises InvalidInputError (two values for one name).
     """
     found: dict[str, str] = {}
     for text in texts:

@@ -1,6 +1,6 @@
 """The command line: ``pyspark-ckpt checkpoint | savepoint | rescale | state``, also as ``python -m pyspark_ckpt``.
 
-Needs neither Spark nor a JVM. Exit codes: 0 all is well, 1 something is wrong and was named, 2 the call was.
+Needs neither Spark nor a JVM. Exit codes: 0 success, 1 a reported problem or failure, 2 an invalid call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NOTHING_YET = "no batch is committed yet"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code."""
+    """Run a command; return the exit code."""
     given = _parser().parse_args(arguments)
     try:
         run: Callable[[argparse.Namespace], int] = given.run
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if problem.hint:
             print(problem.hint, file=sys.stderr)
         return 2 if problem.kind == "InvalidInputError" else 1
-    except BrokenPipeError:  # a reader such as head that has had enough
+    except BrokenPipeError:  # the reader, such as head, has stopped reading
         sys.stderr.close()
         return 0
 
@@ -59,7 +59,7 @@ def _on_checkpoint(command: Callable[[Checkpoint, argparse.Namespace], int]) -> 
 
 
 def list_stores(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
-    """What is stored: operators, versions, deltas, snapshots."""
+    """List what is stored: operators, versions, deltas, snapshots."""
     stores = [(operator, checkpoint.count_objects(identity)) for operator, identity in checkpoint.stores()]
     version = checkpoint.newest_version
     if given.json:
@@ -86,7 +86,7 @@ def list_stores(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
 
 
 def inspect(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
-    """States with their types and rows, and how even the partitions are."""
+    """Show states with their types and rows, and how evenly rows are spread over partitions."""
     version = _version(checkpoint, given)
     if version == 0:
         return _print_nothing_yet(checkpoint, given)
@@ -147,7 +147,7 @@ def _lineage(checkpoint: Checkpoint, identity: Identity, version: int) -> tuple[
 
 
 def _by_groups(checkpoint: Checkpoint, identities: Iterable[Identity], version: int) -> dict[str, int]:
-    """Rows by ranges of key groups: a part of the range of hashes each."""
+    """Return the number of rows in each range of key groups; each one is a range of hashes."""
     rows: Counter[int] = Counter()
     for identity in identities:
         rows.update(checkpoint.rows_by_hash(identity, version, GROUP_RANGES))
@@ -156,7 +156,7 @@ def _by_groups(checkpoint: Checkpoint, identities: Iterable[Identity], version: 
 
 
 def verify(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
-    """Read everything that a version needs, and check all of it."""
+    """Read and check everything that a version needs."""
     version = _version(checkpoint, given)
     if version == 0:
         return _print_nothing_yet(checkpoint, given)
@@ -178,7 +178,7 @@ def verify(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
 
 
 def collect(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
-    """Delete what nobody can ask for any more, or print what would go."""
+    """Delete what is not needed any more, or print what would be deleted."""
     grace_s, deleted = options(given).retention_grace_period_s, 0
     stores = [identity for _, identity in checkpoint.stores()] if checkpoint.newest_version else []
     with closing(Collector(checkpoint, given.keep, grace_s, only_finds=given.dry_run)) as collector:
@@ -186,7 +186,7 @@ def collect(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
         if not given.dry_run:
             deleted += sum(collector.clean(each) for each in with_progress(stores, str))
             if collector.waiting():
-                wait(grace_s, "for snapshots that are just being made (-o retentionGracePeriod=0: at once)")
+                wait(grace_s, "for snapshots that are being written (-o retentionGracePeriod=0 skips the wait)")
                 checkpoint.look_again()
             deleted += sum(collector.clean(each) for each in with_progress(collector.waiting(), str))
     if given.json:
@@ -200,12 +200,12 @@ def collect(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
         for blob in each.blobs:
             print(f"{checkpoint.place_of(identity).url}/{blob.name}  {size_text(blob.size_bytes)}")
     found, size = sum(len(each.blobs) for each in garbage.values()), sum(each.size_bytes for each in garbage.values())
-    print(f"{found:,} objects, {size_text(size)} would go" if given.dry_run else f"{deleted:,} objects deleted")
+    print(f"{found:,} objects, {size_text(size)} would be deleted" if given.dry_run else f"{deleted:,} objects deleted")
     return 0
 
 
 def _version(checkpoint: Checkpoint, given: argparse.Namespace) -> int:
-    """The version that is meant, 0 if nothing is committed. Raises InvalidInputError for one that is not committed."""
+    """Return the requested version, 0 if nothing is committed. Raises InvalidInputError (a version not committed)."""
     if given.version is None:
         return checkpoint.newest_version
     checkpoint.require_committed(given.version)
@@ -230,7 +230,7 @@ def _short(schema: Any, most: int = 60) -> str:  # noqa: ANN401 - JSON
 
 
 def _type(schema: Any) -> str:  # noqa: ANN401 - JSON
-    """A type in words: Spark's own JSON, or that of keyed states, which keep every type they were written by."""
+    """Return a readable type, from Spark's JSON or from that of a keyed state, which keeps all its former types."""
     if not isinstance(schema, dict):
         return "" if schema is None else str(schema)
     if isinstance(schema.get("fields"), list):
@@ -241,22 +241,24 @@ def _type(schema: Any) -> str:  # noqa: ANN401 - JSON
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="pyspark-ckpt", description="Look after the state of streaming queries.")
+    parser = argparse.ArgumentParser(
+        prog="pyspark-ckpt", description="Inspect, verify and move the state of streaming queries."
+    )
     subjects = parser.add_subparsers(required=True, metavar="SUBJECT")
     commands = subjects.add_parser("checkpoint", help="the checkpoint of a query").add_subparsers(
         required=True, metavar="COMMAND"
     )
     for name, command, what in (
-        ("list", list_stores, "operators, versions, sizes, snapshots and their lag"),
-        ("inspect", inspect, "states with their types and rows, and how even the partitions are"),
-        ("verify", verify, "read every object that a version needs; exit code 1 names what is wrong"),
-        ("gc", collect, "delete what nobody can ask for any more; --dry-run prints it"),
+        ("list", list_stores, "list operators, versions, sizes, snapshots and their lag"),
+        ("inspect", inspect, "show states with their types and rows, and how evenly rows are spread over partitions"),
+        ("verify", verify, "read and check every object that a version needs; exit code 1 if something is wrong"),
+        ("gc", collect, "delete what is not needed any more; --dry-run only prints it"),
     ):
         each = commands.add_parser(name, help=what, description=what)
         _add_checkpoint(each)
-        each.add_argument("--json", action="store_true", help="for programs")
+        each.add_argument("--json", action="store_true", help="print JSON")
         if command is collect:
-            each.add_argument("--dry-run", action="store_true", help="delete nothing, print what would go")
+            each.add_argument("--dry-run", action="store_true", help="print what would be deleted, and delete nothing")
             each.add_argument(
                 "--keep",
                 type=_count,
@@ -265,10 +267,10 @@ def _parser() -> argparse.ArgumentParser:
                 help=f"versions to keep below the newest one; default: {KEEP}, as Spark's minBatchesToRetain",
             )
         if command is inspect:
-            each.add_argument("--key-groups", action="store_true", help="count the rows of ranges of key groups")
-            each.add_argument("--lineage", action="store_true", help="show what a restore takes: snapshot and deltas")
+            each.add_argument("--key-groups", action="store_true", help="count the rows in each range of key groups")
+            each.add_argument("--lineage", action="store_true", help="show what a restore reads: snapshot and deltas")
         if command in {inspect, verify}:
-            each.add_argument("--version", type=int, help="of the state; default: the newest committed one")
+            each.add_argument("--version", type=int, help="version of the state; default: the newest committed one")
         each.set_defaults(run=_on_checkpoint(command))
     savepoint_commands.add_to(subjects, _common())
     add_state_commands(subjects)
@@ -276,15 +278,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _common() -> argparse.ArgumentParser:
-    """What all commands of savepoints take."""
+    """Return a parser with the arguments that all savepoint commands take."""
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--json", action="store_true", help="for programs")
+    common.add_argument("--json", action="store_true", help="print JSON")
     add_options(common)
     return common
 
 
 def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say where the checkpoint is."""
+    """Add the arguments that locate the checkpoint."""
     parser.add_argument(
         "checkpoint", metavar="CHECKPOINT", help="checkpointLocation: a path, file: or s3://bucket/path"
     )
@@ -293,5 +295,5 @@ def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
 
 def _count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of versions: at least 1")
+        raise argparse.ArgumentTypeError(f"the number of versions must be at least 1, got {text!r}")
     return int(text)

@@ -35,7 +35,7 @@ Command: TypeAlias = Callable[[argparse.Namespace], int]
 
 
 def create(given: argparse.Namespace) -> int:
-    """Take a savepoint of a checkpoint; its query may run."""
+    """Take a savepoint of a checkpoint, whose query may be running."""
     info = savepoints.savepoint(
         given.checkpoint, given.target, kind=given.kind, digests=given.digests, options=settings(given)
     )
@@ -43,7 +43,7 @@ def create(given: argparse.Namespace) -> int:
 
 
 def list_all(given: argparse.Namespace) -> int:
-    """Savepoints below a folder; exit code 1 if one is damaged, 2 if there is no such folder."""
+    """List savepoints below a folder; exit code 1 if one is damaged, 2 if there is no such folder."""
     place = place_of_savepoint(given.folder, options(given))
     found = find_savepoints(place)
     if not found:
@@ -57,22 +57,22 @@ def list_all(given: argparse.Namespace) -> int:
 
 
 def _require_there(place: BlobPlace) -> None:
-    """Raise InvalidInputError if there is no such folder, which in S3 and in HDFS is one in which nothing is."""
+    """Raise InvalidInputError if there is no such folder. In S3 and HDFS an empty folder counts as missing."""
     is_there = Path(place.url).is_dir() if place.url.startswith("/") else bool(place.walk())
     if not is_there:
         raise InvalidInputError(
-            f"{place.url} does not exist: no savepoint can be below it.",
-            hint="Name the folder that savepoints were taken in, or one above it.",
+            f"{place.url} does not exist, so there is no savepoint below it.",
+            hint="Name the folder in which savepoints were taken, or one above it.",
         )
 
 
 def inspect(given: argparse.Namespace) -> int:
-    """What a savepoint holds."""
+    """Show what a savepoint holds."""
     return _print_info(Savepoint(given.savepoint, options(given)).info, given.savepoint, as_json=given.json)
 
 
 def verify(given: argparse.Namespace) -> int:
-    """Read everything of a savepoint, and check all of it."""
+    """Read and check everything in a savepoint."""
     saved = Savepoint(given.savepoint, options(given))
     with progress_bar(given.savepoint) as progress:
         stores, problems, of_stores = saved.verify_stores(progress)
@@ -97,7 +97,7 @@ def verify(given: argparse.Namespace) -> int:
 
 
 def remove(given: argparse.Namespace) -> int:
-    """Delete a savepoint, or what is left of one that did not finish."""
+    """Delete a savepoint, or the remains of an unfinished one."""
     deleted = delete(given.savepoint, options(given))
     if given.json:
         return print_json({"savepoint": given.savepoint, "deleted": deleted})
@@ -106,7 +106,7 @@ def remove(given: argparse.Namespace) -> int:
 
 
 def restore(given: argparse.Namespace) -> int:
-    """Make a checkpoint of a savepoint."""
+    """Restore a savepoint as a checkpoint."""
     uid_map = pairs(given.uid)
     if given.explain:
         saved = Savepoint(given.savepoint, options(given))
@@ -136,12 +136,14 @@ def restore(given: argparse.Namespace) -> int:
 
 
 def rescale(given: argparse.Namespace) -> int:
-    """Make a checkpoint for another number of partitions of that of a stopped query."""
+    """Copy the checkpoint of a stopped query for another number of partitions."""
     if given.explain:
         checkpoint = Checkpoint(given.checkpoint, options(given))
         version = checkpoint.newest_version
         if version == 0:
-            raise InvalidInputError(f"{checkpoint.place.url}: no batch of the query has been committed yet.")
+            raise InvalidInputError(
+                f"{checkpoint.place.url} cannot be rescaled: no batch of the query has been committed yet."
+            )
         request, operators = Request(given.parallelism, given.query_id), inventory(checkpoint, version)
         return _explain(Restoration(checkpoint, version, operators, given.target, request, options(given)), given)
     done = savepoints.rescale(
@@ -194,12 +196,14 @@ def _print_info(info: SavepointInfo, where: str, *, as_json: bool) -> int:
     }
     _print_states(info, recorded)
     if not recorded and info.operators:
-        print("no digests are recorded: savepoint verify reads all rows for them, as does savepoint create --digests")
+        print(
+            "no digests are recorded: savepoint verify reads all rows for them, and so does savepoint create --digests"
+        )
     return 0
 
 
 def _print_states(info: SavepointInfo, digests: Mapping[tuple[int, str, str], Digest]) -> None:
-    """All states, with the digests that are known; an expiry index, whose rows nobody else counts, by that alone."""
+    """Print all states, with known digests. Only a digest counts the rows of an expiry index."""
     rows = []
     for operator in info.operators:
         for state in operator.states:
@@ -230,7 +234,7 @@ def _print_restored(done: Restored, *, as_json: bool) -> int:
         ],
     )
     print(f"{size_text(done.copied_bytes)} copied, {size_text(done.rewritten_bytes)} rewritten")
-    print(f"{done.checkpoint} goes on after batch {done.version - 1} of query {done.query_id}")
+    print(f"{done.checkpoint} continues after batch {done.version - 1} of query {done.query_id}")
     print(f"with {done.partitions} partitions: start the query with spark.sql.shuffle.partitions={done.partitions}")
     return 0
 
@@ -247,8 +251,8 @@ def _row(info: SavepointInfo) -> tuple[str, str, int, int, str]:
 
 
 def _no_row(problem: FormatError | None) -> tuple[str, ...]:
-    """The row of a savepoint that cannot be used."""
-    return "did not finish" if problem is None else f"DAMAGED: {problem.message}", "", "", "", ""
+    """Return the row of a savepoint that cannot be used."""
+    return "unfinished" if problem is None else f"DAMAGED: {problem.message}", "", "", "", ""
 
 
 def _as_json(info: SavepointInfo | FormatError | None) -> dict[str, Any]:
@@ -263,44 +267,59 @@ def add_to(subjects: Any, common: argparse.ArgumentParser) -> None:  # noqa: ANN
         required=True, metavar="COMMAND"
     )
     for name, command, what, places in (
-        ("create", create, "take one of the last committed batch of a query, which may run", ("checkpoint", "target")),
+        (
+            "create",
+            create,
+            "take a savepoint of the last committed batch; the query may be running",
+            ("checkpoint", "target"),
+        ),
         (
             "list",
             list_all,
-            "those below a folder; exit code 1 if one is damaged, 2 if there is no such folder",
+            "list savepoints below a folder; exit code 1 if one is damaged, 2 if there is no such folder",
             ("folder",),
         ),
-        ("inspect", inspect, "what one holds", ("savepoint",)),
-        ("verify", verify, "read everything of one; exit code 1 names what is wrong", ("savepoint",)),
-        ("delete", remove, "delete one, or what is left of one that did not finish", ("savepoint",)),
-        ("restore", restore, "make a checkpoint of one, for any number of partitions", ("savepoint", "target")),
+        ("inspect", inspect, "show what a savepoint holds", ("savepoint",)),
+        ("verify", verify, "read and check a whole savepoint; exit code 1 if something is wrong", ("savepoint",)),
+        ("delete", remove, "delete a savepoint, or the remains of an unfinished one", ("savepoint",)),
+        (
+            "restore",
+            restore,
+            "write a checkpoint from a savepoint, for any number of partitions",
+            ("savepoint", "target"),
+        ),
     ):
         _add(commands, name, command, what, places, common)
     kinds = commands.choices["create"]
     kinds.add_argument(
-        "--kind", choices=("native", "canonical"), default="native", help="canonical: sorted rows in Parquet"
+        "--kind", choices=("native", "canonical"), default="native", help="canonical: sorted rows in Parquet files"
     )
     kinds.add_argument(
         "--digests",
         action="store_true",
-        help="read all rows of a native one, too, and record a digest of each state",
+        help="record a digest of each state of a native savepoint, which reads all rows",
     )
     again = commands.choices["restore"]
-    again.add_argument("--claim", choices=("no_claim", "claim"), default="no_claim", help="claim: delete the savepoint")
-    what = "a keyed operator has another uid now"
+    again.add_argument(
+        "--claim",
+        choices=("no_claim", "claim"),
+        default="no_claim",
+        help="claim: delete the savepoint after the restore",
+    )
+    what = "rename the uid of a keyed operator; may be repeated"
     again.add_argument("--uid", action="append", default=[], metavar="OLD=NEW", type=pair("OLD=NEW"), help=what)
     again.add_argument(
-        "--allow-non-restored-state", action="store_true", help="leave state alone that no operator declares"
+        "--allow-non-restored-state", action="store_true", help="accept state that no operator declares; it is kept"
     )
-    what = "make a checkpoint for another number of partitions of that of a stopped query"
+    what = "copy the checkpoint of a stopped query for another number of partitions"
     scale = _add(subjects, "rescale", rescale, what, ("checkpoint", "target"), common)
     for each, is_needed in ((again, False), (scale, True)):
         each.add_argument("--query-id", choices=("keep", "new"), default="keep", help="default: keep")
         each.add_argument(
-            "-n", "--parallelism", type=int, required=is_needed, metavar="N", help="partitions from now on"
+            "-n", "--parallelism", type=int, required=is_needed, metavar="N", help="the new number of partitions"
         )
         each.add_argument("--explain", action="store_true", help="print what would be done, and do nothing")
-        each.add_argument("--quick", action="store_true", help="with --explain: read no rows to count them")
+        each.add_argument("--quick", action="store_true", help="with --explain: estimate row counts, read no rows")
 
 
 def _add(

@@ -1,4 +1,4 @@
-"""Reading the state of a checkpoint, as Arrow, with neither a Spark session nor a JVM."""
+"""Read the state of a checkpoint as Arrow, without a Spark session or a JVM."""
 
 from pyspark_ckpt.reading.reader import StateReader, open_state
 from pyspark_ckpt.reading.stored_state import StoredState

@@ -1,4 +1,4 @@
-"""The clocks of a batch, as Spark's offset log has them: ``offsets/<batch>`` is a version line, then a line of JSON."""
+"""The clocks of a batch in Spark's offset log, whose ``offsets/<batch>`` is a version line, then a line of JSON."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class _Entry(msgspec.Struct):
 
 
 def clock_ms(checkpoint: BlobPlace, version: int, clock: str) -> int:
-    """What the clock, ``event`` or ``processing``, of the batch that made ``version`` says, in ms since 1970.
+    """Return what a clock, ``event`` or ``processing``, said in the batch that made ``version``, in ms since 1970.
 
-    Raises NotFoundError if the offset log does not have the batch, FormatError, StorageError.
+    Raises NotFoundError (the offset log does not have the batch), FormatError, StorageError.
     """
     name = f"offsets/{version - 1}"
     where = f"{checkpoint.url}/{name}"
@@ -25,10 +25,10 @@ def clock_ms(checkpoint: BlobPlace, version: int, clock: str) -> int:
         lines = checkpoint.get(name).split(b"\n")
     except NotFoundError as problem:
         raise NotFoundError(
-            f"{where} is not there: nothing says what the clock of version {version} was.",
-            hint="Read expired rows as well, and compare expires_at with a time of your own.",
+            f"{where} is not there, so the clock of version {version} is unknown.",
+            hint="Read expired rows as well, and compare expires_at with a time of your choice.",
         ) from problem
     entry = decode_as(lines[1] if len(lines) > 1 else b"", _Entry, where)
     if clock not in {"event", "processing"}:
-        raise FormatError(f"The clock of a time to live is stored as {clock!r}, which is not a clock.")
+        raise FormatError(f"The clock of a time to live must be 'event' or 'processing', but {clock!r} is stored.")
     return entry.batchWatermarkMs if clock == "event" else entry.batchTimestampMs

@@ -1,4 +1,4 @@
-"""Which states a version of a checkpoint has, in all partitions together."""
+"""The states that a version of a checkpoint has, over all partitions."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 
 
 class Catalog:
-    """The states of one version. What a store says of itself is asked once."""
+    """The states of one version. The metadata of each store is read once."""
 
     def __init__(self, source: Source, where: str, pool: Executor) -> None:
-        """Look at ``source``, which is ``where``, with the threads of ``pool``."""
+        """Use the threads of ``pool`` to read ``source``; messages call it ``where``."""
         self._source, self._where, self._pool = source, where, pool
         self._metas: dict[Identity, StoreMeta] = {}
         self._partitions = {each.number: source.metas_of(each) for each in source.operators}
 
     def meta(self, identity: Identity) -> StoreMeta:
-        """What a store says of itself. Raises NotFoundError, FormatError, StorageError."""
+        """Return the metadata of a store. Raises NotFoundError, FormatError, StorageError."""
         if identity not in self._metas:
             self._metas[identity] = self._source.meta(identity)
         return self._metas[identity]
 
     def all(self, wanted: Selection) -> list[StoredState]:
-        """The states that are meant, by operator, store and name, with the rows of all partitions."""
+        """Return the selected states, sorted by operator, store and name, with the rows of all partitions."""
         most = max(self._partitions.values(), default=0)
         return self._in_partitions(wanted, range(most))
 
     def one(self, wanted: Selection, *, of_all_partitions: bool) -> StoredState:
-        """The only state that is meant; else of the first partition that has it. Raises InvalidInputError."""
+        """Return the only selected state, of all partitions or of the first that has it. Raises InvalidInputError."""
         if not of_all_partitions:
             most = max(self._partitions.values(), default=0)
             found = next((states for n in range(most) if (states := self._in_partitions(wanted, [n]))), [])
@@ -77,17 +77,17 @@ class Catalog:
 
     def _not_one(self, wanted: Selection, found: Sequence[StoredState]) -> InvalidInputError:
         there = found or self.all(Selection())
-        names = "; ".join(each.whose for each in there) or "none at all"
+        names = "; ".join(each.whose for each in there) or "none"
         if found:
             return InvalidInputError(
                 f"{self._where} has {len(found)} states for {wanted}: {names}.",
-                hint="Name one by uid or operator, store and state.",
+                hint="Select one by uid and state, or by operator, store and state.",
             )
         return InvalidInputError(f"{self._where} has no state for {wanted}; there are: {names}.")
 
 
 def _states_in(operator: Operator, store: str, meta: StoreMeta) -> list[StoredState]:
-    """All but the indexes of rows with a time to live."""
+    """Return all states of a store, without the indexes of rows with a time to live."""
     states = []
     for state in meta.states:
         if not state.is_counted:
@@ -100,13 +100,13 @@ def _states_in(operator: Operator, store: str, meta: StoreMeta) -> list[StoredSt
 
 
 def _without_internal(found: Sequence[StoredState]) -> list[StoredState]:
-    """Those that a program has: of a keyed operator, Spark's own state is a row for each partition that no user has."""
+    """Leave out the state that Spark keeps for a keyed operator: one row per partition, of no use to a program."""
     keyed = {each.operator.number for each in found if "max_parallelism" in each.descriptor.encoder}
     return [each for each in found if each.uid is not None or each.operator.number not in keyed]
 
 
 def _join(first: StoredState, other: StoredState) -> StoredState:
-    """One state in two stores: as that one describes it in which it was written by more types, so last."""
+    """Combine one state of two stores. The store that knows more types was written last, so its descriptor counts."""
     newest = max(first.descriptor, other.descriptor, key=_how_new)
     has_life = first.has_life or other.has_life
     return replace(first, rows=first.rows + other.rows, descriptor=newest, has_life=has_life)

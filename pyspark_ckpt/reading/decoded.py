@@ -1,4 +1,4 @@
-"""What is made of stored rows, whoever wrote them: columns, and how a single key is found."""
+"""How stored rows of any operator become columns, and how a single key is found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class StoredRow(NamedTuple):
-    """A row of a state: its hash, unsigned, its key without number and hash, and its value."""
+    """A row of a state: its unsigned hash, its key without the state's number and the hash, and its value."""
 
     hash: int
     key: bytes
@@ -21,16 +21,16 @@ class StoredRow(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """Columns, and for each of their rows which stored row it is of."""
+    """Columns, and for each of their rows the position of its stored row."""
 
     columns: list[pa.Array]
     rows: NDArray[np.int64]
 
 
 class Wanted(NamedTuple):
-    """A key that is looked for: its hash, and what the stored keys of a hashed state begin with behind the hash.
+    """A key to look up: its hash, and the bytes that follow the hash in the stored keys of a hashed state.
 
-    ``encoded``: the given columns as KeyCodec has them.
+    ``encoded``: the given columns as KeyCodec encodes them.
     """
 
     hash: int
@@ -49,7 +49,7 @@ class StateCodec(Protocol):
 
     @property
     def placing_fields(self) -> list[pa.Field]:
-        """Those columns of a key that its row is placed by."""
+        """The columns of a key that decide in which partition its row lies."""
         ...
 
     @property
@@ -59,15 +59,15 @@ class StateCodec(Protocol):
 
     @property
     def is_one_to_one(self) -> bool:
-        """Whether each stored row is one row of the columns."""
+        """Whether each stored row becomes one row of the columns."""
         ...
 
     def decode(self, rows: Sequence[StoredRow]) -> Decoded:
-        """The columns of stored rows. Raises FormatError."""
+        """Return the columns of stored rows. Raises FormatError."""
         ...
 
     def find_wanted(self, key: Sequence[Any]) -> Wanted:
-        """What is looked for when a key is, given by its columns, or by those that place it, as many as they are.
+        """Return what to look up for a key, given by all of its columns or by those that place it.
 
         Raises InvalidInputError, and what KeyCodec raises for a value of another type.
         """
@@ -78,12 +78,12 @@ class StateCodec(Protocol):
         ...
 
     def value_of(self, columns: pa.Table, wanted: Wanted) -> Any:  # noqa: ANN401
-        """The rows of the wanted key as the value that a program has; None if there are none."""
+        """Return the rows of the wanted key as a program sees them; None if there are none."""
         ...
 
 
 def struct_column(fields: Sequence[pa.Field], columns: Sequence[pa.Array], rows: int) -> pa.Array:
-    """Columns as one of structs, which may have no field."""
+    """Return columns as one column of structs, which may have no fields."""
     if not fields:
         return pa.array([{}] * rows, pa.struct([]))
     return pa.StructArray.from_arrays(list(columns), fields=list(fields))

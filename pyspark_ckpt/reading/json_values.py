@@ -1,8 +1,8 @@
-"""Values as JSON has them, both ways: instants, dates and times as ISO 8601, bytes as base64, decimals as text.
+"""Convert values to JSON and back: instants, dates and times as ISO 8601, bytes as base64, decimals as text.
 
-A map is an array of pairs, a float that is no number the text that Python has for it, an interval a number of
-microseconds. An instant that Python does not have is a number of microseconds since 1970, such a date
-one of days, such a time one of nanoseconds.
+A map is an array of pairs, an interval a number of microseconds. A float that is NaN or infinite is Python's text for
+it. An instant that Python cannot hold is a number of microseconds since 1970, such a date a number of days, such a time
+a number of nanoseconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def json_values(column: pa.Array) -> list[Any]:
-    """The values of a column."""
+    """Return the values of a column as JSON values."""
     kind = column.type
     if pa.types.is_temporal(kind):
         show = int if pa.types.is_duration(kind) else _iso(kind)
@@ -49,11 +49,11 @@ def json_values(column: pa.Array) -> list[Any]:
 
 
 def from_json(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401 - any value
-    """The Python value of Arrow type ``kind`` that JSON stands for. Raises InvalidInputError."""
+    """Return the Python value of Arrow type ``kind`` for a JSON value. Raises InvalidInputError."""
     try:
         return _from_json(value, kind)
     except (TypeError, ValueError, AttributeError, InvalidOperation, binascii.Error, OverflowError) as problem:
-        raise InvalidInputError(f"{value!r} is no JSON of a {kind}: {problem}.") from problem
+        raise InvalidInputError(f"{value!r} is not the JSON of a value of type {kind}: {problem}.") from problem
 
 
 def _from_json(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401 - any value
@@ -72,7 +72,7 @@ def _from_json(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401 - any valu
 
 
 def _iso(kind: pa.DataType) -> Convert:
-    """As ISO 8601 while Python has such values, else as the number that Spark has."""
+    """Return a function that writes ISO 8601, or Spark's number for values that Python cannot hold."""
     read = reader(kind)
 
     def show(number: int) -> str | int:

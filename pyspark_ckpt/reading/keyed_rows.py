@@ -1,4 +1,4 @@
-"""Rows of keyed operators, whose states users have declared: values, elements of lists, entries of maps, timers."""
+"""Rows of keyed operators: values, elements of lists, entries of maps and timers of declared states."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ VALUES: Mapping[str, str] = {
     LISTS: "element",
     MAPS: "value",
 }
-"""What the descriptor calls the values of each kind of state."""
+"""The descriptor's name for the values of each kind of state."""
 _LAST_US = (1 << 63) - 1
 
 
 class _KeyedRows:
-    """What all states of keyed operators have in common: their keys."""
+    """The part that all states of keyed operators share: their keys."""
 
     is_one_to_one = True
 
@@ -46,14 +46,14 @@ class _KeyedRows:
         self._whose = whose
         schema = descriptor.key_schema
         if not isinstance(schema, dict) or not all(isinstance(kind, str) for kind in schema.values()):
-            raise FormatError(f"The key type of {whose} is stored as {str(schema)[:200]!r}, which cannot be a key.")
+            raise FormatError(f"The stored key type of {whose}, {str(schema)[:200]!r}, is not the type of a key.")
         self.key_fields = [pa.field(name, arrow_type_named(kind)) for name, kind in schema.items()]
         self._kinds = [field.type for field in self.key_fields]
         self._keys = KeyCodec(self._kinds, f"a key of {whose}")
 
     @property
     def placing_fields(self) -> list[pa.Field]:
-        """See StateCodec: all of them."""
+        """See StateCodec: all key columns."""
         return self.key_fields
 
     def find_wanted(self, key: Sequence[Any]) -> Wanted:
@@ -66,7 +66,7 @@ class _KeyedRows:
         return self._keys.encode(row) == wanted.encoded
 
     def _key_column(self, keys: Sequence[tuple[Any, ...]]) -> pa.Array:
-        """The column of keys that the plain codec has read."""
+        """Return the column of keys that the plain codec has read."""
         return struct_column(self.key_fields, self._keys.columns_of(keys), len(keys))
 
     @property
@@ -78,7 +78,7 @@ class KeyedValues(_KeyedRows):
     """The rows of a state with values. See StateCodec."""
 
     def __init__(self, descriptor: Descriptor, newest: Descriptor, whose: str, *, has_life: bool) -> None:
-        """``newest``: how the state is described where it was written last, perhaps in another partition.
+        """``newest``: the descriptor of the store that was written last, perhaps in another partition.
 
         Raises FormatError, InvalidInputError.
         """
@@ -102,7 +102,7 @@ class KeyedValues(_KeyedRows):
         return [self._key_field, *entry, pa.field("value", self._codec.kind), *life]
 
     def decode(self, rows: Sequence[StoredRow]) -> Decoded:
-        """See StateCodec; the heads of lists are no rows."""
+        """See StateCodec; the heads of lists give no rows."""
         read = self._keys.plain.read
         keys, entries, positions = [], [], []
         for position, row in enumerate(rows):
@@ -119,7 +119,7 @@ class KeyedValues(_KeyedRows):
         return Decoded(columns, np.array(positions, np.int64))
 
     def value_of(self, columns: pa.Table, _wanted: Wanted) -> Any:  # noqa: ANN401 - see StateCodec
-        """See StateCodec: a list of a list state, a dict of a map state."""
+        """See StateCodec: a list for a list state, a dict for a map state."""
         values = python_values(columns["value"].combine_chunks())
         if self._kind == LISTS:
             return values
@@ -133,7 +133,7 @@ class KeyedValues(_KeyedRows):
         size = SEQUENCE.size if self._kind == LISTS else 0
         damaged = next((entry for entry in entries if len(entry) != size), None)
         if damaged is not None:
-            raise FormatError(f"{self._whose} has {damaged[:32].hex()!r} after a key, where {size} bytes must be.")
+            raise FormatError(f"{self._whose} must have {size} bytes after a key, got {damaged[:32].hex()!r}.")
         return [pa.array([SEQUENCE.unpack(entry)[0] for entry in entries], pa.int64())] if size else []
 
 
@@ -171,14 +171,16 @@ class KeyedTimers(_KeyedRows):
             try:
                 namespaces.append(row.key[end:].decode())
             except UnicodeDecodeError as problem:
-                raise FormatError(f"{self._whose} has the namespace {row.key[end:][:32].hex()!r}.") from problem
+                raise FormatError(
+                    f"{self._whose} has the namespace {row.key[end:][:32].hex()!r}, which is not UTF-8."
+                ) from problem
         at_ms = pa.array(list(map(round_up_ms, at_us)), pa.int64())
         columns = [self._key_column(keys), _timestamps(at_us), at_ms]
         texts = [pa.array(namespaces, pa.string()), pa.array([self._clock] * len(rows), pa.string())]
         return Decoded([*columns, *texts], np.arange(len(rows)))
 
     def value_of(self, columns: pa.Table, _wanted: Wanted) -> Any:  # noqa: ANN401 - see StateCodec
-        """See StateCodec: timers, by time."""
+        """See StateCodec: timers, sorted by time."""
         columns = columns.append_column("us", columns["at"].cast(pa.int64()))
         rows = zip(*(columns[name].to_pylist() for name in ("namespace", "at_ms", "us")), strict=True)
         return [
@@ -188,31 +190,31 @@ class KeyedTimers(_KeyedRows):
 
 
 def make_keyed_codec(own: Descriptor, newest: Descriptor, name: str, whose: str, *, has_life: bool) -> StateCodec:
-    """The codec of a state of a keyed operator that a store describes so. Raises FormatError, InvalidInputError."""
+    """Return the codec of a keyed operator's state as a store describes it. Raises FormatError, InvalidInputError."""
     kind = own.key_encoder.get("kind")
     if kind == TIMERS:
         return KeyedTimers(own, name, whose)
     if kind not in VALUES:
-        raise FormatError(f"{whose} is stored as a {kind!r}, which is no kind of state.")
+        raise FormatError(f"{whose} is stored as a {kind!r}, which is not a known kind of state.")
     return KeyedValues(own, newest, whose, has_life=has_life)
 
 
 def ttl_of(*descriptors: Descriptor) -> TimeToLive | None:
-    """How long rows live, by the first of these that says so: their own store's, which has seen the last change.
+    """Return the time to live from the first descriptor that has one. Pass that of the rows' own store first.
 
-    None if nothing says so, or that says that they live for ever now.
+    None if no descriptor has one, or if the first one says that rows live for ever now.
     """
     found = next((each.ttl for each in descriptors if each.ttl is not msgspec.UNSET), None)
     return None if found is None or found.has_ended else found
 
 
 def has_ended(descriptor: Descriptor) -> bool:
-    """Whether the rows of a store had a time to live, and live for ever now."""
+    """Whether rows of a store once had a time to live, and live for ever now."""
     return descriptor.ttl is not msgspec.UNSET and descriptor.ttl.has_ended
 
 
 def _value_codec(own: Descriptor, newest: Descriptor, what: str, whose: str) -> ValueCodec:
-    """Reads by the schemas that the store knows, as the type that the program had last."""
+    """Return a codec that reads by all schemas of the store, as the last type of the program."""
     known, goal = _require(own, what, whose), _require(newest, what, whose)
     schemas, target = list(known.schemas), goal.schemas[goal.current - 1]
     if target not in schemas:
@@ -229,7 +231,7 @@ def _map_kind(descriptor: Descriptor, whose: str) -> pa.DataType:
 def _require(descriptor: Descriptor, what: str, whose: str) -> Schemas:
     found = schemas_of(descriptor, what, whose)
     if found is None:
-        raise FormatError(f"{whose} does not say of which type its {what} is.")
+        raise FormatError(f"The metadata of {whose} has no type for its {what}.")
     return found
 
 
@@ -243,11 +245,11 @@ def _expiry(written_ms: int | None, life_ms: int | None) -> int | None:
 
 
 def _instants(milliseconds: Sequence[int | None]) -> pa.Array:
-    """Milliseconds since 1970 as instants; null for those that no timestamp can hold."""
+    """Return milliseconds since 1970 as instants; null if a timestamp cannot hold them."""
     return _timestamps([None if ms is None else ms * 1000 for ms in milliseconds])
 
 
 def _timestamps(microseconds: Sequence[int | None]) -> pa.Array:
-    """The same of microseconds."""
+    """Return microseconds since 1970 as instants; null if a timestamp cannot hold them."""
     micros = [None if each is None or abs(each) > _LAST_US else each for each in microseconds]
     return pa.array(micros, pa.int64()).cast(INSTANTS)

@@ -1,11 +1,11 @@
 """Rows of Spark's own operators: UnsafeRow keys and values, in the layouts of Spark's key encoders.
 
 Source of the layouts: ``RocksDBStateEncoder`` of Spark 4.3 and ``KeyCodec.scala``. Spark's encoders put a version, a
-zero byte, before each UnsafeRow; what is not made by them (whole keys, values) has none::
+zero byte, before each UnsafeRow. Whole keys and values do not pass through them and have no version::
 
     whole row           UnsafeRow
     prefix scan         bytes of the prefix:u32le · 00 UnsafeRow of the prefix · 00 UnsafeRow of the other columns
-    range scan          as prefix scan: of the ordered columns, each of them bytes, and of the others, if there are any
+    range scan          as prefix scan; the prefix is the ordered columns, each as bytes; the rest may be missing
     event time first    micros:u64, sign flipped · 00 UnsafeRow of the other columns
     event time last     00 UnsafeRow of the other columns · micros:u64, sign flipped
 """
@@ -41,17 +41,17 @@ _WORD = 8
 _INDEXED = "keyWithIndexToValue"
 _TIMED = ("TimestampAsPrefixKeyStateEncoderSpec", "TimestampAsPostfixKeyStateEncoderSpec")
 EVENT_TIME = "__event_time"
-"""What Spark calls the column, in microseconds. Where a row has no event time it is a number from 0 to 1023."""
+"""Spark's name of the column, in microseconds. A row without an event time has a number from 0 to 1023 in it."""
 
 Columns: TypeAlias = "list[pa.Array]"
 DecodeKeys: TypeAlias = Callable[[Sequence[bytes]], Columns]
 
 
 class NativeRows:
-    """The rows of one state of an operator of Spark's own. See StateCodec."""
+    """The rows of one state of one of Spark's own operators. See StateCodec."""
 
     def __init__(self, descriptor: Descriptor, name: str, whose: str) -> None:
-        """``name``: of the state, or of a store that has one only. ``whose`` rows these are, for errors.
+        """``name``: the name of the state, or of a store with only one. ``whose``: the state's name in errors.
 
         Raises FormatError, InvalidInputError.
         """
@@ -80,13 +80,13 @@ class NativeRows:
         return not self._is_multiple
 
     def decode(self, rows: Sequence[StoredRow]) -> Decoded:
-        """See StateCodec; a key with several values has as many rows."""
+        """See StateCodec; a key with several values has one row for each."""
         try:
             values, counts = self._split([row.value for row in rows])
             keys = struct_column(self.key_fields, self._decode_keys([row.key for row in rows]), len(rows))
             columns = _unsafe_columns(self._value_fields, values)
         except (ValueError, IndexError, OverflowError, struct.error, pa.ArrowException) as problem:
-            raise FormatError(f"{self._whose} has a row that does not fit its types: {problem}.") from problem
+            raise FormatError(f"{self._whose} has a row that does not fit its column types: {problem}.") from problem
         positions = np.repeat(np.arange(len(rows)), counts)
         if self._is_multiple:
             keys = keys.take(pa.array(positions))
@@ -96,8 +96,8 @@ class NativeRows:
         """See StateCodec."""
         if "__COLLATIONS" in repr(self._schema_of_keys):
             raise InvalidInputError(
-                f"{self._whose} has keys with a collation, whose hash only Spark can compute.",
-                hint="Read the state and filter it.",
+                f"{self._whose} has keys with a collation; only Spark can compute their hash, so keys cannot be found.",
+                hint="Read the whole state and filter it.",
             )
         placing = [key[n] for n in self._placing] if len(key) == len(self.key_fields) else list(key)
         encoded = self._codec_of(key).encode(key)
@@ -110,18 +110,18 @@ class NativeRows:
         return self._codec_of(wanted.values).encode(columns) == wanted.encoded
 
     def _codec_of(self, values: Sequence[Any]) -> KeyCodec:
-        """The codec of whole keys if as many values are given, else of the columns that place them."""
+        """Return the codec of whole keys if there is a value for each column, else of the columns that place them."""
         fields = self.key_fields if len(values) == len(self.key_fields) else self.placing_fields
         return KeyCodec([field.type for field in fields], f"a key of {self._whose}")
 
     def value_of(self, columns: pa.Table, wanted: Wanted) -> Any:  # noqa: ANN401 - see StateCodec
-        """See StateCodec; a list of values if the state can have several for what was asked."""
+        """See StateCodec; a list of values if the state can have several for the given columns."""
         values = python_values(columns["value"].combine_chunks())
         is_single = not self._is_multiple and len(wanted.values) == len(self.key_fields)
         return values if not is_single else values[0] if values else None
 
     def _split(self, stored: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[int]]:
-        """The single values of stored ones, and how many of them each is."""
+        """Return the single values in stored ones, and how many each stored one has."""
         if not self._is_multiple:
             return stored, [1] * len(stored)
         values: list[bytes] = []
@@ -148,7 +148,7 @@ class NativeRows:
             return lambda keys: _add_time_columns(fields, slice(0, _WORD), slice(_WORD, None), keys)
         if kind == "TimestampAsPostfixKeyStateEncoderSpec":
             return lambda keys: _add_time_columns(fields, slice(-_WORD, None), slice(0, -_WORD), keys)
-        raise InvalidInputError(f"{self._whose} has keys of the encoder {kind!r}, which is not known here.")
+        raise InvalidInputError(f"{self._whose} uses the key encoder {kind!r}, which this release cannot read.")
 
 
 class _Encoder(msgspec.Struct):
@@ -163,22 +163,20 @@ def _encoder(stored: Any, whose: str) -> _Encoder:  # noqa: ANN401 - JSON
     try:
         return msgspec.convert(stored, _Encoder)
     except DAMAGE as problem:
-        raise FormatError(
-            f"The key encoder of {whose} is stored as {repr(stored)[:200]}, which is not an encoder."
-        ) from problem
+        raise FormatError(f"The stored key encoder of {whose} cannot be read: {repr(stored)[:200]}.") from problem
 
 
 def _key_fields(schema: Any, encoder: _Encoder, whose: str) -> list[pa.Field]:  # noqa: ANN401 - JSON
-    """The columns of a key. An event time is in the key, and not in the schema that is stored of it."""
+    """Return the columns of a key. An event time is part of the key, but not of its stored schema."""
     fields, ordinals = _fields(schema, whose), encoder.orderingOrdinals
     columns = len(fields)
     if encoder.numColsPrefixKey > columns or len(set(ordinals)) < len(ordinals) or max(ordinals, default=-1) >= columns:
-        raise FormatError(f"The key encoder of {whose} is stored with columns that its {columns} are not: {encoder}.")
+        raise FormatError(f"The stored key encoder of {whose} does not fit its {columns} key columns: {encoder}.")
     return [*fields, pa.field(EVENT_TIME, pa.int64())] if encoder.keyStateEncoderType in _TIMED else fields
 
 
 def _placing_columns(name: str, encoder: _Encoder, columns: int) -> list[int]:
-    """Which columns of a key Spark places its row by: as ``PartitionKey.columns`` in the shim."""
+    """Return which columns of a key decide its partition, as ``PartitionKey.columns`` in the shim does."""
     everything, kind = list(range(columns)), encoder.keyStateEncoderType
     if kind == "PrefixKeyScanStateEncoderSpec":
         return everything[: encoder.numColsPrefixKey]
@@ -188,13 +186,13 @@ def _placing_columns(name: str, encoder: _Encoder, columns: int) -> list[int]:
 
 
 def _fields(schema: Any, whose: str) -> list[pa.Field]:  # noqa: ANN401 - JSON
-    """The columns of Spark's JSON of a struct; a name that comes again has its number behind."""
+    """Return the columns in Spark's JSON of a struct; a repeated name gets a number as a suffix."""
     try:
         kind = arrow_type(_without_metadata(schema))
     except FormatError as problem:
         raise FormatError(f"The columns of {whose}: {problem.message}", hint=problem.hint) from problem
     if not pa.types.is_struct(kind):
-        raise FormatError(f"The stored type {str(kind)[:200]!r} is no struct.")
+        raise FormatError(f"The stored type of a row must be a struct, got {str(kind)[:200]!r}.")
     names: Counter[str] = Counter()
     fields = []
     for field in kind:
@@ -205,7 +203,7 @@ def _fields(schema: Any, whose: str) -> list[pa.Field]:  # noqa: ANN401 - JSON
 
 
 def _without_metadata(schema: Any) -> Any:  # noqa: ANN401 - JSON
-    """Spark's JSON of a type without what says more of fields: PySpark refuses collations as Spark writes them here."""
+    """Return Spark's JSON of a type without metadata of fields: PySpark rejects the collations that Spark writes."""
     if isinstance(schema, list):
         return [_without_metadata(each) for each in schema]
     if isinstance(schema, dict):
@@ -216,7 +214,7 @@ def _without_metadata(schema: Any) -> Any:  # noqa: ANN401 - JSON
 def _unsafe_columns(fields: Sequence[pa.Field], rows: Sequence[bytes]) -> Columns:
     least = _WORD * (len(fields) + (len(fields) + 63) // 64)
     if any(len(row) % _WORD or len(row) < least for row in rows):
-        raise ValueError(f"an UnsafeRow of {len(fields)} fields has at least {least} bytes, in whole words")
+        raise ValueError(f"an UnsafeRow of {len(fields)} fields must have at least {least} bytes, in words of 8")
     columns = list(read_rows(rows, pa.schema(fields)).columns)
     for column in columns:
         column.validate(full=True)
@@ -248,7 +246,7 @@ def _add_time_columns(fields: Sequence[pa.Field], instant: slice, row: slice, ke
 
 
 def _parts(key: bytes) -> tuple[bytes, bytes]:
-    """The two rows of a key in two parts; the second may be missing."""
+    """Split a key of two rows; the second may be missing."""
     end = _LENGTH.size + int(_LENGTH.unpack_from(key)[0])
     first, rest = _slice(key, _LENGTH.size, end), key[end:]
     return _strip_version(first), _strip_version(rest) if rest else b""
@@ -256,11 +254,11 @@ def _parts(key: bytes) -> tuple[bytes, bytes]:
 
 def _strip_version(stored: bytes) -> bytes:
     if not stored.startswith(_VERSION):
-        raise ValueError(f"{stored[:1].hex()!r} is no version of a row")
+        raise ValueError(f"the version of a row must be '00', got {stored[:1].hex()!r}")
     return stored[1:]
 
 
 def _slice(stored: bytes, begin: int, end: int) -> bytes:
     if end > len(stored):
-        raise ValueError(f"{end} bytes are said to be there, and {len(stored)} are")
+        raise ValueError(f"a part should end at byte {end}, but there are only {len(stored)} bytes")
     return stored[begin:end]

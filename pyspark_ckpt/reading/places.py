@@ -1,4 +1,4 @@
-"""Where rows are: the partition and the range of keys that can have one, and what a stored key says of its place."""
+"""Where rows lie: the partition and the range of stored keys that can have a row, and the place columns of rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLACE = [pa.field("partition", pa.int32()), pa.field("key_group", pa.int32()), p
 
 
 def place_columns(state: StoredState, partition: int, rows: Sequence[StoredRow]) -> list[pa.Array]:
-    """The columns of ``PLACE`` for rows of a partition. Raises FormatError."""
+    """Return the columns of ``PLACE`` for rows of a partition. Raises FormatError."""
     groups = max_parallelism_of(state.descriptor, state.whose) or MAX_PARALLELISM
     hashes = np.fromiter((row.hash for row in rows), np.int64, len(rows))
     return [
@@ -30,7 +30,7 @@ def place_columns(state: StoredState, partition: int, rows: Sequence[StoredRow])
 
 
 def range_of(own: State, wanted: Wanted) -> Range:
-    """Where the rows of a key can be: all of the state if it is kept in another order than that of hashes."""
+    """Return the range of stored keys that can have the key: the whole state if it is not sorted by hash."""
     if own.descriptor.ordered:
         return state_range(own.number)
     begin = encode_hashed_key(own.number, wanted.hash, wanted.prefix)
@@ -38,13 +38,13 @@ def range_of(own: State, wanted: Wanted) -> Range:
 
 
 def _behind(prefix: bytes) -> bytes:
-    """The first key behind all that begin with ``prefix``, which begins with the number of a state."""
+    """Return the first key after all keys that begin with ``prefix``, which begins with the number of a state."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1])
 
 
 def partition_of(state: StoredState, key_hash: int, in_use: int) -> int:
-    """Which of the partitions in use has the rows of a hash. Raises FormatError."""
+    """Return which of the ``in_use`` partitions has the rows of a hash. Raises FormatError."""
     groups = max_parallelism_of(state.descriptor, state.whose)
     if groups is not None:
         return (key_hash * groups // HASHES) * in_use // groups
@@ -52,8 +52,8 @@ def partition_of(state: StoredState, key_hash: int, in_use: int) -> int:
 
 
 def read_stored_row(key: bytes, value: bytes, *, is_ordered: bool) -> StoredRow:
-    """The row that is stored under ``key``. Raises FormatError."""
+    """Split a stored key and value into a row. Raises FormatError."""
     begin, end = (STATE_BYTES, len(key) - HASH_BYTES) if is_ordered else (STATE_BYTES + HASH_BYTES, len(key))
     if len(key) < STATE_BYTES + HASH_BYTES:
-        raise FormatError(f"A row is stored under {key.hex()!r}, which has no hash.")
+        raise FormatError(f"A row is stored under the key {key.hex()!r}, which is too short to have a hash.")
     return StoredRow(hash_of(key), key[begin:end], value)

@@ -1,7 +1,7 @@
 """``open_state``: the state of a checkpoint as Arrow, without Spark.
 
-A row's way: catalog (which states there are) > source (table files, or those of a canonical savepoint) > StoredRow > a
-codec (columns) > what is said of its place.
+The path of a row: catalog (which states there are) > source (table files, or Parquet files of a canonical savepoint) >
+StoredRow > codec (columns) > place columns.
 """
 
 from __future__ import annotations
@@ -55,32 +55,35 @@ def open_state(
     include_expired: bool = True,
     options: Mapping[str, str] | None = None,
 ) -> StateReader:
-    """The state of one version of a checkpoint or savepoint; the newest committed one unless another is given.
+    """Open the state of one version of a checkpoint or savepoint, by default the newest committed version.
 
-    ``path``: a checkpointLocation, or the folder of a savepoint of either kind, wherever that is. ``uid`` and ``state``
-    name a keyed operator's state, ``operator`` (its number), ``store`` (of a join) and ``state`` one of Spark's; what
-    is left open leaves several, of which ``states`` tells. Nothing is written to the checkpoint, and a query may run on
-    it. ``include_expired``: whether rows are shown that have outlived their time to live and were not freed yet.
-    ``options``: of the store, such as ``s3Endpoint``.
+    ``path``: a checkpointLocation, or the folder of a savepoint of either kind, in any place. ``uid`` and ``state``
+    select a keyed operator's state; ``operator`` (its number), ``store`` (of a join) and ``state`` select one of
+    Spark's. If several states match, ``states`` lists them. ``include_expired``: also show rows that are past their
+    time to live and not yet freed. ``options``: options of the store, such as ``s3Endpoint``.
 
-    Raises InvalidInputError if this is no checkpoint, or if the version is not there: it says which are; StorageError.
+    Nothing is written to the checkpoint, and a query may run on it. Raises InvalidInputError (no checkpoint, or no such
+    version: the message names the existing ones), StorageError.
     """
     if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
-        raise InvalidInputError(f"version is {version!r}, of type {type(version).__name__}.", hint="Give an integer.")
+        raise InvalidInputError(
+            f"version must be an integer, got {version!r} of type {type(version).__name__}.",
+            hint="Give a version, or None for the newest one.",
+        )
     if options is not None and not isinstance(options, Mapping):
         raise InvalidInputError(
-            f"options are {repr(options)[:200]}, of type {type(options).__name__}.",
-            hint="Give values by names: {'s3Region': 'eu-north-1'}.",
+            f"options must be a mapping, got {repr(options)[:200]} of type {type(options).__name__}.",
+            hint="Give values by their names: {'s3Region': 'eu-north-1'}.",
         )
     found = state_at(location_text(path, "path"), parse(options or {}))
     return StateReader(found, Selection(uid, operator, store, state), version, include_expired=include_expired)
 
 
 class StateReader:
-    """States of one version, and, if exactly one is meant, its rows. To be closed, or used in a ``with`` block.
+    """The selected states of one version, and, if there is exactly one, its rows. Close it, or use a ``with`` block.
 
-    Rows come as ``key`` (a struct), what tells rows of one key apart, ``value``, and ``partition``, ``key_group`` and
-    ``hash``. For one caller at a time.
+    The columns are ``key`` (a struct), those that tell rows of one key apart, ``value``, ``partition``, ``key_group``
+    and ``hash``. For one caller at a time.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class StateReader:
         include_expired: bool = True,
         known: StoredState | None = None,
     ) -> None:
-        """See ``open_state``. ``known``: the state that is meant, as another reader of this version has found it."""
+        """See ``open_state``. ``known``: the selected state, if another reader of this version has found it."""
         self.checkpoint = checkpoint
         self.version = checkpoint.newest_version if version is None else version
         self._wanted = wanted
@@ -118,20 +121,20 @@ class StateReader:
         self.close()
 
     def close(self) -> None:
-        """End its threads. May be called twice; temporary folders are gone when the call that needs them has ended."""
+        """End the threads. May be called twice. Each call that reads rows removes its own temporary folders."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=True)
 
     @cached_property
     def states(self) -> tuple[StoredState, ...]:
-        """All states that are meant, with their rows. Raises FormatError, StorageError."""
+        """All selected states, with their numbers of rows. Raises FormatError, StorageError."""
         self._threads()
         return tuple(self._catalog.all(self._wanted))
 
     @cached_property
     def state(self) -> StoredState:
-        """The one state that is meant. Raises InvalidInputError that names what is there, FormatError, StorageError."""
+        """The only selected state. Raises InvalidInputError (lists what is there), FormatError, StorageError."""
         self._threads()
         return self._known or self._catalog.one(self._wanted, of_all_partitions=True)
 
@@ -142,20 +145,20 @@ class StateReader:
 
     @property
     def partitions(self) -> int:
-        """How many partitions the state is in; of a canonical savepoint, how many files. Raises as ``state`` does."""
+        """The number of partitions of the state, or of files in a canonical savepoint. Raises as ``state`` does."""
         state = self.state
         return self._source.parts_of(state)
 
     def batches(self, partition: int | None = None) -> Generator[pa.RecordBatch, None, None]:
-        """The rows of all partitions, or of one, lazily and in a bounded amount of memory.
+        """Yield the rows of all partitions, or of one, lazily and in a bounded amount of memory.
 
-        A partition is in a temporary folder, private to the user, while its rows are read: the next one is fetched when
-        it is reached; ``close()`` ends that earlier. Rows are in the order of their stored keys, so those of one key
-        stand together, but for timers. Raises as ``state`` does, NotFoundError.
+        A partition lies in a temporary folder, private to the user, while its rows are read. The next one is fetched
+        when it is reached; close the generator to remove the folder early. Rows are in the order of their stored keys,
+        so rows of one key are adjacent, except for timers. Raises as ``state`` does, and NotFoundError.
         """
         state = self.state
         if partition is not None and not 0 <= partition < self.partitions:
-            raise InvalidInputError(f"{state.whose} has the partitions 0 to {self.partitions - 1}, not {partition}.")
+            raise InvalidInputError(f"{state.whose} has partitions 0 to {self.partitions - 1}, not {partition}.")
         for each in range(self.partitions) if partition is None else [partition]:
             own = self._own(state, each)
             if own is not None and own.rows:
@@ -163,46 +166,46 @@ class StateReader:
                     yield from self._batches(state, each, own, rows)
 
     def to_arrow(self) -> pa.Table:
-        """All rows. Raises as ``batches`` does."""
+        """Return all rows. Raises as ``batches`` does."""
         return pa.Table.from_batches(self.batches(), self.schema)
 
     def to_pandas(self) -> pd.DataFrame:
-        """All rows. Raises as ``batches`` does."""
+        """Return all rows. Raises as ``batches`` does."""
         frame: pd.DataFrame = self.to_arrow().to_pandas()
         return frame
 
     def count(self) -> int:
-        """How many rows there are: without reading them, if what the stores say of themselves is enough."""
+        """Return the number of rows, without reading them if the stores' metadata is enough."""
         state = self.state
         if state.codec().is_one_to_one and (self._include_expired or not state.has_life):
             return state.rows
         return sum(batch.num_rows for batch in self.batches())
 
     def get(self, key: Any) -> Any:  # noqa: ANN401 - values of any type
-        """What the state has for one key, as the program has it: a value or None, a list, a dict, timers.
+        """Return the state of one key as the program sees it: a value or None, a list, a dict, timers.
 
-        ``key`` is a value, or a tuple or a dict of the key's columns. Of Spark's own operators it may also be the
-        columns that rows are placed by (of a join its key without the index): then it is a list of values. Fetches rows
-        of the key's partition alone, and of its snapshot the table files that can have the key; the first key of a
-        keyed state also what all partitions say of themselves, for the newest type.
+        ``key`` is a value, or a tuple or a dict of the key's columns. For Spark's own operators it may also be the
+        columns that place rows (for a join, its key without the index); the result is then a list of values. Only the
+        key's partition is fetched, and of its snapshot only table files that can have the key. The first call on a
+        keyed state also reads the metadata of all partitions, to find the newest type.
 
-        Raises InvalidInputError for what cannot be a key, else as ``batches`` does.
+        Raises InvalidInputError (not a key of this state), and as ``batches`` does.
         """
         found = self._find(key)
         return found.codec.value_of(found.rows, found.wanted)
 
     def rows_of(self, key: Any) -> pa.Table:  # noqa: ANN401 - as get
-        """The rows of one key, with all columns; see ``get``."""
+        """Return the rows of one key, with all columns; see ``get``."""
         return self._find(key).rows
 
     def rows_of_json(self, key: Any) -> pa.Table:  # noqa: ANN401 - as get
-        """``rows_of`` a key whose values are as JSON has them: see ``json_values``."""
+        """Return ``rows_of`` a key whose values are given as in JSON; see ``json_values``."""
         return self._find(key, from_json).rows
 
     def _find(self, key: Any, convert: Convert | None = None) -> _Found:  # noqa: ANN401 - as get
         self._threads()
         state = self._catalog.one(self._wanted, of_all_partitions=False)
-        if state.uid is not None:  # any partition can be the one that knows the newest type of a keyed state's values
+        if state.uid is not None:  # any partition may be the one that knows the newest type of the values
             state = self.state
         codec = state.codec()
         wanted = _find_wanted(codec, key, state.whose, convert)
@@ -220,7 +223,7 @@ class StateReader:
         return _Found(codec, wanted, pa.Table.from_batches(found, schema))
 
     def _own(self, state: StoredState, partition: int) -> State | None:
-        """The state as a partition has it."""
+        """Return the state as a partition describes it; None if the partition does not have it."""
         self._threads()
         identity = Identity(state.operator.number, partition, state.store)
         return self._catalog.meta(identity).state(state.stored_name)
@@ -246,12 +249,12 @@ class StateReader:
         return batch.filter(pc.fill_null(alive, True))
 
     def _now_ms(self, state: StoredState, own: State) -> int:
-        """What the clock of the state's time to live in one store said when the version was made."""
+        """Return what the clock of the state's time to live said when the version was made."""
         ttl = ttl_of(own.descriptor, state.descriptor)
         if ttl is None:
             raise InvalidInputError(
-                f"{state.whose} has a time to live, and was written last by a release that does not say which.",
-                hint="Read expired rows as well, and compare written_at with a time of your own.",
+                f"{state.whose} was last written by a release that does not say which time to live its rows have.",
+                hint="Read expired rows as well, and compare written_at with a time of your choice.",
             )
         if ttl.clock not in self._clocks_ms:
             self._clocks_ms[ttl.clock] = clock_ms(self.checkpoint.place, self.version, ttl.clock)
@@ -264,7 +267,7 @@ class StateReader:
 
 
 class _Found(NamedTuple):
-    """What was looked for, and what was found."""
+    """A key that was looked up, and its rows."""
 
     codec: StateCodec
     wanted: Wanted
@@ -272,7 +275,7 @@ class _Found(NamedTuple):
 
 
 def _find_wanted(codec: StateCodec, key: Any, whose: str, convert: Convert | None) -> Wanted:  # noqa: ANN401 - any value
-    """What is looked for when a user gives ``key``. Raises InvalidInputError."""
+    """Return what to look up for a user's ``key``. Raises InvalidInputError."""
     fields, values = _choose_columns(codec, key, whose)
     if convert is not None:
         values = [convert(value, field.type) for value, field in zip(values, fields, strict=True)]
@@ -280,11 +283,11 @@ def _find_wanted(codec: StateCodec, key: Any, whose: str, convert: Convert | Non
         return codec.find_wanted(values)
     except WRONG_VALUE as problem:
         kinds = ", ".join(f"{field.name} {field.type}" for field in codec.key_fields)
-        raise InvalidInputError(f"{whose} has keys of {kinds}, and {key!r} is none: {problem}.") from problem
+        raise InvalidInputError(f"{whose} has keys of {kinds}, and {key!r} does not fit: {problem}.") from problem
 
 
 def _choose_columns(codec: StateCodec, key: Any, whose: str) -> tuple[Sequence[pa.Field], Sequence[Any]]:  # noqa: ANN401
-    """Which columns of a key a user gives, all or those that place it, and their values. Raises InvalidInputError."""
+    """Return which columns a user gives, all or those that place a key, and their values. Raises InvalidInputError."""
     values = key if isinstance(key, (tuple, list, Mapping)) else (key,)
     for fields in (codec.key_fields, codec.placing_fields):
         names = [field.name for field in fields]
@@ -302,7 +305,7 @@ def _choose_columns(codec: StateCodec, key: Any, whose: str) -> tuple[Sequence[p
 
 
 def _portion(rows: Iterator[StoredRow]) -> list[StoredRow]:
-    """So many rows that their columns take little memory."""
+    """Take rows until their columns would take much memory."""
     taken, size = [], 0
     for row in islice(rows, BATCH_ROWS):
         taken.append(row)

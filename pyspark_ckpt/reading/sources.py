@@ -1,4 +1,4 @@
-"""Where rows of state are read from: the stores of a checkpoint, or the Parquet files of a canonical savepoint."""
+"""The sources of state rows: the stores of a checkpoint, or the Parquet files of a canonical savepoint."""
 
 from __future__ import annotations
 
@@ -30,45 +30,46 @@ Rows: TypeAlias = Iterator[tuple[bytes, bytes]]
 
 
 class Source(Protocol):
-    """One version of all states. A *part* is what is read by itself: a partition, or a file."""
+    """One version of all states. A *part*, a partition or a file, is read on its own."""
 
     @property
     def operators(self) -> list[Operator]:
-        """All that have state."""
+        """All operators that have state."""
         ...
 
     def metas_of(self, operator: Operator) -> int:
-        """In how many partitions its stores say what they have, each of its own rows."""
+        """Return how many partitions have metadata of their own."""
         ...
 
     def meta(self, identity: Identity) -> StoreMeta:
-        """What a store says of itself. Raises NotFoundError, FormatError, StorageError."""
+        """Return the metadata of a store. Raises NotFoundError, FormatError, StorageError."""
         ...
 
     def require_version(self) -> None:
-        """Raise InvalidInputError if the version is not there, and say which ones there are."""
+        """Raise InvalidInputError if the version is not there; the message names the existing ones."""
         ...
 
     def parts_of(self, state: StoredState) -> int:
-        """How many parts its rows are in."""
+        """Return how many parts hold the state's rows."""
         ...
 
     def part_of(self, state: StoredState, key_hash: int) -> int:
-        """The one that has the rows of a hash. Raises FormatError."""
+        """Return the part that has the rows of a hash. Raises FormatError."""
         ...
 
     def rows(
         self, state: StoredState, part: int, own: State, wanted: Wanted | None = None
     ) -> AbstractContextManager[Rows]:
-        """The rows of a part, which its store calls ``own`` state; of a ``wanted`` key, and perhaps a few others.
+        """Give the rows of a part; with ``wanted``, those of this key and perhaps a few others.
 
-        Raises NotFoundError, FormatError, StorageError, there and while they are taken.
+        ``own``: the state as the part's store describes it. Raises NotFoundError, FormatError, StorageError, both at
+        the start and while rows are read.
         """
         ...
 
 
 class StoresSource:
-    """The stores of a checkpoint, or of a native savepoint, which is one."""
+    """The stores of a checkpoint. A native savepoint is a checkpoint, too."""
 
     def __init__(self, checkpoint: Checkpoint, version: int, pool: Executor) -> None:
         """Read ``version`` with the threads of ``pool``. Raises FormatError, StorageError."""
@@ -86,14 +87,14 @@ class StoresSource:
         return self._checkpoint.meta(identity, self._version)
 
     def require_version(self) -> None:
-        """See Source. By the first store; what an attempt has put there that is not committed is no version of it."""
+        """See Source. Looks at the first store only; uncommitted objects there do not count as a version."""
         operators = self._checkpoint.operators()
         if not operators:
             return
         stored = self._checkpoint.count_objects(Identity(operators[0].number, 0, operators[0].stores[0]))
         last = min(stored.last_version, self._checkpoint.newest_version)
         if not stored.first_version <= self._version <= last or self._version < 1:
-            there = f"there are {stored.first_version} to {last}" if last else "none is there"
+            there = f"there are {stored.first_version} to {last}" if last else "there are none"
             raise InvalidInputError(
                 f"{self._checkpoint.place.url} has no version {self._version}: {there}. Batch N made version N + 1.",
                 hint="Retention keeps spark.sql.streaming.minBatchesToRetain versions.",
@@ -123,10 +124,10 @@ class StoresSource:
 
 
 class FilesSource:
-    """The files of a canonical savepoint, each of one range of hashes. It has one version."""
+    """The files of a canonical savepoint, one for each range of hashes. It has one version."""
 
     def __init__(self, savepoint: Savepoint, version: int) -> None:
-        """Read it; see ``require_version``."""
+        """Read ``savepoint``; see ``require_version``."""
         self._savepoint, self._version = savepoint, version
         self._saved = {(rows.operator, rows.name): rows for rows in savepoint.info.rows}
         partitions = savepoint.info.partitions
@@ -135,11 +136,11 @@ class FilesSource:
         ]
 
     def metas_of(self, _operator: Operator) -> int:
-        """See Source: what is said of all rows together."""
+        """See Source: one, for all rows together."""
         return 1
 
     def meta(self, identity: Identity) -> StoreMeta:
-        """See Source. Without the rows that Spark has of each partition of a keyed operator: they are in no file."""
+        """See Source. Leaves out the rows that Spark keeps per partition of a keyed operator: they are in no file."""
         return _of_files(self._saved[identity.operator, identity.name])
 
     def require_version(self) -> None:
@@ -161,7 +162,7 @@ class FilesSource:
 
     @contextmanager
     def rows(self, state: StoredState, part: int, own: State, wanted: Wanted | None = None) -> Iterator[Rows]:
-        """See Source. Of the file, which is checked, those row groups are read that have the state and the hash."""
+        """See Source. The file is verified, then only row groups that can have the state and the hash are read."""
         saved, workplace, url = self._rows_of(state), self._savepoint.workplace, self._savepoint.place.url
         with workplace.folder() as folder:
             path = fetch_rows(workplace, url, saved, part, folder)
@@ -174,9 +175,9 @@ class FilesSource:
 
 
 def state_at(location: str, options: Options) -> Checkpoint:
-    """What is at ``location``: a checkpoint, or a savepoint of either kind, which can be read as one.
+    """Open ``location``: a checkpoint, or a savepoint of either kind, which is read as a checkpoint.
 
-    Raises InvalidInputError (there is neither; a savepoint that did not finish), FormatError, StorageError.
+    Raises InvalidInputError (neither of them, or an unfinished savepoint), FormatError, StorageError.
     """
     if Workplace(options).resolve(location).walk(ROWS_FOLDER):
         return Savepoint(location, options)
@@ -184,7 +185,7 @@ def state_at(location: str, options: Options) -> Checkpoint:
 
 
 def source_of(checkpoint: Checkpoint, version: int, pool: Executor) -> Source:
-    """A version of what ``state_at`` has found, read with the threads of ``pool``. Raises FormatError, StorageError."""
+    """Return the source of a version, read with the threads of ``pool``. Raises FormatError, StorageError."""
     if isinstance(checkpoint, Savepoint) and checkpoint.info.kind == "canonical":
         return FilesSource(checkpoint, version)
     return StoresSource(checkpoint, version, pool)

@@ -1,4 +1,4 @@
-"""A state that a checkpoint has, and what is selected of it."""
+"""A state in a checkpoint, and a selection of states."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SPARKS = "spark"
 
 @dataclass(frozen=True)
 class StoredState:
-    """A state of a checkpoint. ``kind`` is that of its declaration, such as ``ValueState``; Spark's own are ``spark``.
+    """A state of a checkpoint. ``kind`` is its declared kind, such as ``ValueState``, or ``spark`` for Spark's own.
 
-    ``uid`` and ``name`` are what the program says of a keyed operator's; Spark's have no uid, and its name of the
-    state, ``default`` where a store has one only. ``rows`` are stored ones, of the partitions that were looked at; the
-    head of a list is one.
+    ``uid`` and ``name`` of a keyed operator's state are those of the program. A state of Spark's has no uid and Spark's
+    name, which is ``default`` if a store has only one. ``rows`` counts stored rows of the partitions that were read;
+    the head of a list counts as one.
     """
 
     operator: Operator
@@ -36,7 +36,7 @@ class StoredState:
 
     @property
     def stored_name(self) -> str:
-        """What the store calls it."""
+        """The name of the state in its store."""
         return self.name if self.uid is None else f"{self.uid}/{self.name}"
 
     @property
@@ -46,26 +46,26 @@ class StoredState:
 
     @property
     def value_type(self) -> pa.DataType | None:
-        """The type of its values; None of timers. Raises FormatError."""
+        """The type of its values; None for timers. Raises FormatError."""
         return next((field.type for field in self.codec().fields if field.name == "value"), None)
 
     @property
     def ttl(self) -> TimeToLive | None:
-        """How long rows live, if they do not for ever and the checkpoint says so.
+        """The time to live of rows, if they have one and the checkpoint records it.
 
-        A partition without rows since a change of it still says the former one, and which is newer is not stored.
+        A partition without rows since a change keeps the former time to live, and which one is newer is not stored.
         """
         return ttl_of(self.descriptor)
 
     @property
     def whose(self) -> str:
-        """The words of messages."""
+        """The name of the state in messages."""
         of_keyed = "" if self.uid is None else f" of {self.uid!r}"
         where = "" if self.store == DEFAULT_STORE else f", store {self.store!r}"
         return f"state {self.name!r}{of_keyed} (operator {self.operator.number}{where})"
 
     def codec(self, own: Descriptor | None = None) -> StateCodec:
-        """Reads its rows, in a store that describes them as ``own``. Raises FormatError, InvalidInputError."""
+        """Return the codec of rows in a store with the descriptor ``own``. Raises FormatError, InvalidInputError."""
         descriptor = own or self.descriptor
         if self.uid is None:
             return NativeRows(descriptor, self.store if self.name == DEFAULT_STORE else self.name, self.whose)
@@ -74,7 +74,7 @@ class StoredState:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which states are meant; what is None is left open."""
+    """Which states are selected; None selects any."""
 
     uid: str | None = None
     operator: int | None = None
@@ -82,7 +82,7 @@ class Selection:
     state: str | None = None
 
     def includes(self, state: StoredState) -> bool:
-        """Whether a state is meant."""
+        """Whether a state is selected."""
         return (
             self.uid in {None, state.uid}
             and self.operator in {None, state.operator.number}
@@ -92,4 +92,6 @@ class Selection:
 
     def __str__(self) -> str:
         given = {"uid": self.uid, "operator": self.operator, "store": self.store, "state": self.state}
-        return ", ".join(f"{what} {value!r}" for what, value in given.items() if value is not None) or "nothing"
+        return (
+            ", ".join(f"{what} {value!r}" for what, value in given.items() if value is not None) or "an empty selection"
+        )

@@ -119,7 +119,7 @@ def test_a_row_of_a_keyed_state_is_of_its_types_or_refused(kind: str, data: st.D
 def test_the_name_of_a_type_is_one_or_refused(data: st.DataObject) -> None:
     name = data.draw(damaged(b"struct<a: list<element: decimal128(9, 2)>, b: timestamp[us, tz=UTC] not null>"))
     text = name.decode("utf-8", errors="replace")
-    found = read_or_refuse(lambda: arrow_type_named(text), name, "none of a key")
+    found = read_or_refuse(lambda: arrow_type_named(text), name, "not the type of a key")
     assert found is None or arrow_type_named(str(found)) == found
 
 

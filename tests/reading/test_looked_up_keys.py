@@ -40,7 +40,7 @@ def test_what_has_elements_and_is_no_array_is_refused_as_one(
     with open_state(made.path, uid=UID) as state:
         assert state.get(([value],)) == 7
         for look_up in (state.get, state.rows_of_json):
-            with pytest.raises(InvalidInputError, match="is no array"):
+            with pytest.raises(InvalidInputError, match="is not an array"):
                 look_up([other])
 
 

@@ -83,7 +83,7 @@ def test_the_stores_of_a_join_are_told_apart(frozen: Any) -> None:  # noqa: ANN4
         stores = {state.store: state.rows for state in found.states}
         assert set(stores.values()) == {24}
         with pytest.raises(
-            pyspark_ckpt.InvalidInputError, match=r"4 states for nothing: .* store 'left-keyToNumValues'"
+            pyspark_ckpt.InvalidInputError, match=r"4 states for an empty selection: .* store 'left-keyToNumValues'"
         ):
             found.to_arrow()
     with open_state(path, store="left-keyWithIndexToValue") as state:
@@ -102,7 +102,9 @@ def test_what_is_no_key_of_a_join_is_refused(frozen: Any) -> None:  # noqa: ANN4
                 state.get(dict.fromkeys(names, 21))
             assert refused.value.hint == "Give all of them, or those that place a key: ['field0']."
         for wrong in ("x", 0.0, 2**70):
-            with pytest.raises(pyspark_ckpt.InvalidInputError, match=r"keys of field0 int64, index int64, .* is none"):
+            with pytest.raises(
+                pyspark_ckpt.InvalidInputError, match=r"keys of field0 int64, index int64, .* does not fit"
+            ):
                 state.get((21, wrong))
 
 

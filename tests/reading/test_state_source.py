@@ -39,9 +39,9 @@ def test_options_have_no_case(written: Written) -> None:
     ("options", "words"),
     [
         ({}, "needs a path"),
-        ({"version": "new"}, "Option version of ckpt_state is 'new', which is no number"),
+        ({"version": "new"}, "Option version of ckpt_state must be a whole number, got 'new'"),
         ({"operator": "-1"}, "Option operator"),
-        ({"includeExpired": "maybe"}, "not true or false"),
+        ({"includeExpired": "maybe"}, "must be true or false, got 'maybe'"),
         ({"s3endpont": "x"}, "There is no option .*s3endpont"),
         ({"operater": "0"}, "no option operater of ckpt_state. Its own options are path, uid, operator, state"),
     ],

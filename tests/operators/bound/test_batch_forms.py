@@ -269,8 +269,8 @@ def test_accumulators_of_many_keys_are_those_of_one_after_the_other(tmp_path: Pa
     [
         ([0, 17], "no key at position 17: there are 6 keys"),
         ([-1, 0, 1, 2, 3, 4], "no key at position -1"),
-        ([True, False], "of type bool, not integers"),
-        ([0.0, 1.5], "of type float64, not integers"),
+        ([True, False], "must be integers, got type bool"),
+        ([0.0, 1.5], "must be integers, got type float64"),
     ],
 )
 def test_positions_that_are_none_are_refused(lab: SessionLab, positions: list[Any], message: str) -> None:
@@ -291,7 +291,7 @@ def test_positions_that_are_none_are_refused(lab: SessionLab, positions: list[An
 def test_some_keys_are_in_stored_order(lab: SessionLab) -> None:
     keys = keys_of(USERS)
     for positions in ([5, 4, 3, 2, 1, 0], [0] * 6, [1, 0]):
-        with pytest.raises(InvalidInputError, match="do not rise"):
+        with pytest.raises(InvalidInputError, match="must be strictly ascending"):
             keys.at(positions)
     assert len(keys.at([])) == 0
 

@@ -170,5 +170,5 @@ def test_a_value_of_another_type_is_an_error(kind: pa.DataType, value: object) -
 
 
 def test_text_is_no_array_of_its_letters_in_a_column() -> None:
-    with pytest.raises(TypeError, match="'ab' is no array"):
+    with pytest.raises(TypeError, match="'ab' is not an array"):
         arrow_values([["ab"], "ab"], pa.list_(pa.string()))

@@ -134,14 +134,14 @@ def test_all_else_is_refused_with_the_state_its_type_and_the_value(value: Any, k
     with pytest.raises(InvalidInputError) as problem:
         stored(value, kind)
     said = problem.value.message
-    assert said.startswith(f"State 'state': its field 'a' is of type {kind}, and {value!r} of type ")
+    assert said.startswith(f"State 'state': its field 'a' of type {kind} cannot hold {value!r} of type ")
     assert type(value).__name__ in said
 
 
 @pytest.mark.parametrize("value", [(1,), (1, 2, 3), ()])
 def test_a_tuple_of_another_length_is_refused_with_the_fields(value: tuple[int, ...]) -> None:
     values = GroupValues("state", pa.struct([("a", INSTANT), ("b", pa.int32())]))
-    with pytest.raises(InvalidInputError, match=r"State 'state': it has the fields \['a', 'b'\], and .* values"):
+    with pytest.raises(InvalidInputError, match=r"State 'state' has the fields \['a', 'b'\], but .* values"):
         values.column([(DAY, 1), None, value])
 
 

@@ -35,7 +35,7 @@ def test_a_claimed_savepoint_goes_when_the_checkpoint_stands_and_not_before(
             savepoints.restore(str(saved), str(quick_path / "restored"), claim="claim")
     with pytest.raises(InvalidInputError, match="is inside"):
         savepoints.restore(str(saved), str(saved / "restored"), claim="claim")
-    with pytest.raises(InvalidInputError, match="claim is 'steal'"):
+    with pytest.raises(InvalidInputError, match=r"claim must be .*, got 'steal'"):
         savepoints.restore(str(saved), str(quick_path / "restored"), claim="steal")  # type: ignore[arg-type]
     assert files(saved) == before
     savepoints.restore(str(saved), str(quick_path / "restored"), claim="claim")
@@ -137,13 +137,19 @@ UNTYPED_READER: Any = open_state
         (lambda: UNTYPED.savepoint(None, "/to"), "query_or_checkpoint is None, of type NoneType"),
         (lambda: UNTYPED.savepoint("", "/to"), "query_or_checkpoint is '', of type str"),
         (lambda: UNTYPED.savepoint("/from", 5), "target is 5, of type int"),
-        (lambda: UNTYPED.stop_with_savepoint("/from", "/to"), "query is '/from', of type str, not a running"),
+        (
+            lambda: UNTYPED.stop_with_savepoint("/from", "/to"),
+            "query must be a running StreamingQuery, got '/from' of type str",
+        ),
         (lambda: UNTYPED.restore(b"/from", "/to"), "savepoint_or_checkpoint is b'/from', of type bytes"),
         (lambda: UNTYPED.restore("/from", None), "checkpoint_location is None"),
-        (lambda: UNTYPED.restore("/from", "/to", uid_map=["a"]), r"uid_map is \['a'\], of type list"),
+        (
+            lambda: UNTYPED.restore("/from", "/to", uid_map=["a"]),
+            r"uid_map must be a mapping, got \['a'\] of type list",
+        ),
         (lambda: UNTYPED.rescale("/from", None, 3), "new_checkpoint is None"),
-        (lambda: UNTYPED_READER("/from", version="3"), "version is '3', of type str"),
-        (lambda: UNTYPED_READER("/from", options=["x"]), r"options are \['x'\], of type list"),
+        (lambda: UNTYPED_READER("/from", version="3"), "version must be an integer, got '3' of type str"),
+        (lambda: UNTYPED_READER("/from", options=["x"]), r"options must be a mapping, got \['x'\] of type list"),
         (lambda: UNTYPED_READER(None), "path is None, of type NoneType. Give a path or a URL."),
     ],
 )
