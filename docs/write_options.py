@@ -19,8 +19,9 @@ HEAD = f"""\
 
 Set an option in snake case, or as a Spark conf with the prefix `{PREFIX}`:
 
+<!-- fragment -->
 ```python
-pyspark_ckpt.configure(SparkSession.builder, memory_limit="1g")
+ckpt.configure(SparkSession.builder, memory_limit="1g")
 SparkSession.builder.config("{PREFIX}memoryLimit", "1g")
 ```
 

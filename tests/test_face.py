@@ -240,8 +240,12 @@ def test_jar_path_says_what_to_do_when_the_jar_was_never_built(monkeypatch: pyte
 def test_every_package_on_disk_is_installed() -> None:
     root = Path(__file__).parent.parent
     declared = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    found = {"pyspark_ckpt"}
-    for folder in ("state_store", "operators", "reading"):
-        for path in (root / folder).rglob("__init__.py"):
-            found.add("pyspark_ckpt." + ".".join(path.parent.relative_to(root).parts))
+    folders = [
+        path.parent.relative_to(root)
+        for folder in ("pyspark_ckpt", "state_store", "operators")
+        for path in (root / folder).rglob("__init__.py")
+    ]
+    found = {
+        ".".join(each.parts if each.parts[0] == "pyspark_ckpt" else ("pyspark_ckpt", *each.parts)) for each in folders
+    }
     assert set(declared) == found

@@ -88,7 +88,7 @@ class EndedEntryRows(TimedEntryRows):
 class EndedListRows(TimedListRows):
     """ListRows that had a time to live."""
 
-    _added = ListRows._append  # noqa: SLF001 - elements are added as to any list: without stamps and spans
+    _append = ListRows._append  # noqa: SLF001 - elements are added as to any list: without stamps and spans
     _all_added = ListRows._all_added  # noqa: SLF001
 
     def sweep(self, most: int) -> int:

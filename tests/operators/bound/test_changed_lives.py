@@ -135,6 +135,15 @@ def test_values_stay_and_stamps_go_when_a_time_to_live_is_taken_away(
     assert lab.run(timed, shown("a"), later + 920 * HOUR) == [None, [1, 2, 3], dict.fromkeys("123", "x"), None, None]
 
 
+def test_what_is_added_without_a_time_to_live_is_in_no_index(lab: ProgramLab) -> None:
+    lab.run(program("8 hours"), write("a", 1), NOW)
+    assert len(lab.stored("list#expiry")) == 1
+    lab.run(program(None), write("a", 2), NOW)
+    for value in (3, 4):
+        lab.run(program(None), write("a", value), NOW)
+        assert lab.stored("list#expiry") == []
+
+
 def test_what_is_written_before_there_was_a_watermark_stays_without_a_time_to_live(lab: ProgramLab) -> None:
     timed = program(Ttl("8 hours", clock="event"))
     lab.run(timed, write("a", 1), 0)

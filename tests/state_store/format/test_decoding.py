@@ -8,7 +8,7 @@ import sys
 PROGRAM = """
 import sys, threading
 import msgspec
-from pyspark_ckpt.state_store.json_objects import decoded
+from pyspark_ckpt.state_store.json_objects import decode_as
 
 sys.setswitchinterval(1e-6)
 for number in range(100):
@@ -19,7 +19,7 @@ for number in range(100):
 
     def read():
         start.wait()
-        assert decoded(b'{"x":{"a":1}}', kind, "it").x.a == 1
+        assert decode_as(b'{"x":{"a":1}}', kind, "it").x.a == 1
 
     threads = [threading.Thread(target=read) for _ in range(8)]
     for thread in threads:
