@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pyspark_ckpt.state_store.blobs.base.patience import Patience, with_patience
 from pyspark_ckpt.state_store.blobs.base.place import Blob, BlobPlace, Sink, is_unstorable
-from pyspark_ckpt.state_store.blobs.local import LocalPlace
+from pyspark_ckpt.state_store.blobs.local.place import LocalPlace
 from pyspark_ckpt.state_store.blobs.metered import MeteredPlace, Traffic
 from pyspark_ckpt.state_store.errors import InvalidInputError
 from pyspark_ckpt.state_store.s3_settings import S3Settings

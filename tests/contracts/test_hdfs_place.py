@@ -13,7 +13,7 @@ import pytest
 from hdfs_native import Client
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, place_at, with_patience
-from pyspark_ckpt.state_store.blobs.hdfs import place as blobs_hdfs
+from pyspark_ckpt.state_store.blobs.hdfs import requests as blobs_hdfs
 from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
 from tests.contracts.test_blob_places import BIG, BlobPlaceContract
 from tests.hdfs_service import HdfsService

@@ -14,10 +14,17 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import boto3
+from botocore.config import Config
+from botocore.handlers import add_expect_header
 from botocore.session import Session
+from urllib3.util import Timeout
 
+from pyspark_ckpt.state_store.blobs.base.patience import get_left_of_try_s
 from pyspark_ckpt.state_store.s3_settings import S3Settings
 
+CONNECTIONS = 32
+CONNECT_S, READ_S = 10, 60
+"""The longest waits for a connection and for the next bytes. The patience of the place may allow less."""
 CLIENTS_KEPT = 4
 """Clients that are kept although no place holds them."""
 
@@ -56,3 +63,49 @@ def new_session() -> boto3.session.Session:
             _loader.append(session.get_component("data_loader"))
     session.register_component("data_loader", _loader[0])
     return boto3.session.Session(botocore_session=session)
+
+
+def _new_client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
+    """Return a client for these settings. It keeps its connections."""
+    config = Config(
+        max_pool_connections=CONNECTIONS,
+        connect_timeout=CONNECT_S,
+        read_timeout=READ_S,
+        retries={"mode": "legacy", "total_max_attempts": 1},  # the patience of the place repeats
+        s3={"addressing_style": settings.addressing},
+        # Every object of ours carries its own checksums, and older services refuse newer headers.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    keys = settings.credentials
+    client = new_session().client(
+        "s3",
+        endpoint_url=settings.endpoint or None,
+        region_name=settings.region or None,
+        aws_access_key_id=keys and keys.access_key,
+        aws_secret_access_key=keys and keys.secret_key,
+        aws_session_token=keys and keys.session_token,
+        config=config,
+    )
+    _limit_each_try(client)
+    # Waiting for the service to ask for the body would make every write two round trips.
+    client.meta.events.unregister("before-call.s3", add_expect_header)
+    return client
+
+
+CLIENTS = Clients(_new_client)
+"""Those of this process."""
+
+
+class _TimeoutOfTry(Timeout):
+    """The timeout of one request. urllib3 asks for a clone when each request begins."""
+
+    def clone(self) -> Timeout:
+        """Return what is left of the current try."""
+        return Timeout(connect=get_left_of_try_s(CONNECT_S), read=get_left_of_try_s(READ_S))
+
+
+def _limit_each_try(client: Any) -> None:  # noqa: ANN401 - boto3 has no types
+    """Let no request outlast its try. botocore itself has timeouts for clients, not for requests."""
+    session, timeout = client._endpoint.http_session, _TimeoutOfTry(connect=CONNECT_S, read=READ_S)  # noqa: SLF001
+    session._timeout = session._manager.connection_pool_kw["timeout"] = timeout  # noqa: SLF001

@@ -15,7 +15,7 @@ from pyspark_ckpt import savepoints
 from pyspark_ckpt.state_store.blobs import BlobPlace, MeteredPlace, S3Settings, Traffic, place_at
 from pyspark_ckpt.state_store.blobs.base.place_clock import PlaceTimes
 from pyspark_ckpt.state_store.blobs.exclusive import is_exclusive
-from pyspark_ckpt.state_store.blobs.local import LocalPlace
+from pyspark_ckpt.state_store.blobs.local.place import LocalPlace
 from pyspark_ckpt.state_store.checkpoints import ownership
 from pyspark_ckpt.state_store.errors import ConflictError, InvalidInputError
 from pyspark_ckpt.state_store.failpoints import FailPoints

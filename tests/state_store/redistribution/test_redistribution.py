@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from pyspark_ckpt import savepoints
-from pyspark_ckpt.state_store.blobs import LocalPlace, local
+from pyspark_ckpt.state_store.blobs import LocalPlace
+from pyspark_ckpt.state_store.blobs.local import files
+from pyspark_ckpt.state_store.blobs.local import place as local
 from pyspark_ckpt.state_store.checkpoints.checkpoint import Checkpoint
 from pyspark_ckpt.state_store.columns.rows import RowColumns
 from pyspark_ckpt.state_store.database import Database
@@ -104,7 +106,7 @@ def test_a_new_store_is_published_when_its_files_are_durable(
 ) -> None:
     query = written(quick_path / "query", 1, operators=(operator,))
     synced, published = set[Path](), list[bool]()
-    sync, put = local._sync_folder, LocalPlace.put_if_absent
+    sync, put = files.sync_folder, LocalPlace.put_if_absent
 
     def noted(folder: Path) -> None:
         sync(folder)
@@ -115,7 +117,7 @@ def test_a_new_store_is_published_when_its_files_are_durable(
             published.append(Path(place.url) / TABLE_FOLDER in synced)
         return put(place, name, data)
 
-    monkeypatch.setattr(local, "_sync_folder", noted)
+    monkeypatch.setattr(local, "sync_folder", noted)
     monkeypatch.setattr(LocalPlace, "put_if_absent", checked)
     savepoints.rescale(query.location, str(quick_path / "restored"), 4)
     assert published.count(True) == len(published) >= 4

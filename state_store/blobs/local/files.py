@@ -1,0 +1,133 @@
+"""Calls of the file system, and what their failures mean."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, fail_outlasted
+from pyspark_ckpt.state_store.blobs.base.place import Blob
+from pyspark_ckpt.state_store.errors import (
+    NotFoundError,
+    Outcome,
+    StorageError,
+)
+
+TEMPORARY = ".tmp"
+"""How names of unfinished files end."""
+FAILURES = (OSError, OutlastedError)
+"""What a step that is repeated may raise in the end."""
+_MAY_PASS = frozenset(
+    {
+        *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ENOTCONN, errno.ENOLINK, errno.ENOLCK),
+        *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.ECOMM),
+        *(errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.ESHUTDOWN, errno.EPIPE, errno.EAGAIN),
+    }
+)
+"""Errors of a shared file system whose server is unavailable. A full disk, a missing right and the like do not pass."""
+_AWAY = "Check the file system and its server. The option placeTimeout sets how long to wait for it."
+
+
+def write_all(file: io.FileIO, data: bytes | memoryview) -> None:
+    """Write all of ``data``. Raises OSError."""
+    view, done = memoryview(data), 0
+    while done < len(view):
+        done += file.write(view[done:]) or 0
+
+
+def list_folder(path: Path, lead: str, prefix: str, start: str) -> list[Blob]:
+    """Return the files of a folder. Raises OSError."""
+    found: list[Blob] = []
+    with os.scandir(path) as entries:
+        for entry in entries:
+            name = entry.name
+            if name.startswith(prefix) and name >= start and not name.startswith("."):
+                with suppress(FileNotFoundError):  # deleted between scan and stat
+                    if entry.is_file():
+                        state = entry.stat()
+                        found.append(Blob(lead + name, state.st_size, state.st_mtime))
+    return sorted(found, key=lambda blob: blob.name)
+
+
+def walk_folder(top: Path, root: Path) -> list[Blob]:
+    """Return the files below a folder, and links to folders with a "/", by their names below ``root``. Raises OSError.
+
+    The target of a link belongs to another folder, and is not listed. The link itself is listed, so that the folder is
+    not taken for complete.
+    """
+    found: list[Blob] = []
+    for path, folders, names in os.walk(top, onerror=unless_missing):
+        folders[:] = [each for each in folders if not each.startswith(".")]
+        links = [f"{each}/" for each in folders if Path(path, each).is_symlink()]
+        here = Path(path).relative_to(root)
+        for name in [*names, *links]:
+            if not name.startswith("."):
+                with suppress(FileNotFoundError):  # deleted meanwhile
+                    state = Path(path, name).stat()
+                    found.append(Blob(f"{here.as_posix()}/{name}".removeprefix("./"), state.st_size, state.st_mtime))
+    return sorted(found, key=lambda blob: blob.name)
+
+
+def remove_empty_folders(root: Path) -> None:
+    """Remove the empty folders below ``root``, except those whose names begin with a dot. Raises OSError."""
+    folders: list[Path] = []
+    for path, inside, _ in os.walk(root, onerror=unless_missing):
+        inside[:] = [each for each in inside if not each.startswith(".")]
+        folders.append(Path(path))
+    for folder in reversed(folders[1:]):
+        _remove_if_empty(folder)
+
+
+def sync_file(descriptor: int) -> None:
+    """Make the content of a file durable. Raises OSError."""
+    os.fsync(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def discard_temporary(path: Path) -> bool:
+    """Delete a file. Return whether it existed."""
+    with suppress(FileNotFoundError):
+        path.unlink()
+        return True
+    return False
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError as problem:
+        if problem.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+            raise
+
+
+def unless_missing(problem: OSError) -> None:
+    """Raise what ``os.walk`` met, unless a folder is not there."""
+    if not isinstance(problem, FileNotFoundError):
+        raise problem
+
+
+def may_pass(problem: Exception) -> bool:
+    """Return whether the same step may succeed later without intervention."""
+    return isinstance(problem, OSError) and problem.errno in _MAY_PASS
+
+
+def fail(verb: str, path: Path, problem: Exception, outcome: Outcome = "not_applied") -> NoReturn:
+    """Raise NotFoundError or StorageError for a failure of the file system."""
+    is_below_a_file = isinstance(problem, NotADirectoryError) and any(map(Path.is_file, path.parents))
+    if isinstance(problem, FileNotFoundError) or (verb == "read" and is_below_a_file):
+        raise NotFoundError(f"{path} does not exist.") from problem
+    if isinstance(problem, OutlastedError):
+        fail_outlasted(verb, path, problem, str(problem), outcome, _AWAY)
+    raise StorageError(f"Could not {verb} {path}: {problem}.", outcome=outcome) from problem

@@ -1,0 +1,150 @@
+"""Requests to a prefix of a bucket: how they are repeated, and how a write finds out whether it has landed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import cycle
+from typing import Any, TypeVar
+
+from botocore.exceptions import ClientError
+
+from pyspark_ckpt.state_store.blobs.base.patience import OutlastedError, Patience
+from pyspark_ckpt.state_store.blobs.base.place import check_name
+from pyspark_ckpt.state_store.blobs.s3.clients import CLIENTS
+from pyspark_ckpt.state_store.blobs.s3.errors import (
+    CLIENT_ERRORS,
+    EXISTS,
+    MISSING,
+    CutAnswerError,
+    code_of,
+    fail,
+    may_pass,
+    require_etag,
+)
+from pyspark_ckpt.state_store.errors import Outcome
+from pyspark_ckpt.state_store.s3_settings import S3Settings
+
+COPIED_BYTES_PER_S = 20 << 20
+"""The slowest rate at which a service may copy an object."""
+WRITER = "ckpt-writer"
+"""The metadata key that names the write."""
+
+_PATIENCE = Patience()
+_answered: set[str] = set()
+"""Services that have answered this process, so that the settings for them are right."""
+
+T = TypeVar("T")
+
+
+class S3Requests:
+    """Requests to one prefix of a bucket. Safe to use from many threads."""
+
+    def __init__(
+        self, bucket: str, prefix: str, settings: S3Settings, scheme: str = "s3", patience: Patience = _PATIENCE
+    ) -> None:
+        """Use the keys that begin with ``prefix`` and a slash; ``scheme`` is that of its URL. Makes no request."""
+        self.bucket = bucket
+        self.patience = patience
+        self._scheme = scheme
+        self._root = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self.writes = settings.write_arguments()
+        self.settings = settings
+        self._client: Any = None
+
+    @property
+    def url(self) -> str:
+        """The bucket and the prefix, as a URI that ``place_at`` accepts. Its scheme says how to reach them."""
+        return f"{self._scheme}://{self.bucket}/{self._root}".rstrip("/")
+
+    @property
+    def client(self) -> Any:  # noqa: ANN401 - boto3 has no types
+        """The client; it may be used from many threads."""
+        if self._client is None:
+            self._client = CLIENTS.get(self.settings)
+        return self._client
+
+    @property
+    def service(self) -> str:
+        """The endpoint and the bucket."""
+        return f"{self.settings.endpoint}/{self.bucket}"
+
+    def key(self, name: str) -> str:
+        """Return the key of an object of the place."""
+        return self._root + check_name(name)
+
+    def ask(self, request: Callable[[], T], *, work_s: float = 0.0, asked: float | None = None) -> T:
+        """Return the answer to a request, which is repeated while its failures may pass."""
+
+        def passes(problem: Exception) -> bool:
+            return may_pass(problem, has_answered=self.service in _answered)
+
+        answer = self.patience.repeat(f"s3://{self.bucket}", request, passes, work_s=work_s, asked=asked)
+        _answered.add(self.service)
+        return answer
+
+    @contextmanager
+    def failures(self, verb: str, name: str, outcome: Outcome = "not_applied") -> Iterator[None]:
+        """Turn errors of boto3 into those of the error tree."""
+        try:
+            yield
+        except CLIENT_ERRORS as problem:
+            fail(verb, self.describe(name), problem, outcome)
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Write ``data`` unless ``name`` exists; see the protocol."""
+        key, writer = self.key(name), uuid.uuid4().hex
+
+        def write() -> None:
+            require_etag(
+                self.client.put_object(
+                    Bucket=self.bucket, Key=key, Body=data, IfNoneMatch="*", Metadata={WRITER: writer}, **self.writes
+                )
+            )
+
+        return self.write_once(name, writer, write)
+
+    def write_once(self, name: str, writer: str, write: Callable[[], object], *, work_s: float = 0.0) -> bool:
+        """Make the conditional write that ``writer`` names. Return whether it landed; if not, another object was first.
+
+        A try without an answer may have landed. The object is looked for before the write is repeated, and one that
+        "exists already" may come from such a try. Every second repeat skips the look, which can fail too.
+        """
+        looks = cycle((False, True))
+
+        def write_or_find() -> bool:
+            if next(looks) and (found := self._writer_of(name)) is not None:
+                return found == writer
+            try:
+                write()
+            except ClientError as problem:
+                if code_of(problem) in EXISTS:
+                    found = self._writer_of(name)
+                    if found is None:
+                        raise CutAnswerError("a write found an existing object, but a look did not") from problem
+                    return found == writer
+                if code_of(problem) != "NoSuchUpload" or self._writer_of(name) != writer:
+                    raise
+            return True
+
+        try:
+            return self.ask(write_or_find, work_s=work_s)
+        except CLIENT_ERRORS as problem:
+            outcome: Outcome = "unknown" if isinstance(problem, OutlastedError) else "not_applied"
+            fail("write", self.describe(name), problem, outcome)
+
+    def _writer_of(self, name: str) -> str | None:
+        """Return which write made an object. Empty if it does not say, None if there is no object."""
+        try:
+            found = self.client.head_object(Bucket=self.bucket, Key=self.key(name))
+        except ClientError as problem:
+            if code_of(problem) in MISSING:
+                return None
+            raise
+        require_etag(found)
+        return str(found.get("Metadata", {}).get(WRITER, ""))
+
+    def describe(self, name: str) -> str:
+        """Return the URL of an object, for messages."""
+        return f"{self.url}/{name}"
