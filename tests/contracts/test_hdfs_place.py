@@ -13,7 +13,7 @@ import pytest
 from hdfs_native import Client
 
 from pyspark_ckpt.state_store.blobs import BlobPlace, Patience, place_at, with_patience
-from pyspark_ckpt.state_store.blobs.hdfs import requests as blobs_hdfs
+from pyspark_ckpt.state_store.blobs.hdfs import requests, uploads
 from pyspark_ckpt.state_store.errors import InvalidInputError, StorageError
 from tests.contracts.test_blob_places import BIG, BlobPlaceContract
 from tests.hdfs_service import HdfsService
@@ -56,8 +56,8 @@ class TestHdfsPlace(BlobPlaceContract):
                 return closings[-1]
 
             monkeypatch.setattr(closers, "submit", remember)
-            monkeypatch.setattr(blobs_hdfs, "_closers", lambda: closers)
-            monkeypatch.setattr(blobs_hdfs, "FIRST_LOOK_S", 0.001)
+            monkeypatch.setattr(uploads, "_closers", lambda: closers)
+            monkeypatch.setattr(uploads, "FIRST_LOOK_S", 0.001)
             for number in range(4):
                 place.put(f"a{number}", b"x")
         assert [closing.exception() for closing in closings] == [None] * 4
@@ -101,7 +101,7 @@ class TestHdfsPlace(BlobPlaceContract):
         self, place: BlobPlace, folder: str, hdfs: HdfsService, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """HDFS gives a file that is written no new time; the writer does."""
-        monkeypatch.setattr(blobs_hdfs, "TOUCH_S", 0)
+        monkeypatch.setattr(uploads, "TOUCH_S", 0)
         with place.create("a") as sink:
             sink.write(b"an hour ago")
             (temporary,) = hdfs.files(folder)
@@ -281,11 +281,11 @@ def new_clients(monkeypatch: pytest.MonkeyPatch, **environment: str) -> Iterator
     with monkeypatch.context() as patch:
         for key, value in environment.items():
             patch.setenv(key, value)
-        blobs_hdfs._client.cache_clear()
+        requests._client.cache_clear()
         try:
             yield
         finally:
-            blobs_hdfs._client.cache_clear()
+            requests._client.cache_clear()
 
 
 def lose_answers(monkeypatch: pytest.MonkeyPatch, *, times: int, before_it_happens: bool = False) -> None:
