@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import pyspark_ckpt as ckpt
 from pyspark_ckpt.cli import main as cli
 from pyspark_ckpt.cli.main import main, verify
 from pyspark_ckpt.state_store.blobs import Blob, BlobPlace, LocalPlace, MeteredPlace, Traffic
@@ -393,3 +394,10 @@ def test_gc_refuses_to_keep_nothing(lab: Lab, capsys: pytest.CaptureFixture[str]
         run(capsys, "gc", str(lab.checkpoint), "--keep", "0")
     assert ended.value.code == 2
     assert "at least 1" in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"pyspark-ckpt {ckpt.__version__}\n"

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from pyspark_ckpt import __version__
 from pyspark_ckpt.cli import savepoints as savepoint_commands
 from pyspark_ckpt.cli.arguments import add_options, options
 from pyspark_ckpt.cli.states import add_state_commands
@@ -244,6 +245,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pyspark-ckpt", description="Inspect, verify and move the state of streaming queries."
     )
+    parser.add_argument("--version", action="version", version=f"pyspark-ckpt {__version__}")
     subjects = parser.add_subparsers(required=True, metavar="SUBJECT")
     commands = subjects.add_parser("checkpoint", help="the checkpoint of a query").add_subparsers(
         required=True, metavar="COMMAND"
