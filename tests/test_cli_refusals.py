@@ -84,4 +84,4 @@ def test_a_name_that_is_given_two_values_is_refused(tmp_path: Path, capsys: pyte
 def test_a_file_is_no_checkpoint(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert cli.main([*command, str(tmp_path / "file")]) == 2
-    assert f"{tmp_path}/file is no " in capsys.readouterr().err
+    assert f"{tmp_path}/file is not " in capsys.readouterr().err

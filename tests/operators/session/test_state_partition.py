@@ -23,7 +23,7 @@ def test_a_plan_is_told_the_number_that_the_query_runs_with_when_nothing_is_comm
     with pytest.raises(LifecycleError) as refused:
         check_planned(ticket(0, 2), "it", 4)
     assert refused.value.message == "Keyed operator 'it' was planned for 4 partitions, and the query runs with 2."
-    assert refused.value.hint.startswith("Set spark.sql.shuffle.partitions to 2 before the query is built, or begin")
+    assert refused.value.hint.startswith("Set spark.sql.shuffle.partitions to 2 before the query is built, or start")
 
 
 def test_a_plan_is_told_the_number_of_its_checkpoint_when_there_is_one() -> None:

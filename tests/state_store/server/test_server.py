@@ -188,7 +188,7 @@ def test_keys_of_s3a_are_used_and_never_shown_when_they_come_by_stdin(
         kept += (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
     assert server.end_stdin() == 0
     seen = json.dumps(answers) + server.stderr() + kept.decode(errors="replace")
-    assert "A line of stdin is not" in seen
+    assert "A line of stdin is malformed" in seen
     secrets = (right["fs.s3a.secret.key"], wrong["fs.s3a.secret.key"], wrong["fs.s3a.session.token"])
     assert [secret for secret in secrets if secret in seen] == []
 
