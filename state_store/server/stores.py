@@ -256,7 +256,8 @@ class Stores:
         store = handle.store
         if not 1 <= first <= last:
             raise InvalidInputError(
-                f"{store.identity}: a feed must begin at version 1 or later and not end before, got versions {first} to {last}."
+                f"{store.identity}: a feed must begin at version 1 or later and not end before it begins, "
+                f"got versions {first} to {last}."
             )
         commit = store.decisions.commit_of(handle.caller, last, commit_id)
         steps = steps_to(commit, first, Lineage.read(store.place), str(store.identity))
