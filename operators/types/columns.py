@@ -125,7 +125,7 @@ def _temporal_values(column: pa.Array) -> list[Any]:
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError) as problem:
         raise InvalidInputError(
-            f"The column has a value of type {column.type} that Python cannot hold: {problem}.",
+            f"There is a value of type {column.type} that Python cannot hold: {problem}.",
             hint=AS_ARROW,
         ) from problem
     return values
