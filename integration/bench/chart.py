@@ -41,17 +41,18 @@ def draw(bars: list[tuple[str, Ratio]], target: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, axis = plt.subplots(figsize=(8, 2.8))
-    for row, (label, ratio) in enumerate(bars):
+    for row, (_, ratio) in enumerate(bars):
         axis.barh(row, 1, color="#dddddd", height=0.6)
         axis.barh(row, ratio.middle, color="#d95f0e", height=0.6)
         axis.plot([ratio.low, ratio.high], [row, row], color="black", linewidth=1)
         shown = f"{ratio.middle:.2f}" if ratio.middle >= 0.1 else f"1/{1 / ratio.middle:.0f}"
-        axis.text(max(ratio.middle, ratio.high) + 0.015, row, f"{shown}    {label}", va="center", fontsize=8)
-    axis.set_yticks([])
+        axis.text(max(ratio.middle, ratio.high) + 0.015, row, shown, va="center", fontsize=9)
+    axis.set_yticks(range(len(bars)), [label for label, _ in bars], fontsize=8)
+    axis.tick_params(axis="y", length=0)
     axis.invert_yaxis()
     axis.set_xlim(0, 1.05)
     axis.set_xlabel("time of a warm batch over the other's: median and quartiles, two cores", fontsize=8)
-    axis.tick_params(labelsize=8)
+    axis.tick_params(axis="x", labelsize=8)
     for side in ("top", "right", "left"):
         axis.spines[side].set_visible(False)
     figure.tight_layout()
