@@ -101,6 +101,11 @@ class FormatOnly(msgspec.Struct):
     format: int
 
 
+def check_format_of(content: bytes | memoryview, known: int, where: str) -> None:
+    """Do as ``check_format``, for an object that has a format, before anything else of it is decoded."""
+    check_format(decode_as(content, FormatOnly, where).format, known, where)
+
+
 def check_format(written_as: int, known: int, where: str) -> None:
     """Raise FormatError about ``where`` if this release does not read its format number."""
     if written_as != known:

@@ -156,7 +156,7 @@ def canonical_text(key: str, text: str) -> str:
     """
     row = table()[key]
     if row.values:
-        return next(allowed for allowed in row.values if allowed.lower() == text.strip().lower())
+        return _find_allowed(row, text) or text
     return text if row.type == "string" else "".join(text.split()).lower()
 
 
@@ -172,10 +172,9 @@ def _unknown(key: str) -> InvalidInputError:
 def _value(key: str, row: OptionRow, given: str | None) -> object:
     text = str(row.default) if given is None else str(given)
     if row.values:
-        matching = [allowed for allowed in row.values if allowed.lower() == text.strip().lower()]
-        if not matching:
+        if (allowed := _find_allowed(row, text)) is None:
             raise _bad(key, text, "it must be one of " + ", ".join(row.values))
-        return matching[0]
+        return allowed
     if row.type == "string":
         return text.strip()
     try:
@@ -187,6 +186,11 @@ def _value(key: str, row: OptionRow, given: str | None) -> object:
     if row.max is not None and value > row.max:
         raise _bad(key, text, f"it must be at most {row.max} {row.unit}".rstrip())
     return int(value) if row.type != "seconds" else float(value)
+
+
+def _find_allowed(row: OptionRow, text: str) -> str | None:
+    """Return the value of the row's list that ``text`` means, in whatever case; None if there is none."""
+    return next((each for each in row.values if each.lower() == text.strip().lower()), None)
 
 
 def read_number(type_name: str, text: str) -> Fraction:

@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from integration.bench.bars import Ratio
-from integration.bench.variants import GROUPS, OURS, ROCKSDB, ROCKSDB_CHANGELOG, VECTORISED
+from integration.bench.bars import ROCKSDB_MODES, Ratio
+from integration.bench.variants import GROUPS, OURS, VECTORISED
 
-ROCKSDB_MODES = (ROCKSDB.name, ROCKSDB_CHANGELOG.name)
 BARS = (
     ("keyed", VECTORISED.name, (GROUPS.name,), "count and sum in Python, 500k rows\nover applyInPandasWithState"),
     ("join", OURS.name, ROCKSDB_MODES, "stream-stream join\nover Spark's RocksDB"),

@@ -127,7 +127,7 @@ class Bench:
 
     def _step(self, variant: Variant, measured: Measured, *, counts: bool) -> None:
         worker = self._worker(variant)
-        before = worker.processor_ms()
+        before = worker.processor_ms() if counts else 0.0
         sample = worker.step()
         if counts:
             measured.warm.setdefault(variant.name, []).append(sample)

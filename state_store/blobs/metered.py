@@ -124,10 +124,11 @@ class MeteredPlace:
 
     def copy_from(self, source: BlobPlace, name: str, size_bytes: int, new_name: str) -> bool:
         """Have the service copy an object, which counts as a write; see ``capabilities``."""
-        if not self.copies_from(source):
+        place, bare = self._place, _bare(source)
+        if not (isinstance(place, CanCopy) and place.copies_from(bare)):
             return False
         self._traffic.count(**{WRITES: 1})
-        return isinstance(self._place, CanCopy) and self._place.copy_from(_bare(source), name, size_bytes, new_name)
+        return place.copy_from(bare, name, size_bytes, new_name)
 
     def link_from(self, source: BlobPlace, name: str, new_name: str) -> bool:
         """Link an object here, which counts as a write; see ``capabilities``."""

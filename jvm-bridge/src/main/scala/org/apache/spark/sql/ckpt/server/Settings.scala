@@ -92,8 +92,7 @@ private[ckpt] object Settings {
     val entry = options.get(key)
     val problem =
       if (entry.hasNonNull("values")) {
-        val allowed = allowedValues(entry)
-        Option.when(!allowed.exists(_.equalsIgnoreCase(value.trim)))(s"one of ${allowed.mkString(", ")}")
+        Option.when(allowed(entry, value).isEmpty)(s"one of ${allowedValues(entry).mkString(", ")}")
       } else if (entry.get("type").asText == "string") {
         None
       } else {
@@ -107,11 +106,14 @@ private[ckpt] object Settings {
 
   private def allowedValues(entry: JsonNode): Seq[String] = entry.get("values").elements.asScala.map(_.asText).toSeq
 
+  /** The value of an option's list that `value` means, in whatever case. */
+  private def allowed(entry: JsonNode, value: String): Option[String] =
+    allowedValues(entry).find(_.equalsIgnoreCase(value.trim))
+
   /** The value; one of a list is written in the case of the list. */
   private def canonical(key: String, value: String): String = {
     val entry = options.get(key)
-    if (entry.hasNonNull("values")) allowedValues(entry).find(_.equalsIgnoreCase(value.trim)).getOrElse(value)
-    else value
+    if (entry.hasNonNull("values")) allowed(entry, value).getOrElse(value) else value
   }
 
   /** The number that `text` stands for, in the smallest unit of the type; None if it is no number of this type. */
