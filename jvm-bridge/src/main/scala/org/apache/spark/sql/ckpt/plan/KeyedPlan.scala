@@ -62,7 +62,7 @@ private[ckpt] case class RowBytes(children: Seq[Expression]) extends Expression 
     ev.copy(
       code = code"""
         ${row.code}
-        byte[] ${ev.value} = org.apache.spark.sql.ckpt.RowBytes.copied(${row.value});""",
+        byte[] ${ev.value} = ${classOf[RowBytes].getName}.copied(${row.value});""",
       isNull = FalseLiteral)
   }
 
