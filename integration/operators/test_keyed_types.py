@@ -13,7 +13,7 @@ from pyspark.sql.types import VariantVal
 
 import pyspark_ckpt as ckpt
 from integration.operators import inputs
-from integration.operators.keyed import EVENTS, Unchanged, keyed, play
+from integration.operators.keyed import EVENTS, TOTALS, Totals, Unchanged, keyed, play
 from integration.operators.providers import OURS
 from integration.operators.replay import lines
 from integration.operators.sources import Source
@@ -380,3 +380,9 @@ def test_keys_of_every_type_are_those_that_spark_groups_by(by: list[str], spark:
         spark, lambda frames: frames[0].groupBy(*by).agg(f.count("*").alias("rows")), source, tmp_path / "native"
     )
     assert found == native
+
+
+def test_what_the_plan_generates_compiles(spark: SparkSession, tmp_path: Path) -> None:
+    """Where code does not compile, Spark falls back to interpreting it, which is right and slow, and fills the log."""
+    only = {"spark.sql.codegen.factoryMode": "CODEGEN_ONLY", "spark.sql.codegen.fallback": "false"}
+    assert play(spark, keyed(Totals(), TOTALS), EVENTS, tmp_path, settings=only)
