@@ -1,8 +1,10 @@
 """pandas frames of a few rows each, which are created only if a function needs a real frame.
 
 Most functions that are called for each key ask a frame only for its length and for the sum, maximum or values of a
-column. These are answered from the column's array. For anything else the frame becomes an ordinary ``DataFrame``, by
-class and content, and so do the columns that were taken from it.
+column. These are answered from the column's array. Anything else first makes the frame, and the columns that were taken
+from it: pandas' own constructors are called on the objects that the function holds. Both classes are subclasses as
+pandas documents them, https://pandas.pydata.org/docs/development/extending.html: what is derived from such a frame is
+an ordinary ``DataFrame`` or ``Series``.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from weakref import ref
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from typing_extensions import override
 
 _KINDS = "iufbO"
 """Kinds of numpy types whose arrays a Series holds unchanged."""
@@ -35,83 +38,104 @@ class Slices:
                 if isinstance(name, str) and isinstance(column.dtype, np.dtype) and column.dtype.kind in _KINDS:
                     self.arrays[name] = column.to_numpy()
 
-    def rows(self, first: int, behind: int) -> pd.DataFrame:
-        """Return the rows from ``first`` up to ``behind``, exclusive, as a lazy frame; there must be at least one."""
-        frame = _LazyFrame.__new__(_LazyFrame)
-        frame.__dict__["_lazy"] = self, first, behind, {}
+    def rows(self, first: int, end: int) -> pd.DataFrame:
+        """Return the rows from ``first`` up to ``end``, exclusive, as a lazy frame; there must be at least one."""
+        frame = LazyDataFrame.__new__(LazyDataFrame)
+        frame.__dict__["_lazy"] = self, first, end, {}
         return frame
 
-    def make(self, first: int, behind: int) -> pd.DataFrame:
+    def make(self, first: int, end: int) -> pd.DataFrame:
         """Return the same rows as an ordinary frame."""
-        frame = self.frame.iloc[first:behind].copy(deep=False)
-        frame.index = pd.RangeIndex(behind - first)
+        frame = self.frame.iloc[first:end].copy(deep=False)
+        frame.index = pd.RangeIndex(end - first)
         return frame
 
 
-class _LazyFrame(pd.DataFrame):
-    """A frame without pandas' attributes. As soon as pandas looks for one, ``__getattr__`` creates the frame."""
+class LazyDataFrame(pd.DataFrame):
+    """Rows of ``Slices``. Until pandas' constructor has run, ``_lazy`` says which, and pandas' attributes are missing.
 
+    ``__getattr__`` is called as soon as pandas looks for one of them, and runs the constructor.
+    """
+
+    @override
     def __getattr__(self, name: str) -> Any:  # type: ignore[misc]
-        if name in self.__dict__["_lazy"][0].arrays:
-            return self[name]
-        _fill_in(self)
-        return getattr(self, name)
+        lazy = self.__dict__.get("_lazy")
+        if lazy is None:
+            return super().__getattr__(name)
+        return self[name] if name in lazy[0].arrays else getattr(_fill_in(self), name)
 
+    @override
     def __len__(self) -> int:
-        first: int
-        behind: int
-        _, first, behind, _ = self.__dict__["_lazy"]
-        return behind - first
+        lazy = self.__dict__.get("_lazy")
+        return super().__len__() if lazy is None else int(lazy[2] - lazy[1])
 
     @property
+    @override
     def empty(self) -> bool:
-        return False
+        return "_lazy" not in self.__dict__ and super().empty
 
+    @override
     def __getitem__(self, name: Any) -> Any:
-        slices, first, behind, columns = self.__dict__["_lazy"]
+        lazy = self.__dict__.get("_lazy")
+        if lazy is None:
+            return super().__getitem__(name)
+        slices, first, end, columns = lazy
         array = slices.arrays.get(name) if type(name) is str else None
         if array is None:
             return _fill_in(self)[name]
         column = columns[name]() if name in columns else None
         if column is None:
-            column = _LazyColumn.__new__(_LazyColumn)
-            column.__dict__["_lazy"] = self, array[first:behind]
+            column = LazySeries.__new__(LazySeries)
+            column.__dict__["_lazy"] = self, name, array[first:end]
             columns[name] = ref(column)
         return column
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return _fill_in(self).__reduce_ex__(protocol)
+    @override
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        return pd.DataFrame, (self.copy(),)
 
 
-class _LazyColumn(pd.Series):
-    """A column of a lazy frame, created together with it."""
+class LazySeries(pd.Series):
+    """A column of a lazy frame, made together with it."""
 
+    @override
     def __getattr__(self, name: str) -> Any:  # type: ignore[misc]
-        return getattr(_fill_in(self), name)
+        return super().__getattr__(name) if "_lazy" not in self.__dict__ else getattr(_fill_in(self), name)
 
+    @override
     def __len__(self) -> int:
-        return len(self.__dict__["_lazy"][1])
+        array = self._lazy_array()
+        return super().__len__() if array is None else len(array)
 
     @property
+    @override
     def empty(self) -> bool:
-        return False
+        return "_lazy" not in self.__dict__ and super().empty
 
+    @override
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.__dict__["_lazy"][1].tolist())
+        array = self._lazy_array()
+        return super().__iter__() if array is None else iter(array.tolist())
 
+    @override
     def __getitem__(self, label: Any) -> Any:
-        array = self.__dict__["_lazy"][1]
-        return array[label] if type(label) is int and 0 <= label < len(array) else _fill_in(self)[label]
+        array = self._lazy_array()
+        if array is not None and type(label) is int and 0 <= label < len(array):
+            return array[label]
+        return super(LazySeries, _fill_in(self)).__getitem__(label)
 
+    @override
     def tolist(self) -> list[Any]:
-        values: list[Any] = self.__dict__["_lazy"][1].tolist()
+        array = self._lazy_array()
+        values: list[Any] = super().tolist() if array is None else array.tolist()
         return values
 
     to_list = tolist
 
+    @override
     def sum(self, *args: Any, **kwargs: Any) -> Any:
-        array = self.__dict__["_lazy"][1]
-        if not args and not kwargs:
+        array = self._lazy_array()
+        if array is not None and not args and not kwargs:
             if array.dtype.kind in _NUMBERS:
                 return array.sum()
             if array.dtype.kind in _FLOATS:
@@ -119,43 +143,43 @@ class _LazyColumn(pd.Series):
                     total = array.sum()
                 if total == total:  # noqa: PLR0124 - otherwise pandas skips NaN
                     return total
-        return _fill_in(self).sum(*args, **kwargs)
+        return super(LazySeries, _fill_in(self)).sum(*args, **kwargs)
 
+    @override
     def min(self, *args: Any, **kwargs: Any) -> Any:
-        return self._extreme("min", args, kwargs)
+        value = None if args or kwargs else self._lazy_extreme("min")
+        return super(LazySeries, _fill_in(self)).min(*args, **kwargs) if value is None else value
 
+    @override
     def max(self, *args: Any, **kwargs: Any) -> Any:
-        return self._extreme("max", args, kwargs)
+        value = None if args or kwargs else self._lazy_extreme("max")
+        return super(LazySeries, _fill_in(self)).max(*args, **kwargs) if value is None else value
 
-    def _extreme(self, which: str, args: Any, kwargs: Any) -> Any:
-        array = self.__dict__["_lazy"][1]
-        if not args and not kwargs and array.dtype.kind in _NUMBERS + _FLOATS:
-            value = getattr(array, which)()
-            if value == value:  # noqa: PLR0124 - otherwise pandas skips NaN
-                return value
-        return getattr(_fill_in(self), which)(*args, **kwargs)
+    def _lazy_array(self) -> npt.NDArray[Any] | None:
+        lazy = self.__dict__.get("_lazy")
+        return None if lazy is None else lazy[2]
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return _fill_in(self).__reduce_ex__(protocol)
+    def _lazy_extreme(self, which: str) -> Any:
+        array = self._lazy_array()
+        if array is None or array.dtype.kind not in _NUMBERS + _FLOATS:
+            return None
+        value = getattr(array, which)()
+        return value if value == value else None  # noqa: PLR0124 - pandas skips NaN
+
+    @override
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        return pd.Series, (self.copy(),)
 
 
 def _fill_in(lazy: Any) -> Any:
-    """Turn a lazy frame or column into an ordinary one; return it."""
-    _make(lazy if isinstance(lazy, pd.DataFrame) else lazy.__dict__["_lazy"][0])
+    """Make the frame that a lazy frame or column stands for, and all columns that are held of it. Return ``lazy``."""
+    if "_lazy" in lazy.__dict__:
+        frame = lazy if isinstance(lazy, pd.DataFrame) else lazy.__dict__["_lazy"][0]
+        slices, first, end, columns = frame.__dict__.pop("_lazy")
+        pd.DataFrame.__init__(frame, slices.make(first, end), copy=False)
+        for name, reference in columns.items():
+            column = reference()
+            if column is not None:
+                del column.__dict__["_lazy"]
+                pd.Series.__init__(column, frame[name], copy=False)
     return lazy
-
-
-def _make(frame: pd.DataFrame) -> None:
-    slices, first, behind, columns = frame.__dict__["_lazy"]
-    _turn_into(frame, slices.make(first, behind))
-    for name, reference in columns.items():
-        column = reference()
-        if column is not None:
-            _turn_into(column, frame[name])
-            frame._item_cache[name] = column  # noqa: SLF001 - so that the frame returns this column again
-
-
-def _turn_into(lazy: Any, made: Any) -> None:
-    lazy.__dict__.update(made.__dict__)
-    lazy.__dict__["_flags"] = pd.Flags(lazy, allows_duplicate_labels=True)  # type: ignore[attr-defined]
-    object.__setattr__(lazy, "__class__", type(made))
