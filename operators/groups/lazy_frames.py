@@ -57,8 +57,8 @@ class LazyDataFrame(pd.DataFrame):
     ``__getattr__`` is called as soon as pandas looks for one of them, and runs the constructor.
     """
 
-    @override
-    def __getattr__(self, name: str) -> Any:  # type: ignore[misc]
+    @override  # type: ignore[misc]
+    def __getattr__(self, name: str) -> Any:
         lazy = self.__dict__.get("_lazy")
         if lazy is None:
             return super().__getattr__(name)
@@ -98,8 +98,8 @@ class LazyDataFrame(pd.DataFrame):
 class LazySeries(pd.Series):
     """A column of a lazy frame, made together with it."""
 
-    @override
-    def __getattr__(self, name: str) -> Any:  # type: ignore[misc]
+    @override  # type: ignore[misc]
+    def __getattr__(self, name: str) -> Any:
         return super().__getattr__(name) if "_lazy" not in self.__dict__ else getattr(_fill_in(self), name)
 
     @override
@@ -176,10 +176,10 @@ def _fill_in(lazy: Any) -> Any:
     if "_lazy" in lazy.__dict__:
         frame = lazy if isinstance(lazy, pd.DataFrame) else lazy.__dict__["_lazy"][0]
         slices, first, end, columns = frame.__dict__.pop("_lazy")
-        pd.DataFrame.__init__(frame, slices.make(first, end), copy=False)
+        pd.DataFrame.__init__(frame, slices.make(first, end), copy=False)  # type: ignore[call-arg]
         for name, reference in columns.items():
             column = reference()
             if column is not None:
                 del column.__dict__["_lazy"]
-                pd.Series.__init__(column, frame[name], copy=False)
+                pd.Series.__init__(column, frame[name], copy=False)  # type: ignore[call-arg]
     return lazy

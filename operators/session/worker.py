@@ -29,14 +29,12 @@ from pyspark_ckpt.operators.rows.base import Moment, Position, merge_rows
 from pyspark_ckpt.operators.session.spilled_rows import SpilledRows
 from pyspark_ckpt.state_store.columns.cells import Cells
 from pyspark_ckpt.state_store.columns.packed import Packed
-from pyspark_ckpt.state_store.columns.writes import Writes
 from pyspark_ckpt.state_store.database import Cursor, Reader, Tuning, write_table_file
 from pyspark_ckpt.state_store.database.column_names import MIN_KEYS, columns_folder
 from pyspark_ckpt.state_store.errors import CkptError, FormatError, LifecycleError, NotFoundError, StorageError
 from pyspark_ckpt.state_store.format.keys import EMPTY, HASH_BYTES, STATE_BYTES, Marker
 from pyspark_ckpt.state_store.format.meta import Descriptor, State, is_keyed
 from pyspark_ckpt.state_store.local.damage_notes import write_note
-from pyspark_ckpt.state_store.sst.builder import write_columns
 from pyspark_ckpt.state_store.sst.column_file import OpenColumnFiles
 from pyspark_ckpt.state_store.sst.lookup import look_up
 from pyspark_ckpt.state_store.transactions.parts import DeclaredState, Part, declare, write_part
@@ -189,13 +187,6 @@ class WorkerSession:
             path = self._new_file()
             self._written += write_table_file(path, chain([first], remaining), tuning)
             self._seals[path.name] = seal_file(path)
-
-    def stage_columns(self, parts: Sequence[Writes]) -> None:
-        """``stage`` rows that are in columns: a table file is built from them part by part."""
-        path = self._new_file()
-        write_columns(path, parts, _get_tuning(self._ticket.compression))
-        self._seals[path.name] = seal_file(path)
-        self._written += sum(map(len, parts))
 
     def spill_beyond(self, most_held_bytes: int, spill: Callable[[], None]) -> None:
         """Call ``spill`` when more than ``most_held_bytes`` of written rows are held in memory."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 
 from pyspark_ckpt.operators.bound.base import Kept, Staged
 from pyspark_ckpt.operators.rows.base import Row
@@ -11,7 +11,6 @@ from pyspark_ckpt.operators.rows.expiry import MIN_SWEPT
 from pyspark_ckpt.operators.rows.state_rows import Written
 from pyspark_ckpt.operators.session.worker import WorkerSession
 from pyspark_ckpt.state_store.columns.writes import Writes
-from pyspark_ckpt.state_store.sst.builder import are_built
 
 
 def sweep(session: WorkerSession, bound: Sequence[Kept], rows: int) -> None:
@@ -21,39 +20,15 @@ def sweep(session: WorkerSession, bound: Sequence[Kept], rows: int) -> None:
 
 
 def flush(session: WorkerSession, bound: Sequence[Kept], end: bytes | None) -> None:
-    """Stage and forget the writes for keys below ``end``, or for all keys if None: their turn is over.
-
-    Writes are staged as columns if a table file can be built from them and most are in columns, otherwise as rows.
-    """
+    """Stage and forget the writes for keys below ``end``, or for all keys if None: their turn is over."""
     session.end_turn()
-    parts = [each.flush(end) for each in _tables(bound)]
-    columns = _in_columns(parts)
-    if columns is not None and are_built(columns):
-        session.stage_columns(columns)
-    else:
-        session.stage(_rows(parts if columns is None else columns))
+    session.stage(_rows([each.flush(end) for each in _tables(bound)]))
 
 
 def spill(session: WorkerSession, bound: Sequence[Kept]) -> None:
     """Stage all writes before their keys' turn is over, to free memory. The session still finds them."""
     session.let_go()
     session.spill(_rows([each.spill() for each in _tables(bound)]))
-
-
-def _in_columns(parts: list[Written]) -> list[Writes] | None:
-    """Return the parts that have rows as columns; None if more writes are rows; ``parts`` stays complete."""
-    count = sum(len(part) for part in parts if isinstance(part, Writes))
-    columns = []
-    for number, part in enumerate(parts):
-        if not isinstance(part, Writes):
-            rows = list(islice(part, count + 1))
-            parts[number] = chain(rows, part)
-            if len(rows) > count:
-                return None
-            part = Writes.of(rows)  # noqa: PLW2901 - the same
-        if len(part):
-            columns.append(part)
-    return columns
 
 
 def finish(session: WorkerSession, bound: Sequence[Kept]) -> None:

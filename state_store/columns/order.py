@@ -82,20 +82,6 @@ def in_order(keys: Packed) -> tuple[Integers, Bools]:
     return order, is_same
 
 
-def out_of_order(keys: Packed) -> int | None:
-    """Return the position of a key that is not greater than the one before it; None if all keys rise."""
-    words = keys.first_words
-    if (words[1:] > words[:-1]).all():
-        return None
-    if int(keys.size.max()) <= WIDE:
-        wholes = _wholes(keys)
-        rises = wholes[1:] > wholes[:-1]
-        return None if rises.all() else int(rises.argmin()) + 1
-    order, is_same = in_order(keys)
-    is_right = (order == np.arange(len(keys))) & ~is_same
-    return None if is_right.all() else int(is_right.argmin())
-
-
 def _has_ties(words: Words) -> bool:
     return int((words[1:] == words[:-1]).sum()) * FEW_TIES > len(words)
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 LENGTHS = range(17, 241)
-CHUNK_ROWS = 8192
+_CHUNK_ROWS = 8192
 """Rows hashed at a time: intermediate results then stay in the processor's cache."""
 _SECRET = bytes.fromhex(
     "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221"
@@ -19,7 +19,7 @@ _SECRET = bytes.fromhex(
     "170ddd51b7f0da49d316552629d4689e2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e"
 )
 _PRIME = 0x9E3779B185EBCA87
-LAST_FACTOR = np.uint64(0x165667919E3779F9)
+_LAST_FACTOR = np.uint64(0x165667919E3779F9)
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _ALL = (1 << 64) - 1
@@ -28,19 +28,16 @@ _SHORT = 128
 Hashes = npt.NDArray[np.uint64]
 
 
-def hashes_of(rows: npt.NDArray[np.uint8], seed: int, last_factor: np.uint64 = LAST_FACTOR) -> Hashes:
-    """Return hashes of the rows of a matrix whose width is in ``LENGTHS``.
-
-    ``last_factor``: replaces the factor of the released hash.
-    """
+def hashes_of(rows: npt.NDArray[np.uint8], seed: int) -> Hashes:
+    """Return hashes of the rows of a matrix whose width is in ``LENGTHS``."""
     found = np.empty(len(rows), np.uint64)
-    for first in range(0, len(rows), CHUNK_ROWS):
-        part = rows[first : first + CHUNK_ROWS]
-        found[first : first + CHUNK_ROWS] = _Hashing(part, seed, last_factor).hashes()
+    for first in range(0, len(rows), _CHUNK_ROWS):
+        part = rows[first : first + _CHUNK_ROWS]
+        found[first : first + _CHUNK_ROWS] = _Hashing(part, seed).hashes()
     return found
 
 
-def fold_product(first: Hashes, second: Hashes) -> Hashes:
+def _fold_product(first: Hashes, second: Hashes) -> Hashes:
     """Return the products of 128 bits, each with its halves combined by xor. The factors are overwritten."""
     first_low, second_low = first & _LOW, second & _LOW
     first >>= _HALF
@@ -59,18 +56,17 @@ def fold_product(first: Hashes, second: Hashes) -> Hashes:
     return low
 
 
-def avalanche(hashes: Hashes, last_factor: np.uint64) -> None:
+def _avalanche(hashes: Hashes) -> None:
     """Apply the final step of a hash, in place."""
     hashes ^= hashes >> np.uint64(37)
-    hashes *= last_factor
+    hashes *= _LAST_FACTOR
     hashes ^= hashes >> _HALF
 
 
 class _Hashing:
     """Hashes one chunk of rows."""
 
-    def __init__(self, rows: npt.NDArray[np.uint8], seed: int, last_factor: np.uint64) -> None:
-        self._last_factor = last_factor
+    def __init__(self, rows: npt.NDArray[np.uint8], seed: int) -> None:
         self._rows, self._seed, self._length = rows, seed, rows.shape[1]
         self._sum = np.full(len(rows), self._length * _PRIME & _ALL, np.uint64)
 
@@ -83,18 +79,18 @@ class _Hashing:
         else:
             for step in range(8):
                 self._add(16 * step, 16 * step)
-            avalanche(self._sum, self._last_factor)
+            _avalanche(self._sum)
             for step in range(8, length // 16):
                 self._add(16 * step, 16 * (step - 8) + 3)
             self._add(length - 16, 136 - 17)
-        avalanche(self._sum, self._last_factor)
+        _avalanche(self._sum)
         return self._sum
 
     def _add(self, at: int, secret_at: int) -> None:
         """Add the folded product of two words."""
         first = self._word(at) ^ _secret(secret_at, self._seed)
         second = self._word(at + 8) ^ _secret(secret_at + 8, -self._seed)
-        self._sum += fold_product(first, second)
+        self._sum += _fold_product(first, second)
 
     def _word(self, at: int) -> Hashes:
         return np.ndarray(len(self._rows), "<u8", self._rows, at, self._rows.strides[:1])

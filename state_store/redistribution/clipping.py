@@ -30,9 +30,9 @@ from pyspark_ckpt.state_store.format.keys import HASH_BYTES, ORDERED_BIT, state_
 from pyspark_ckpt.state_store.format.meta import State, is_keyed
 from pyspark_ckpt.state_store.json_objects import Count
 from pyspark_ckpt.state_store.redistribution.assembly import AT_ONCE, Assembled, NewStore, publish
+from pyspark_ckpt.state_store.redistribution.rolling_writer import RollingWriter
 from pyspark_ckpt.state_store.redistribution.splitting import ROLL_OVER_BYTES
 from pyspark_ckpt.state_store.snapshots.writer import Origin
-from pyspark_ckpt.state_store.sst.rolling_writer import RollingWriter
 from pyspark_ckpt.state_store.sst.scan import Sums, columns_of, sums_of
 
 MIN_DROPPED_BYTES = 64 << 20

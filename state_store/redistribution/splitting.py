@@ -36,8 +36,8 @@ from pyspark_ckpt.state_store.database import Tuning
 from pyspark_ckpt.state_store.format.keys import STATE_BYTES
 from pyspark_ckpt.state_store.format.meta import is_keyed
 from pyspark_ckpt.state_store.identity import Identity
+from pyspark_ckpt.state_store.redistribution.rolling_writer import RollingWriter
 from pyspark_ckpt.state_store.restore.restorer import Restored
-from pyspark_ckpt.state_store.sst.rolling_writer import RollingWriter
 
 RUNS_FOLDER = "_ckpt/restore/runs"
 ROLL_OVER_BYTES = 16 << 20

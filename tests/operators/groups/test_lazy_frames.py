@@ -219,7 +219,7 @@ def test_what_is_asked_most_makes_no_frame(question: str) -> None:
     assert "_mgr" in vars(column)
 
 
-@pytest.mark.filterwarnings("ignore:Setting an item of incompatible dtype")
+@pytest.mark.filterwarnings("ignore")
 def test_a_value_of_another_type_changes_the_column_but_not_the_frame() -> None:
     for frame, _ in _two(1, 4):
         column = frame["long"]

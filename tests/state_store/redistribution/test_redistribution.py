@@ -27,7 +27,6 @@ from pyspark_ckpt.state_store.redistribution.jobs import RunHere
 from pyspark_ckpt.state_store.redistribution.merged_states import merge_states
 from pyspark_ckpt.state_store.redistribution.splitting import RunWriters
 from pyspark_ckpt.state_store.savepoints.savepoint import Kind
-from pyspark_ckpt.state_store.sst import builder as table_builder
 from pyspark_ckpt.state_store.sst.scan import columns_of
 from tests import saved_query
 from tests.fuzz.mutations import EXAMPLES
@@ -37,13 +36,6 @@ NUMBERS = (1, 2, 3, 4, 7, 8, 16)
 ONLY_EXPIRY = {name: saved_query.STATES[2, "default"][name] for name in ("default", EXPIRY)}
 
 
-@pytest.fixture(params=[1, table_builder.MIN_ROWS], ids=["built", "by-rocksdb"])
-def least_built_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """These stores are small."""
-    monkeypatch.setattr(table_builder, "MIN_ROWS", request.param)
-
-
-@pytest.mark.usefixtures("least_built_rows")
 @pytest.mark.parametrize("seed", range(EXAMPLES // 40))
 @pytest.mark.parametrize("width", [1, pytest.param(2, marks=pytest.mark.matrix), 100])
 def test_every_row_is_in_its_partition_when_a_query_is_rescaled_again_and_again(

@@ -15,14 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_ckpt.state_store.columns.packed import WIDEST, Packed
-from pyspark_ckpt.state_store.columns.writes import Writes
 from pyspark_ckpt.state_store.database import Database, Reader, TableFile, write_table_file
 from pyspark_ckpt.state_store.database.column_names import MIN_KEYS, column_files_in
 from pyspark_ckpt.state_store.errors import FormatError, InternalError
 from pyspark_ckpt.state_store.sst import column_file, lookup
-from pyspark_ckpt.state_store.sst.builder import write_columns
 from pyspark_ckpt.state_store.sst.column_file import OpenColumnFiles, write_column_file
-from pyspark_ckpt.state_store.sst.filters import KEY_BYTES
 from pyspark_ckpt.state_store.sst.lookup import look_up
 from tests.length import TIMES
 from tests.state_store.columns.test_bulk import KEYS, TUNING
@@ -35,7 +32,7 @@ ROWS = 4 * MIN_KEYS
     pool=st.lists(KEYS.filter(lambda key: len(key) <= WIDEST), min_size=8, max_size=60, unique=True),
     seed=st.integers(0, 9999),
     steps=st.lists(
-        st.sampled_from(["puts", "puts", "puts", "puts and deletions", "built", "hide", "compact"]),
+        st.sampled_from(["puts", "puts", "puts", "puts and deletions", "hide", "compact"]),
         min_size=2,
         max_size=6,
     ),
@@ -88,11 +85,6 @@ def write(database: Database, step: str, pool: list[bytes], path: Path, choose: 
         database.compact()
     elif step == "hide":
         database.hide((some[0], some[-1] + b"\0"))
-    elif step == "built":
-        built = [(key, choose.randbytes(3)) for key in some if len(key) >= KEY_BYTES.start][:1]
-        if built:
-            write_columns(path, [Writes.of(built)], TUNING)
-            database.ingest([path])
     else:
         rows = [(key, choose.choice((None, b"")) if "and" in step else choose.randbytes(9)) for key in some]
         write_table_file(path, rows, TUNING)
@@ -107,14 +99,11 @@ class Batches:
         self.database = Database(folder / "db", TUNING)
         self.number = 0
 
-    def write(self, numbers: Sequence[int], *, built: bool = True) -> None:
+    def write(self, numbers: Sequence[int]) -> None:
         """What a batch writes: for each number a row that names the batch."""
         path = self.folder / f"{self.number}.sst"
         rows = [(key_of(n), value_of(self.number)) for n in sorted(numbers)]
-        if built:
-            write_columns(path, [Writes.of(rows)], TUNING)
-        else:
-            write_table_file(path, rows, TUNING)
+        write_table_file(path, rows, TUNING)
         self.database.ingest([path])
         self.number += 1
 
@@ -144,14 +133,11 @@ class Asked:
         return self.reader.get_many(keys)
 
 
-@pytest.mark.parametrize("built", [True, False])
-def test_what_batches_have_written_of_the_same_keys_is_read_from_the_newest_file(
-    quick_path: Path, *, built: bool
-) -> None:
+def test_what_batches_have_written_of_the_same_keys_is_read_from_the_newest_file(quick_path: Path) -> None:
     batches = Batches(quick_path)
     choose = random.Random(1)
     for _ in range(5):
-        batches.write(choose.sample(range(ROWS), ROWS * 9 // 10), built=built)
+        batches.write(choose.sample(range(ROWS), ROWS * 9 // 10))
     view = batches.view()
     asked = Asked(view)
     keys = [key_of(n) for n in range(ROWS)]

@@ -8,14 +8,11 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from pyspark_ckpt.state_store.columns.packed import Packed
-from pyspark_ckpt.state_store.columns.rows import RowColumns
 from pyspark_ckpt.state_store.database import Database, Tuning, write_table_file
 from pyspark_ckpt.state_store.errors import FormatError
-from pyspark_ckpt.state_store.sst.builder import TableBuilder
+from pyspark_ckpt.state_store.sst.scan import columns_of
 from pyspark_ckpt.state_store.sst.table_check import check_chunks, check_table
 
 COMPAT = Path(__file__).parents[2] / "compat" / "v1"
@@ -33,13 +30,11 @@ def written(folder: Path, compression: str, count: int = 600, value_bytes: int =
     return path
 
 
-def built(folder: Path, compression: str) -> Path:
-    path, rows = folder / f"built-{compression}.sst", rows_of(3000)
-    builder = TableBuilder(path, Tuning(1 << 20, compression), by_prefix=False)
-    keys, values = (Packed.of([row[part] for row in rows]) for part in range(2))
-    builder.write(RowColumns(keys, values), np.ones(len(rows), np.bool_))
-    builder.finish()
-    return path
+def built(folder: Path) -> dict[str, Path]:
+    """Table files that earlier code of this project wrote in place of RocksDB. Checkpoints may have such files."""
+    with tarfile.open(Path(__file__).parent / "built_table_files.tar.gz") as packed:
+        packed.extractall(folder / "built", filter="data")
+    return {path.stem: path for path in sorted((folder / "built").iterdir())}
 
 
 def of_a_database(folder: Path, compression: str) -> list[Path]:
@@ -124,7 +119,6 @@ def test_whole_files_pass_and_are_given_as_they_are(tmp_path: Path, compression:
         written(tmp_path, compression, count=1),
         written(tmp_path, compression, count=30_000, value_bytes=200),
         written(tmp_path, compression, count=3, value_bytes=5 << 20),
-        built(tmp_path, compression),
         *of_a_database(tmp_path, compression),
     ]
     for path in paths:
@@ -139,6 +133,22 @@ def test_files_of_earlier_releases_and_of_the_jvm_pass(tmp_path: Path) -> None:
     for path in paths:
         check_table(path)
     assert len(paths) > 10
+
+
+@pytest.mark.parametrize("name", ["lz4-prefixes", "zstd-keys", "none-keys"])
+def test_files_that_were_built_by_earlier_code_are_read(name: str, tmp_path: Path) -> None:
+    path, a_prefix = built(tmp_path)[name], 1 if name == "lz4-prefixes" else 10
+    keys = [b"\0\1" + (n // a_prefix).to_bytes(4, "big") + n.to_bytes(8, "big") for n in range(1000)]
+    expected = {key: b"value %d" % (n % 50) for n, key in enumerate(keys) if n % 7 != 6}
+    check_table(path)
+    database = Database(tmp_path / "db", Tuning(1 << 20, name.split("-", maxsplit=1)[0]))
+    try:
+        database.ingest([path])
+        assert [database.get(key) for key in keys] == [expected.get(key) for key in keys]
+        assert dict(database.rows_in(b"", b"\1")) == expected
+        assert dict(row for some in columns_of(database, b"", b"\1") for row in some.rows()) == expected
+    finally:
+        database.close()
 
 
 def test_a_file_that_is_gone_is_said_to_be_gone(tmp_path: Path) -> None:
