@@ -91,7 +91,12 @@ class SavedStore(msgspec.Struct, frozen=True):
 
 
 class SavepointInfo(msgspec.Struct, frozen=True):
-    """Content of ``savepoint.json``. ``files``: Spark's files with checksums, because Spark stores none."""
+    """What a finished savepoint holds: the content of its ``savepoint.json``.
+
+    ``created_ms``: ms since 1970. ``checkpoint``: the URL that it was taken of. ``version``: that of all its stores;
+    batch N makes version N + 1. ``operators``: with their states, rows and recorded digests. ``stores``: of a native
+    savepoint. ``rows``: of a canonical one. ``files``: Spark's files with checksums, because Spark stores none.
+    """
 
     format: int
     kind: str
