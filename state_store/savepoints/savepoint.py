@@ -1,4 +1,4 @@
-"""Savepoints: a user's own complete, movable copy of a query at one batch, from which a query can go on anywhere.
+"""Savepoints: a user's own complete, movable copy of a query at one batch, from which a query can continue anywhere.
 
 A savepoint is laid out like a checkpoint with one version, so that everything that reads a checkpoint can read it::
 

@@ -298,7 +298,7 @@ def test_a_savepoint_in_whose_folder_a_query_has_gone_on_is_not_deleted(
     before = files(saved)
     with pytest.raises(InvalidInputError, match="has more than a savepoint") as refused:
         delete(str(saved), parse({}))
-    assert "a query has gone on here" in refused.value.message
+    assert "a query was started here" in refused.value.message
     assert f"/{query.version}" in refused.value.message
     assert main(["savepoint", "delete", str(saved)]) == 2
     assert files(saved) == before
